@@ -75,3 +75,34 @@ pub enum PersistenceLevel {
 pub struct Region {
     _private: (),
 }
+
+/// Why a device could not be opened or grown, or a range could not be touched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PmemError {
+    /// A system call on the device failed.
+    #[error("{doing} {device}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// Path or `mem:`.
+        device: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+impl PmemError {
+    /// The POSIX error number.
+    pub fn errno(&self) -> i32 {
+        match self {
+            PmemError::Io { source, .. } => source.raw_os_error().unwrap_or(5),
+        }
+    }
+}
+impl Region {
+    #[allow(missing_docs)]
+    pub fn unused() -> Option<(Range<u64>, PmPtr<u64>)> { None::<(Range<u64>, PmPtr<u64>)> }
+}
+#[allow(dead_code)]
+fn _bounds<T: FromBytes + IntoBytes + Immutable + KnownLayout>(_: Pm<'_, T, Dirty>) {}

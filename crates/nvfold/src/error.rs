@@ -1,0 +1,123 @@
+//! One error type: what was being done, to what, and the errno a front end should return.
+
+use pmem::PmemError;
+
+/// Result of every operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation failed. [`Error::errno`] gives the POSIX number.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// ENOENT.
+    #[error("{what}: no such file or directory")]
+    NotFound {
+        /// What was looked for.
+        what: String,
+    },
+    /// EEXIST.
+    #[error("{what}: exists")]
+    Exists {
+        /// The name.
+        what: String,
+    },
+    /// Any other POSIX condition that depends on the arguments alone.
+    #[error("{doing}: {why}")]
+    Posix {
+        /// The operation.
+        doing: &'static str,
+        /// Why not.
+        why: &'static str,
+        /// The errno.
+        errno: i32,
+    },
+    /// ENOSPC.
+    #[error("no space left on the device: {doing} needs {blocks_needed} blocks and {blocks_free} are free; delete files or grow the device")]
+    NoSpace {
+        /// The operation.
+        doing: &'static str,
+        /// Blocks asked for.
+        blocks_needed: u64,
+        /// Blocks that were free.
+        blocks_free: u64,
+    },
+    /// EROFS.
+    #[error("{doing}: the file system is mounted read-only")]
+    ReadOnly {
+        /// The operation.
+        doing: &'static str,
+    },
+    /// EIO: media bytes that no nvfold wrote, or that were damaged.
+    #[error("{what} at device offset {at:#x} is corrupt; unmount and run `nvfold fsck`")]
+    Corrupt {
+        /// The structure.
+        what: String,
+        /// Device offset in bytes.
+        at: u64,
+    },
+    /// EINVAL: the device holds no nvfold file system.
+    #[error("not an nvfold device: {why}; format it with `nvfold mkfs` (this erases it)")]
+    NotNvfold {
+        /// What was seen.
+        why: String,
+    },
+    /// EINVAL: made by a newer version.
+    #[error("made by a newer nvfold: {what}; use that version")]
+    Newer {
+        /// Version or feature flags.
+        what: String,
+    },
+    /// EINVAL: the device cannot hold a file system.
+    #[error("cannot format: {why}")]
+    Format {
+        /// Why not.
+        why: String,
+    },
+    /// From the device.
+    #[error(transparent)]
+    Device(#[from] PmemError),
+}
+
+/// Linux errno values.
+pub mod errno {
+    #![allow(missing_docs)]
+    pub const ENOENT: i32 = 2;
+    pub const EIO: i32 = 5;
+    pub const ENXIO: i32 = 6;
+    pub const EEXIST: i32 = 17;
+    pub const EXDEV: i32 = 18;
+    pub const ENODEV: i32 = 19;
+    pub const ENOTDIR: i32 = 20;
+    pub const EISDIR: i32 = 21;
+    pub const EINVAL: i32 = 22;
+    pub const EFBIG: i32 = 27;
+    pub const ENOSPC: i32 = 28;
+    pub const EROFS: i32 = 30;
+    pub const EMLINK: i32 = 31;
+    pub const ERANGE: i32 = 34;
+    pub const ENAMETOOLONG: i32 = 36;
+    pub const ENOTEMPTY: i32 = 39;
+    pub const ELOOP: i32 = 40;
+    pub const ENODATA: i32 = 61;
+    pub const EOPNOTSUPP: i32 = 95;
+    pub const ESTALE: i32 = 116;
+    pub const EBUSY: i32 = 16;
+    pub const E2BIG: i32 = 7;
+    pub const EPERM: i32 = 1;
+}
+
+impl Error {
+    /// The POSIX error number of this failure.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::NotFound { .. } => errno::ENOENT,
+            Error::Exists { .. } => errno::EEXIST,
+            Error::Posix { errno, .. } => *errno,
+            Error::NoSpace { .. } => errno::ENOSPC,
+            Error::ReadOnly { .. } => errno::EROFS,
+            Error::Corrupt { .. } => errno::EIO,
+            Error::NotNvfold { .. } | Error::Newer { .. } | Error::Format { .. } => errno::EINVAL,
+            Error::Device(error) => error.errno(),
+        }
+    }
+}

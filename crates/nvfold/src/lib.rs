@@ -1,0 +1,28 @@
+//! nvfold: a deduplicating file system for persistent memory and storage at memory speed.
+//!
+//! This crate is the file system itself, without a front end: it knows nothing of FUSE, and starts no
+//! threads. A program embeds it through [`FileSystem`] (names) and [`File`] (bytes).
+//!
+//! # The rooms, in reading order (arrows go down, never up)
+//!
+//! | room | question it answers |
+//! |---|---|
+//! | [`fs`] | the operations; the only room that knows names, files and dedup |
+//! | [`recovery`], [`check`] | mount after a crash; the numbered invariants as code (fsck) |
+//! | [`dedup`] | share or store? |
+//! | [`namespace`] | inodes, inode logs, directories, links, xattrs |
+//! | [`file`] | extents |
+//! | [`chunk`] | chunk table, references, index |
+//! | [`space`] | segments, block allocation, giving memory back |
+//! | [`chunking`], [`fingerprint`] | pure functions of bytes |
+//! | [`media`] | the bytes on the device |
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod error;
+pub mod fs;
+mod types;
+
+pub use error::{Error, Result, errno};
+pub use fs::{File, FileSystem};
+pub use types::*;

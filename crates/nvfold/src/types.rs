@@ -1,0 +1,278 @@
+//! The words of the API: numbers that get mixed up are types, and each says its unit.
+
+use std::sync::Arc;
+
+/// Number of an inode; the root directory is [`InodeNumber::ROOT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeNumber(pub u64);
+
+impl InodeNumber {
+    /// The root directory.
+    pub const ROOT: InodeNumber = InodeNumber(1);
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// Regular file.
+    Regular = 1,
+    /// Directory.
+    Directory = 2,
+    /// Symbolic link.
+    Symlink = 3,
+    /// Named pipe.
+    Fifo = 4,
+    /// Socket.
+    Socket = 5,
+    /// Character device.
+    CharDevice = 6,
+    /// Block device.
+    BlockDevice = 7,
+}
+
+/// Nanoseconds since 1970-01-01 UTC; negative before.
+pub type TimeNs = i64;
+
+/// Everything `stat` tells about an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: InodeNumber,
+    /// Tells this inode from earlier users of the same number.
+    pub generation: u32,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits, 0o7777 at most (no type bits).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Hard links (directories: 2 + subdirectories).
+    pub nlink: u32,
+    /// Device number of a device node, else 0.
+    pub rdev: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// 512-byte units the extents of this file name (shared ones count in each file, as `du` expects).
+    pub blocks: u64,
+    /// Last access.
+    pub atime: TimeNs,
+    /// Last change of content.
+    pub mtime: TimeNs,
+    /// Last change of inode or content.
+    pub ctime: TimeNs,
+    /// Birth.
+    pub btime: TimeNs,
+}
+
+/// Which attributes to change; `None` leaves one as it is. `ctime` is set to now unless given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// New size: truncates or extends (regular files only).
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<TimeNs>,
+    /// Last change of content.
+    pub mtime: Option<TimeNs>,
+    /// Last change of inode (writeback caches hand it down); `None`: now.
+    pub ctime: Option<TimeNs>,
+}
+
+/// Who creates an inode, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewInode {
+    /// Regular, fifo, socket or device for `create`.
+    pub kind: FileKind,
+    /// Permission bits after umask.
+    pub mode: u32,
+    /// Owner. The group is the parent's when the parent has the setgid bit, else `gid`.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, for device nodes.
+    pub rdev: u32,
+}
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Inode it names.
+    pub ino: InodeNumber,
+    /// What that inode is.
+    pub kind: FileKind,
+    /// Pass this to `readdir` to go on after this entry; never 0, stable as long as the entry lives.
+    pub cookie: u64,
+    /// The name: any bytes but `/` and NUL, 1 to 255 of them.
+    pub name: Vec<u8>,
+}
+
+/// How `rename` treats an existing target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replace it (POSIX).
+    Replace,
+    /// Fail with EEXIST (RENAME_NOREPLACE).
+    NoReplace,
+    /// Swap the two names (RENAME_EXCHANGE).
+    Exchange,
+}
+
+/// Whether `set_xattr` may create or replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Either.
+    Set,
+    /// EEXIST when there (XATTR_CREATE).
+    Create,
+    /// ENODATA when absent (XATTR_REPLACE).
+    Replace,
+}
+
+/// What `fallocate` does to a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Reserve space so that later writes cannot fail for want of it; grow the size if the range ends past it.
+    Reserve,
+    /// Reserve, size unchanged.
+    ReserveKeepSize,
+    /// Deallocate: reads give zeros. Size unchanged.
+    PunchHole,
+    /// Zeros, reserved; the size grows when the range ends past it.
+    ZeroRange,
+    /// Zeros, reserved, size unchanged.
+    ZeroRangeKeepSize,
+}
+
+/// What `seek` looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// SEEK_DATA.
+    Data,
+    /// SEEK_HOLE.
+    Hole,
+}
+
+/// Physical space, for statfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes in one block (4096).
+    pub block_bytes: u32,
+    /// Blocks that data and inodes can use.
+    pub blocks: u64,
+    /// Blocks free, with the reserve that keeps deletion possible on a full device.
+    pub blocks_free: u64,
+    /// Blocks free to writers.
+    pub blocks_available: u64,
+    /// Inodes there are or could be.
+    pub inodes: u64,
+    /// Inodes that could still be made.
+    pub inodes_free: u64,
+    /// Longest name.
+    pub name_bytes_max: u32,
+}
+
+/// Which dedup system places data (DESIGN.md section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Store everything.
+    Off,
+    /// Share equal 4 KiB blocks as they are written: weak fingerprint, index, byte compare.
+    #[default]
+    Inline,
+}
+
+/// How to format a device.
+#[derive(Clone, Debug, Default)]
+pub struct MkfsOptions {
+    /// Identity of the file system (16 random bytes).
+    pub uuid: [u8; 16],
+    /// Name of the file system, 32 bytes at most.
+    pub label: String,
+    /// Owner of the root directory.
+    pub root_uid: u32,
+    /// Group of the root directory.
+    pub root_gid: u32,
+    /// Format also when the device holds an nvfold file system.
+    pub force: bool,
+    /// Now.
+    pub now: TimeNs,
+}
+
+/// Source of time for mtime and ctime.
+pub type Clock = Arc<dyn Fn() -> TimeNs + Send + Sync>;
+
+/// How to mount.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// Policy for new data.
+    pub policy: Policy,
+    /// Change nothing.
+    pub read_only: bool,
+    /// Threads that write at once: this many allocation cursors are kept.
+    pub cores: usize,
+    /// Source of time.
+    pub clock: Clock,
+    /// Give freed segments back to the host. `None`: on for memory devices.
+    pub discard: Option<bool>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            policy: Policy::default(),
+            read_only: false,
+            cores: 2,
+            clock: Arc::new(|| 0),
+            discard: None,
+        }
+    }
+}
+
+/// The device and its space, told honestly.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Size of the device.
+    pub device_bytes: u64,
+    /// Bytes that all extents of all files name: what would be stored without sharing.
+    pub logical_bytes: u64,
+    /// Bytes of data blocks in use.
+    pub stored_bytes: u64,
+    /// Bytes saved by sharing (blocks named more than once).
+    pub saved_bytes: u64,
+    /// Bytes of inode tables, logs, xattr blocks and tables in use.
+    pub metadata_bytes: u64,
+    /// Free bytes.
+    pub free_bytes: u64,
+    /// Host memory or disk the device takes now, bytes (allocated ranges of the backing file).
+    pub device_allocated_bytes: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Data blocks in use.
+    pub data_blocks: u64,
+    /// Chunk entries in use (blocks with a fingerprint or a count).
+    pub chunks: u64,
+    /// Fingerprints in the index.
+    pub index_entries: u64,
+    /// DRAM of the index, bytes.
+    pub index_dram_bytes: u64,
+    /// DRAM of the allocator, bytes.
+    pub space_dram_bytes: u64,
+    /// DRAM of cached inodes (extents, directories), bytes, estimated from capacities.
+    pub inode_dram_bytes: u64,
+    /// Inodes cached.
+    pub inodes_cached: u64,
+    /// Pieces offered to the policy since mount.
+    pub pieces_offered: u64,
+    /// Pieces shared since mount.
+    pub pieces_shared: u64,
+    /// Pieces whose weak fingerprint matched and whose bytes did not.
+    pub weak_collisions: u64,
+}
