@@ -7,22 +7,35 @@
 //!
 //! | room | question it answers |
 //! |---|---|
-//! | [`fs`] | the operations; the only room that knows names, files and dedup |
-//! | [`recovery`], [`check`] | mount after a crash; the numbered invariants as code (fsck) |
-//! | [`dedup`] | share or store? |
-//! | [`namespace`] | inodes, inode logs, directories, links, xattrs |
-//! | [`file`] | extents |
-//! | [`chunk`] | chunk table, references, index |
-//! | [`space`] | segments, block allocation, giving memory back |
+//! | `fs` | the operations; the only room that knows names, files and dedup |
+//! | `recovery`, [`check`] | mount after a crash; the numbered invariants as code (fsck) |
+//! | `dedup` | share or store? |
+//! | `namespace` | inode table, inode logs, directories |
+//! | `file` | extents |
+//! | `chunk` | chunk table, references, index |
+//! | `space` | segments, block allocation, giving memory back |
 //! | [`chunking`], [`fingerprint`] | pure functions of bytes |
 //! | [`media`] | the bytes on the device |
+//!
+//! To follow one write: [`File::write_at`], then `fs::data`, `dedup::inline`, `chunk`, `fs::commit`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod check;
+mod chunk;
+pub mod chunking;
+mod dedup;
 mod error;
-pub mod fs;
+mod file;
+pub mod fingerprint;
+mod fs;
+pub mod media;
+mod namespace;
+mod recovery;
+mod space;
 mod types;
 
 pub use error::{Error, Result, errno};
 pub use fs::{File, FileSystem};
+pub use recovery::read_superblock;
 pub use types::*;

@@ -276,3 +276,11 @@ pub struct Stats {
     /// Pieces whose weak fingerprint matched and whose bytes did not.
     pub weak_collisions: u64,
 }
+
+impl FileKind {
+    /// From its byte on the media or in a request; `None` when no kind has it.
+    pub fn from_byte(byte: u8) -> Option<FileKind> {
+        use FileKind::*;
+        [Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}

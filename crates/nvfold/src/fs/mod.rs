@@ -1,86 +1,540 @@
-//! The operations (interface first).
+//! The operations: the only room that knows names, files and dedup.
+//!
+//! [`FileSystem`] is about names and inodes, [`File`] about bytes. Both are thin: they check, and call
+//! [`Core`], which is split by what an operation changes:
+//!
+//! | file | what |
+//! |---|---|
+//! | `names` | create, link, rename, remove |
+//! | `data` | read, write, truncate, reserve, clone |
+//! | `xattr` | extended attributes, symlink targets |
+//! | `commit` | how a change becomes durable and whole |
+//! | `compact` | rewriting a log |
+//! | `inode` | one inode in DRAM |
+//!
+//! **Lock order**: tree lock; one directory (several under the tree lock); other inodes by number; then, never
+//! held together: inode cache shard, inode table, allocator cursor, allocator search, index shard, journal slot.
+//! Readers take the inode's lock shared, and so see only what is fenced: installs happen after the commit.
 
-use crate::*;
-use pmem::Region;
+mod commit;
+mod compact;
+mod data;
+pub(crate) mod inode;
+mod names;
+mod xattr;
+
+pub(crate) use commit::store_words;
+
+use crate::chunk::Chunks;
+use crate::dedup::Policies;
+use crate::error::{Error, Result, errno};
+use crate::media::inode::{AttributeLine, INODES_PER_SEGMENT};
+use crate::media::superblock::{Geometry, STATE_CLEAN};
+use crate::media::{BLOCK_BYTES, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::namespace::table::InodeTable;
+use crate::recovery;
+use crate::space::{KEPT_BLOCKS, Purpose, Space};
+use crate::types::*;
+use commit::Journal;
+use hashbrown::HashMap;
+use inode::Inode;
+use parking_lot::Mutex;
+use pmem::{Flight, Region};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A mounted file system: names. Cheap to clone; all methods may be called from any thread.
+const CACHE_SHARDS: usize = 64;
+/// Cached inodes a shard keeps before it lets go of those nobody uses.
+const CACHED_PER_SHARD: usize = 4096;
+
+/// A mounted file system: names. Cheap to clone; every method may be called from any thread.
+///
+/// ```
+/// use nvfold::{FileSystem, FileKind, InodeNumber, MkfsOptions, MountOptions, NewInode};
+/// use pmem::{DeviceSpec, OpenOptions, Region};
+///
+/// let region = Region::create(&DeviceSpec::Memory, 64 << 20, &OpenOptions::default())?;
+/// FileSystem::mkfs(&region, &MkfsOptions::default())?;
+/// let fs = FileSystem::mount(region, MountOptions::default())?;
+/// let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+/// for name in [b"one", b"two"] {
+///     let file = fs.open(fs.create(InodeNumber::ROOT, name, &new)?.ino)?;
+///     file.write_at(0, &[7; 1 << 20])?;
+/// }
+/// let stats = fs.stats();
+/// assert_eq!(stats.logical_bytes, 2 << 20);
+/// assert_eq!(stats.stored_bytes, 4096, "all blocks are equal: one is stored");
+/// fs.unmount()?;
+/// # Ok::<(), nvfold::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct FileSystem {
-    _inner: Arc<()>,
+    core: Arc<Core>,
 }
 
-/// An open file: bytes. Keeps an unlinked inode alive until dropped; cheap to clone.
+/// An open file: bytes. Keeps an unlinked inode alive until the last clone is dropped.
 #[derive(Clone)]
 pub struct File {
-    _inner: Arc<()>,
+    pin: Arc<Pin>,
 }
 
-#[allow(unused_variables, missing_docs)]
+struct Pin {
+    core: Arc<Core>,
+    inode: Arc<Inode>,
+}
+
+impl Pin {
+    fn new(core: &Arc<Core>, inode: Arc<Inode>) -> Pin {
+        inode.pins.fetch_add(1, Ordering::SeqCst);
+        Pin { core: core.clone(), inode }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if self.inode.pins.fetch_sub(1, Ordering::SeqCst) == 1 && !self.core.read_only {
+            // Look before locking: nearly every file still has a name.
+            if self.inode.state.read().attributes.nlink == 0 {
+                self.core.free_if_unused(&self.inode, &mut self.inode.state.write());
+            }
+        }
+    }
+}
+
+/// Everything behind a mount.
+pub(crate) struct Core {
+    pub(crate) region: Region,
+    pub(crate) geometry: Geometry,
+    read_only: bool,
+    clock: Clock,
+    pub(crate) space: Space,
+    pub(crate) chunks: Chunks,
+    policies: Policies,
+    pub(crate) table: InodeTable,
+    journal: Journal,
+    tree: Mutex<()>,
+    cached: Vec<Mutex<HashMap<u64, Arc<Inode>>>>,
+    pub(crate) mapped_bytes: AtomicU64,
+    pub(crate) data_blocks: AtomicU64,
+    unmounted: AtomicBool,
+}
+
+impl Core {
+    pub(crate) fn new(region: Region, geometry: Geometry, options: &MountOptions, segments: Vec<u64>) -> Core {
+        let memory = region.level() == pmem::PersistenceLevel::Memory;
+        let discard = options.discard.unwrap_or(memory);
+        Core {
+            space: Space::new(region.clone(), geometry, options.cores, discard),
+            chunks: Chunks::new(region.clone(), geometry),
+            policies: Policies::new(options.policy),
+            table: InodeTable::new(region.clone(), geometry, segments),
+            journal: Journal::new(),
+            tree: Mutex::new(()),
+            cached: (0..CACHE_SHARDS).map(|_| Mutex::default()).collect(),
+            mapped_bytes: AtomicU64::new(0),
+            data_blocks: AtomicU64::new(0),
+            unmounted: AtomicBool::new(false),
+            read_only: options.read_only,
+            clock: options.clock.clone(),
+            region,
+            geometry,
+        }
+    }
+
+    fn now(&self) -> TimeNs {
+        (self.clock)()
+    }
+
+    fn writable(&self, doing: &'static str) -> Result<()> {
+        if self.read_only || self.unmounted.load(Ordering::Relaxed) { Err(Error::ReadOnly { doing }) } else { Ok(()) }
+    }
+
+    /// The inode, from the cache or the media.
+    fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
+        let mut shard = self.shard(ino).lock();
+        if let Some(inode) = shard.get(&ino) {
+            return Ok(inode.clone());
+        }
+        let gone = || Error::NotFound { what: format!("inode {ino}") };
+        let slot = self.table.slot(ino).ok_or_else(gone)?;
+        let inode = Arc::new(Inode::load(&self.region, &self.geometry, slot, ino)?.ok_or_else(gone)?);
+        make_room(&mut shard);
+        shard.insert(ino, inode.clone());
+        Ok(inode)
+    }
+
+    fn live_inode(&self, ino: InodeNumber) -> Result<Arc<Inode>> {
+        let inode = self.inode(ino.0)?;
+        if inode.state.read().freed {
+            return Err(Error::NotFound { what: format!("inode {}", ino.0) });
+        }
+        Ok(inode)
+    }
+
+    fn cache(&self, inode: Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).lock();
+        make_room(&mut shard);
+        shard.insert(inode.ino, inode);
+    }
+
+    fn forget(&self, ino: u64) {
+        self.shard(ino).lock().remove(&ino);
+    }
+
+    fn shard(&self, ino: u64) -> &Mutex<HashMap<u64, Arc<Inode>>> {
+        &self.cached[ino as usize % CACHE_SHARDS]
+    }
+
+    fn account_mapped(&self, before: u64, after: u64) {
+        // Two's complement: a decrease is an addition too.
+        self.mapped_bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
+        self.writable("change attributes")?;
+        let inode = self.live_inode(ino)?;
+        let mut state = inode.state.write();
+        let now = self.now();
+        if let Some(size) = change.size {
+            self.resize(&inode, &mut state, size, now)?;
+        }
+        let old = state.attributes;
+        let attributes = AttributeLine {
+            mode: change.mode.map_or(old.mode, |mode| mode & names::MODE_BITS),
+            uid: change.uid.unwrap_or(old.uid),
+            gid: change.gid.unwrap_or(old.gid),
+            atime: change.atime.unwrap_or(old.atime),
+            mtime: change.mtime.unwrap_or(old.mtime),
+            ctime: change.ctime.unwrap_or(now),
+            ..old
+        };
+        if change.size.is_none() || attributes != old {
+            self.change(&inode, &mut state, &[], Some(attributes), Purpose::Promised, Flight::new())?;
+        }
+        Ok(inode.attr(&state))
+    }
+}
+
+/// Lets go of inodes nobody uses when a shard of the cache is full.
+fn make_room(shard: &mut HashMap<u64, Arc<Inode>>) {
+    if shard.len() >= CACHED_PER_SHARD {
+        shard.retain(|ino, inode| ino % 2 == 0 && *ino > 1 || Arc::strong_count(inode) > 1);
+        if shard.len() >= CACHED_PER_SHARD {
+            shard.retain(|_, inode| Arc::strong_count(inode) > 1);
+        }
+    }
+}
+
 impl FileSystem {
-    pub fn mkfs(region: &Region, options: &MkfsOptions) -> Result<()> { todo!() }
-    pub fn mount(region: Region, options: MountOptions) -> Result<FileSystem> { todo!() }
-    /// Marks the device clean. Open `File`s must be gone or are abandoned. Drop without it leaves a crashed device (recovered at next mount).
-    pub fn unmount(self) -> Result<()> { todo!() }
-    pub fn is_read_only(&self) -> bool { todo!() }
-    pub fn policy(&self) -> Policy { todo!() }
-    pub fn region(&self) -> &Region { todo!() }
+    /// Formats a device. Everything on it is lost. The superblock is written last, so a format that was cut
+    /// off leaves no file system rather than half of one.
+    ///
+    /// # Errors
+    /// [`Error::Format`] when the device is too small, too large or not a multiple of 4096 bytes, or holds an
+    /// nvfold file system and `force` is not set.
+    pub fn mkfs(region: &Region, options: &MkfsOptions) -> Result<()> {
+        recovery::format(region, options)
+    }
 
-    pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attr> { todo!() }
-    pub fn getattr(&self, ino: InodeNumber) -> Result<Attr> { todo!() }
-    pub fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> { todo!() }
-    /// Regular files, fifos, sockets, device nodes.
-    pub fn create(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> { todo!() }
-    pub fn mkdir(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> { todo!() }
-    pub fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> { todo!() }
-    pub fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> { todo!() }
-    pub fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> { todo!() }
-    pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> { todo!() }
-    pub fn rmdir(&self, parent: InodeNumber, name: &[u8]) -> Result<()> { todo!() }
-    pub fn rename(&self, parent: InodeNumber, name: &[u8], new_parent: InodeNumber, new_name: &[u8], mode: RenameMode) -> Result<()> { todo!() }
+    /// Mounts a device: finishes what a crash cut off, and rebuilds what lives in DRAM.
+    ///
+    /// # Errors
+    /// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Corrupt`]; nothing is changed then.
+    pub fn mount(region: Region, options: MountOptions) -> Result<FileSystem> {
+        Ok(FileSystem { core: Arc::new(recovery::mount(region, &options)?) })
+    }
+
+    /// Marks the device clean. Open `File`s can still read; writes through them fail with EROFS. Dropping a
+    /// `FileSystem` without this leaves the device as a crash does; the next mount recovers it.
+    pub fn unmount(self) -> Result<()> {
+        let core = &self.core;
+        if core.read_only || core.unmounted.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        core.table.shrink(&core.space);
+        core.space.trim()?;
+        core.region.sync()?;
+        recovery::write_state(&core.region, STATE_CLEAN, None)?;
+        Ok(core.region.sync()?)
+    }
+
+    /// Whether it was mounted read-only.
+    pub fn is_read_only(&self) -> bool {
+        self.core.read_only
+    }
+
+    /// The policy for new data.
+    pub fn policy(&self) -> Policy {
+        self.core.policies.policy
+    }
+
+    /// The device.
+    pub fn region(&self) -> &Region {
+        &self.core.region
+    }
+
+    /// Finds a name in a directory; `.` and `..` are found too. ENOENT, ENOTDIR, ENAMETOOLONG.
+    pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
+        self.core.lookup(parent, name)
+    }
+
+    /// What `stat` tells. ENOENT.
+    pub fn getattr(&self, ino: InodeNumber) -> Result<Attr> {
+        let inode = self.core.live_inode(ino)?;
+        let state = inode.state.read();
+        Ok(inode.attr(&state))
+    }
+
+    /// Changes attributes. ENOENT, EISDIR or EINVAL for the size of what is no file, EFBIG.
+    pub fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
+        self.core.setattr(ino, change)
+    }
+
+    /// Makes a regular file, fifo, socket or device node. EEXIST, ENOENT, ENOTDIR, ENAMETOOLONG, ENOSPC.
+    pub fn create(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> {
+        if matches!(new.kind, FileKind::Directory | FileKind::Symlink) {
+            let why = "directories and symlinks have calls of their own";
+            return Err(Error::Posix { doing: "create", why, errno: errno::EINVAL });
+        }
+        self.core.create(parent, name, None, new)
+    }
+
+    /// Makes a directory; `new.kind` is ignored. Errors as `create`.
+    pub fn mkdir(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> {
+        self.core.create(parent, name, None, &NewInode { kind: FileKind::Directory, ..*new })
+    }
+
+    /// Makes a symbolic link to `target` (1 to 4095 bytes, any); `new.kind` is ignored. Errors as `create`.
+    pub fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
+        self.core.symlink(parent, name, target, new)
+    }
+
+    /// Target of a symbolic link. EINVAL when it is none.
+    pub fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
+        self.core.readlink(ino)
+    }
+
+    /// Gives an inode one more name. EPERM for directories, EEXIST, EMLINK.
+    pub fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
+        self.core.link(ino, parent, name)
+    }
+
+    /// Removes a name of anything but a directory. ENOENT, EISDIR.
+    pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.core.unlink(parent, name)
+    }
+
+    /// Removes an empty directory. ENOENT, ENOTDIR, ENOTEMPTY.
+    pub fn rmdir(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.core.rmdir(parent, name)
+    }
+
+    /// Renames atomically. ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY, EINVAL for a directory into itself.
+    pub fn rename(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new_parent: InodeNumber,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.core.rename(parent, name, new_parent, new_name, mode)
+    }
+
     /// Calls `each` for every entry after `cookie` (0: from the start; no `.` and `..`) until it returns false.
-    pub fn readdir(&self, dir: InodeNumber, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> { todo!() }
+    /// The directory is locked for readers meanwhile: `each` must not change it.
+    pub fn readdir(&self, dir: InodeNumber, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        self.core.readdir(dir, cookie, each)
+    }
+
     /// Parent of a directory (the root's is the root).
-    pub fn parent(&self, dir: InodeNumber) -> Result<InodeNumber> { todo!() }
+    pub fn parent(&self, dir: InodeNumber) -> Result<InodeNumber> {
+        Ok(InodeNumber(self.core.live_inode(dir)?.parent.load(Ordering::Relaxed)))
+    }
 
-    /// Any name is taken as it is (`user.x`, `security.y`, `system.posix_acl_access`, ...).
-    pub fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> { todo!() }
-    /// ENODATA when absent.
-    pub fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> { todo!() }
-    pub fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> { todo!() }
-    pub fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> { todo!() }
+    /// Sets an extended attribute; any name without NUL, 255 bytes at most, value 65536 bytes at most.
+    /// EEXIST, ENODATA by `mode`; E2BIG, ERANGE, ENOSPC.
+    pub fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.core.set_xattr(ino, name, value, mode)
+    }
 
-    /// Opens (pins) an inode of any kind; data calls need a regular file.
-    pub fn open(&self, ino: InodeNumber) -> Result<File> { todo!() }
-    /// O_TMPFILE: a regular file with no name (nlink 0); `link` gives it one.
-    pub fn tmpfile(&self, new: &NewInode) -> Result<File> { todo!() }
+    /// Value of an extended attribute. ENODATA.
+    pub fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
+        self.core.get_xattr(ino, name)
+    }
 
-    /// Makes all that was acknowledged durable (ordered msync at level `file`; elsewhere it is already).
-    pub fn sync(&self) -> Result<()> { todo!() }
-    pub fn statfs(&self) -> StatFs { todo!() }
-    pub fn stats(&self) -> Stats { todo!() }
-    /// Gives the memory of freed segments back to the host now. Front ends call it every few seconds and at unmount. Returns bytes given back.
-    pub fn trim(&self) -> Result<u64> { todo!() }
+    /// Names of all extended attributes.
+    pub fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
+        self.core.list_xattr(ino)
+    }
 
-    /// Path helpers for embedders (absolute or relative to the root, symlinks followed).
-    pub fn resolve(&self, path: &[u8]) -> Result<Attr> { todo!() }
+    /// Removes an extended attribute. ENODATA.
+    pub fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
+        self.core.remove_xattr(ino, name)
+    }
+
+    /// Opens (pins) an inode of any kind; the data calls need a regular file. ENOENT.
+    pub fn open(&self, ino: InodeNumber) -> Result<File> {
+        let pin = Arc::new(Pin::new(&self.core, self.core.inode(ino.0)?));
+        // Pinned first, looked at second: an unlink that saw no pin has set `freed` by now.
+        if pin.inode.state.read().freed {
+            return Err(Error::NotFound { what: format!("inode {}", ino.0) });
+        }
+        Ok(File { pin })
+    }
+
+    /// A regular file without a name (O_TMPFILE); `link` can give it one.
+    pub fn tmpfile(&self, new: &NewInode) -> Result<File> {
+        let inode = self.core.tmpfile(&NewInode { kind: FileKind::Regular, ..*new })?;
+        Ok(File { pin: Arc::new(Pin::new(&self.core, inode)) })
+    }
+
+    /// Makes everything acknowledged durable. Costs nothing but at persistence level `file`, where it is an msync.
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.core.region.sync()?)
+    }
+
+    /// Physical space.
+    pub fn statfs(&self) -> StatFs {
+        let core = &self.core;
+        let free = core.space.free_blocks();
+        let possible = core.table.end() + free / SEGMENT_BLOCKS * INODES_PER_SEGMENT;
+        StatFs {
+            block_bytes: BLOCK_BYTES as u32,
+            blocks: core.space.total_blocks(),
+            blocks_free: free,
+            blocks_available: free.saturating_sub(KEPT_BLOCKS),
+            inodes: possible,
+            inodes_free: possible - core.table.in_use(),
+            name_bytes_max: names::NAME_BYTES_MAX as u32,
+        }
+    }
+
+    /// Sizes, savings and DRAM, as they are now.
+    pub fn stats(&self) -> Stats {
+        let core = &self.core;
+        let tally = core.policies.tally();
+        let data_blocks = core.data_blocks.load(Ordering::Relaxed);
+        let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
+        let mut stats = Stats {
+            device_bytes: core.geometry.device_bytes,
+            logical_bytes: core.mapped_bytes.load(Ordering::Relaxed),
+            stored_bytes: data_blocks * BLOCK_BYTES,
+            saved_bytes: core.chunks.extra_references() * BLOCK_BYTES,
+            metadata_bytes: core.geometry.device_bytes - free_bytes - data_blocks * BLOCK_BYTES,
+            free_bytes,
+            device_allocated_bytes: core.region.allocated_bytes(),
+            inodes: core.table.in_use(),
+            data_blocks,
+            chunks: core.chunks.tracked(),
+            index_entries: core.chunks.index.entries(),
+            index_dram_bytes: core.chunks.index.dram_bytes(),
+            space_dram_bytes: core.space.dram_bytes(),
+            pieces_offered: tally.offered.load(Ordering::Relaxed),
+            pieces_shared: tally.shared.load(Ordering::Relaxed),
+            weak_collisions: tally.collisions.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
+        for shard in &core.cached {
+            let inodes: Vec<Arc<Inode>> = shard.lock().values().cloned().collect();
+            stats.inodes_cached += inodes.len() as u64;
+            stats.inode_dram_bytes += inodes.iter().map(|inode| inode.state.read().dram_bytes()).sum::<u64>();
+        }
+        stats
+    }
+
+    /// Gives the memory of freed segments back to the host now; returns the bytes. Front ends call it every few
+    /// seconds; unmount does too. Nothing happens when `discard` is off.
+    pub fn trim(&self) -> Result<u64> {
+        if self.core.read_only {
+            return Ok(0);
+        }
+        self.core.table.shrink(&self.core.space);
+        self.core.space.trim()
+    }
+
+    /// Follows a path from the root, symbolic links included. ENOENT, ENOTDIR, ELOOP after 40 links.
+    pub fn resolve(&self, path: &[u8]) -> Result<Attr> {
+        let mut links_left = 40;
+        self.resolve_from(InodeNumber::ROOT, path, &mut links_left)
+    }
+
+    fn resolve_from(&self, start: InodeNumber, path: &[u8], links_left: &mut u32) -> Result<Attr> {
+        let start = if path.first() == Some(&b'/') { InodeNumber::ROOT } else { start };
+        let mut at = self.getattr(start)?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let directory = at.ino;
+            at = self.lookup(directory, name)?;
+            if at.kind == FileKind::Symlink {
+                *links_left = links_left.checked_sub(1).ok_or(Error::Posix {
+                    doing: "resolve a path",
+                    why: "too many symbolic links",
+                    errno: errno::ELOOP,
+                })?;
+                let target = self.readlink(at.ino)?;
+                at = self.resolve_from(directory, &target, links_left)?;
+            }
+        }
+        Ok(at)
+    }
 }
 
-#[allow(unused_variables, missing_docs)]
 impl File {
-    pub fn ino(&self) -> InodeNumber { todo!() }
-    pub fn attr(&self) -> Attr { todo!() }
-    /// Bytes read; fewer than asked only at the end of the file.
-    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> { todo!() }
-    /// Writes all of `data` atomically, or fails and changes nothing.
-    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> { todo!() }
-    /// Appends atomically; returns the offset.
-    pub fn append(&self, data: &[u8]) -> Result<u64> { todo!() }
-    pub fn set_len(&self, size: u64) -> Result<()> { todo!() }
-    pub fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> { todo!() }
-    /// ENXIO when `offset` is at or past the end, or no data follows.
-    pub fn seek(&self, offset: u64, whence: Whence) -> Result<u64> { todo!() }
-    /// Shares any byte range of `source` (metadata only); both may be the same file if the ranges do not overlap. Returns bytes cloned (short at the source's end).
-    pub fn clone_from(&self, source: &File, source_offset: u64, offset: u64, len: u64) -> Result<u64> { todo!() }
-    pub fn sync(&self) -> Result<()> { todo!() }
+    /// Number of the inode.
+    pub fn ino(&self) -> InodeNumber {
+        InodeNumber(self.pin.inode.ino)
+    }
+
+    /// What `fstat` tells.
+    pub fn attr(&self) -> Attr {
+        let inode = &self.pin.inode;
+        inode.attr(&inode.state.read())
+    }
+
+    /// Reads into `buffer`; returns the bytes read, fewer than asked only at the end of the file.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.pin.core.read(&self.pin.inode, offset, buffer)
+    }
+
+    /// Writes all of `data` atomically, or fails and changes nothing. EFBIG, ENOSPC, EROFS.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.pin.core.write(&self.pin.inode, Some(offset), data).map(drop)
+    }
+
+    /// Appends all of `data` atomically; returns the offset where it begins. Errors as `write_at`.
+    pub fn append(&self, data: &[u8]) -> Result<u64> {
+        self.pin.core.write(&self.pin.inode, None, data)
+    }
+
+    /// Sets the size in bytes; growing leaves a hole. EFBIG.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        let core = &self.pin.core;
+        core.writable("truncate")?;
+        core.resize(&self.pin.inode, &mut self.pin.inode.state.write(), size, core.now())
+    }
+
+    /// Reserves, zeroes or frees a range of bytes. EINVAL when `len` is 0, EFBIG, ENOSPC.
+    ///
+    /// Reserved space serves the first write to it; overwriting data needs new blocks (copy on write) as ever.
+    pub fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        self.pin.core.allocate(&self.pin.inode, offset, len, mode)
+    }
+
+    /// Finds the next data or hole at or after `offset`. ENXIO when `offset` is at or past the end, or no data follows.
+    pub fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {
+        self.pin.core.seek(&self.pin.inode, offset, whence)
+    }
+
+    /// Shares any byte range of `source`: metadata only, whatever the policy. Returns the bytes cloned, fewer
+    /// than `len` where the source ends. Both may be one file if the ranges do not overlap (else EINVAL).
+    pub fn clone_from(&self, source: &File, source_offset: u64, offset: u64, len: u64) -> Result<u64> {
+        self.pin.core.clone_range(&source.pin.inode, source_offset, &self.pin.inode, offset, len)
+    }
+
+    /// Makes all acknowledged writes durable; see [`FileSystem::sync`].
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.pin.core.region.sync()?)
+    }
 }
+
+const _: () = assert!(SEGMENT_BYTES == SEGMENT_BLOCKS * BLOCK_BYTES);

@@ -1,0 +1,47 @@
+//! Policy `inline`: share equal 4 KiB blocks as they are written.
+//!
+//! The simple ancestor of NV-Dedup (its w_s_Fin path of 4.4 with a byte compare in place of the strong
+//! fingerprint): a weak fingerprint finds candidates, the reference is taken first so that the candidate
+//! can no longer change, then the bytes decide.
+
+use super::{Dedup, Place, Tally};
+use crate::chunk::{Chunks, Released};
+use crate::fingerprint;
+use crate::media::BlockNumber;
+use pmem::Flight;
+
+/// See the module.
+#[derive(Default)]
+pub struct Inline {
+    pub(super) tally: Tally,
+}
+
+impl Dedup for Inline {
+    fn fingerprint(&self, piece: &[u8]) -> Option<u32> {
+        Some(fingerprint::weak(piece))
+    }
+
+    fn place(&self, piece: &[u8], weak: Option<u32>, chunks: &Chunks, flight: &mut Flight) -> Place {
+        Tally::count(&self.tally.offered);
+        let Some(weak) = weak else { return Place::New };
+        for block in chunks.index.find(weak) {
+            let Some(Ok(())) = chunks.try_share(block, flight) else { continue };
+            // The index is only a hint: the block may have been freed and used anew since. With the
+            // reference taken its entry and bytes stand still, and the bytes decide.
+            if chunks.equal(block, piece) {
+                Tally::count(&self.tally.shared);
+                return Place::Shared(block);
+            }
+            Tally::count(&self.tally.collisions);
+            let released = chunks.release(block, flight);
+            debug_assert_eq!(released, Released::Kept, "the extent that made it a candidate still names it");
+        }
+        Place::New
+    }
+
+    fn committed(&self, block: BlockNumber, weak: Option<u32>, chunks: &Chunks) {
+        if let Some(weak) = weak {
+            chunks.index.insert(weak, block);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Publishing: how a change to one inode, or to several at once, becomes durable and whole.
+//!
+//! ```text
+//! stage:    log entries beyond the tail, the spare attribute line      (flushed, unreachable)
+//! publish:  fence                                                      everything staged is durable
+//!           one inode:  store the commit word, flush, fence            8 bytes: it happened
+//!           several:    journal slot, fence                            it happened
+//!                       store all words, fence; clear the slot, fence
+//! install:  the DRAM state follows
+//! ```
+
+use super::inode::{Inode, State};
+use super::Core;
+use crate::error::Result;
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD};
+use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
+use crate::media::log_entry::LogEntry;
+use crate::namespace::log::Addition;
+use crate::space::Purpose;
+use parking_lot::{Mutex, MutexGuard};
+use pmem::{Flight, Landed, Region};
+use smallvec::SmallVec;
+
+/// A change of one inode that lies on the media but cannot be reached yet.
+pub(super) struct Staged<'a> {
+    addition: Addition<'a>,
+    attributes: Option<AttributeLine>,
+    selector: u64,
+    slot: u64,
+}
+
+impl Staged<'_> {
+    /// The word that makes it reachable; needs the receipt of the fence that made it durable.
+    fn commit_word(&self, _durable: &Landed) -> WordStore {
+        WordStore { offset: self.slot + COMMIT_WORD, value: self.addition.tail | self.selector }
+    }
+
+    /// The change is committed: takes log and attributes over. The entries themselves are applied by the caller.
+    pub(super) fn install(self, state: &mut State) {
+        self.addition.keep(&mut state.log);
+        state.selector = self.selector;
+        if let Some(attributes) = self.attributes {
+            state.attributes = attributes;
+        }
+    }
+}
+
+/// Journal slots: an operation over several inodes holds one while it commits.
+pub(super) struct Journal {
+    slots: Vec<Mutex<()>>,
+}
+
+impl Journal {
+    pub(super) fn new() -> Journal {
+        Journal { slots: (0..JOURNAL_SLOTS).map(|_| Mutex::new(())).collect() }
+    }
+
+    fn lock_any(&self) -> (u64, MutexGuard<'_, ()>) {
+        let free = self.slots.iter().enumerate().find_map(|(at, slot)| Some((at as u64, slot.try_lock()?)));
+        free.unwrap_or_else(|| (0, self.slots[0].lock()))
+    }
+}
+
+impl Core {
+    /// Stages encoded lines and, if given, attributes (their `as_of` is filled in here).
+    pub(super) fn stage_lines<'a>(
+        &'a self,
+        inode: &Inode,
+        state: &State,
+        entries: &[&[u8]],
+        attributes: Option<AttributeLine>,
+        purpose: Purpose,
+        flight: &mut Flight,
+    ) -> Result<(Staged<'a>, SmallVec<[u64; 4]>)> {
+        let mut addition = Addition::new(&self.region, &self.space, inode.slot, inode.ino, &state.log, purpose);
+        let mut positions = SmallVec::new();
+        for entry in entries {
+            positions.push(addition.push(entry, flight)?);
+        }
+        let mut selector = state.selector;
+        let attributes = attributes.map(|attributes| {
+            selector ^= 1;
+            let line = AttributeLine { as_of: addition.tail, ..attributes }.sealed(inode.ino);
+            let offset = inode.slot + ATTRIBUTE_LINES[selector as usize];
+            flight.add(self.region.write(offset, &line).flush());
+            line
+        });
+        Ok((Staged { addition, attributes, selector, slot: inode.slot }, positions))
+    }
+
+    /// Changes one inode: entries, attributes or both, in one commit.
+    pub(super) fn change(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        entries: &[LogEntry],
+        attributes: Option<AttributeLine>,
+        purpose: Purpose,
+        flight: Flight,
+    ) -> Result<()> {
+        self.change_all(&mut [Change { inode, state, entries, attributes, purpose }], &[], flight)
+    }
+
+    /// Changes several inodes (and stores `words`, such as the parent of a moved directory) in one commit.
+    pub(super) fn change_all(&self, changes: &mut [Change<'_, '_>], words: &[WordStore], mut flight: Flight) -> Result<()> {
+        let mut staged: SmallVec<[(Staged<'_>, SmallVec<[u64; 4]>); 4]> = SmallVec::new();
+        for change in changes.iter() {
+            let mut lines = Vec::new();
+            let mut lengths: SmallVec<[usize; 4]> = SmallVec::new();
+            change.entries.iter().for_each(|entry| lengths.push(entry.encode(change.inode.ino, &mut lines)));
+            let mut rest = &lines[..];
+            let split = |length: &usize| {
+                let (entry, left) = rest.split_at(*length);
+                rest = left;
+                entry
+            };
+            let encoded: SmallVec<[&[u8]; 4]> = lengths.iter().map(split).collect();
+            let Change { inode, state, attributes, purpose, .. } = change;
+            staged.push(self.stage_lines(inode, state, &encoded, *attributes, *purpose, &mut flight)?);
+        }
+        let landed = self.region.fence(flight);
+        let mut stores: SmallVec<[WordStore; 7]> = staged.iter().map(|(staged, _)| staged.commit_word(&landed)).collect();
+        stores.extend_from_slice(words);
+        self.publish(&stores);
+        for (change, (staged, positions)) in changes.iter_mut().zip(staged) {
+            let before = change.state.mapped_bytes();
+            let newer = staged.attributes.is_none();
+            staged.install(change.state);
+            for (entry, position) in change.entries.iter().zip(positions) {
+                change.state.apply(position, entry, newer).expect("an entry that this operation made fits its inode");
+            }
+            self.account_mapped(before, change.state.mapped_bytes());
+            self.compact_if_worth_it(change.inode, change.state);
+        }
+        Ok(())
+    }
+
+    /// Publishes one staged change.
+    pub(super) fn publish_one(&self, staged: &Staged<'_>, landed: &Landed) {
+        self.publish(&[staged.commit_word(landed)]);
+    }
+
+    /// Stores the words that make staged changes reachable: one at once, several through the journal.
+    pub(super) fn publish(&self, stores: &[WordStore]) {
+        if let [single] = stores {
+            store_words(&self.region, &[*single]);
+            return;
+        }
+        let (slot, _held) = self.journal.lock_any();
+        let offset = self.geometry.journal_slot_offset(slot);
+        let written = self.region.write(offset, &JournalSlot::new(stores)).flush();
+        self.region.fence(written);
+        store_words(&self.region, stores);
+        let cleared = self.region.store_u64(offset, 0).flush();
+        self.region.fence(cleared);
+    }
+
+    /// Rewrites a log that is mostly dead entries. A full device keeps the long log.
+    pub(super) fn compact_if_worth_it(&self, inode: &Inode, state: &mut State) {
+        let worth_it = state.log.lines > 2 * 63 && state.log.lines > 4 * (state.live_lines() + 8);
+        if worth_it && !state.freed {
+            // Failing to compact loses nothing: the next change tries again.
+            let _ = self.compact(inode, state);
+        }
+    }
+}
+
+/// One inode's part of a commit.
+pub(super) struct Change<'i, 's> {
+    pub(super) inode: &'i Inode,
+    pub(super) state: &'s mut State,
+    pub(super) entries: &'i [LogEntry],
+    pub(super) attributes: Option<AttributeLine>,
+    pub(super) purpose: Purpose,
+}
+
+/// Stores words durably: all of them, then one fence.
+pub(crate) fn store_words(region: &Region, stores: &[WordStore]) {
+    let mut flight = Flight::new();
+    for store in stores {
+        flight.add(region.store_u64(store.offset, store.value).flush());
+    }
+    let _ = region.fence(flight);
+}
+

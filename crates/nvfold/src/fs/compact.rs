@@ -1,0 +1,86 @@
+//! Log compaction: a log keeps growing with every change of its inode; when most of it is dead it is
+//! written anew, one entry for everything that lives, and head and tail are switched together.
+//!
+//! The extents are written as they are, so the new log replays to the same map and the same counts.
+
+use super::Core;
+use super::inode::{Body, Inode, State};
+use crate::error::Result;
+use crate::media::BlockNumber;
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INLINE_LOG};
+use crate::media::journal::WordStore;
+use crate::media::log_entry::{ExtentEntry, LogEntry};
+use crate::namespace::directory::Directory;
+use crate::namespace::log::{Addition, Log};
+use crate::space::BlockRun;
+use pmem::Flight;
+
+/// Inline lines of a slot.
+const INLINE_LINES: u64 = 5;
+
+impl Core {
+    pub(super) fn compact(&self, inode: &Inode, state: &mut State) -> Result<()> {
+        let inline_is_unused = state.log.head != inode.slot + INLINE_LOG;
+        let inline = inline_is_unused && state.live_lines() <= INLINE_LINES;
+        let mut flight = Flight::new();
+        let (region, space) = (&self.region, &self.space);
+        let mut addition = Addition::new_chain(region, space, inode.slot, inode.ino, inline, &mut flight)?;
+        let head = addition.tail;
+        let entries = live_entries(self, state);
+        let mut positions = Vec::with_capacity(entries.len());
+        let mut line = Vec::new();
+        for entry in &entries {
+            line.clear();
+            entry.encode(inode.ino, &mut line);
+            positions.push(addition.push(&line, &mut flight)?);
+        }
+        let selector = state.selector ^ 1;
+        let attributes = AttributeLine { as_of: addition.tail, ..state.attributes }.sealed(inode.ino);
+        flight.add(region.write(inode.slot + ATTRIBUTE_LINES[selector as usize], &attributes).flush());
+        let _ = region.fence(flight);
+        self.publish(&[
+            WordStore { offset: inode.slot + COMMIT_WORD, value: addition.tail | selector },
+            WordStore { offset: inode.slot + COMMIT_WORD + 8, value: head },
+        ]);
+        let mut log = Log { head, tail: head, ..Log::default() };
+        addition.keep(&mut log);
+        let old = std::mem::replace(&mut state.log, log);
+        (state.selector, state.attributes) = (selector, attributes);
+        if let Body::Directory(directory) = &mut state.body {
+            *directory = Directory::default();
+            for (entry, position) in entries.iter().zip(positions) {
+                if let LogEntry::Name { name, ino, kind, cookie, .. } = entry {
+                    directory.add(name, *ino, *kind, *cookie, position);
+                }
+            }
+        }
+        for page in old.pages {
+            space.free(BlockRun { start: BlockNumber::containing(page), count: 1 });
+        }
+        Ok(())
+    }
+}
+
+fn live_entries(core: &Core, state: &State) -> Vec<LogEntry> {
+    let attributes = &state.attributes;
+    let mut entries = Vec::new();
+    match &state.body {
+        Body::File(extents) => entries.extend(extents.iter().map(|(offset, extent)| {
+            let (length, address) = (extent.length, extent.address);
+            let (time, size) = (attributes.mtime, attributes.size);
+            LogEntry::Extent(ExtentEntry::write(offset, length, address, extent.unwritten, time, size))
+        })),
+        Body::Directory(directory) => entries.extend(directory.after(0).map(|slot| LogEntry::Name {
+            name: slot.name(&core.region),
+            ino: slot.ino,
+            kind: slot.kind(),
+            cookie: slot.cookie,
+            time: attributes.mtime,
+        })),
+        Body::Other => {}
+    }
+    let time = attributes.ctime;
+    let xattrs = state.xattrs.iter();
+    entries.extend(xattrs.map(|(name, value)| LogEntry::XattrSet { name: name.clone(), value: value.clone(), time }));
+    entries
+}

@@ -1,0 +1,637 @@
+//! Bytes: reading, writing, and everything else that changes what a file range names.
+//!
+//! A write goes through five steps, and each does one thing:
+//!
+//! ```text
+//! 1 fingerprint  the whole blocks, before any lock
+//! 2 patch        the first and last block, if they are written in part, with what the file holds
+//! 3 place        each block: shared (its count is raised) or new (allocated, streamed, entered in the table)
+//! 4 publish      write entries beyond the tail; fence; the commit word; fence
+//! 5 release      the references that the old extents held
+//! ```
+//!
+//! Until step 4 nothing can be reached, and [`Claims`] undoes all of it when a step fails. Blocks that an
+//! extent names are never written (invariant 5); reserved blocks are, for their bytes mean nothing yet.
+
+use super::Core;
+use super::commit::Staged;
+use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
+use crate::chunk::{Released, Saturated};
+use crate::dedup::Place;
+use crate::error::{Error, Result, errno};
+use crate::file::{Extent, Extents, Plan};
+use crate::media::log_entry::{ExtentEntry, LogEntry};
+use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::space::{BlockRun, Purpose, Runs};
+use crate::types::{AllocateMode, TimeNs, Whence};
+use hashbrown::HashMap;
+use pmem::Flight;
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+type Pieces = SmallVec<[(u64, Extent); 4]>;
+
+/// What an operation has taken and nobody can reach yet. Dropped before `commit`, it gives all of it back.
+pub(super) struct Claims<'a> {
+    core: &'a Core,
+    /// Reserved blocks of the file that now get their content.
+    reserved: Vec<BlockNumber>,
+    fresh: Runs,
+    shared: Vec<BlockNumber>,
+    entered: Vec<(BlockNumber, u32, Option<u32>)>,
+}
+
+impl<'a> Claims<'a> {
+    fn new(core: &'a Core) -> Claims<'a> {
+        Claims { core, reserved: Vec::new(), fresh: Runs::new(), shared: Vec::new(), entered: Vec::new() }
+    }
+
+    fn share(&mut self, block: BlockNumber, flight: &mut Flight) -> Result<()> {
+        let saturated = |Saturated| Error::Posix {
+            doing: "share a block",
+            why: "it has as many references as can be counted",
+            errno: errno::EMLINK,
+        };
+        self.core.chunks.share(block, flight).map_err(saturated)?;
+        self.shared.push(block);
+        Ok(())
+    }
+
+    fn share_run(&mut self, run: BlockRun, flight: &mut Flight) -> Result<()> {
+        run.blocks().try_for_each(|block| self.share(block, flight))
+    }
+
+    /// Everything is reachable: others may find the new blocks.
+    fn commit(mut self) {
+        let core = self.core;
+        let fresh: u64 = self.fresh.drain(..).map(|run| run.count).sum();
+        core.data_blocks.fetch_add(fresh, Ordering::Relaxed);
+        let policy = core.policies.current();
+        for (block, _, weak) in self.entered.drain(..) {
+            policy.committed(block, weak, &core.chunks);
+        }
+        self.shared.clear();
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        if self.shared.is_empty() && self.entered.is_empty() && self.fresh.is_empty() {
+            return;
+        }
+        let mut flight = Flight::new();
+        for block in &self.shared {
+            self.core.chunks.release(*block, &mut flight);
+        }
+        for (block, count, _) in &self.entered {
+            (0..*count).for_each(|_| drop(self.core.chunks.release(*block, &mut flight)));
+        }
+        let _ = self.core.region.fence(flight);
+        self.fresh.iter().for_each(|run| self.core.space.free(*run));
+    }
+}
+
+/// Fingerprints of the whole blocks of a write, made before the inode is locked.
+type Fingerprints = SmallVec<[Option<u32>; 32]>;
+
+/// The whole blocks inside `offset..offset + length`, as offsets.
+fn whole_blocks(offset: u64, length: u64) -> (u64, u64) {
+    let first = offset.next_multiple_of(BLOCK_BYTES);
+    let end = (offset + length) / BLOCK_BYTES * BLOCK_BYTES;
+    if first < end { (first, end) } else { (first, first) }
+}
+
+impl Core {
+    pub(super) fn read(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let state = inode.state.read();
+        let extents = self.file_extents(&state, "read")?;
+        let length = state.attributes.size.saturating_sub(offset).min(buffer.len() as u64);
+        self.read_extents(extents, offset, &mut buffer[..length as usize]);
+        Ok(length as usize)
+    }
+
+    pub(super) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8]) -> Result<u64> {
+        self.writable("write")?;
+        // An append does not know its offset yet; a guess that turns out wrong only costs the hashing again.
+        let guess = at.unwrap_or_else(|| inode.state.read().attributes.size);
+        let mut fingerprints = self.fingerprints(guess, data)?;
+        let mut state = inode.state.write();
+        self.file_extents(&state, "write")?;
+        let offset = at.unwrap_or(state.attributes.size);
+        if offset != guess {
+            fingerprints = self.fingerprints(offset, data)?;
+        }
+        if !data.is_empty() {
+            self.write_locked(inode, &mut state, offset, data, &fingerprints)?;
+        }
+        Ok(offset)
+    }
+
+    fn fingerprints(&self, offset: u64, data: &[u8]) -> Result<Fingerprints> {
+        range_end("write", offset, data.len() as u64)?;
+        let policy = self.policies.current();
+        if policy.stores_everything() {
+            return Ok(Fingerprints::new());
+        }
+        let (first, end) = whole_blocks(offset, data.len() as u64);
+        if first == end {
+            return Ok(Fingerprints::new());
+        }
+        let whole = &data[(first - offset) as usize..(end - offset) as usize];
+        Ok(whole.chunks_exact(BLOCK).map(|block| policy.fingerprint(block)).collect())
+    }
+
+    fn write_locked(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        offset: u64,
+        data: &[u8],
+        fingerprints: &[Option<u32>],
+    ) -> Result<()> {
+        let end = offset + data.len() as u64;
+        let mut claims = Claims::new(self);
+        let mut flight = Flight::new();
+        let mut pieces = Pieces::new();
+        let extents = self.file_extents(state, "write")?;
+        let (first, last) = whole_blocks(offset, data.len() as u64);
+        let (range_start, range_end) = (offset / BLOCK_BYTES * BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES));
+        if range_start < first {
+            let part = &data[..(first.min(end) - offset) as usize];
+            self.place_patched(extents, offset, part, &mut pieces, &mut claims, &mut flight)?;
+        }
+        if first < last {
+            let whole = &data[(first - offset) as usize..(last - offset) as usize];
+            self.place(extents, first, whole, fingerprints, &mut pieces, &mut claims, &mut flight)?;
+        }
+        if last < end {
+            let part = &data[(last - offset) as usize..];
+            self.place_patched(extents, last, part, &mut pieces, &mut claims, &mut flight)?;
+        }
+        let size = state.attributes.size.max(end);
+        self.replace(inode, state, range_start, range_end, &pieces, false, (self.now(), size), claims, flight)
+    }
+
+    /// Places a block of which `part`, at file offset `offset`, is new and the rest is as the file has it.
+    fn place_patched(
+        &self,
+        extents: &Extents,
+        offset: u64,
+        part: &[u8],
+        pieces: &mut Pieces,
+        claims: &mut Claims<'_>,
+        flight: &mut Flight,
+    ) -> Result<()> {
+        let mut block = [0; BLOCK];
+        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
+        self.read_extents(extents, start, &mut block);
+        let at = (offset - start) as usize;
+        block[at..at + part.len()].copy_from_slice(part);
+        let policy = self.policies.current();
+        let weak = if policy.stores_everything() { None } else { policy.fingerprint(&block) };
+        self.place(extents, start, &block, &[weak], pieces, claims, flight)
+    }
+
+    /// Decides for each block of `source` whether to share or store it, stores what is new, and adds what
+    /// the file range at `offset` will name to `pieces`.
+    #[allow(clippy::too_many_arguments)]
+    fn place(
+        &self,
+        extents: &Extents,
+        offset: u64,
+        source: &[u8],
+        fingerprints: &[Option<u32>],
+        pieces: &mut Pieces,
+        claims: &mut Claims<'_>,
+        flight: &mut Flight,
+    ) -> Result<()> {
+        let policy = self.policies.current();
+        if policy.stores_everything() && !extents.has_unwritten() {
+            return self.store_run(offset, source, pieces, claims, flight);
+        }
+        let blocks = source.len() / BLOCK;
+        let mut fresh: SmallVec<[Fresh; 1]> = SmallVec::new();
+        let mut decisions: SmallVec<[Decision; 1]> = SmallVec::with_capacity(blocks);
+        let mut seen: HashMap<u32, usize> = HashMap::new();
+        for (at, piece) in source.chunks_exact(BLOCK).enumerate() {
+            let weak = fingerprints.get(at).copied().flatten();
+            let twin = weak.and_then(|weak| seen.get(&weak).copied());
+            if let Some(twin) = twin.filter(|twin| block_of(source, fresh[*twin].at) == piece) {
+                fresh[twin].count += 1;
+                decisions.push(Decision::Twin(twin));
+                continue;
+            }
+            match policy.place(piece, weak, &self.chunks, flight) {
+                Place::Shared(block) => {
+                    claims.shared.push(block);
+                    decisions.push(Decision::Shared(block));
+                }
+                Place::New => {
+                    if let Some(weak) = weak.filter(|_| blocks > 1) {
+                        seen.insert(weak, fresh.len());
+                    }
+                    decisions.push(Decision::Twin(fresh.len()));
+                    let reserved = extents.reserved_block(offset + (at * BLOCK) as u64);
+                    fresh.push(Fresh { at, weak, count: 1, block: reserved.map(BlockNumber::containing) });
+                }
+            }
+        }
+        self.store_fresh(source, &mut fresh, claims, flight)?;
+        for (at, decision) in decisions.iter().enumerate() {
+            let block = match decision {
+                Decision::Shared(block) => *block,
+                Decision::Twin(twin) => fresh[*twin].block.expect("store_fresh gave every new piece a block"),
+            };
+            let extent = Extent { length: BLOCK_BYTES, address: block.address(), unwritten: false };
+            push_piece(pieces, offset + (at * BLOCK) as u64, extent);
+        }
+        Ok(())
+    }
+
+    /// Stores all of `source` in new blocks: the whole of policy `off`.
+    fn store_run(
+        &self,
+        offset: u64,
+        source: &[u8],
+        pieces: &mut Pieces,
+        claims: &mut Claims<'_>,
+        flight: &mut Flight,
+    ) -> Result<()> {
+        let runs = self.space.allocate("write", source.len() as u64 / BLOCK_BYTES, Purpose::Data)?;
+        let mut at = 0;
+        for run in runs {
+            claims.fresh.push(run);
+            let length = run.count * BLOCK_BYTES;
+            let part = &source[at as usize..(at + length) as usize];
+            flight.add(self.region.stream(run.start.address(), part));
+            push_piece(pieces, offset + at, Extent { length, address: run.start.address(), unwritten: false });
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Gives every new piece a block, streams it there, and enters it in the chunk table if it can be found
+    /// or is named more than once.
+    fn store_fresh(
+        &self,
+        source: &[u8],
+        fresh: &mut [Fresh],
+        claims: &mut Claims<'_>,
+        flight: &mut Flight,
+    ) -> Result<()> {
+        let missing = fresh.iter().filter(|piece| piece.block.is_none()).count() as u64;
+        if missing > 0 {
+            claims.fresh.extend(self.space.allocate("write", missing, Purpose::Data)?);
+        }
+        let mut blocks = claims.fresh[claims.fresh.len() - self.runs_of(&claims.fresh, missing)..].to_vec().into_iter();
+        let mut run: Option<BlockRun> = None;
+        for piece in fresh.iter_mut() {
+            match piece.block {
+                Some(block) => claims.reserved.push(block),
+                None => {
+                    let current = match run.take().filter(|run| run.count > 0) {
+                        Some(run) => run,
+                        None => blocks.next().expect("exactly as many blocks as missing pieces"),
+                    };
+                    piece.block = Some(current.start);
+                    run = Some(BlockRun { start: BlockNumber(current.start.0 + 1), count: current.count - 1 });
+                }
+            }
+        }
+        let mut at = 0;
+        while at < fresh.len() {
+            // Neighbours in the source that are neighbours on the media go out in one stream.
+            let mut end = at + 1;
+            while end < fresh.len() && fresh[end].follows(&fresh[end - 1]) {
+                end += 1;
+            }
+            let part = &source[fresh[at].at * BLOCK..fresh[end - 1].at * BLOCK + BLOCK];
+            flight.add(self.region.stream(fresh[at].address(), part));
+            at = end;
+        }
+        for piece in fresh.iter().filter(|piece| piece.weak.is_some() || piece.count > 1) {
+            let block = BlockNumber::containing(piece.address());
+            self.chunks.add(block, piece.count, piece.weak, flight);
+            claims.entered.push((block, piece.count, piece.weak));
+        }
+        Ok(())
+    }
+
+    /// How many runs at the end of `runs` make up `blocks`.
+    fn runs_of(&self, runs: &Runs, blocks: u64) -> usize {
+        let mut left = blocks;
+        runs.iter().rev().take_while(|run| std::mem::replace(&mut left, left.saturating_sub(run.count)) > 0).count()
+    }
+
+    /// Publishes that `start..end` names `pieces` and nothing else, then releases what it named before.
+    /// `stamp`: time of the change and size after it.
+    #[allow(clippy::too_many_arguments)]
+    fn replace(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        start: u64,
+        end: u64,
+        pieces: &[(u64, Extent)],
+        unmap_first: bool,
+        stamp: (TimeNs, u64),
+        mut claims: Claims<'_>,
+        mut flight: Flight,
+    ) -> Result<()> {
+        let (time, size) = stamp;
+        let plan = self.plan_replacement(state, start, end, &mut claims, &mut flight)?;
+        let unmap = unmap_first.then(|| ExtentEntry::unmap(start, end - start, time, size));
+        let writes = pieces.iter().map(|(offset, extent)| {
+            ExtentEntry::write(*offset, extent.length, extent.address, extent.unwritten, time, size)
+        });
+        let entries: SmallVec<[ExtentEntry; 2]> = unmap.into_iter().chain(writes).map(|e| e.sealed(inode.ino)).collect();
+        let lines: SmallVec<[&[u8]; 2]> = entries.iter().map(zerocopy::IntoBytes::as_bytes).collect();
+        let freeing = pieces.is_empty() || !claims.reserved.is_empty();
+        let purpose = if freeing { Purpose::Promised } else { Purpose::Log };
+        let (staged, positions) = self.stage_lines(inode, state, &lines, None, purpose, &mut flight)?;
+        self.publish_extents(state, staged, flight);
+        let before = state.mapped_bytes();
+        for (entry, position) in entries.iter().zip(positions) {
+            state.apply(position, &LogEntry::Extent(*entry), true).expect("the inode is a regular file");
+        }
+        self.account_mapped(before, state.mapped_bytes());
+        let mut reserved = std::mem::take(&mut claims.reserved);
+        reserved.sort_unstable();
+        claims.commit();
+        self.release(&plan.dropped, &reserved);
+        self.compact_if_worth_it(inode, state);
+        Ok(())
+    }
+
+    fn publish_extents(&self, state: &mut State, staged: Staged<'_>, flight: Flight) {
+        let landed = self.region.fence(flight);
+        self.publish_one(&staged, &landed);
+        staged.install(state);
+    }
+
+    /// What replacing a range drops, with the references that splitting an extent needs already taken.
+    fn plan_replacement(
+        &self,
+        state: &State,
+        start: u64,
+        end: u64,
+        claims: &mut Claims<'_>,
+        flight: &mut Flight,
+    ) -> Result<Plan> {
+        let plan = self.file_extents(state, "change")?.plan(start, end);
+        for block in &plan.split {
+            claims.share(*block, flight)?;
+        }
+        Ok(plan)
+    }
+
+    /// Drops one reference from each block, and frees those that nobody names any more, but for `kept` (sorted).
+    pub(super) fn release(&self, runs: &[BlockRun], kept: &[BlockNumber]) {
+        let mut flight = Flight::new();
+        let mut counted = false;
+        let mut free = Runs::new();
+        for block in runs.iter().flat_map(|run| run.blocks()) {
+            if kept.binary_search(&block).is_ok() {
+                continue;
+            }
+            counted |= self.chunks.has_entry(block);
+            if self.chunks.release(block, &mut flight) == Released::Free {
+                match free.last_mut() {
+                    Some(last) if last.blocks_end() == block.0 => last.count += 1,
+                    _ => free.push(BlockRun { start: block, count: 1 }),
+                }
+            }
+        }
+        if counted {
+            // An emptied entry must be durable before its block gets another user.
+            let _ = self.region.fence(flight);
+        }
+        for run in free {
+            self.data_blocks.fetch_sub(run.count, Ordering::Relaxed);
+            self.space.free(run);
+        }
+    }
+
+    /// Sets the size. Shrinking names nothing past it any more; growing leaves a hole.
+    pub(super) fn resize(&self, inode: &Inode, state: &mut State, size: u64, time: TimeNs) -> Result<()> {
+        range_end("truncate", size, 0)?;
+        let extents = self.file_extents(state, "truncate")?;
+        let shrinks = size < state.attributes.size;
+        if shrinks && extents.within(size, u64::MAX).next().is_some() {
+            let claims = Claims::new(self);
+            return self.replace(inode, state, size, u64::MAX, &[], true, (time, size), claims, Flight::new());
+        }
+        let attributes = crate::media::inode::AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
+        self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
+    }
+
+    pub(super) fn allocate(&self, inode: &Inode, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
+        use AllocateMode::*;
+        self.writable("fallocate")?;
+        let end = range_end("fallocate", offset, length)?;
+        if length == 0 {
+            return Err(invalid("fallocate", "the length is zero"));
+        }
+        let mut state = inode.state.write();
+        let state = &mut *state;
+        self.file_extents(state, "fallocate")?;
+        let size = match mode {
+            Reserve | ZeroRange => state.attributes.size.max(end),
+            ReserveKeepSize | ZeroRangeKeepSize | PunchHole => state.attributes.size,
+        };
+        let clear = matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize);
+        let reserve = mode != PunchHole;
+        let mut claims = Claims::new(self);
+        let mut pieces = Pieces::new();
+        if reserve {
+            self.reserve_holes(state, offset, end, clear, &mut pieces, &mut claims)?;
+        }
+        let stamp = (self.now(), size);
+        if clear {
+            return self.replace(inode, state, offset, end, &pieces, true, stamp, claims, Flight::new());
+        }
+        if pieces.is_empty() && size == state.attributes.size {
+            return Ok(());
+        }
+        if pieces.is_empty() {
+            let attributes = crate::media::inode::AttributeLine { size, mtime: stamp.0, ctime: stamp.0, ..state.attributes };
+            return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
+        }
+        // The new extents fill holes only, so nothing is replaced and nothing released.
+        self.replace(inode, state, 0, 0, &pieces, false, stamp, claims, Flight::new())
+    }
+
+    /// Allocates blocks for the holes of `start..end`: in whole blocks around it, or, when the range is
+    /// cleared, for all whole blocks inside it.
+    fn reserve_holes(
+        &self,
+        state: &State,
+        start: u64,
+        end: u64,
+        cleared: bool,
+        pieces: &mut Pieces,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        let extents = self.file_extents(state, "fallocate")?;
+        let mut holes: Vec<(u64, u64)> = Vec::new();
+        if cleared {
+            let (first, last) = whole_blocks(start, end - start);
+            holes.push((first, last));
+        } else {
+            let mut at = start / BLOCK_BYTES * BLOCK_BYTES;
+            let last = end.next_multiple_of(BLOCK_BYTES);
+            for (offset, extent) in extents.within(at, last) {
+                holes.push((at, offset / BLOCK_BYTES * BLOCK_BYTES));
+                at = (offset + extent.length).next_multiple_of(BLOCK_BYTES);
+            }
+            holes.push((at, last));
+        }
+        for (from, to) in holes.into_iter().filter(|(from, to)| from < to) {
+            let runs = self.space.allocate("fallocate", (to - from) / BLOCK_BYTES, Purpose::Data)?;
+            let mut at = from;
+            for run in runs {
+                claims.fresh.push(run);
+                let length = run.count * BLOCK_BYTES;
+                pieces.push((at, Extent { length, address: run.start.address(), unwritten: true }));
+                at += length;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn seek(&self, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
+        let state = inode.state.read();
+        let extents = self.file_extents(&state, "seek")?;
+        let size = state.attributes.size;
+        let none = Error::Posix { doing: "seek", why: "there is no data at or after the offset", errno: errno::ENXIO };
+        if offset >= size {
+            return Err(none);
+        }
+        match whence {
+            Whence::Hole => Ok(extents.next_hole(offset).min(size)),
+            Whence::Data => extents.next_data(offset).filter(|at| *at < size).ok_or(none),
+        }
+    }
+
+    /// Makes `offset..` of `target` name the bytes that `source` names at `source_offset`.
+    pub(super) fn clone_range(
+        &self,
+        source: &Inode,
+        source_offset: u64,
+        target: &Inode,
+        offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        self.writable("clone")?;
+        range_end("clone", source_offset, length)?;
+        range_end("clone", offset, length)?;
+        if source.ino == target.ino {
+            if offset < source_offset.saturating_add(length) && source_offset < offset.saturating_add(length) {
+                return Err(invalid("clone", "the ranges overlap"));
+            }
+            let mut state = target.state.write();
+            let (pieces, length) = self.clone_pieces(&state, source_offset, offset, length)?;
+            return self.clone_into(target, &mut state, offset, length, &pieces);
+        }
+        // Files are locked in the order of their numbers.
+        let early = (source.ino < target.ino).then(|| source.state.read());
+        let mut state = target.state.write();
+        let source_state = early.unwrap_or_else(|| source.state.read());
+        let (pieces, length) = self.clone_pieces(&source_state, source_offset, offset, length)?;
+        self.clone_into(target, &mut state, offset, length, &pieces)
+    }
+
+    fn clone_pieces(&self, source: &State, source_offset: u64, offset: u64, length: u64) -> Result<(Pieces, u64)> {
+        let extents = self.file_extents(source, "clone")?;
+        let length = source.attributes.size.saturating_sub(source_offset).min(length);
+        let within = extents.within(source_offset, source_offset + length).filter(|(_, extent)| !extent.unwritten);
+        Ok((within.map(|(at, extent)| (at - source_offset + offset, extent)).collect(), length))
+    }
+
+    fn clone_into(&self, target: &Inode, state: &mut State, offset: u64, length: u64, pieces: &[(u64, Extent)]) -> Result<u64> {
+        self.file_extents(state, "clone")?;
+        if length == 0 {
+            return Ok(0);
+        }
+        let mut claims = Claims::new(self);
+        let mut flight = Flight::new();
+        for (_, extent) in pieces {
+            claims.share_run(extent.blocks(), &mut flight)?;
+        }
+        let size = state.attributes.size.max(offset + length);
+        let stamp = (self.now(), size);
+        self.replace(target, state, offset, offset + length, pieces, true, stamp, claims, flight)?;
+        Ok(length)
+    }
+
+    fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) {
+        let end = offset + buffer.len() as u64;
+        let mut at = offset;
+        for (start, extent) in extents.within(offset, end).filter(|(_, extent)| !extent.unwritten) {
+            buffer[(at - offset) as usize..(start - offset) as usize].fill(0);
+            at = start + extent.length;
+            self.region.read_into(extent.address, &mut buffer[(start - offset) as usize..(at - offset) as usize]);
+        }
+        buffer[(at - offset) as usize..].fill(0);
+    }
+
+    fn file_extents<'s>(&self, state: &'s State, doing: &'static str) -> Result<&'s Extents> {
+        match &state.body {
+            _ if state.freed => Err(Error::Posix { doing, why: "the file is gone", errno: errno::ESTALE }),
+            Body::File(extents) => Ok(extents),
+            Body::Directory(_) => Err(Error::Posix { doing, why: "it is a directory", errno: errno::EISDIR }),
+            Body::Other => Err(invalid(doing, "it is not a regular file")),
+        }
+    }
+}
+
+/// A piece that is stored.
+struct Fresh {
+    at: usize,
+    weak: Option<u32>,
+    count: u32,
+    block: Option<BlockNumber>,
+}
+
+impl Fresh {
+    fn address(&self) -> u64 {
+        self.block.expect("placed").address()
+    }
+
+    fn follows(&self, before: &Fresh) -> bool {
+        self.at == before.at + 1 && self.address() == before.address() + BLOCK_BYTES
+    }
+}
+
+/// What becomes of one block of a write.
+enum Decision {
+    Shared(BlockNumber),
+    /// Stored as the n-th new piece, alone or with its equals.
+    Twin(usize),
+}
+
+fn block_of(source: &[u8], at: usize) -> &[u8] {
+    &source[at * BLOCK..(at + 1) * BLOCK]
+}
+
+fn push_piece(pieces: &mut Pieces, offset: u64, extent: Extent) {
+    if let Some((start, last)) = pieces.last_mut()
+        && *start + last.length == offset
+        && last.address + last.length == extent.address
+    {
+        last.length += extent.length;
+        return;
+    }
+    pieces.push((offset, extent));
+}
+
+fn range_end(doing: &'static str, offset: u64, length: u64) -> Result<u64> {
+    let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
+    end.ok_or(Error::Posix { doing, why: "the range ends past the largest file size", errno: errno::EFBIG })
+}
+
+fn invalid(doing: &'static str, why: &'static str) -> Error {
+    Error::Posix { doing, why, errno: errno::EINVAL }
+}

@@ -1,0 +1,278 @@
+//! One inode in DRAM: what its slot and its log say, and how it is built from them.
+
+use crate::error::{Error, Result};
+use crate::file::{Extent, Extents};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, InodeHead};
+use crate::media::log_entry::{LogEntry, VALUE_BLOCKS_MAX, XattrValue};
+use crate::media::superblock::Geometry;
+use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::namespace::directory::Directory;
+use crate::namespace::log::{self, Log};
+use crate::types::{Attr, FileKind, InodeNumber, TimeNs};
+use parking_lot::RwLock;
+use pmem::Region;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Largest file offset (off_t).
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// xattr that holds the target of a symlink; no name that a user gives contains a NUL.
+pub const SYMLINK_TARGET: &[u8] = b"\0target";
+
+/// A cached inode.
+pub struct Inode {
+    /// Its number.
+    pub ino: u64,
+    /// Device offset of its slot.
+    pub slot: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Tells users of the slot apart.
+    pub generation: u32,
+    /// Birth time.
+    pub btime: TimeNs,
+    /// Directories: number of the parent. Changes under the tree lock.
+    pub parent: AtomicU64,
+    /// Open `File`s.
+    pub pins: AtomicUsize,
+    /// Everything that changes, under the inode's lock.
+    pub state: RwLock<State>,
+}
+
+/// What an inode's kind adds to it.
+pub enum Body {
+    /// Regular file.
+    File(Extents),
+    /// Directory.
+    Directory(Directory),
+    /// Symlinks, fifos, sockets, devices.
+    Other,
+}
+
+/// The changing part of an inode.
+pub struct State {
+    /// Current attributes.
+    pub attributes: AttributeLine,
+    /// Which attribute line the commit word selects.
+    pub selector: u64,
+    /// Where its log lies.
+    pub log: Log,
+    /// Extents or names.
+    pub body: Body,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, XattrValue>,
+    /// The slot has been freed: whoever still finds this object must let go.
+    pub freed: bool,
+}
+
+impl State {
+    /// A new inode's state.
+    pub fn new(kind: FileKind, attributes: AttributeLine, log: Log) -> State {
+        let body = match kind {
+            FileKind::Regular => Body::File(Extents::default()),
+            FileKind::Directory => Body::Directory(Directory::default()),
+            _ => Body::Other,
+        };
+        State { attributes, selector: 0, log, body, xattrs: BTreeMap::new(), freed: false }
+    }
+
+    /// The extents; an empty map for what has none.
+    pub fn extents(&self) -> Option<&Extents> {
+        match &self.body {
+            Body::File(extents) => Some(extents),
+            _ => None,
+        }
+    }
+
+    /// Bytes that extents name.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.extents().map_or(0, Extents::bytes)
+    }
+
+    /// Lines that a compacted log would need, roughly.
+    pub fn live_lines(&self) -> u64 {
+        let body = match &self.body {
+            Body::File(extents) => extents.len() as u64,
+            Body::Directory(directory) => directory.len() as u64 * 2,
+            Body::Other => 0,
+        };
+        body + self.xattrs.len() as u64 * 4
+    }
+
+    /// Blocks that hold xattr values.
+    pub fn xattr_blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
+        self.xattrs.values().flat_map(value_blocks)
+    }
+
+    /// DRAM it takes, bytes, roughly.
+    pub fn dram_bytes(&self) -> u64 {
+        let body = match &self.body {
+            Body::File(extents) => extents.len() as u64 * 48,
+            Body::Directory(directory) => directory.dram_bytes(),
+            Body::Other => 0,
+        };
+        let xattrs: usize = self.xattrs.iter().map(|(name, _)| name.len() + 256).sum();
+        size_of::<Inode>() as u64 + body + xattrs as u64 + self.log.pages.capacity() as u64 * 8
+    }
+
+    /// Takes a committed log entry into the state. The same function serves the operation that wrote the
+    /// entry and the replay after it, so both always agree. `newer`: the entry is younger than the attributes.
+    pub fn apply(&mut self, position: u64, entry: &LogEntry, newer: bool) -> std::result::Result<(), &'static str> {
+        let time = match entry {
+            LogEntry::Extent(entry) => {
+                let Body::File(extents) = &mut self.body else { return Err("extent of something that is no file") };
+                if entry.maps() {
+                    let extent =
+                        Extent { length: entry.length, address: entry.address, unwritten: entry.is_unwritten() };
+                    extents.insert(entry.file_offset, extent);
+                } else {
+                    extents.remove(entry.file_offset, entry.file_offset.saturating_add(entry.length));
+                }
+                if newer {
+                    self.attributes.size = entry.size;
+                    self.attributes.mtime = entry.time;
+                }
+                entry.time
+            }
+            LogEntry::Name { name, ino, kind, cookie, time } => {
+                let Body::Directory(directory) = &mut self.body else { return Err("name in something that is no directory") };
+                directory.add(name, *ino, *kind, *cookie, position);
+                if newer {
+                    self.attributes.mtime = *time;
+                }
+                *time
+            }
+            LogEntry::Unname { cookie, time } => {
+                let Body::Directory(directory) = &mut self.body else { return Err("name in something that is no directory") };
+                if !directory.remove(*cookie) {
+                    return Err("removal of a name that is not there");
+                }
+                if newer {
+                    self.attributes.mtime = *time;
+                }
+                *time
+            }
+            LogEntry::XattrSet { name, value, time } => {
+                self.xattrs.insert(name.clone(), value.clone());
+                *time
+            }
+            LogEntry::XattrRemove { name, time } => {
+                self.xattrs.remove(name);
+                *time
+            }
+            LogEntry::Skip => return Ok(()),
+        };
+        if newer {
+            self.attributes.ctime = time;
+        }
+        Ok(())
+    }
+}
+
+/// Blocks of one xattr value.
+pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '_ {
+    let blocks = match value {
+        XattrValue::Inline(_) => &[][..],
+        XattrValue::Blocks { blocks, .. } => blocks,
+    };
+    blocks.iter().map(|address| BlockNumber::containing(*address))
+}
+
+impl Inode {
+    /// Reads the inode in `slot`; `None` when the slot is free. Everything on the media is checked.
+    pub fn load(region: &Region, geometry: &Geometry, slot: u64, ino: u64) -> Result<Option<Inode>> {
+        let head: InodeHead = region.read(slot);
+        let Some(kind) = head.live(ino) else { return Ok(None) };
+        let corrupt = |what: &str, at: u64| Error::Corrupt { what: format!("inode {ino}: {what}"), at };
+        let line = slot + ATTRIBUTE_LINES[head.selector() as usize];
+        let attributes: AttributeLine = region.read(line);
+        if !attributes.is_whole(ino) || attributes.size > FILE_BYTES_MAX {
+            return Err(corrupt("attributes", line));
+        }
+        let mut state = State::new(kind, attributes, Log::default());
+        state.selector = head.selector();
+        let mut newer = attributes.as_of == head.head;
+        let log = log::walk(region, geometry, slot, &head, |position, end, entry| {
+            check_entry(geometry, &entry).map_err(|what| corrupt(what, position))?;
+            state.apply(position, &entry, newer).map_err(|what| corrupt(what, position))?;
+            newer |= end == attributes.as_of;
+            Ok(())
+        })?;
+        if !newer {
+            return Err(corrupt("attributes of another log", line));
+        }
+        state.log = log;
+        Ok(Some(Inode::new(ino, slot, &head, kind, state)))
+    }
+
+    /// An inode from its head and state.
+    pub fn new(ino: u64, slot: u64, head: &InodeHead, kind: FileKind, state: State) -> Inode {
+        Inode {
+            ino,
+            slot,
+            kind,
+            generation: head.generation,
+            btime: head.btime,
+            parent: AtomicU64::new(head.parent),
+            pins: AtomicUsize::new(0),
+            state: RwLock::new(state),
+        }
+    }
+
+    /// What `stat` tells.
+    pub fn attr(&self, state: &State) -> Attr {
+        let attributes = &state.attributes;
+        let (nlink, size, bytes) = match &state.body {
+            Body::File(extents) => (attributes.nlink, attributes.size, extents.bytes()),
+            Body::Directory(directory) => {
+                let nlink = if attributes.nlink == 0 { 0 } else { 2 + directory.subdirectories() };
+                (nlink, state.log.lines * 64, state.log.pages.len() as u64 * BLOCK_BYTES)
+            }
+            Body::Other => (attributes.nlink, attributes.size, 0),
+        };
+        Attr {
+            ino: InodeNumber(self.ino),
+            generation: self.generation,
+            kind: self.kind,
+            mode: attributes.mode,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            nlink,
+            rdev: attributes.rdev,
+            size,
+            blocks: bytes.div_ceil(512),
+            atime: attributes.atime,
+            mtime: attributes.mtime,
+            ctime: attributes.ctime,
+            btime: self.btime,
+        }
+    }
+
+    /// Whether some `File` holds it.
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// What must hold of an entry before its numbers are used.
+fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(), &'static str> {
+    match entry {
+        LogEntry::Extent(entry) if entry.maps() => {
+            let end = entry.file_offset.checked_add(entry.length);
+            // A file's last block may reach past the largest offset.
+            if entry.length == 0 || end.is_none_or(|end| end > FILE_BYTES_MAX + BLOCK_BYTES) || entry.size > FILE_BYTES_MAX {
+                return Err("extent length");
+            }
+            if !geometry.holds_data(entry.address, entry.length) {
+                return Err("extent address");
+            }
+            Ok(())
+        }
+        LogEntry::Extent(entry) if entry.size > FILE_BYTES_MAX => Err("file size"),
+        LogEntry::XattrSet { value: XattrValue::Blocks { blocks, .. }, .. } => {
+            let valid = |address: &u64| address.is_multiple_of(BLOCK_BYTES) && geometry.holds_data(*address, BLOCK_BYTES);
+            if blocks.len() > VALUE_BLOCKS_MAX || !blocks.iter().all(valid) { Err("xattr blocks") } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,168 @@
+//! The inode slot: 512 bytes that hold a whole small file's metadata.
+//!
+//! ```text
+//!   0  head line: commit word, log head, identity
+//!  64  attribute line A      the commit word's bit 0 says which of the two is current
+//! 128  attribute line B
+//! 192  five log lines: the log starts here, so a small file needs no log page
+//! ```
+//!
+//! **Anything that happens to one inode is committed by one 8-byte store** of the commit word: the
+//! log's tail (a multiple of 64) with the selector of the attribute line in bit 0. NOVA stores a
+//! tail and appends attribute entries; with the selector an attribute change costs one line and
+//! leaves no garbage in the log.
+
+use super::checksum;
+use crate::types::{FileKind, TimeNs};
+use std::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes in one slot.
+pub const INODE_BYTES: u64 = 512;
+/// Inodes in one segment of the inode table.
+pub const INODES_PER_SEGMENT: u64 = super::SEGMENT_BYTES / INODE_BYTES;
+/// Offset of the two attribute lines in a slot.
+pub const ATTRIBUTE_LINES: [u64; 2] = [64, 128];
+/// Offset of the first inline log line in a slot.
+pub const INLINE_LOG: u64 = 192;
+/// `in_use` of a live slot.
+pub const IN_USE: u8 = 0xA7;
+
+/// First line of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct InodeHead {
+    /// Log tail | selector of the attribute line (bit 0). Changes by 8-byte store; with `head` by 16-byte store.
+    pub commit: u64,
+    /// Media address of the log's first line.
+    pub head: u64,
+    /// Log page that follows the inline lines, or 0.
+    pub overflow: u64,
+    /// Directories: inode number of the parent. Changes by 8-byte store.
+    pub parent: u64,
+    /// Own number.
+    pub ino: u64,
+    /// Birth time, ns.
+    pub btime: TimeNs,
+    /// [`FileKind`]; 0 in a free slot. This 8-byte word is stored at once.
+    pub kind: u8,
+    /// [`IN_USE`] or 0.
+    pub in_use: u8,
+    /// Zero.
+    pub spare0: u16,
+    /// Counts the users of this slot.
+    pub generation: u32,
+    /// CRC-32C of ino, btime and the word above.
+    pub check: u32,
+    /// Zero.
+    pub spare1: u32,
+}
+
+const _: () = assert!(size_of::<InodeHead>() == 64);
+const _: () = assert!(offset_of!(InodeHead, head) == 8);
+const _: () = assert!(offset_of!(InodeHead, overflow) == 16);
+const _: () = assert!(offset_of!(InodeHead, parent) == 24);
+const _: () = assert!(offset_of!(InodeHead, ino) == 32);
+const _: () = assert!(offset_of!(InodeHead, kind) == 48);
+const _: () = assert!(offset_of!(InodeHead, check) == 56);
+
+/// Device offset of fields that change alone, from the slot's start.
+pub const COMMIT_WORD: u64 = offset_of!(InodeHead, commit) as u64;
+/// See [`InodeHead::overflow`].
+pub const OVERFLOW_WORD: u64 = offset_of!(InodeHead, overflow) as u64;
+/// See [`InodeHead::parent`].
+pub const PARENT_WORD: u64 = offset_of!(InodeHead, parent) as u64;
+/// The word of kind, use and generation.
+pub const USE_WORD: u64 = offset_of!(InodeHead, kind) as u64;
+
+impl InodeHead {
+    /// A sealed head with an empty inline log.
+    pub fn new(slot: u64, ino: u64, kind: FileKind, generation: u32, parent: u64, btime: TimeNs) -> InodeHead {
+        InodeHead {
+            commit: slot + INLINE_LOG,
+            head: slot + INLINE_LOG,
+            parent,
+            ino,
+            btime,
+            kind: kind as u8,
+            in_use: IN_USE,
+            generation,
+            ..InodeHead::default()
+        }
+        .sealed()
+    }
+
+    fn sealed(mut self) -> InodeHead {
+        self.check = checksum(self.ino, &self.as_bytes()[32..56]);
+        self
+    }
+
+    /// Kind of a live slot for inode `ino`; `None` when it is free, torn or damaged.
+    pub fn live(&self, ino: u64) -> Option<FileKind> {
+        let whole = self.in_use == IN_USE && self.ino == ino && self.sealed().check == self.check;
+        if whole { FileKind::from_byte(self.kind) } else { None }
+    }
+
+    /// The use word of this slot once freed: generation kept, so that the next user differs.
+    pub fn freed_use_word(&self) -> u64 {
+        u64::from(self.generation) << 32
+    }
+
+    /// Log tail.
+    pub fn tail(&self) -> u64 {
+        self.commit & !63
+    }
+
+    /// Which attribute line is current.
+    pub fn selector(&self) -> u64 {
+        self.commit & 1
+    }
+}
+
+/// Attributes as of a place in the log: log entries after it may change size and times again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AttributeLine {
+    /// CRC-32C of the line with this field zero, seeded with the inode number.
+    pub check: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Times, ns.
+    pub atime: TimeNs,
+    /// Last change of content.
+    pub mtime: TimeNs,
+    /// Last change of the inode.
+    pub ctime: TimeNs,
+    /// Names; unused for directories (2 + subdirectories).
+    pub nlink: u32,
+    /// Device number.
+    pub rdev: u32,
+    /// Log tail when this line was written.
+    pub as_of: u64,
+}
+
+const _: () = assert!(size_of::<AttributeLine>() == 64);
+const _: () = assert!(offset_of!(AttributeLine, size) == 16);
+const _: () = assert!(offset_of!(AttributeLine, ctime) == 40);
+const _: () = assert!(offset_of!(AttributeLine, nlink) == 48);
+const _: () = assert!(offset_of!(AttributeLine, as_of) == 56);
+
+impl AttributeLine {
+    /// With a valid checksum.
+    pub fn sealed(mut self, ino: u64) -> AttributeLine {
+        self.check = 0;
+        self.check = checksum(ino, self.as_bytes());
+        self
+    }
+
+    /// Whether the checksum holds.
+    pub fn is_whole(&self, ino: u64) -> bool {
+        self.sealed(ino).check == self.check
+    }
+}

@@ -1,0 +1,401 @@
+//! Log entries: what happened to one inode, in whole lines of 64 bytes.
+//!
+//! An inode's log starts in the five inline lines of its slot and goes on in 4 KiB pages of 63 lines
+//! and a footer. An entry never crosses the end of an area; a `Skip` entry fills what is left. Nothing
+//! past the tail exists, so an entry is durable before the commit word that moves the tail over it.
+//!
+//! Every entry begins `kind u8 | lines u8 | ...` and `check u32` at byte 4: CRC-32C of the whole entry with
+//! the check and byte 3 zero, seeded with the inode number. Byte 3 of a write entry is DeNOVA's
+//! dedupe-flag, which changes in place and is therefore outside the checksum.
+
+use super::checksum;
+use crate::types::{FileKind, TimeNs};
+use std::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of one log line.
+pub const LINE: u64 = 64;
+/// Lines of entries in a log page; the last line is the footer.
+pub const PAGE_LINES: u64 = 63;
+/// Longest entry in bytes: one whole page.
+pub const ENTRY_BYTES_MAX: usize = (PAGE_LINES * LINE) as usize;
+/// Longest xattr value kept in the log; longer ones lie in blocks of their own.
+pub const INLINE_VALUE_MAX: usize = 1024;
+/// Longest xattr value (Linux: XATTR_SIZE_MAX).
+pub const VALUE_MAX: usize = 65536;
+/// Most blocks one value can take.
+pub const VALUE_BLOCKS_MAX: usize = VALUE_MAX / super::BLOCK_BYTES as usize;
+
+const WRITE: u8 = 1;
+const UNMAP: u8 = 2;
+const NAME: u8 = 3;
+const UNNAME: u8 = 4;
+const XATTR_SET: u8 = 5;
+const XATTR_REMOVE: u8 = 6;
+const SKIP: u8 = 7;
+
+/// `flags` of a write entry: space is reserved, the content is zeros.
+const UNWRITTEN: u8 = 1;
+/// `flags` of an xattr entry: the value lies in blocks.
+const IN_BLOCKS: u8 = 1;
+
+/// Last line of a log page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PageFooter {
+    /// Next log page or 0; changes by 8-byte store.
+    pub next: u64,
+    /// Inode whose log this is.
+    pub ino: u64,
+    /// CRC-32C of `ino`, seeded with the page's address.
+    pub check: u32,
+    /// Zero.
+    pub spare: [u8; 44],
+}
+
+const _: () = assert!(size_of::<PageFooter>() == 64);
+
+impl PageFooter {
+    /// The footer of a fresh page.
+    pub fn new(page: u64, ino: u64) -> PageFooter {
+        PageFooter { next: 0, ino, check: checksum(page, &ino.to_le_bytes()), spare: [0; 44] }
+    }
+
+    /// Whether this is a page of `ino`'s log.
+    pub fn belongs(&self, page: u64, ino: u64) -> bool {
+        self.ino == ino && self.check == checksum(page, &ino.to_le_bytes())
+    }
+}
+
+/// One line: a range of the file now names these bytes of the media, or nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ExtentEntry {
+    kind: u8,
+    lines: u8,
+    flags: u8,
+    /// DeNOVA's dedupe-flag (0 until the offline policy exists).
+    pub dedupe: u8,
+    check: u32,
+    /// First byte of the file range.
+    pub file_offset: u64,
+    /// Bytes; `u64::MAX` in an unmap entry: to the end.
+    pub length: u64,
+    /// Media address of the first byte (44 bits); 0 in an unmap entry.
+    pub address: u64,
+    /// Zero (offset in a packed chunk).
+    pub chunk_offset: u64,
+    /// mtime and ctime of the file after this entry, ns.
+    pub time: TimeNs,
+    /// Size of the file after this entry.
+    pub size: u64,
+    spare: u64,
+}
+
+const _: () = assert!(size_of::<ExtentEntry>() == 64);
+const _: () = assert!(offset_of!(ExtentEntry, file_offset) == 8);
+const _: () = assert!(offset_of!(ExtentEntry, address) == 24);
+const _: () = assert!(offset_of!(ExtentEntry, time) == 40);
+const _: () = assert!(offset_of!(ExtentEntry, size) == 48);
+
+impl ExtentEntry {
+    /// A write entry: the range names `length` bytes at `address`.
+    pub fn write(file_offset: u64, length: u64, address: u64, unwritten: bool, time: TimeNs, size: u64) -> Self {
+        let flags = if unwritten { UNWRITTEN } else { 0 };
+        ExtentEntry { kind: WRITE, lines: 1, flags, file_offset, length, address, time, size, ..Default::default() }
+    }
+
+    /// An unmap entry: the range names nothing and reads as zeros.
+    pub fn unmap(file_offset: u64, length: u64, time: TimeNs, size: u64) -> Self {
+        ExtentEntry { kind: UNMAP, lines: 1, file_offset, length, time, size, ..Default::default() }
+    }
+
+    /// With a valid checksum.
+    pub fn sealed(mut self, ino: u64) -> Self {
+        self.check = 0;
+        let dedupe = std::mem::take(&mut self.dedupe);
+        self.check = checksum(ino, self.as_bytes());
+        self.dedupe = dedupe;
+        self
+    }
+
+    /// Whether the range names media bytes.
+    pub fn maps(&self) -> bool {
+        self.kind == WRITE
+    }
+
+    /// Whether the bytes are reserved but read as zeros.
+    pub fn is_unwritten(&self) -> bool {
+        self.flags & UNWRITTEN != 0
+    }
+}
+
+/// Head of an entry that adds or removes a name.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct NameHead {
+    kind: u8,
+    lines: u8,
+    name_bytes: u8,
+    file_kind: u8,
+    check: u32,
+    ino: u64,
+    cookie: u64,
+    time: TimeNs,
+}
+
+/// Offset of the name in a name entry.
+pub const NAME_OFFSET: u64 = size_of::<NameHead>() as u64;
+const _: () = assert!(NAME_OFFSET == 32);
+
+/// Head of an entry that sets or removes an extended attribute.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct XattrHead {
+    kind: u8,
+    lines: u8,
+    flags: u8,
+    name_bytes: u8,
+    check: u32,
+    value_bytes: u32,
+    spare: u32,
+    time: TimeNs,
+}
+
+const _: () = assert!(size_of::<XattrHead>() == 24);
+
+/// Where an xattr's value lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum XattrValue {
+    /// In the log entry.
+    Inline(Vec<u8>),
+    /// In blocks of its own.
+    Blocks {
+        /// Length of the value in bytes.
+        bytes: u32,
+        /// Media addresses, in order.
+        blocks: Vec<u64>,
+    },
+}
+
+/// A decoded entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogEntry {
+    /// A file range changed what it names.
+    Extent(ExtentEntry),
+    /// A directory got a name.
+    Name {
+        /// The name.
+        name: Vec<u8>,
+        /// What it names.
+        ino: u64,
+        /// What that is.
+        kind: FileKind,
+        /// Place in readdir's order.
+        cookie: u64,
+        /// mtime and ctime of the directory.
+        time: TimeNs,
+    },
+    /// A directory lost the name with this cookie.
+    Unname {
+        /// Cookie of the name.
+        cookie: u64,
+        /// mtime and ctime of the directory.
+        time: TimeNs,
+    },
+    /// An xattr was set.
+    XattrSet {
+        /// Its name.
+        name: Vec<u8>,
+        /// Its value.
+        value: XattrValue,
+        /// ctime of the inode.
+        time: TimeNs,
+    },
+    /// An xattr was removed.
+    XattrRemove {
+        /// Its name.
+        name: Vec<u8>,
+        /// ctime of the inode.
+        time: TimeNs,
+    },
+    /// Fills an area.
+    Skip,
+}
+
+impl LogEntry {
+    /// Appends the sealed entry to `lines`; returns its length in bytes.
+    pub fn encode(&self, ino: u64, lines: &mut Vec<u8>) -> usize {
+        let start = lines.len();
+        match self {
+            LogEntry::Extent(entry) => lines.extend_from_slice(entry.sealed(ino).as_bytes()),
+            LogEntry::Name { name, ino: target, kind, cookie, time } => {
+                let head = NameHead {
+                    kind: NAME,
+                    name_bytes: name.len() as u8,
+                    file_kind: *kind as u8,
+                    ino: *target,
+                    cookie: *cookie,
+                    time: *time,
+                    ..NameHead::default()
+                };
+                lines.extend_from_slice(head.as_bytes());
+                lines.extend_from_slice(name);
+            }
+            LogEntry::Unname { cookie, time } => {
+                let head = NameHead { kind: UNNAME, cookie: *cookie, time: *time, ..NameHead::default() };
+                lines.extend_from_slice(head.as_bytes());
+            }
+            LogEntry::XattrSet { name, value, time } => encode_xattr(XATTR_SET, name, Some(value), *time, lines),
+            LogEntry::XattrRemove { name, time } => encode_xattr(XATTR_REMOVE, name, None, *time, lines),
+            LogEntry::Skip => lines.extend_from_slice(&[SKIP]),
+        }
+        lines.resize(lines.len().next_multiple_of(LINE as usize), 0);
+        seal(ino, &mut lines[start..]);
+        lines.len() - start
+    }
+
+    /// The line that says: nothing more in the `lines` that are left here.
+    pub fn skip(ino: u64, lines: u64) -> [u8; 64] {
+        let mut line = [0; 64];
+        line[0] = SKIP;
+        line[1] = lines as u8;
+        let check = checksum_of(ino, &line);
+        line[4..8].copy_from_slice(&check.to_le_bytes());
+        line
+    }
+
+    /// Decodes the entry at the start of `bytes` (what is left of its area): the entry and its length in
+    /// lines, or what is wrong with it.
+    pub fn decode(ino: u64, bytes: &[u8]) -> Result<(LogEntry, u64), &'static str> {
+        let lines = u64::from(*bytes.get(1).ok_or("log entry past the end of its page")?);
+        let stored = if bytes[0] == SKIP { 1 } else { lines } as usize * LINE as usize;
+        if lines == 0 || lines as usize * LINE as usize > bytes.len() {
+            return Err("log entry length");
+        }
+        let bytes = &bytes[..stored];
+        if checksum_of(ino, bytes).to_le_bytes() != bytes[4..8] {
+            return Err("log entry checksum");
+        }
+        let entry = match bytes[0] {
+            WRITE | UNMAP => LogEntry::Extent(ExtentEntry::read_from_bytes(bytes).map_err(|_| "extent entry length")?),
+            NAME => decode_name(bytes)?,
+            UNNAME => {
+                let head = NameHead::read_from_prefix(bytes).map_err(|_| "name entry length")?.0;
+                LogEntry::Unname { cookie: head.cookie, time: head.time }
+            }
+            XATTR_SET | XATTR_REMOVE => decode_xattr(bytes)?,
+            SKIP => LogEntry::Skip,
+            _ => return Err("log entry kind"),
+        };
+        Ok((entry, lines))
+    }
+}
+
+/// Checksum of an entry with its check and byte 3 of a write entry taken as zero.
+fn checksum_of(ino: u64, entry: &[u8]) -> u32 {
+    let mut first = [0; 64];
+    first.copy_from_slice(&entry[..64]);
+    first[4..8].fill(0);
+    if matches!(first[0], WRITE | UNMAP) {
+        first[3] = 0;
+    }
+    crc32c::crc32c_append(checksum(ino, &first), &entry[64..])
+}
+
+fn seal(ino: u64, entry: &mut [u8]) {
+    entry[1] = (entry.len() / LINE as usize) as u8;
+    let check = checksum_of(ino, entry);
+    entry[4..8].copy_from_slice(&check.to_le_bytes());
+}
+
+fn encode_xattr(kind: u8, name: &[u8], value: Option<&XattrValue>, time: TimeNs, lines: &mut Vec<u8>) {
+    let (flags, value_bytes) = match value {
+        Some(XattrValue::Blocks { bytes, .. }) => (IN_BLOCKS, *bytes),
+        Some(XattrValue::Inline(value)) => (0, value.len() as u32),
+        None => (0, 0),
+    };
+    let head = XattrHead { kind, flags, name_bytes: name.len() as u8, value_bytes, time, ..XattrHead::default() };
+    lines.extend_from_slice(head.as_bytes());
+    lines.extend_from_slice(name);
+    match value {
+        Some(XattrValue::Inline(value)) => lines.extend_from_slice(value),
+        Some(XattrValue::Blocks { blocks, .. }) => {
+            blocks.iter().for_each(|block| lines.extend_from_slice(&block.to_le_bytes()));
+        }
+        None => {}
+    }
+}
+
+fn decode_name(bytes: &[u8]) -> Result<LogEntry, &'static str> {
+    let (head, rest) = NameHead::read_from_prefix(bytes).map_err(|_| "name entry length")?;
+    let name = rest.get(..usize::from(head.name_bytes)).ok_or("name entry length")?.to_vec();
+    let kind = FileKind::from_byte(head.file_kind).ok_or("name entry file kind")?;
+    if name.is_empty() || head.cookie == 0 {
+        return Err("name entry");
+    }
+    Ok(LogEntry::Name { name, ino: head.ino, kind, cookie: head.cookie, time: head.time })
+}
+
+fn decode_xattr(bytes: &[u8]) -> Result<LogEntry, &'static str> {
+    let (head, rest) = XattrHead::read_from_prefix(bytes).map_err(|_| "xattr entry length")?;
+    let name_bytes = usize::from(head.name_bytes);
+    let name = rest.get(..name_bytes).ok_or("xattr entry name")?.to_vec();
+    if head.kind == XATTR_REMOVE {
+        return Ok(LogEntry::XattrRemove { name, time: head.time });
+    }
+    let rest = &rest[name_bytes..];
+    let value = if head.flags & IN_BLOCKS == 0 {
+        XattrValue::Inline(rest.get(..head.value_bytes as usize).ok_or("xattr entry value")?.to_vec())
+    } else {
+        let blocks = (head.value_bytes as usize).div_ceil(super::BLOCK_BYTES as usize);
+        let list = rest.get(..blocks * 8).ok_or("xattr entry blocks")?;
+        let blocks = list.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        XattrValue::Blocks { bytes: head.value_bytes, blocks }
+    };
+    Ok(LogEntry::XattrSet { name, value, time: head.time })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<LogEntry> {
+        vec![
+            LogEntry::Extent(ExtentEntry::write(1, 2, 3 << 12, true, 4, 5).sealed(9)),
+            LogEntry::Extent(ExtentEntry::unmap(1, u64::MAX, 4, 5).sealed(9)),
+            LogEntry::Name { name: vec![b'n'; 255], ino: 7, kind: FileKind::Socket, cookie: 3, time: -1 },
+            LogEntry::Unname { cookie: 3, time: 8 },
+            LogEntry::XattrSet { name: b"user.a".to_vec(), value: XattrValue::Inline(vec![1; 1000]), time: 2 },
+            LogEntry::XattrSet {
+                name: vec![b'x'; 255],
+                value: XattrValue::Blocks { bytes: 65536, blocks: (0..16).map(|block| block << 12).collect() },
+                time: 2,
+            },
+            LogEntry::XattrRemove { name: b"user.a".to_vec(), time: 2 },
+        ]
+    }
+
+    #[test]
+    fn entries_survive_encoding_and_any_flipped_byte_is_seen() {
+        for entry in samples() {
+            let mut bytes = Vec::new();
+            let length = entry.encode(9, &mut bytes);
+            assert_eq!(LogEntry::decode(9, &bytes), Ok((entry.clone(), length as u64 / 64)));
+            assert!(LogEntry::decode(8, &bytes).is_err(), "an entry of another inode is refused");
+            for at in 0..bytes.len() {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 0x5a;
+                let dedupe_flag = at == 3 && matches!(entry, LogEntry::Extent(_));
+                assert_eq!(LogEntry::decode(9, &damaged).is_err(), !dedupe_flag, "byte {at} of {entry:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_skip_covers_the_rest_of_an_area() {
+        let mut area = vec![0; 64 * 5];
+        area[..64].copy_from_slice(&LogEntry::skip(9, 5));
+        assert_eq!(LogEntry::decode(9, &area), Ok((LogEntry::Skip, 5)));
+    }
+}

@@ -1,0 +1,206 @@
+//! The superblock: what this device is and where its tables lie. Two copies, the second
+//! written only after the first is durable, so one of them is always whole.
+
+use super::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
+use crate::media::chunk_entry::ChunkEntry;
+use crate::media::inode::INODE_BYTES;
+use crate::media::journal::{JOURNAL_SLOTS, JournalSlot};
+use crate::media::segment::SegmentEntry;
+use std::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First eight bytes of an nvfold device.
+pub const MAGIC: [u8; 8] = *b"NVFOLD\0\x01";
+/// Format version this code writes; others are refused.
+pub const VERSION: u32 = 1;
+/// Device offsets of the two copies.
+pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
+/// Feature flags this code understands; an unknown one in `incompatible` refuses the mount.
+pub const KNOWN_INCOMPATIBLE: u64 = 0;
+/// Feature flags that only writers must understand.
+pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
+
+/// Value of `state`: unmounted in order.
+pub const STATE_CLEAN: u32 = 1;
+/// Value of `state`: mounted, or crashed while it was.
+pub const STATE_IN_USE: u32 = 2;
+
+/// One copy of the superblock.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Superblock {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: u32,
+    /// CRC-32C of the 512 bytes with this field zero.
+    pub check: u32,
+    /// Features a reader must know.
+    pub incompatible: u64,
+    /// Features a writer must know.
+    pub read_only_compatible: u64,
+    /// Features anyone may ignore.
+    pub compatible: u64,
+    /// Identity.
+    pub uuid: [u8; 16],
+    /// Name, zero padded.
+    pub label: [u8; 32],
+    /// Size of the device in bytes.
+    pub device_bytes: u64,
+    /// Offset of the recovery journal.
+    pub journal_offset: u64,
+    /// Offset of the segment table.
+    pub segment_table_offset: u64,
+    /// Offset of the chunk table.
+    pub chunk_table_offset: u64,
+    /// Offset of the first segment that is not tables.
+    pub data_offset: u64,
+    /// 4096.
+    pub block_bytes: u32,
+    /// 2 MiB.
+    pub segment_bytes: u32,
+    /// 512.
+    pub inode_bytes: u32,
+    /// 0: dram index.
+    pub index_kind: u32,
+    /// Counts read-write mounts.
+    pub mount_epoch: u64,
+    /// [`STATE_CLEAN`] or [`STATE_IN_USE`].
+    pub state: u32,
+    /// Zero.
+    pub spare0: u32,
+    /// When it was formatted, ns.
+    pub created: i64,
+    /// When it was last mounted read-write, ns.
+    pub mounted: i64,
+    /// Zero.
+    pub spare: [u8; 336],
+}
+
+const _: () = assert!(size_of::<Superblock>() == 512);
+const _: () = assert!(offset_of!(Superblock, uuid) == 40);
+const _: () = assert!(offset_of!(Superblock, label) == 56);
+const _: () = assert!(offset_of!(Superblock, device_bytes) == 88);
+const _: () = assert!(offset_of!(Superblock, block_bytes) == 128);
+const _: () = assert!(offset_of!(Superblock, mount_epoch) == 144);
+const _: () = assert!(offset_of!(Superblock, created) == 160);
+const _: () = assert!(offset_of!(Superblock, spare) == 176);
+
+/// Why a copy of the superblock cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The magic is not nvfold's.
+    Foreign,
+    /// The version or an incompatible feature flag is unknown.
+    Newer(String),
+    /// The checksum or a field that follows from others is wrong.
+    Damaged(&'static str),
+}
+
+impl Superblock {
+    /// The bytes with a valid checksum.
+    pub fn sealed(mut self) -> Superblock {
+        self.check = 0;
+        self.check = super::checksum(0, self.as_bytes());
+        self
+    }
+
+    /// Whether this copy can be trusted, and if not why.
+    pub fn verify(&self) -> Result<Geometry, Refusal> {
+        if self.magic[..6] != MAGIC[..6] {
+            return Err(Refusal::Foreign);
+        }
+        if self.sealed().check != self.check {
+            return Err(Refusal::Damaged("checksum"));
+        }
+        if self.magic != MAGIC || self.version != VERSION {
+            return Err(Refusal::Newer(format!("format version {}", self.version)));
+        }
+        if self.incompatible & !KNOWN_INCOMPATIBLE != 0 {
+            let unknown = self.incompatible & !KNOWN_INCOMPATIBLE;
+            return Err(Refusal::Newer(format!("incompatible feature flags {unknown:#x}")));
+        }
+        let geometry = Geometry::of(self.device_bytes).ok_or(Refusal::Damaged("device size"))?;
+        let tables = (self.journal_offset, self.segment_table_offset, self.chunk_table_offset, self.data_offset);
+        let sizes = (u64::from(self.block_bytes), u64::from(self.segment_bytes), u64::from(self.inode_bytes));
+        if tables
+            != (geometry.journal_offset, geometry.segment_table_offset, geometry.chunk_table_offset, geometry.data_offset)
+            || sizes != (BLOCK_BYTES, SEGMENT_BYTES, INODE_BYTES)
+        {
+            return Err(Refusal::Damaged("layout"));
+        }
+        Ok(geometry)
+    }
+}
+
+/// Where everything lies: follows from the device's size alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size of the device in bytes, a multiple of 4096.
+    pub device_bytes: u64,
+    /// Offset of the recovery journal.
+    pub journal_offset: u64,
+    /// Offset of the segment table.
+    pub segment_table_offset: u64,
+    /// Offset of the chunk table.
+    pub chunk_table_offset: u64,
+    /// Offset of the first segment that is not tables.
+    pub data_offset: u64,
+}
+
+impl Geometry {
+    /// The layout of a device of this size; `None` when it is too small, too large or unaligned.
+    pub fn of(device_bytes: u64) -> Option<Geometry> {
+        if !(DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&device_bytes) || !device_bytes.is_multiple_of(BLOCK_BYTES) {
+            return None;
+        }
+        let journal_offset = 2 * BLOCK_BYTES;
+        let segment_table_offset = journal_offset + JOURNAL_SLOTS * size_of::<JournalSlot>() as u64;
+        let segments = device_bytes.div_ceil(SEGMENT_BYTES);
+        let segment_table_bytes = segments * size_of::<SegmentEntry>() as u64;
+        let chunk_table_offset = (segment_table_offset + segment_table_bytes).next_multiple_of(BLOCK_BYTES);
+        let chunk_table_bytes = device_bytes / BLOCK_BYTES * size_of::<ChunkEntry>() as u64;
+        let data_offset = (chunk_table_offset + chunk_table_bytes).next_multiple_of(SEGMENT_BYTES);
+        Some(Geometry { device_bytes, journal_offset, segment_table_offset, chunk_table_offset, data_offset })
+    }
+
+    /// Blocks on the device, tables included.
+    pub fn blocks(&self) -> u64 {
+        self.device_bytes / BLOCK_BYTES
+    }
+
+    /// Segments on the device, tables and a shorter last one included.
+    pub fn segments(&self) -> u64 {
+        self.device_bytes.div_ceil(SEGMENT_BYTES)
+    }
+
+    /// Number of the first segment that is not tables.
+    pub fn first_segment(&self) -> u64 {
+        self.data_offset / SEGMENT_BYTES
+    }
+
+    /// Blocks in a segment: 512, or fewer in the last one.
+    pub fn blocks_in_segment(&self, segment: u64) -> u64 {
+        (self.blocks() - segment * super::SEGMENT_BLOCKS).min(super::SEGMENT_BLOCKS)
+    }
+
+    /// Whether `len` bytes at media address `address` lie in the segments.
+    pub fn holds_data(&self, address: u64, len: u64) -> bool {
+        address >= self.data_offset && address.checked_add(len).is_some_and(|end| end <= self.device_bytes)
+    }
+
+    /// Offset of a block's chunk entry.
+    pub fn chunk_entry_offset(&self, block: super::BlockNumber) -> u64 {
+        self.chunk_table_offset + block.0 * size_of::<ChunkEntry>() as u64
+    }
+
+    /// Offset of a segment's entry.
+    pub fn segment_entry_offset(&self, segment: u64) -> u64 {
+        self.segment_table_offset + segment * size_of::<SegmentEntry>() as u64
+    }
+
+    /// Offset of a journal slot.
+    pub fn journal_slot_offset(&self, slot: u64) -> u64 {
+        self.journal_offset + slot * size_of::<JournalSlot>() as u64
+    }
+}

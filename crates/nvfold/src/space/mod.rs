@@ -1,0 +1,457 @@
+//! Which blocks are free, and giving the memory of free ones back.
+//!
+//! The problem: a write wants its blocks next to one another, threads must not wait for each other,
+//! ENOSPC must be exact, and a device in memory must take no more memory than its data.
+//!
+//! The idea: one bit a block and one free count a segment, in DRAM only (recovery rebuilds them from
+//! the inode logs). Every core has two cursors - data and logs - each walking a segment of its own.
+//! Space is first *reserved* from one exact counter, then found; so a caller that holds a reservation
+//! cannot fail. The last blocks are kept for operations that free space: a full device can be emptied.
+//!
+//! ```text
+//! segment  0 .. | tables | 512 bits | 512 bits | ...     bit set: block in use
+//! free_in  per segment: free blocks       owned: a cursor walks it     backed: the host holds memory for it
+//! ```
+
+use crate::error::{Error, Result};
+use crate::media::superblock::Geometry;
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use parking_lot::Mutex;
+use pmem::Region;
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+
+/// Blocks next to one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRun {
+    /// First block.
+    pub start: BlockNumber,
+    /// How many.
+    pub count: u64,
+}
+
+impl BlockRun {
+    /// Number of the first block after the run.
+    pub fn blocks_end(self) -> u64 {
+        self.start.0 + self.count
+    }
+
+    /// The blocks.
+    pub fn blocks(self) -> impl Iterator<Item = BlockNumber> {
+        (self.start.0..self.start.0 + self.count).map(BlockNumber)
+    }
+}
+
+/// A handful of runs.
+pub type Runs = SmallVec<[BlockRun; 4]>;
+
+/// What blocks are wanted for: decides the segment, and whether the last blocks may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// File content.
+    Data,
+    /// Log pages and xattr values.
+    Log,
+    /// Log pages of an operation that frees space or was promised it: may use the kept blocks.
+    Promised,
+}
+
+/// Blocks kept for [`Purpose::Promised`]: one log page for each of 64 operations at once.
+pub const KEPT_BLOCKS: u64 = 64;
+const WORDS_PER_SEGMENT: usize = (SEGMENT_BLOCKS / 64) as usize;
+/// Host memory is asked for in windows of this many blocks (256 KiB), not page fault by page fault.
+const POPULATE_BLOCKS: u64 = 64;
+
+#[derive(Default)]
+struct Cursor {
+    segment: Option<u64>,
+    next: u64,
+    populated: u64,
+}
+
+#[derive(Default)]
+struct Cursors {
+    data: Cursor,
+    log: Cursor,
+}
+
+/// The allocator.
+pub struct Space {
+    region: Region,
+    geometry: Geometry,
+    discard: bool,
+    used: Vec<AtomicU64>,
+    free_in: Vec<AtomicU16>,
+    owned: Vec<AtomicBool>,
+    backed: Vec<AtomicBool>,
+    free_blocks: AtomicU64,
+    total_blocks: u64,
+    search_from: Mutex<u64>,
+    cursors: Vec<Mutex<Cursors>>,
+}
+
+fn zeroed<T: Default>(count: u64) -> Vec<T> {
+    (0..count).map(|_| T::default()).collect()
+}
+
+impl Space {
+    /// An allocator in which every block outside the tables is free.
+    pub fn new(region: Region, geometry: Geometry, cores: usize, discard: bool) -> Space {
+        let segments = geometry.segments();
+        let space = Space {
+            region,
+            geometry,
+            discard,
+            used: zeroed(segments * WORDS_PER_SEGMENT as u64),
+            free_in: zeroed(segments),
+            owned: zeroed(segments),
+            backed: zeroed(segments),
+            free_blocks: AtomicU64::new(0),
+            total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
+            search_from: Mutex::new(geometry.first_segment()),
+            cursors: (0..cores.clamp(1, 64)).map(|_| Mutex::default()).collect(),
+        };
+        for segment in geometry.first_segment()..segments {
+            let blocks = geometry.blocks_in_segment(segment);
+            space.free_in[segment as usize].store(blocks as u16, Ordering::Relaxed);
+            for missing in blocks..SEGMENT_BLOCKS {
+                space.set_bit(BlockNumber(segment * SEGMENT_BLOCKS + missing));
+            }
+        }
+        space.free_blocks.store(space.total_blocks, Ordering::Relaxed);
+        space
+    }
+
+    /// Blocks outside the tables.
+    pub fn total_blocks(&self) -> u64 {
+        self.total_blocks
+    }
+
+    /// Free blocks, with the kept ones.
+    pub fn free_blocks(&self) -> u64 {
+        self.free_blocks.load(Ordering::Relaxed)
+    }
+
+    /// DRAM of the allocator in bytes.
+    pub fn dram_bytes(&self) -> u64 {
+        (self.used.len() * 8 + self.free_in.len() * 2 + self.owned.len() + self.backed.len()) as u64
+    }
+
+    /// Recovery: notes that a block is in use. False when it was already.
+    pub fn mark_used(&self, block: BlockNumber) -> bool {
+        if !self.set_bit(block) {
+            return false;
+        }
+        let segment = (block.0 / SEGMENT_BLOCKS) as usize;
+        self.free_in[segment].fetch_sub(1, Ordering::Relaxed);
+        self.backed[segment].store(true, Ordering::Relaxed);
+        self.free_blocks.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether a block is in use (or part of the tables).
+    pub fn is_used(&self, block: BlockNumber) -> bool {
+        block.0 < self.geometry.first_segment() * SEGMENT_BLOCKS
+            || self.used[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0
+    }
+
+    /// Takes exactly `count` blocks in as few runs as come easily, or fails with ENOSPC and takes none.
+    pub fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose) -> Result<Runs> {
+        self.reserve(doing, count, purpose)?;
+        let mut runs = Runs::new();
+        let mut missing = count;
+        let mut cursors = self.lock_cursors();
+        let cursor = if purpose == Purpose::Data { &mut cursors.data } else { &mut cursors.log };
+        while missing > 0 {
+            let run = self.take(cursor, missing, purpose == Purpose::Data);
+            missing -= run.count;
+            runs.push(run);
+        }
+        Ok(runs)
+    }
+
+    /// Takes one block.
+    pub fn allocate_one(&self, doing: &'static str, purpose: Purpose) -> Result<BlockNumber> {
+        Ok(self.allocate(doing, 1, purpose)?[0].start)
+    }
+
+    /// Returns blocks. What named them is gone from the media already (invariant 1).
+    pub fn free(&self, run: BlockRun) {
+        let mut start = run.start.0;
+        let end = start + run.count;
+        while start < end {
+            let in_segment = (SEGMENT_BLOCKS - start % SEGMENT_BLOCKS).min(end - start);
+            self.free_in_one_segment(start, in_segment);
+            start += in_segment;
+        }
+        self.free_blocks.fetch_add(run.count, Ordering::Relaxed);
+    }
+
+    /// Takes a whole free segment for the inode table.
+    pub fn allocate_segment(&self, doing: &'static str) -> Result<u64> {
+        self.reserve(doing, SEGMENT_BLOCKS, Purpose::Log)?;
+        for attempt in 0..2 {
+            let mut from = self.search_from.lock();
+            if let Some(segment) = self.find_segment(&mut from, |free| free == SEGMENT_BLOCKS) {
+                drop(from);
+                let words = segment as usize * WORDS_PER_SEGMENT;
+                self.used[words..words + WORDS_PER_SEGMENT].iter().for_each(|word| word.store(!0, Ordering::Relaxed));
+                self.free_in[segment as usize].store(0, Ordering::Relaxed);
+                return Ok(segment);
+            }
+            drop(from);
+            if attempt == 0 {
+                self.abandon_empty_cursors();
+            }
+        }
+        self.free_blocks.fetch_add(SEGMENT_BLOCKS, Ordering::Relaxed);
+        Err(self.no_space(doing, SEGMENT_BLOCKS))
+    }
+
+    /// Returns a segment of the inode table.
+    pub fn free_segment(&self, segment: u64) {
+        self.owned[segment as usize].store(false, Ordering::Relaxed);
+        self.free(BlockRun { start: BlockNumber(segment * SEGMENT_BLOCKS), count: SEGMENT_BLOCKS });
+    }
+
+    /// Recovery: gives a segment to the inode table.
+    pub fn mark_segment_used(&self, segment: u64) {
+        for block in segment * SEGMENT_BLOCKS..segment * SEGMENT_BLOCKS + self.geometry.blocks_in_segment(segment) {
+            self.mark_used(BlockNumber(block));
+        }
+        self.owned[segment as usize].store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the host may still hold memory for a segment.
+    pub fn is_backed(&self, segment: u64) -> bool {
+        self.backed[segment as usize].load(Ordering::Relaxed)
+    }
+
+    /// Recovery: notes the segments for which the host holds memory, so that `trim` can return it.
+    pub fn note_backed(&self, address: u64, len: u64) {
+        for segment in address / SEGMENT_BYTES..(address + len).div_ceil(SEGMENT_BYTES).min(self.geometry.segments()) {
+            self.backed[segment as usize].store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives the memory of free segments, and of their part of the chunk table, back to the host.
+    /// Returns the bytes given back.
+    pub fn trim(&self) -> Result<u64> {
+        if !self.discard || !self.region.can_punch() {
+            return Ok(0);
+        }
+        self.abandon_empty_cursors();
+        let mut bytes = 0;
+        for segment in self.geometry.first_segment()..self.geometry.segments() {
+            bytes += self.trim_segment(segment)?;
+        }
+        Ok(bytes)
+    }
+
+    fn trim_segment(&self, segment: u64) -> Result<u64> {
+        let index = segment as usize;
+        let blocks = self.geometry.blocks_in_segment(segment);
+        let is_empty = || u64::from(self.free_in[index].load(Ordering::Relaxed)) == blocks;
+        if !self.backed[index].load(Ordering::Relaxed) || !is_empty() {
+            return Ok(0);
+        }
+        // No cursor may enter while the memory goes away.
+        let _search = self.search_from.lock();
+        if self.owned[index].swap(true, Ordering::Acquire) {
+            return Ok(0);
+        }
+        let mut bytes = 0;
+        if is_empty() {
+            self.region.punch(segment * SEGMENT_BYTES, blocks * BLOCK_BYTES)?;
+            let entries = self.geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));
+            let entries_end = self.geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS + blocks));
+            let (first, last) = (entries.next_multiple_of(BLOCK_BYTES), entries_end / BLOCK_BYTES * BLOCK_BYTES);
+            if last > first {
+                self.region.punch(first, last - first)?;
+            }
+            self.backed[index].store(false, Ordering::Relaxed);
+            bytes = blocks * BLOCK_BYTES;
+        }
+        self.owned[index].store(false, Ordering::Release);
+        Ok(bytes)
+    }
+
+    fn no_space(&self, doing: &'static str, blocks_needed: u64) -> Error {
+        Error::NoSpace { doing, blocks_needed, blocks_free: self.free_blocks().saturating_sub(KEPT_BLOCKS) }
+    }
+
+    fn reserve(&self, doing: &'static str, count: u64, purpose: Purpose) -> Result<()> {
+        let kept = if purpose == Purpose::Promised { 0 } else { KEPT_BLOCKS };
+        self.free_blocks
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(count).filter(|left| *left >= kept))
+            .map(drop)
+            .map_err(|_| self.no_space(doing, count))
+    }
+
+    /// This thread's cursors, or any free ones.
+    fn lock_cursors(&self) -> parking_lot::MutexGuard<'_, Cursors> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static CORE: Cell<usize> = const { Cell::new(usize::MAX) });
+        let core = CORE.with(|core| {
+            if core.get() == usize::MAX {
+                core.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            core.get()
+        });
+        let own = core % self.cursors.len();
+        for step in 0..self.cursors.len() {
+            if let Some(cursors) = self.cursors[(own + step) % self.cursors.len()].try_lock() {
+                return cursors;
+            }
+        }
+        self.cursors[own].lock()
+    }
+
+    /// Takes up to `wanted` blocks at the cursor. The caller holds a reservation, so there are some.
+    fn take(&self, cursor: &mut Cursor, wanted: u64, populate: bool) -> BlockRun {
+        loop {
+            if let Some(segment) = cursor.segment {
+                if let Some(run) = self.take_in_segment(segment, cursor.next, wanted) {
+                    cursor.next = run.start.0 % SEGMENT_BLOCKS + run.count;
+                    if populate {
+                        self.populate(segment, cursor);
+                    }
+                    return run;
+                }
+                self.owned[segment as usize].store(false, Ordering::Release);
+            }
+            *cursor = self.choose_segment();
+        }
+    }
+
+    fn populate(&self, segment: u64, cursor: &mut Cursor) {
+        while cursor.populated < cursor.next {
+            let window = POPULATE_BLOCKS.min(self.geometry.blocks_in_segment(segment) - cursor.populated);
+            self.region.populate(segment * SEGMENT_BYTES + cursor.populated * BLOCK_BYTES, window * BLOCK_BYTES);
+            cursor.populated += window;
+        }
+    }
+
+    /// A cursor at the start of a segment of its own: an empty one that the host already backs, else an
+    /// empty one, else the emptiest; when all are owned, one that is shared.
+    fn choose_segment(&self) -> Cursor {
+        let mut from = self.search_from.lock();
+        let chosen = self
+            .find_segment(&mut from, |free| free == SEGMENT_BLOCKS)
+            .or_else(|| self.find_segment(&mut from, |free| free >= SEGMENT_BLOCKS / 4))
+            .or_else(|| self.find_segment(&mut from, |free| free > 0));
+        let segment = match chosen {
+            Some(segment) => Some(segment),
+            None => (self.geometry.first_segment()..self.geometry.segments())
+                .find(|segment| self.free_in[*segment as usize].load(Ordering::Relaxed) > 0),
+        };
+        let populated = match segment {
+            Some(segment) if !self.backed[segment as usize].swap(true, Ordering::Relaxed) => 0,
+            _ => SEGMENT_BLOCKS,
+        };
+        Cursor { segment, next: 0, populated }
+    }
+
+    /// The first segment at or after `from` whose free count fits and that nobody owns; owns it.
+    fn find_segment(&self, from: &mut u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+        let first = self.geometry.first_segment();
+        let segments = self.geometry.segments();
+        let order = (*from..segments).chain(first..*from);
+        for segment in order {
+            let index = segment as usize;
+            let free = u64::from(self.free_in[index].load(Ordering::Relaxed));
+            if fits(free) && !self.owned[index].swap(true, Ordering::Acquire) {
+                *from = segment;
+                return Some(segment);
+            }
+        }
+        None
+    }
+
+    fn abandon_empty_cursors(&self) {
+        for cursors in &self.cursors {
+            let mut cursors = cursors.lock();
+            let Cursors { data, log } = &mut *cursors;
+            for cursor in [data, log] {
+                let Some(segment) = cursor.segment else { continue };
+                let free = u64::from(self.free_in[segment as usize].load(Ordering::Relaxed));
+                if free == self.geometry.blocks_in_segment(segment) {
+                    self.owned[segment as usize].store(false, Ordering::Release);
+                    *cursor = Cursor::default();
+                }
+            }
+        }
+    }
+
+    /// The first free run at or after block `from` of the segment, at most `wanted` long.
+    fn take_in_segment(&self, segment: u64, from: u64, wanted: u64) -> Option<BlockRun> {
+        let base = segment * SEGMENT_BLOCKS;
+        let mut at = from;
+        loop {
+            at = self.next_free(base, at)?;
+            let mut count = 0;
+            while count < wanted && at + count < SEGMENT_BLOCKS {
+                let room = (64 - (at + count) % 64).min(wanted - count);
+                let taken = self.take_in_word(base + at + count, room);
+                count += taken;
+                if taken < room {
+                    break;
+                }
+            }
+            if count > 0 {
+                self.free_in[segment as usize].fetch_sub(count as u16, Ordering::Relaxed);
+                return Some(BlockRun { start: BlockNumber(base + at), count });
+            }
+        }
+    }
+
+    /// First clear bit of the segment at or after `from`.
+    fn next_free(&self, base: u64, from: u64) -> Option<u64> {
+        let mut at = from;
+        while at < SEGMENT_BLOCKS {
+            let free = !self.used[((base + at) / 64) as usize].load(Ordering::Relaxed) >> (at % 64);
+            if free != 0 {
+                return Some(at + u64::from(free.trailing_zeros()));
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        None
+    }
+
+    /// Sets the clear bits from `block` on, up to `room` of them and within one word; returns how many.
+    fn take_in_word(&self, block: u64, room: u64) -> u64 {
+        let word = &self.used[(block / 64) as usize];
+        let shift = block % 64;
+        let mut seen = word.load(Ordering::Relaxed);
+        loop {
+            let free = u64::from((seen >> shift).trailing_zeros()).min(room).min(64 - shift);
+            if free == 0 {
+                return 0;
+            }
+            let mask = (!0 >> (64 - free)) << shift;
+            match word.compare_exchange_weak(seen, seen | mask, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return free,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn set_bit(&self, block: BlockNumber) -> bool {
+        let mask = 1 << (block.0 % 64);
+        self.used[(block.0 / 64) as usize].fetch_or(mask, Ordering::Relaxed) & mask == 0
+    }
+
+    fn free_in_one_segment(&self, start: u64, count: u64) {
+        let mut at = start;
+        let end = start + count;
+        while at < end {
+            let bits = (64 - at % 64).min(end - at);
+            let mask = (!0 >> (64 - bits)) << (at % 64);
+            let before = self.used[(at / 64) as usize].fetch_and(!mask, Ordering::AcqRel);
+            assert_eq!(before & mask, mask, "a block is freed twice");
+            at += bits;
+        }
+        self.free_in[(start / SEGMENT_BLOCKS) as usize].fetch_add(count as u16, Ordering::Relaxed);
+    }
+}
