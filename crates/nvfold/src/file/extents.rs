@@ -73,11 +73,6 @@ impl Extents {
         self.map.len()
     }
 
-    /// Whether the file names nothing.
-    pub fn is_empty(&self) -> bool {
-        self.map.is_empty()
-    }
-
     /// All extents in order of file offset.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
         self.map.iter().map(|(offset, extent)| (*offset, *extent))
@@ -115,7 +110,9 @@ impl Extents {
 
     /// Makes `start..end` name nothing.
     pub fn remove(&mut self, start: u64, end: u64) {
-        while let Some((offset, extent)) = self.overlapping(start, end).next() {
+        loop {
+            let first = self.overlapping(start, end).next();
+            let Some((offset, extent)) = first else { return };
             self.take(offset);
             if offset < start {
                 self.put(offset, extent.sub(0, start - offset));

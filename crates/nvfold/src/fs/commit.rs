@@ -149,10 +149,10 @@ impl Core {
         let (slot, _held) = self.journal.lock_any();
         let offset = self.geometry.journal_slot_offset(slot);
         let written = self.region.write(offset, &JournalSlot::new(stores)).flush();
-        self.region.fence(written);
+        let _ = self.region.fence(written);
         store_words(&self.region, stores);
         let cleared = self.region.store_u64(offset, 0).flush();
-        self.region.fence(cleared);
+        let _ = self.region.fence(cleared);
     }
 
     /// Rewrites a log that is mostly dead entries. A full device keeps the long log.

@@ -86,7 +86,9 @@ impl Drop for Claims<'_> {
             self.core.chunks.release(*block, &mut flight);
         }
         for (block, count, _) in &self.entered {
-            (0..*count).for_each(|_| drop(self.core.chunks.release(*block, &mut flight)));
+            for _ in 0..*count {
+                self.core.chunks.release(*block, &mut flight);
+            }
         }
         let _ = self.core.region.fence(flight);
         self.fresh.iter().for_each(|run| self.core.space.free(*run));
@@ -282,10 +284,9 @@ impl Core {
         flight: &mut Flight,
     ) -> Result<()> {
         let missing = fresh.iter().filter(|piece| piece.block.is_none()).count() as u64;
-        if missing > 0 {
-            claims.fresh.extend(self.space.allocate("write", missing, Purpose::Data)?);
-        }
-        let mut blocks = claims.fresh[claims.fresh.len() - self.runs_of(&claims.fresh, missing)..].to_vec().into_iter();
+        let runs = if missing > 0 { self.space.allocate("write", missing, Purpose::Data)? } else { Runs::new() };
+        claims.fresh.extend(runs.iter().copied());
+        let mut blocks = runs.into_iter();
         let mut run: Option<BlockRun> = None;
         for piece in fresh.iter_mut() {
             match piece.block {
@@ -317,12 +318,6 @@ impl Core {
             claims.entered.push((block, piece.count, piece.weak));
         }
         Ok(())
-    }
-
-    /// How many runs at the end of `runs` make up `blocks`.
-    fn runs_of(&self, runs: &Runs, blocks: u64) -> usize {
-        let mut left = blocks;
-        runs.iter().rev().take_while(|run| std::mem::replace(&mut left, left.saturating_sub(run.count)) > 0).count()
     }
 
     /// Publishes that `start..end` names `pieces` and nothing else, then releases what it named before.

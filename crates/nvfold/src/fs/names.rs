@@ -442,7 +442,7 @@ impl Core {
 
     fn mark_slot_free(&self, slot: u64, head: &InodeHead) {
         let freed = self.region.store_u64(slot + crate::media::inode::USE_WORD, head.freed_use_word()).flush();
-        self.region.fence(freed);
+        let _ = self.region.fence(freed);
     }
 }
 

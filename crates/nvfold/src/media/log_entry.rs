@@ -40,7 +40,7 @@ const UNWRITTEN: u8 = 1;
 const IN_BLOCKS: u8 = 1;
 
 /// Last line of a log page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PageFooter {
     /// Next log page or 0; changes by 8-byte store.

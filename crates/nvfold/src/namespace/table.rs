@@ -106,7 +106,7 @@ impl InodeTable {
             used.search_from = used.search_from.min(words);
             let offset = self.geometry.segment_entry_offset(segment);
             let cleared = self.region.write(offset, &SegmentEntry::default()).flush();
-            self.region.fence(cleared);
+            let _ = self.region.fence(cleared);
             space.free_segment(segment);
         }
     }
@@ -130,11 +130,11 @@ impl InodeTable {
 pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32, backed: bool) {
     if backed {
         let zeros = region.stream_zeros(segment * SEGMENT_BYTES, SEGMENT_BYTES);
-        region.fence(zeros);
+        let _ = region.fence(zeros);
     }
     let entry = SegmentEntry::inodes(segment, ordinal);
     let written = region.write(geometry.segment_entry_offset(segment), &entry).flush();
-    region.fence(written);
+    let _ = region.fence(written);
 }
 
 /// The segments of the inode table by ordinal, read from the media; what is wrong with it otherwise.

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::fs::inode::{Body, Inode};
 use crate::fs::{Core, store_words};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, InodeHead, USE_WORD};
-use crate::media::journal::{JOURNAL_SLOTS, JournalSlot};
+use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
 };
@@ -79,7 +79,7 @@ pub(crate) fn write_state(region: &Region, state: u32, mounted: Option<TimeNs>) 
 fn write_superblock(region: &Region, superblock: Superblock) {
     for offset in COPIES {
         let written = region.write(offset, &superblock.sealed()).flush();
-        region.fence(written);
+        let _ = region.fence(written);
     }
 }
 
@@ -148,7 +148,7 @@ fn clear_tables(region: &Region, geometry: &Geometry) -> Result<()> {
     for range in region.allocated_ranges(geometry.journal_offset, length) {
         let start = range.start.max(geometry.journal_offset);
         let zeros = region.stream_zeros(start, range.end.min(geometry.data_offset) - start);
-        region.fence(zeros);
+        let _ = region.fence(zeros);
     }
     Ok(())
 }
@@ -184,10 +184,9 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
         }
         return read_only_core(region, geometry, options, segments);
     }
-    // Nothing is written before all of it has been read and understood.
-    let replayed = replay_journal(&region, &geometry, &stores);
+    replay_journal(&region, &geometry, &stores);
     let core = Core::new(region, geometry, options, segments);
-    rebuild(&core).inspect_err(|_| debug_assert!(replayed || stores.is_empty()))?;
+    rebuild(&core)?;
     let now = (options.clock)();
     write_state(&core.region, STATE_IN_USE, Some(now))?;
     core.region.sync()?;
@@ -208,7 +207,9 @@ fn read_only_core(region: Region, geometry: Geometry, options: &MountOptions, se
         let state = inode.state.into_inner();
         core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
         let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
-        pages.chain(state.xattr_blocks()).for_each(|block| drop(core.space.mark_used(block)));
+        for block in pages.chain(state.xattr_blocks()) {
+            core.space.mark_used(block);
+        }
         for block in state.extents().into_iter().flat_map(|extents| extents.iter()).flat_map(|(_, e)| e.blocks().blocks()) {
             if core.space.mark_used(block) {
                 core.data_blocks.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +220,7 @@ fn read_only_core(region: Region, geometry: Geometry, options: &MountOptions, se
 }
 
 /// The words of whole journal slots. A word must lie in an inode slot of the table.
-fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Result<Vec<crate::media::journal::WordStore>> {
+fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Result<Vec<WordStore>> {
     let mut stores = Vec::new();
     for slot in 0..JOURNAL_SLOTS {
         let offset = geometry.journal_slot_offset(slot);
@@ -235,16 +236,15 @@ fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Res
     Ok(stores)
 }
 
-/// Stores the words again and empties the journal; whether there was anything to do.
-fn replay_journal(region: &Region, geometry: &Geometry, stores: &[crate::media::journal::WordStore]) -> bool {
+/// Stores the words again and empties the journal.
+fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
     if stores.is_empty() {
-        return false;
+        return;
     }
     store_words(region, stores);
-    let clear = |slot| crate::media::journal::WordStore { offset: geometry.journal_slot_offset(slot), value: 0 };
+    let clear = |slot| WordStore { offset: geometry.journal_slot_offset(slot), value: 0 };
     let cleared: Vec<_> = (0..JOURNAL_SLOTS).map(clear).collect();
     store_words(region, &cleared);
-    true
 }
 
 /// What the inode logs say about blocks.
@@ -307,7 +307,7 @@ fn count_names(core: &Core) -> Result<HashMap<u64, u32>> {
 fn free_slot(region: &Region, slot: u64) {
     let head: InodeHead = region.read(slot);
     let freed = region.store_u64(slot + USE_WORD, head.freed_use_word()).flush();
-    region.fence(freed);
+    let _ = region.fence(freed);
 }
 
 /// Takes a live inode in: its blocks are in use, and its link count is what its names say.
@@ -335,8 +335,8 @@ fn adopt_inode(core: &Core, truth: &mut Truth, slot: u64, ino: u64, names: u32) 
         let selector = state.selector ^ 1;
         let attributes = AttributeLine { nlink, as_of: state.log.tail, ..state.attributes }.sealed(ino);
         let line = core.region.write(slot + ATTRIBUTE_LINES[selector as usize], &attributes).flush();
-        core.region.fence(line);
-        let word = crate::media::journal::WordStore { offset: slot + COMMIT_WORD, value: state.log.tail | selector };
+        let _ = core.region.fence(line);
+        let word = WordStore { offset: slot + COMMIT_WORD, value: state.log.tail | selector };
         store_words(&core.region, &[word]);
     }
     Ok(())
