@@ -1,0 +1,89 @@
+//! Flushing cache lines with the best instruction the CPU has, chosen once at run time.
+
+/// How a line is flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instruction {
+    /// Writes the line back and keeps it.
+    #[cfg(target_arch = "x86_64")]
+    Clwb,
+    /// Writes back and evicts; not ordered with other flushes.
+    #[cfg(target_arch = "x86_64")]
+    ClflushOpt,
+    /// Writes back and evicts, in order.
+    #[cfg(target_arch = "x86_64")]
+    Clflush,
+    /// The CPU is none we know: the compiler barrier of the fence is all there is.
+    #[cfg(not(target_arch = "x86_64"))]
+    None,
+}
+
+impl Instruction {
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn detect() -> Instruction {
+        // CPUID leaf 7: EBX bit 24 clwb, bit 23 clflushopt. The standard library has no names for them.
+        let features = if std::arch::x86_64::__cpuid(0).eax >= 7 { std::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
+        match features {
+            _ if features & (1 << 24) != 0 => Instruction::Clwb,
+            _ if features & (1 << 23) != 0 => Instruction::ClflushOpt,
+            _ => Instruction::Clflush,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn detect() -> Instruction {
+        Instruction::None
+    }
+
+    /// Flushes the lines that `length` bytes at `start` touch.
+    ///
+    /// # Safety
+    /// The bytes are mapped, and this CPU has the instruction (`detect` said so).
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) unsafe fn flush(self, start: *const u8, length: usize) {
+        let first = start.addr() & !63;
+        for line in (first..start.addr() + length).step_by(64) {
+            let line = start.with_addr(line);
+            // SAFETY: the line holds at least one mapped byte, so it is mapped; flushing changes no value.
+            unsafe {
+                match self {
+                    Instruction::Clwb => std::arch::asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
+                    Instruction::ClflushOpt => {
+                        std::arch::asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
+                    }
+                    Instruction::Clflush => std::arch::x86_64::_mm_clflush(line),
+                }
+            }
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) unsafe fn flush(self, _start: *const u8, _length: usize) {}
+}
+
+/// Waits until this thread's flushes and non-temporal stores have been accepted by the memory.
+#[inline]
+pub(crate) fn store_fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: sfence exists on every x86-64 and touches no memory.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_of_this_cpu_keeps_the_bytes() {
+        let bytes: Vec<u8> = (0..1000).map(|at| at as u8).collect();
+        for instruction in [Instruction::detect(), #[cfg(target_arch = "x86_64")] Instruction::Clflush] {
+            // SAFETY: the bytes are a live vector, the instructions are baseline or detected.
+            unsafe { instruction.flush(bytes.as_ptr().add(3), 900) };
+            store_fence();
+        }
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+    }
+}

@@ -1,0 +1,156 @@
+//! Order as types: handles whose state says how far their bytes are on the way to the media.
+//!
+//! A fence orders only its own thread, so what is in flight cannot leave the thread; what is clean can.
+//!
+//! ```compile_fail
+//! # let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 4096, &Default::default()).unwrap();
+//! let pointer = region.write(0, &7u64).flush().ptr(); // in flight: no pointer yet
+//! ```
+//! ```compile_fail
+//! # let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 4096, &Default::default()).unwrap();
+//! let pointer = region.fence(region.write(0, &7u64)).ptr(); // never flushed
+//! ```
+//! ```compile_fail
+//! # let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 4096, &Default::default()).unwrap();
+//! let handle = region.write(0, &7u64).flush();
+//! std::thread::scope(|scope| scope.spawn(|| region.fence(handle))); // another thread's fence is worth nothing
+//! ```
+//! ```
+//! # let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 4096, &Default::default()).unwrap();
+//! let pointer = region.fence(region.write(64, &7u64).flush()).ptr();
+//! assert_eq!(pointer.offset(), 64);
+//! ```
+
+use crate::Region;
+use std::marker::PhantomData;
+
+/// State of bytes that were stored but not flushed.
+pub enum Dirty {}
+/// State of bytes whose flush was issued but not fenced. Not `Send`.
+pub struct InFlight(PhantomData<*const ()>);
+/// State of bytes that are durable, as far as the device goes (`Region::level`).
+pub enum Clean {}
+
+/// A typed handle to bytes on the media: region and offset, never a reference.
+#[must_use = "stored bytes are not durable until flushed and fenced"]
+pub struct Pm<'r, T: ?Sized, S> {
+    region: &'r Region,
+    offset: u64,
+    length: u64,
+    state: PhantomData<(S, fn(&T))>,
+}
+
+impl<'r, T: ?Sized, S> Pm<'r, T, S> {
+    pub(crate) fn new(region: &'r Region, offset: u64, length: u64) -> Pm<'r, T, S> {
+        Pm { region, offset, length, state: PhantomData }
+    }
+
+    /// Device offset of the first byte.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Length in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.length
+    }
+}
+
+impl<'r, T: ?Sized> Pm<'r, T, Dirty> {
+    /// Issues the flush of every line the bytes touch.
+    #[inline]
+    pub fn flush(self) -> Pm<'r, T, InFlight> {
+        self.region.flush_lines(self.offset, self.length);
+        Pm::new(self.region, self.offset, self.length)
+    }
+}
+
+impl<T: ?Sized> Pm<'_, T, Clean> {
+    /// The pointer that may be stored on media.
+    pub fn ptr(&self) -> PmPtr<T> {
+        PmPtr { offset: self.offset, pointee: PhantomData }
+    }
+}
+
+/// A pointer that may be stored on media: only a [`Clean`] handle makes one.
+pub struct PmPtr<T: ?Sized> {
+    offset: u64,
+    pointee: PhantomData<fn(&T)>,
+}
+
+impl<T: ?Sized> Clone for PmPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: ?Sized> Copy for PmPtr<T> {}
+
+impl<T: ?Sized> PmPtr<T> {
+    /// Device offset it points to.
+    pub fn offset(self) -> u64 {
+        self.offset
+    }
+}
+
+/// Any number of handles in flight whose types and places no longer matter; one fence lands them all.
+#[must_use = "what is in flight is not durable until fenced"]
+#[derive(Default)]
+pub struct Flight(PhantomData<*const ()>);
+
+impl Flight {
+    /// Nothing in flight.
+    pub fn new() -> Flight {
+        Flight(PhantomData)
+    }
+
+    /// Takes one more handle in.
+    #[inline]
+    pub fn add<T: ?Sized>(&mut self, _handle: Pm<'_, T, InFlight>) {}
+}
+
+/// Receipt of a fenced [`Flight`]: all of it is durable.
+#[must_use = "a receipt allows the commit that the fence was for"]
+pub struct Landed(());
+
+/// What one fence can make clean.
+pub trait Group {
+    /// The same, clean.
+    type Clean;
+    /// Called by [`Region::fence`] after the fence, and by nobody else.
+    #[doc(hidden)]
+    fn landed(self, _: Fenced) -> Self::Clean;
+}
+
+/// Proof that a fence was executed; only this crate makes one.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct Fenced(pub(crate) ());
+
+impl<'r, T: ?Sized> Group for Pm<'r, T, InFlight> {
+    type Clean = Pm<'r, T, Clean>;
+    fn landed(self, _: Fenced) -> Self::Clean {
+        Pm::new(self.region, self.offset, self.length)
+    }
+}
+
+impl Group for Flight {
+    type Clean = Landed;
+    fn landed(self, _: Fenced) -> Landed {
+        Landed(())
+    }
+}
+
+impl<A: Group, B: Group> Group for (A, B) {
+    type Clean = (A::Clean, B::Clean);
+    fn landed(self, fenced: Fenced) -> Self::Clean {
+        (self.0.landed(fenced), self.1.landed(fenced))
+    }
+}
+
+impl<G: Group> Group for Vec<G> {
+    type Clean = Vec<G::Clean>;
+    fn landed(self, fenced: Fenced) -> Self::Clean {
+        self.into_iter().map(|member| member.landed(fenced)).collect()
+    }
+}
