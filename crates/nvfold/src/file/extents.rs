@@ -10,7 +10,7 @@
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Runs};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// What one file range names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,10 @@ impl Extent {
         Extent { length, address: self.address + skip, unwritten: self.unwritten }
     }
 
+    fn is_shifted(&self, offset: u64) -> bool {
+        !(self.address ^ offset).is_multiple_of(BLOCK_BYTES)
+    }
+
     fn continues(&self, next: &Extent) -> bool {
         let end = self.address + self.length;
         end == next.address && end.is_multiple_of(BLOCK_BYTES) && self.unwritten == next.unwritten
@@ -49,12 +53,31 @@ pub struct Plan {
     pub split: SmallVec<[BlockNumber; 2]>,
 }
 
-/// The extents of one file.
+/// Most extents in one leaf.
+const LEAF_MAX: usize = 128;
+
+type Item = (u64, Extent);
+
+/// The extents of one file, sorted by file offset, in leaves of at most 128: a search is two binary searches, and
+/// an insertion moves one leaf at most. A file that was written in order has a leaf of one extent, and
+/// overwriting it in order changes that in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
-    map: BTreeMap<u64, Extent>,
+    leaves: Vec<Vec<Item>>,
+    /// File offset of the first extent of each leaf.
+    firsts: Vec<u64>,
+    count: usize,
     bytes: u64,
     unwritten_bytes: u64,
+    /// Extents whose bytes do not lie at the same place in a block as in the file (from byte-granular clones).
+    shifted: usize,
+}
+
+/// A place between extents.
+#[derive(Clone, Copy)]
+struct Cursor {
+    leaf: usize,
+    at: usize,
 }
 
 impl Extents {
@@ -70,16 +93,22 @@ impl Extents {
 
     /// How many extents.
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.count
+    }
+
+    /// DRAM it takes, bytes.
+    pub fn dram_bytes(&self) -> u64 {
+        let items: usize = self.leaves.iter().map(Vec::capacity).sum();
+        (items * size_of::<Item>() + self.leaves.capacity() * (size_of::<Vec<Item>>() + 8)) as u64
     }
 
     /// All extents in order of file offset.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.map.iter().map(|(offset, extent)| (*offset, *extent))
+    pub fn iter(&self) -> impl Iterator<Item = Item> + '_ {
+        self.leaves.iter().flatten().copied()
     }
 
     /// The parts of extents that lie in `start..end`, in order.
-    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
+    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = Item> + '_ {
         self.overlapping(start, end).map(move |(offset, extent)| {
             let from = offset.max(start);
             let to = (offset + extent.length).min(end);
@@ -92,7 +121,7 @@ impl Extents {
         let mut plan = Plan::default();
         for (offset, extent) in self.overlapping(start, end) {
             let run = extent.blocks();
-            let (mut first, mut last) = (run.start.0, run.start.0 + run.count);
+            let (mut first, mut last) = (run.start.0, run.blocks_end());
             if offset < start {
                 first = extent.sub(0, start - offset).blocks().blocks_end();
             }
@@ -108,40 +137,28 @@ impl Extents {
         plan
     }
 
+    /// Whether replacing a range of whole blocks can never split an extent inside a block, so that no plan is
+    /// needed before the commit.
+    pub fn splits_only_between_blocks(&self) -> bool {
+        self.shifted == 0
+    }
+
     /// Makes `start..end` name nothing.
     pub fn remove(&mut self, start: u64, end: u64) {
-        loop {
-            let first = self.overlapping(start, end).next();
-            let Some((offset, extent)) = first else { return };
-            self.take(offset);
-            if offset < start {
-                self.put(offset, extent.sub(0, start - offset));
-            }
-            if offset + extent.length > end {
-                self.put(end, extent.sub(end - offset, offset + extent.length - end));
-            }
+        if start < end {
+            self.replace(start, end, None, None);
         }
     }
 
     /// Makes the range at `offset` name `extent`.
     pub fn insert(&mut self, offset: u64, extent: Extent) {
-        self.remove(offset, offset + extent.length);
-        let (mut start, mut merged) = (offset, extent);
-        if let Some((&before, left)) = self.map.range(..offset).next_back()
-            && before + left.length == offset
-            && left.continues(&extent)
-        {
-            merged = Extent { length: left.length + extent.length, ..*left };
-            start = before;
-            self.take(before);
-        }
-        if let Some(right) = self.map.get(&(offset + extent.length))
-            && merged.continues(right)
-        {
-            merged.length += right.length;
-            self.take(offset + extent.length);
-        }
-        self.put(start, merged);
+        self.replace(offset, offset + extent.length, Some(extent), None);
+    }
+
+    /// Plan and insertion in one pass, for a range of whole blocks when `splits_only_between_blocks`.
+    pub fn exchange(&mut self, offset: u64, extent: Extent, dropped: &mut Runs) {
+        debug_assert!(self.shifted == 0);
+        self.replace(offset, offset + extent.length, Some(extent), Some(dropped));
     }
 
     /// Media address of the reserved block at file offset `offset` (a multiple of 4096), if there is one.
@@ -169,24 +186,158 @@ impl Extents {
         at
     }
 
-    fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        let first = self.map.range(..=start).next_back().filter(|(offset, extent)| *offset + extent.length > start);
-        let from = first.map_or(start, |(offset, _)| *offset);
+    /// Cuts `start..end` out of the extents it overlaps and puts `new` there, merged with what it continues.
+    /// `dropped` gets the blocks that lost their reference.
+    fn replace(&mut self, start: u64, end: u64, new: Option<Extent>, mut dropped: Option<&mut Runs>) {
+        let mut from = self.seek(start);
+        let (mut left, mut right): (Option<Item>, Option<Item>) = (None, None);
+        let mut gone = 0;
+        for (offset, extent) in self.items_from(from).take_while(|(offset, _)| *offset < end) {
+            gone += 1;
+            let extent_end = offset + extent.length;
+            if let Some(dropped) = &mut dropped {
+                let skip = start.saturating_sub(offset);
+                dropped.push(extent.sub(skip, extent_end.min(end) - offset - skip).blocks());
+            }
+            if offset < start {
+                left = Some((offset, extent.sub(0, start - offset)));
+            }
+            if extent_end > end {
+                right = Some((end, extent.sub(end - offset, extent_end - end)));
+            }
+        }
+        let mut middle = None;
+        if let Some(mut extent) = new {
+            let mut offset = start;
+            // Neighbours that are not cut may be continued as well; they are taken out and merged.
+            if left.is_none()
+                && let Some((cursor, before)) = self.before(from)
+                && before.0 + before.1.length == start
+                && before.1.continues(&extent)
+            {
+                (from, gone, left) = (cursor, gone + 1, Some(before));
+            }
+            if right.is_none()
+                && let Some(after) = self.items_from(from).nth(gone).filter(|after| after.0 == end)
+                && extent.continues(&after.1)
+            {
+                (gone, right) = (gone + 1, Some(after));
+            }
+            if let Some((before, part)) = left.take_if(|(_, part)| part.continues(&extent)) {
+                extent = Extent { length: part.length + extent.length, ..part };
+                offset = before;
+            }
+            if let Some((_, part)) = right.take_if(|(_, part)| extent.continues(part)) {
+                extent.length += part.length;
+            }
+            middle = Some((offset, extent));
+        }
+        let mut items = [(0, Extent { length: 0, address: 0, unwritten: false }); 3];
+        let mut count = 0;
+        for item in [left, middle, right].into_iter().flatten() {
+            items[count] = item;
+            count += 1;
+        }
+        self.splice(from, gone, &items[..count]);
+    }
+
+    fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = Item> + '_ {
         // An empty range overlaps nothing.
-        let to = if start < end { end } else { from };
-        self.map.range(from..to).map(|(offset, extent)| (*offset, *extent))
+        let end = if start < end { end } else { 0 };
+        self.items_from(self.seek(start)).take_while(move |(offset, _)| *offset < end)
     }
 
-    fn put(&mut self, offset: u64, extent: Extent) {
-        self.bytes += extent.length;
-        self.unwritten_bytes += if extent.unwritten { extent.length } else { 0 };
-        self.map.insert(offset, extent);
+    /// The place before the first extent that ends after `offset`.
+    fn seek(&self, offset: u64) -> Cursor {
+        let leaf = self.firsts.partition_point(|first| *first <= offset).saturating_sub(1);
+        let Some(items) = self.leaves.get(leaf) else { return Cursor { leaf: 0, at: 0 } };
+        Cursor { leaf, at: items.partition_point(|(start, extent)| start + extent.length <= offset) }
     }
 
-    fn take(&mut self, offset: u64) {
-        if let Some(extent) = self.map.remove(&offset) {
+    fn items_from(&self, from: Cursor) -> impl Iterator<Item = Item> + '_ {
+        let first = self.leaves.get(from.leaf).map_or(&[][..], |items| &items[from.at..]);
+        let rest = self.leaves.get(from.leaf + 1..).unwrap_or_default();
+        first.iter().chain(rest.iter().flatten()).copied()
+    }
+
+    fn before(&self, cursor: Cursor) -> Option<(Cursor, Item)> {
+        let (leaf, at) = match cursor {
+            Cursor { leaf, at: 0 } => (leaf.checked_sub(1)?, self.leaves.get(leaf - 1)?.len().checked_sub(1)?),
+            Cursor { leaf, at } => (leaf, at - 1),
+        };
+        Some((Cursor { leaf, at }, self.leaves[leaf][at]))
+    }
+
+    /// Takes `gone` extents out at `from` and puts `items` there.
+    fn splice(&mut self, from: Cursor, gone: usize, items: &[Item]) {
+        if self.leaves.is_empty() {
+            self.leaves.push(Vec::new());
+            self.firsts.push(0);
+        }
+        for item in items {
+            self.account(item, true);
+        }
+        let in_first = gone.min(self.leaves[from.leaf].len() - from.at);
+        self.account_gone(from.leaf, from.at..from.at + in_first);
+        // What fits is written over what goes; then one insertion or removal settles the difference.
+        let over = in_first.min(items.len());
+        let first = &mut self.leaves[from.leaf];
+        first[from.at..from.at + over].copy_from_slice(&items[..over]);
+        if over < items.len() {
+            first.splice(from.at + over..from.at + over, items[over..].iter().copied());
+        } else if over < in_first {
+            first.drain(from.at + over..from.at + in_first);
+        }
+        let mut left_to_go = gone - in_first;
+        while left_to_go > 0 {
+            let next = from.leaf + 1;
+            let taken = left_to_go.min(self.leaves[next].len());
+            self.account_gone(next, 0..taken);
+            self.leaves[next].drain(..taken);
+            self.settle(next);
+            left_to_go -= taken;
+        }
+        self.settle(from.leaf);
+    }
+
+    fn account_gone(&mut self, leaf: usize, range: Range<usize>) {
+        for at in range {
+            let item = self.leaves[leaf][at];
+            self.account(&item, false);
+        }
+    }
+
+    fn account(&mut self, (offset, extent): &Item, comes: bool) {
+        let unwritten = if extent.unwritten { extent.length } else { 0 };
+        let shifted = usize::from(extent.is_shifted(*offset));
+        if comes {
+            self.count += 1;
+            self.bytes += extent.length;
+            self.unwritten_bytes += unwritten;
+            self.shifted += shifted;
+        } else {
+            self.count -= 1;
             self.bytes -= extent.length;
-            self.unwritten_bytes -= if extent.unwritten { extent.length } else { 0 };
+            self.unwritten_bytes -= unwritten;
+            self.shifted -= shifted;
+        }
+    }
+
+    /// Splits a leaf that is too long, drops an empty one, and notes where it begins.
+    fn settle(&mut self, leaf: usize) {
+        let items = &mut self.leaves[leaf];
+        match items.first() {
+            None => {
+                self.leaves.remove(leaf);
+                self.firsts.remove(leaf);
+                return;
+            }
+            Some((first, _)) => self.firsts[leaf] = *first,
+        }
+        if items.len() > LEAF_MAX {
+            let upper = items.split_off(LEAF_MAX / 2);
+            self.firsts.insert(leaf + 1, upper[0].0);
+            self.leaves.insert(leaf + 1, upper);
         }
     }
 }

@@ -14,8 +14,8 @@ use super::Core;
 use crate::error::Result;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
-use crate::media::log_entry::LogEntry;
-use crate::namespace::log::Addition;
+use crate::media::log_entry::{LINE, LogEntry};
+use crate::namespace::log::{self, Addition};
 use crate::space::Purpose;
 use parking_lot::{Mutex, MutexGuard};
 use pmem::{Flight, Landed, Region};
@@ -133,6 +133,20 @@ impl Core {
             self.compact_if_worth_it(change.inode, change.state);
         }
         Ok(())
+    }
+
+    /// Whether one line fits behind the log without a new page.
+    pub(super) fn has_room_for_one_entry(&self, inode: &Inode, state: &State) -> bool {
+        log::room(inode.slot, state.log.tail) >= LINE
+    }
+
+    /// Commits the one line that was written at the tail.
+    pub(super) fn commit_line(&self, inode: &Inode, state: &mut State, _durable: &Landed) {
+        let tail = state.log.tail + LINE;
+        let word = self.region.store_u64(inode.slot + COMMIT_WORD, tail | state.selector).flush();
+        let _ = self.region.fence(word);
+        state.log.tail = tail;
+        state.log.lines += 1;
     }
 
     /// Publishes one staged change.

@@ -14,7 +14,6 @@
 //! extent names are never written (invariant 5); reserved blocks are, for their bytes mean nothing yet.
 
 use super::Core;
-use super::commit::Staged;
 use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
 use crate::chunk::{Released, Saturated};
 use crate::dedup::Place;
@@ -27,6 +26,7 @@ use crate::types::{AllocateMode, TimeNs, Whence};
 use hashbrown::HashMap;
 use pmem::Flight;
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -37,15 +37,16 @@ type Pieces = SmallVec<[(u64, Extent); 4]>;
 pub(super) struct Claims<'a> {
     core: &'a Core,
     /// Reserved blocks of the file that now get their content.
-    reserved: Vec<BlockNumber>,
+    reserved: SmallVec<[BlockNumber; 1]>,
     fresh: Runs,
-    shared: Vec<BlockNumber>,
-    entered: Vec<(BlockNumber, u32, Option<u32>)>,
+    shared: SmallVec<[BlockNumber; 1]>,
+    /// Blocks with new chunk entries: block, count, weak fingerprint.
+    entered: SmallVec<[(BlockNumber, u32, Option<u32>); 1]>,
 }
 
 impl<'a> Claims<'a> {
     fn new(core: &'a Core) -> Claims<'a> {
-        Claims { core, reserved: Vec::new(), fresh: Runs::new(), shared: Vec::new(), entered: Vec::new() }
+        Claims { core, reserved: SmallVec::new(), fresh: Runs::new(), shared: SmallVec::new(), entered: SmallVec::new() }
     }
 
     fn share(&mut self, block: BlockNumber, flight: &mut Flight) -> Result<()> {
@@ -63,16 +64,19 @@ impl<'a> Claims<'a> {
         run.blocks().try_for_each(|block| self.share(block, flight))
     }
 
-    /// Everything is reachable: others may find the new blocks.
-    fn commit(mut self) {
+    /// Everything is reachable: others may find the new blocks, and `old` lost the references it had.
+    fn commit(&mut self, old: &[BlockRun]) {
         let core = self.core;
-        let fresh: u64 = self.fresh.drain(..).map(|run| run.count).sum();
-        core.data_blocks.fetch_add(fresh, Ordering::Relaxed);
         let policy = core.policies.current();
-        for (block, _, weak) in self.entered.drain(..) {
-            policy.committed(block, weak, &core.chunks);
+        for (block, _, weak) in &self.entered {
+            policy.committed(*block, *weak, &core.chunks);
         }
+        let fresh: u64 = self.fresh.iter().map(|run| run.count).sum();
+        self.reserved.sort_unstable();
+        core.release(old, &self.reserved, fresh);
+        self.entered.clear();
         self.shared.clear();
+        self.fresh.clear();
     }
 }
 
@@ -172,8 +176,16 @@ impl Core {
             let part = &data[(last - offset) as usize..];
             self.place_patched(extents, last, part, &mut pieces, &mut claims, &mut flight)?;
         }
-        let size = state.attributes.size.max(end);
-        self.replace(inode, state, range_start, range_end, &pieces, false, (self.now(), size), claims, flight)
+        let stamp = (self.now(), state.attributes.size.max(end));
+        if let [(offset, extent)] = pieces[..]
+            && self.has_room_for_one_entry(inode, state)
+            && extents.splits_only_between_blocks()
+        {
+            let entry = ExtentEntry::write(offset, extent.length, extent.address, extent.unwritten, stamp.0, stamp.1);
+            self.publish_extent(inode, state, &entry.sealed(inode.ino), extent, &mut claims, flight);
+            return Ok(());
+        }
+        self.replace(inode, state, range_start..range_end, &pieces, false, stamp, claims, flight)
     }
 
     /// Places a block of which `part`, at file offset `offset`, is new and the rest is as the file has it.
@@ -214,6 +226,18 @@ impl Core {
             return self.store_run(offset, source, pieces, claims, flight);
         }
         let blocks = source.len() / BLOCK;
+        if blocks == 1 {
+            let weak = fingerprints.first().copied().flatten();
+            let block = match policy.place(source, weak, &self.chunks, flight) {
+                Place::Shared(block) => {
+                    claims.shared.push(block);
+                    block
+                }
+                Place::New => self.store_one(extents, offset, source, weak, claims, flight)?,
+            };
+            push_piece(pieces, offset, Extent { length: BLOCK_BYTES, address: block.address(), unwritten: false });
+            return Ok(());
+        }
         let mut fresh: SmallVec<[Fresh; 1]> = SmallVec::new();
         let mut decisions: SmallVec<[Decision; 1]> = SmallVec::with_capacity(blocks);
         let mut seen: HashMap<u32, usize> = HashMap::new();
@@ -261,10 +285,10 @@ impl Core {
         claims: &mut Claims<'_>,
         flight: &mut Flight,
     ) -> Result<()> {
-        let runs = self.space.allocate("write", source.len() as u64 / BLOCK_BYTES, Purpose::Data)?;
+        let first = claims.fresh.len();
+        self.space.allocate("write", source.len() as u64 / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;
         let mut at = 0;
-        for run in runs {
-            claims.fresh.push(run);
+        for run in &claims.fresh[first..] {
             let length = run.count * BLOCK_BYTES;
             let part = &source[at as usize..(at + length) as usize];
             flight.add(self.region.stream(run.start.address(), part));
@@ -272,6 +296,35 @@ impl Core {
             at += length;
         }
         Ok(())
+    }
+
+    /// Stores one new block, in its reserved place if the file has one.
+    fn store_one(
+        &self,
+        extents: &Extents,
+        offset: u64,
+        source: &[u8],
+        weak: Option<u32>,
+        claims: &mut Claims<'_>,
+        flight: &mut Flight,
+    ) -> Result<BlockNumber> {
+        let reserved = if extents.has_unwritten() { extents.reserved_block(offset) } else { None };
+        let block = match reserved.map(BlockNumber::containing) {
+            Some(block) => {
+                claims.reserved.push(block);
+                block
+            }
+            None => {
+                self.space.allocate("write", 1, Purpose::Data, &mut claims.fresh)?;
+                claims.fresh[claims.fresh.len() - 1].start
+            }
+        };
+        flight.add(self.region.stream(block.address(), source));
+        if weak.is_some() {
+            self.chunks.add(block, 1, weak, flight);
+            claims.entered.push((block, 1, weak));
+        }
+        Ok(block)
     }
 
     /// Gives every new piece a block, streams it there, and enters it in the chunk table if it can be found
@@ -284,9 +337,11 @@ impl Core {
         flight: &mut Flight,
     ) -> Result<()> {
         let missing = fresh.iter().filter(|piece| piece.block.is_none()).count() as u64;
-        let runs = if missing > 0 { self.space.allocate("write", missing, Purpose::Data)? } else { Runs::new() };
-        claims.fresh.extend(runs.iter().copied());
-        let mut blocks = runs.into_iter();
+        let first = claims.fresh.len();
+        if missing > 0 {
+            self.space.allocate("write", missing, Purpose::Data, &mut claims.fresh)?;
+        }
+        let mut blocks = claims.fresh[first..].iter().copied();
         let mut run: Option<BlockRun> = None;
         for piece in fresh.iter_mut() {
             match piece.block {
@@ -320,15 +375,38 @@ impl Core {
         Ok(())
     }
 
-    /// Publishes that `start..end` names `pieces` and nothing else, then releases what it named before.
-    /// `stamp`: time of the change and size after it.
+    /// The common case of [`Core::replace`]: whole blocks get one extent, its entry fits behind the log, and nothing
+    /// is split inside a block. It cannot fail any more, so nothing is planned.
+    fn publish_extent(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        entry: &ExtentEntry,
+        extent: Extent,
+        claims: &mut Claims<'_>,
+        mut flight: Flight,
+    ) {
+        flight.add(self.region.write(state.log.tail, entry).flush());
+        let landed = self.region.fence(flight);
+        self.commit_line(inode, state, &landed);
+        let before = state.mapped_bytes();
+        let mut dropped = Runs::new();
+        let Body::File(extents) = &mut state.body else { unreachable!("the caller looked at its extents") };
+        extents.exchange(entry.file_offset, extent, &mut dropped);
+        (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
+        self.account_mapped(before, state.mapped_bytes());
+        claims.commit(&dropped);
+        self.compact_if_worth_it(inode, state);
+    }
+
+    /// Publishes that `range` names `pieces` and nothing else, then releases what it named before. `stamp`: time of
+    /// the change and size after it.
     #[allow(clippy::too_many_arguments)]
     fn replace(
         &self,
         inode: &Inode,
         state: &mut State,
-        start: u64,
-        end: u64,
+        range: Range<u64>,
         pieces: &[(u64, Extent)],
         unmap_first: bool,
         stamp: (TimeNs, u64),
@@ -336,8 +414,8 @@ impl Core {
         mut flight: Flight,
     ) -> Result<()> {
         let (time, size) = stamp;
-        let plan = self.plan_replacement(state, start, end, &mut claims, &mut flight)?;
-        let unmap = unmap_first.then(|| ExtentEntry::unmap(start, end - start, time, size));
+        let plan = self.plan_replacement(state, range.clone(), &mut claims, &mut flight)?;
+        let unmap = unmap_first.then(|| ExtentEntry::unmap(range.start, range.end - range.start, time, size));
         let writes = pieces.iter().map(|(offset, extent)| {
             ExtentEntry::write(*offset, extent.length, extent.address, extent.unwritten, time, size)
         });
@@ -346,36 +424,28 @@ impl Core {
         let freeing = pieces.is_empty() || !claims.reserved.is_empty();
         let purpose = if freeing { Purpose::Promised } else { Purpose::Log };
         let (staged, positions) = self.stage_lines(inode, state, &lines, None, purpose, &mut flight)?;
-        self.publish_extents(state, staged, flight);
+        let landed = self.region.fence(flight);
+        self.publish_one(&staged, &landed);
+        staged.install(state);
         let before = state.mapped_bytes();
         for (entry, position) in entries.iter().zip(positions) {
             state.apply(position, &LogEntry::Extent(*entry), true).expect("the inode is a regular file");
         }
         self.account_mapped(before, state.mapped_bytes());
-        let mut reserved = std::mem::take(&mut claims.reserved);
-        reserved.sort_unstable();
-        claims.commit();
-        self.release(&plan.dropped, &reserved);
+        claims.commit(&plan.dropped);
         self.compact_if_worth_it(inode, state);
         Ok(())
-    }
-
-    fn publish_extents(&self, state: &mut State, staged: Staged<'_>, flight: Flight) {
-        let landed = self.region.fence(flight);
-        self.publish_one(&staged, &landed);
-        staged.install(state);
     }
 
     /// What replacing a range drops, with the references that splitting an extent needs already taken.
     fn plan_replacement(
         &self,
         state: &State,
-        start: u64,
-        end: u64,
+        range: Range<u64>,
         claims: &mut Claims<'_>,
         flight: &mut Flight,
     ) -> Result<Plan> {
-        let plan = self.file_extents(state, "change")?.plan(start, end);
+        let plan = self.file_extents(state, "change")?.plan(range.start, range.end);
         for block in &plan.split {
             claims.share(*block, flight)?;
         }
@@ -383,12 +453,14 @@ impl Core {
     }
 
     /// Drops one reference from each block, and frees those that nobody names any more, but for `kept` (sorted).
-    pub(super) fn release(&self, runs: &[BlockRun], kept: &[BlockNumber]) {
+    /// `gained`: data blocks that came into use in the same operation.
+    pub(super) fn release(&self, runs: &[BlockRun], kept: &[BlockNumber], gained: u64) {
         let mut flight = Flight::new();
         let mut counted = false;
+        let mut lost = 0;
         let mut free = Runs::new();
         for block in runs.iter().flat_map(|run| run.blocks()) {
-            if kept.binary_search(&block).is_ok() {
+            if !kept.is_empty() && kept.binary_search(&block).is_ok() {
                 continue;
             }
             counted |= self.chunks.has_entry(block);
@@ -404,8 +476,12 @@ impl Core {
             let _ = self.region.fence(flight);
         }
         for run in free {
-            self.data_blocks.fetch_sub(run.count, Ordering::Relaxed);
+            lost += run.count;
             self.space.free(run);
+        }
+        if gained != lost {
+            // Two's complement: a decrease is an addition too.
+            self.data_blocks.fetch_add(gained.wrapping_sub(lost), Ordering::Relaxed);
         }
     }
 
@@ -416,7 +492,7 @@ impl Core {
         let shrinks = size < state.attributes.size;
         if shrinks && extents.within(size, u64::MAX).next().is_some() {
             let claims = Claims::new(self);
-            return self.replace(inode, state, size, u64::MAX, &[], true, (time, size), claims, Flight::new());
+            return self.replace(inode, state, size..u64::MAX, &[], true, (time, size), claims, Flight::new());
         }
         let attributes = crate::media::inode::AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
         self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
@@ -445,7 +521,7 @@ impl Core {
         }
         let stamp = (self.now(), size);
         if clear {
-            return self.replace(inode, state, offset, end, &pieces, true, stamp, claims, Flight::new());
+            return self.replace(inode, state, offset..end, &pieces, true, stamp, claims, Flight::new());
         }
         if pieces.is_empty() && size == state.attributes.size {
             return Ok(());
@@ -455,7 +531,7 @@ impl Core {
             return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
         }
         // The new extents fill holes only, so nothing is replaced and nothing released.
-        self.replace(inode, state, 0, 0, &pieces, false, stamp, claims, Flight::new())
+        self.replace(inode, state, 0..0, &pieces, false, stamp, claims, Flight::new())
     }
 
     /// Allocates blocks for the holes of `start..end`: in whole blocks around it, or, when the range is
@@ -484,10 +560,10 @@ impl Core {
             holes.push((at, last));
         }
         for (from, to) in holes.into_iter().filter(|(from, to)| from < to) {
-            let runs = self.space.allocate("fallocate", (to - from) / BLOCK_BYTES, Purpose::Data)?;
+            let first = claims.fresh.len();
+            self.space.allocate("fallocate", (to - from) / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;
             let mut at = from;
-            for run in runs {
-                claims.fresh.push(run);
+            for run in &claims.fresh[first..] {
                 let length = run.count * BLOCK_BYTES;
                 pieces.push((at, Extent { length, address: run.start.address(), unwritten: true }));
                 at += length;
@@ -557,7 +633,7 @@ impl Core {
         }
         let size = state.attributes.size.max(offset + length);
         let stamp = (self.now(), size);
-        self.replace(target, state, offset, offset + length, pieces, true, stamp, claims, flight)?;
+        self.replace(target, state, offset..offset + length, pieces, true, stamp, claims, flight)?;
         Ok(length)
     }
 

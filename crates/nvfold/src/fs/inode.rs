@@ -107,7 +107,7 @@ impl State {
     /// DRAM it takes, bytes, roughly.
     pub fn dram_bytes(&self) -> u64 {
         let body = match &self.body {
-            Body::File(extents) => extents.len() as u64 * 48,
+            Body::File(extents) => extents.dram_bytes(),
             Body::Directory(directory) => directory.dram_bytes(),
             Body::Other => 0,
         };

@@ -186,6 +186,9 @@ impl Core {
     }
 
     fn account_mapped(&self, before: u64, after: u64) {
+        if before == after {
+            return;
+        }
         // Two's complement: a decrease is an addition too.
         self.mapped_bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }

@@ -427,7 +427,7 @@ impl Core {
         if let Body::File(extents) = &state.body {
             mapped = extents.bytes();
             let runs: Vec<BlockRun> = extents.iter().map(|(_, extent)| extent.blocks()).collect();
-            self.release(&runs, &[]);
+            self.release(&runs, &[], 0);
         }
         self.account_mapped(mapped, 0);
         state.xattr_blocks().for_each(|start| self.space.free(BlockRun { start, count: 1 }));

@@ -5,7 +5,7 @@ use super::inode::{SYMLINK_TARGET, value_blocks};
 use crate::error::{Error, Result, errno};
 use crate::media::log_entry::{INLINE_VALUE_MAX, LogEntry, VALUE_MAX, XattrValue};
 use crate::media::{BLOCK_BYTES, BlockNumber};
-use crate::space::{BlockRun, Purpose};
+use crate::space::{BlockRun, Purpose, Runs};
 use crate::types::{InodeNumber, XattrMode};
 use pmem::Flight;
 
@@ -104,7 +104,8 @@ impl Core {
             return Ok(StoredValue { core: self, value: Some(XattrValue::Inline(value.to_vec())) });
         }
         let count = (value.len() as u64).div_ceil(BLOCK_BYTES);
-        let runs = self.space.allocate("store an extended attribute", count, Purpose::Log)?;
+        let mut runs = Runs::new();
+        self.space.allocate("store an extended attribute", count, Purpose::Log, &mut runs)?;
         let blocks: Vec<u64> = runs.iter().flat_map(|run| run.blocks()).map(BlockNumber::address).collect();
         for (address, part) in blocks.iter().zip(value.chunks(BLOCK_BYTES as usize)) {
             flight.add(self.region.stream(*address, part));

@@ -50,6 +50,11 @@ impl Area {
     }
 }
 
+/// Bytes that fit behind `tail` without a new page.
+pub fn room(slot: u64, tail: u64) -> u64 {
+    Area::of(slot, tail).end - tail
+}
+
 /// Reads the log that `head` commits, oldest entry first: `each` gets the position of the entry, the position
 /// after it, and the entry. Every address is checked before it is followed.
 pub fn walk(

@@ -44,7 +44,7 @@ impl BlockRun {
 }
 
 /// A handful of runs.
-pub type Runs = SmallVec<[BlockRun; 4]>;
+pub type Runs = SmallVec<[BlockRun; 2]>;
 
 /// What blocks are wanted for: decides the segment, and whether the last blocks may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,10 +156,9 @@ impl Space {
             || self.used[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0
     }
 
-    /// Takes exactly `count` blocks in as few runs as come easily, or fails with ENOSPC and takes none.
-    pub fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose) -> Result<Runs> {
+    /// Adds exactly `count` blocks to `runs`, in as few runs as come easily, or fails with ENOSPC and adds none.
+    pub fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
         self.reserve(doing, count, purpose)?;
-        let mut runs = Runs::new();
         let mut missing = count;
         let mut cursors = self.lock_cursors();
         let cursor = if purpose == Purpose::Data { &mut cursors.data } else { &mut cursors.log };
@@ -168,12 +167,14 @@ impl Space {
             missing -= run.count;
             runs.push(run);
         }
-        Ok(runs)
+        Ok(())
     }
 
     /// Takes one block.
     pub fn allocate_one(&self, doing: &'static str, purpose: Purpose) -> Result<BlockNumber> {
-        Ok(self.allocate(doing, 1, purpose)?[0].start)
+        let mut runs = Runs::new();
+        self.allocate(doing, 1, purpose, &mut runs)?;
+        Ok(runs[0].start)
     }
 
     /// Returns blocks. What named them is gone from the media already (invariant 1).
