@@ -387,12 +387,13 @@ impl Core {
         mut flight: Flight,
     ) {
         flight.add(self.region.write(state.log.tail, entry).flush());
-        let landed = self.region.fence(flight);
-        self.commit_line(inode, state, &landed);
+        // DRAM follows while the streamed data drains: the lock keeps readers out until all is fenced.
         let before = state.mapped_bytes();
         let mut dropped = Runs::new();
         let Body::File(extents) = &mut state.body else { unreachable!("the caller looked at its extents") };
         extents.exchange(entry.file_offset, extent, &mut dropped);
+        let landed = self.region.fence(flight);
+        self.commit_line(inode, state, &landed);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         self.account_mapped(before, state.mapped_bytes());
         claims.commit(&dropped);

@@ -100,6 +100,7 @@ const _: () = assert!(offset_of!(ExtentEntry, size) == 48);
 
 impl ExtentEntry {
     /// A write entry: the range names `length` bytes at `address`.
+    #[inline]
     pub fn write(file_offset: u64, length: u64, address: u64, unwritten: bool, time: TimeNs, size: u64) -> Self {
         let flags = if unwritten { UNWRITTEN } else { 0 };
         ExtentEntry { kind: WRITE, lines: 1, flags, file_offset, length, address, time, size, ..Default::default() }
@@ -110,13 +111,15 @@ impl ExtentEntry {
         ExtentEntry { kind: UNMAP, lines: 1, file_offset, length, time, size, ..Default::default() }
     }
 
-    /// With a valid checksum.
-    pub fn sealed(mut self, ino: u64) -> Self {
-        self.check = 0;
-        let dedupe = std::mem::take(&mut self.dedupe);
-        self.check = checksum(ino, self.as_bytes());
-        self.dedupe = dedupe;
-        self
+    /// With a valid checksum. Works on whole words: right behind a streaming copy, reading back a word that was
+    /// stored byte by byte would wait for the copy.
+    #[inline]
+    pub fn sealed(self, ino: u64) -> Self {
+        let mut words: [u64; 8] = zerocopy::transmute!(self);
+        let dedupe = words[0] & 0xFF00_0000;
+        words[0] &= 0x00FF_FFFF;
+        words[0] |= u64::from(checksum(ino, words.as_bytes())) << 32 | dedupe;
+        zerocopy::transmute!(words)
     }
 
     /// Whether the range names media bytes.
