@@ -10,9 +10,10 @@ use crate::{BLOCK_BYTES, LINE_BYTES};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::mm::{Advice, MsyncFlags};
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// One device, mapped. Cheap to clone; the device is unmapped and its lock released with the last clone.
@@ -22,6 +23,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(Clone)]
 pub struct Region {
     mapping: Arc<Mapping>,
+}
+
+thread_local! {
+    /// This thread has stored past the cache since its last fence.
+    static STREAMED: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Region {
@@ -146,6 +152,7 @@ impl Region {
             self.flush_lines(offset, head as u64);
         }
         if lines > 0 {
+            STREAMED.set(true);
             // SAFETY: both ranges were checked; offset + head is a multiple of 64 and the base is page-aligned;
             // the instructions were detected when the device was opened.
             unsafe { self.mapping.streaming.copy_lines(bytes.as_ptr().add(head), to.add(head), lines) };
@@ -206,9 +213,17 @@ impl Region {
     }
 
     /// Waits until everything in the group is durable: one sfence for all of it.
+    ///
+    /// Where flushes are not issued (`FlushMode::Auto` below level `dax`) what counts is the order in which other
+    /// processors and a killed process's memory see stores. The CPU keeps that order for stores through the cache;
+    /// the sfence is needed, and issued, only when this thread has streamed since its last fence.
     #[inline]
     pub fn fence<G: Group>(&self, group: G) -> G::Clean {
-        store_fence();
+        if STREAMED.replace(false) || self.mapping.flushes {
+            store_fence();
+        } else {
+            compiler_fence(Ordering::SeqCst);
+        }
         self.mapping.tally.add(Counter::Fences, 1);
         if self.mapping.slow {
             self.charge(self.mapping.profile.fence_ns);

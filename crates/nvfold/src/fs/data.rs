@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-type Pieces = SmallVec<[(u64, Extent); 4]>;
+type Pieces = SmallVec<[(u64, Extent); 1]>;
 
 /// What an operation has taken and nobody can reach yet. Dropped before `commit`, it gives all of it back.
 pub(super) struct Claims<'a> {
@@ -100,7 +100,7 @@ impl Drop for Claims<'_> {
 }
 
 /// Fingerprints of the whole blocks of a write, made before the inode is locked.
-type Fingerprints = SmallVec<[Option<u32>; 32]>;
+type Fingerprints = SmallVec<[Option<u32>; 1]>;
 
 /// The whole blocks inside `offset..offset + length`, as offsets.
 fn whole_blocks(offset: u64, length: u64) -> (u64, u64) {
