@@ -1,7 +1,8 @@
 //! How to find equal data without comparing it with everything?
 //!
 //! By a **weak** fingerprint: a short number that equal bytes always share and different bytes seldom do.
-//! It finds candidates and never decides: whoever shares compares the bytes first, so a collision costs one wasted compare and a wrong fingerprint costs a missed saving, never data.
+//! It finds candidates and never decides: whoever shares compares the bytes first. So a collision costs one
+//! wasted compare and a wrong fingerprint costs a missed saving, never data.
 //!
 //! The function is XXH3, which reads at memory speed; its vector form is chosen from the CPU at run time.
 //! Values are stored on the device, so the function, its seed (0) and the truncation are part of the media
