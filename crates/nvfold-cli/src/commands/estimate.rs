@@ -5,15 +5,17 @@
 //! shares) and by content-defined pieces, within each path and across all of them, and the sizes of the
 //! tables and of the device.
 
-mod report;
+mod answer;
 mod sample;
 mod survey;
 
+use crate::failure::{Outcome, eprint_line};
+use crate::progress::{Progress, When};
+use crate::{report, size};
+use answer::Answer;
 use nvfold::chunking::PieceLengths;
-use report::Report;
-use std::io::{self, Write};
 use std::path::PathBuf;
-use survey::{Failure, Options, Survey};
+use survey::{Failure, Options, Survey, walk};
 
 /// Arguments of `nvfold estimate`.
 #[derive(Debug, clap::Args)]
@@ -33,30 +35,73 @@ pub struct EstimateArgs {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
+    /// When to show progress on stderr
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    progress: When,
 }
 
-/// Runs the command; the exit code is 1 when something could not be read, as with du(1).
-pub fn run(args: &EstimateArgs) -> i32 {
-    let report = survey(args, |_, _| {});
+/// Runs the command. The exit code is 1 when something could not be read, as with du(1).
+pub fn run(args: &EstimateArgs) -> Outcome<u8> {
+    let total_bytes = if Progress::wanted(args.progress) {
+        bytes_below(args)
+    } else {
+        0
+    };
+    let mut progress = Progress::new(args.progress, "estimate", total_bytes);
+    let (mut done_bytes, mut done_files) = (0, 0);
+    let report = survey(args, |bytes, files| {
+        done_bytes += bytes;
+        done_files += files;
+        progress.update(done_bytes, || format!("{done_files} files"));
+    });
+    progress.finish(done_bytes, || format!("{done_files} files"));
     for failure in &report.failures {
-        eprintln!("nvfold estimate: {}: {}", failure.path.display(), failure.error);
+        eprint_line(&format!(
+            "nvfold: estimate: {}: {}",
+            failure.path.display(),
+            failure.error
+        ));
     }
-    let mut out = io::stdout().lock();
-    let _ = if args.json { writeln!(out, "{:#}", report.to_json()) } else { report.print(&mut out) };
-    i32::from(report.failure_count > 0)
+    let unnamed = report.failure_count - report.failures.len() as u64;
+    if unnamed > 0 {
+        eprint_line(&format!(
+            "nvfold: estimate: {unnamed} more could not be read"
+        ));
+    }
+    report::emit(args.json, "estimate", &report.to_json(), || {
+        report.to_text()
+    })?;
+    Ok(u8::from(report.failure_count > 0))
+}
+
+/// Sizes of all files, for the progress bar only: hard links and holes count here.
+fn bytes_below(args: &EstimateArgs) -> u64 {
+    let mut bytes = 0;
+    for root in distinct_roots(&args.paths, &mut |_| {}) {
+        walk(&root, args.one_file_system, &mut |found| {
+            bytes += found
+                .ok()
+                .filter(|(_, metadata)| metadata.is_file())
+                .map_or(0, |(_, metadata)| metadata.len());
+        });
+    }
+    bytes
 }
 
 /// Least memory that makes sense: the buffers take a few MiB.
 const MEMORY_MIN: u64 = 16 << 20;
 
 /// Reads everything; `on_progress` is told the bytes and files done since it was last called.
-fn survey(args: &EstimateArgs, on_progress: impl FnMut(u64, u64)) -> Report {
-    let options =
-        Options { memory_bytes: args.memory, one_file_system: args.one_file_system, lengths: args.average };
+fn survey(args: &EstimateArgs, on_progress: impl FnMut(u64, u64)) -> Answer {
+    let options = Options {
+        memory_bytes: args.memory,
+        one_file_system: args.one_file_system,
+        lengths: args.average,
+    };
     let mut survey = Survey::new(options, on_progress);
     let roots = distinct_roots(&args.paths, &mut |failure| survey.add_failure(failure));
     roots.iter().for_each(|root| survey.add_path(root));
-    Report::new(&roots, survey)
+    Answer::new(&roots, survey)
 }
 
 /// The paths to read: resolved, without those that lie below another one (they would be read twice).
@@ -69,26 +114,23 @@ fn distinct_roots(paths: &[PathBuf], on_failure: &mut dyn FnMut(Failure)) -> Vec
                 roots.retain(|other| !other.starts_with(&root));
                 roots.push(root);
             }
-            Err(error) => on_failure(Failure { path: path.clone(), error }),
+            Err(error) => on_failure(Failure {
+                path: path.clone(),
+                error,
+            }),
         }
     }
     roots
 }
 
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-    let shift = match text[digits.len()..].trim_end_matches("iB") { "" => 0, "K" => 10, "M" => 20, "G" => 30, _ => return Err("size".into()) };
-    Ok(digits.parse::<u64>().map_err(|e| e.to_string())? << shift)
-}
-
 fn parse_average(text: &str) -> Result<PieceLengths, String> {
-    let average = parse_bytes(text)? as usize;
+    let average = size::parse(text)? as usize;
     PieceLengths::new(average / 4, average, average.saturating_mul(8))
         .ok_or_else(|| "must be a power of two from 256 to 2M".into())
 }
 
 fn parse_memory(text: &str) -> Result<u64, String> {
-    match parse_bytes(text)? {
+    match size::parse(text)? {
         bytes if bytes < MEMORY_MIN => Err(format!("must be {}M or more", MEMORY_MIN >> 20)),
         bytes => Ok(bytes),
     }
@@ -98,8 +140,8 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
     use std::fs;
-    use std::path::Path;
     use std::os::unix::fs::{FileExt, symlink};
+    use std::path::Path;
 
     /// Random-looking bytes, the same for the same seed.
     fn noise(len: usize, seed: u64) -> Vec<u8> {
@@ -113,10 +155,16 @@ mod tests {
         (0..len).map(|_| next_byte()).collect()
     }
 
-    fn estimate(memory: u64, paths: &[&Path]) -> Report {
+    fn estimate(memory: u64, paths: &[&Path]) -> Answer {
         let paths = paths.iter().map(|path| path.to_path_buf()).collect();
-        let args =
-            EstimateArgs { paths, memory, average: PieceLengths::default(), one_file_system: false, json: false };
+        let args = EstimateArgs {
+            paths,
+            memory,
+            average: PieceLengths::default(),
+            one_file_system: false,
+            json: false,
+            progress: When::Never,
+        };
         survey(&args, |_, _| {})
     }
 
@@ -142,19 +190,38 @@ mod tests {
 
         let report = estimate(MEMORY_MIN, &[&one, &two]);
         let (first, second, total) = (&report.by_path[0].1, &report.by_path[1].1, &report.total);
-        assert_eq!((first.counts.files, first.counts.directories, first.counts.others), (4, 2, 1));
+        assert_eq!(
+            (
+                first.counts.files,
+                first.counts.directories,
+                first.counts.others
+            ),
+            (4, 2, 1)
+        );
         assert_eq!((first.counts.hard_links, second.counts.hard_links), (1, 1));
-        assert_eq!((second.counts.files, second.counts.file_bytes), (2, 2 * 4096 + 4 + (1 << 20)));
-        assert_eq!((first.counts.zero_bytes, first.counts.data_bytes), (3 * 4096, 13 * 4096));
+        assert_eq!(
+            (second.counts.files, second.counts.file_bytes),
+            (2, 2 * 4096 + 4 + (1 << 20))
+        );
+        assert_eq!(
+            (first.counts.zero_bytes, first.counts.data_bytes),
+            (3 * 4096, 13 * 4096)
+        );
         assert_eq!((first.blocks.pieces, first.blocks.distinct.pieces), (13, 6));
         assert_eq!(first.blocks.saved_bytes(), 7 * 4096);
         // Not every file system tells holes; then the sparse file is zeros.
         let hole_blocks = second.counts.hole_bytes / 4096;
         let zeros_in_sparse = 255 - hole_blocks;
         assert_eq!(second.blocks.pieces, 3 + 1 + zeros_in_sparse);
-        assert_eq!(second.counts.data_bytes + second.counts.hole_bytes, second.counts.file_bytes);
+        assert_eq!(
+            second.counts.data_bytes + second.counts.hole_bytes,
+            second.counts.file_bytes
+        );
         assert_eq!(total.blocks.distinct.pieces, 6 + 1 + 1);
-        assert_eq!(report.saved_across().0, (2 + u64::from(zeros_in_sparse > 0)) * 4096);
+        assert_eq!(
+            report.saved_across().0,
+            (2 + u64::from(zeros_in_sparse > 0)) * 4096
+        );
         // `data` and its copy are the same pieces; nothing else repeats within `one` but zeros.
         assert_eq!(first.pieces.saved_bytes(), 5 * 4096);
         assert_eq!((report.one_in, report.failure_count), ((1, 1), 0));
@@ -167,10 +234,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = noise(1 << 20, 3);
         fs::write(dir.path().join("plain"), &data).unwrap();
-        fs::write(dir.path().join("shifted"), [b"a few bytes", &data[..]].concat()).unwrap();
+        fs::write(
+            dir.path().join("shifted"),
+            [b"a few bytes", &data[..]].concat(),
+        )
+        .unwrap();
         let report = estimate(MEMORY_MIN, &[dir.path()]);
         assert_eq!(report.total.blocks.saved_bytes(), 0);
-        assert!(report.total.pieces.saved_bytes() > 900 << 10, "{:?}", report.total.pieces);
+        assert!(
+            report.total.pieces.saved_bytes() > 900 << 10,
+            "{:?}",
+            report.total.pieces
+        );
     }
 
     #[test]
@@ -179,7 +254,8 @@ mod tests {
         let data = noise((5 << 20) + 77, 4);
         fs::write(dir.path().join("long"), &data).unwrap();
         let report = estimate(MEMORY_MIN, &[dir.path()]);
-        let whole = nvfold::chunking::content_defined(&data, PieceLengths::default()).count() as u64;
+        let whole =
+            nvfold::chunking::content_defined(&data, PieceLengths::default()).count() as u64;
         assert_eq!(report.total.pieces.pieces, whole);
         assert_eq!(report.total.pieces.distinct.bytes, data.len() as u64);
         assert_eq!(report.total.blocks.pieces, data.len().div_ceil(4096) as u64);
@@ -191,16 +267,27 @@ mod tests {
         // 6,000 distinct blocks, the first 2,000 of them twice: 24 MB against a sample of under 2,000.
         for file in 0..8u64 {
             let blocks = (0..1000).flat_map(|block| noise(4096, 1 + (file * 1000 + block) % 6000));
-            fs::write(dir.path().join(file.to_string()), blocks.collect::<Vec<u8>>()).unwrap();
+            fs::write(
+                dir.path().join(file.to_string()),
+                blocks.collect::<Vec<u8>>(),
+            )
+            .unwrap();
         }
         let report = estimate(0, &[dir.path()]);
         let blocks = &report.total.blocks;
         let (truth, error) = (2000 * 4096, blocks.distinct.bytes_error);
         assert!(report.one_in.0 > 1);
         // The seeds are fixed, so this holds or fails for good; 3 standard deviations.
-        assert!(blocks.saved_bytes().abs_diff(truth) <= error * 3 / 2, "{blocks:?}");
+        assert!(
+            blocks.saved_bytes().abs_diff(truth) <= error * 3 / 2,
+            "{blocks:?}"
+        );
         assert!(error < 6000 * 4096 / 5, "an error of {error} says nothing");
-        assert!(report.to_json()["sampling"]["is_estimate"].as_bool().unwrap());
+        assert!(
+            report.to_json()["sampling"]["is_estimate"]
+                .as_bool()
+                .unwrap()
+        );
     }
 
     #[test]
@@ -212,8 +299,10 @@ mod tests {
         assert_eq!((report.failure_count, report.total.counts.files), (1, 1));
         assert_eq!(report.failures[0].path, missing);
         let json = report.to_json();
-        assert_eq!(json["errors"]["first"][0]["path"].as_str(), missing.to_str());
-        assert_eq!(json["version"], 1);
+        assert_eq!(
+            json["errors"]["first"][0]["path"].as_str(),
+            missing.to_str()
+        );
     }
 
     #[test]
@@ -222,7 +311,11 @@ mod tests {
         let inner = dir.path().join("inner");
         fs::create_dir(&inner).unwrap();
         fs::write(inner.join("file"), noise(4096, 6)).unwrap();
-        for order in [[dir.path(), &inner], [&inner, dir.path()], [dir.path(), dir.path()]] {
+        for order in [
+            [dir.path(), &inner],
+            [&inner, dir.path()],
+            [dir.path(), dir.path()],
+        ] {
             let report = estimate(MEMORY_MIN, &order);
             assert_eq!((report.by_path.len(), report.total.counts.files), (1, 1));
         }
@@ -231,10 +324,11 @@ mod tests {
     #[test]
     fn the_advised_device_holds_what_was_surveyed() {
         for content in [0, 1 << 20, 300 << 20, 5 << 30] {
-            let device = report::device_for(content).unwrap();
-            let geometry = nvfold::media::superblock::Geometry::of(device).expect("a size mkfs takes");
+            let device = answer::device_for(content).unwrap();
+            let geometry =
+                nvfold::media::superblock::Geometry::of(device).expect("a size mkfs takes");
             assert!(device - geometry.data_offset >= content);
         }
-        assert_eq!(report::device_for(1 << 44), None);
+        assert_eq!(answer::device_for(1 << 44), None);
     }
 }

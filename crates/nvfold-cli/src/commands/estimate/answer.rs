@@ -2,16 +2,14 @@
 
 use super::sample::Distinct;
 use super::survey::{Failure, PathCounts, Survey};
+use crate::size;
 use nvfold::media::chunk_entry::ChunkEntry;
 use nvfold::media::inode::INODE_BYTES;
 use nvfold::media::superblock::Geometry;
 use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
 use serde_json::{Value, json};
-use std::io::{self, Write};
+use std::fmt::{self, Write};
 use std::path::PathBuf;
-
-/// Version of the JSON form: a field is added without changing it, and removed or redefined only with it.
-const JSON_VERSION: u32 = 1;
 
 /// DRAM of the index per chunk, bytes: an 8-byte slot at the highest and the lowest load of its table.
 const INDEX_BYTES_PER_CHUNK: (u64, u64) = (8, 12);
@@ -37,9 +35,16 @@ pub struct Savings {
 impl Savings {
     fn new(pieces: u64, bytes: u64, distinct: Distinct) -> Savings {
         // An estimate may come out a little above what is there; the truth cannot.
-        let distinct =
-            Distinct { pieces: distinct.pieces.min(pieces), bytes: distinct.bytes.min(bytes), ..distinct };
-        Savings { pieces, bytes, distinct }
+        let distinct = Distinct {
+            pieces: distinct.pieces.min(pieces),
+            bytes: distinct.bytes.min(bytes),
+            ..distinct
+        };
+        Savings {
+            pieces,
+            bytes,
+            distinct,
+        }
     }
 
     /// Bytes that need not be stored.
@@ -49,7 +54,11 @@ impl Savings {
 
     /// Saved part of all bytes, 0 to 100.
     pub fn saved_percent(&self) -> f64 {
-        if self.bytes == 0 { 0.0 } else { 100.0 * self.saved_bytes() as f64 / self.bytes as f64 }
+        if self.bytes == 0 {
+            0.0
+        } else {
+            100.0 * self.saved_bytes() as f64 / self.bytes as f64
+        }
     }
 
     fn to_json(self) -> Value {
@@ -153,8 +162,9 @@ impl Needs {
 /// The smallest advisable device with `content_bytes` outside its tables.
 pub(super) fn device_for(content_bytes: u64) -> Option<u64> {
     let entry_bytes = size_of::<ChunkEntry>() as u64;
-    let mut device_bytes = (content_bytes + content_bytes / BLOCK_BYTES * entry_bytes + DEVICE_BYTES_MIN)
-        .next_multiple_of(DEVICE_STEP);
+    let mut device_bytes =
+        (content_bytes + content_bytes / BLOCK_BYTES * entry_bytes + DEVICE_BYTES_MIN)
+            .next_multiple_of(DEVICE_STEP);
     while device_bytes <= DEVICE_BYTES_MAX {
         let geometry = Geometry::of(device_bytes)?;
         if device_bytes - geometry.data_offset >= content_bytes {
@@ -167,7 +177,7 @@ pub(super) fn device_for(content_bytes: u64) -> Option<u64> {
 
 /// The whole answer.
 #[derive(Debug)]
-pub struct Report {
+pub struct Answer {
     /// The paths, each alone.
     pub by_path: Vec<(PathBuf, Part)>,
     /// All paths together.
@@ -184,19 +194,23 @@ pub struct Report {
     pub links_forgotten: u64,
 }
 
-impl Report {
+impl Answer {
     /// From a finished survey of `paths`.
-    pub fn new(paths: &[PathBuf], survey: Survey<'_>) -> Report {
+    pub fn new(paths: &[PathBuf], survey: Survey<'_>) -> Answer {
         let mut all = PathCounts::default();
         let mut by_path = Vec::new();
         for (group, (path, counts)) in paths.iter().zip(&survey.by_path).enumerate() {
             all.add(counts);
             let group = group as u32;
-            let part = Part::new(counts.clone(), survey.blocks.within(group), survey.pieces.within(group));
+            let part = Part::new(
+                counts.clone(),
+                survey.blocks.within(group),
+                survey.pieces.within(group),
+            );
             by_path.push((path.clone(), part));
         }
         let total = Part::new(all, survey.blocks.overall(), survey.pieces.overall());
-        Report {
+        Answer {
             by_path,
             one_in: (survey.blocks.one_in(), survey.pieces.one_in()),
             needs: Needs::new(&total),
@@ -210,15 +224,24 @@ impl Report {
     /// Bytes saved only because a block or piece of one path is also in another.
     pub fn saved_across(&self) -> (u64, u64) {
         let alone = |savings: fn(&Part) -> &Savings| -> u64 {
-            self.by_path.iter().map(|(_, part)| savings(part).saved_bytes()).sum()
+            self.by_path
+                .iter()
+                .map(|(_, part)| savings(part).saved_bytes())
+                .sum()
         };
         (
-            self.total.blocks.saved_bytes().saturating_sub(alone(|part| &part.blocks)),
-            self.total.pieces.saved_bytes().saturating_sub(alone(|part| &part.pieces)),
+            self.total
+                .blocks
+                .saved_bytes()
+                .saturating_sub(alone(|part| &part.blocks)),
+            self.total
+                .pieces
+                .saved_bytes()
+                .saturating_sub(alone(|part| &part.pieces)),
         )
     }
 
-    /// The JSON form.
+    /// For programs.
     pub fn to_json(&self) -> Value {
         let by_path: Vec<Value> = self
             .by_path
@@ -229,13 +252,9 @@ impl Report {
                 value
             })
             .collect();
-        let failure = |failure: &Failure| {
-            json!({"path": failure.path.to_string_lossy(), "error": failure.error.to_string()})
-        };
+        let failure = |failure: &Failure| json!({"path": failure.path.to_string_lossy(), "error": failure.error.to_string()});
         let (blocks_across, pieces_across) = self.saved_across();
         json!({
-            "version": JSON_VERSION,
-            "command": "estimate",
             "paths": by_path,
             "total": self.total.to_json(),
             "saved_across_paths": {"blocks_4k": blocks_across, "content_defined": pieces_across},
@@ -253,33 +272,43 @@ impl Report {
         })
     }
 
-    /// The table form.
-    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.print_savings(out)?;
-        self.print_sampling(out)?;
-        self.print_needs(out)
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        let written = [
+            Answer::write_savings,
+            Answer::write_sampling,
+            Answer::write_needs,
+        ];
+        written
+            .iter()
+            .for_each(|write| write(self, &mut out).expect("a String takes everything"));
+        out.trim_end().to_owned()
     }
 
-    fn print_savings(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_savings(&self, out: &mut String) -> fmt::Result {
         for (path, part) in &self.by_path {
-            print_part(out, &path.to_string_lossy(), part)?;
+            write_part(out, &path.to_string_lossy(), part)?;
         }
         if self.by_path.len() > 1 {
-            print_part(out, "all together", &self.total)?;
+            write_part(out, "all together", &self.total)?;
             let (blocks, pieces) = self.saved_across();
-            let (blocks, pieces) = (human_bytes(blocks), human_bytes(pieces));
-            writeln!(out, "  saved only across paths: {blocks} by 4 KiB blocks, {pieces} by content-defined pieces")?;
+            let (blocks, pieces) = (size::show(blocks), size::show(pieces));
+            writeln!(
+                out,
+                "  saved only across paths: {blocks} by 4 KiB blocks, {pieces} by content-defined pieces"
+            )?;
         }
         Ok(())
     }
 
-    fn print_sampling(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_sampling(&self, out: &mut String) -> fmt::Result {
         for (name, one_in, savings) in [
             ("4 KiB blocks", self.one_in.0, &self.total.blocks),
             ("content-defined pieces", self.one_in.1, &self.total.pieces),
         ] {
             if one_in > 1 {
-                let error = human_bytes(savings.distinct.bytes_error);
+                let error = size::show(savings.distinct.bytes_error);
                 writeln!(
                     out,
                     "Estimate: one in {one_in} {name} was followed; saved bytes are right within {error} \
@@ -289,25 +318,44 @@ impl Report {
         }
         if self.links_forgotten > 0 {
             let forgotten = self.links_forgotten;
-            writeln!(out, "{forgotten} hard-linked files did not fit in memory: each of their names counts as a file.")?;
+            writeln!(
+                out,
+                "{forgotten} hard-linked files did not fit in memory: each of their names counts as a file."
+            )?;
         }
         Ok(())
     }
 
-    fn print_needs(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_needs(&self, out: &mut String) -> fmt::Result {
         let needs = &self.needs;
         writeln!(out)?;
         writeln!(out, "An nvfold device for all of it (4 KiB blocks shared):")?;
         let (low, high) = needs.index_dram_bytes;
         let device = match needs.device_bytes {
-            Some(bytes) => format!("{} (mkfs --size {}M)", human_bytes(bytes), bytes >> 20),
-            None => format!("more than the {} a device can have", human_bytes(DEVICE_BYTES_MAX)),
+            Some(bytes) => format!("{} (mkfs --size {}M)", size::show(bytes), bytes >> 20),
+            None => format!(
+                "more than the {} a device can have",
+                size::show(DEVICE_BYTES_MAX)
+            ),
         };
         let rows = [
-            ("data", human_bytes(self.total.blocks.distinct.bytes)),
-            ("inodes, names, logs", format!("up to {}", human_bytes(needs.metadata_bytes))),
-            ("chunk entries", format!("{}, {} on the device", needs.chunk_entries, human_bytes(needs.chunk_table_bytes))),
-            ("index in DRAM", format!("{} to {} while mounted", human_bytes(low), human_bytes(high))),
+            ("data", size::show(self.total.blocks.distinct.bytes)),
+            (
+                "inodes, names, logs",
+                format!("up to {}", size::show(needs.metadata_bytes)),
+            ),
+            (
+                "chunk entries",
+                format!(
+                    "{}, {} on the device",
+                    needs.chunk_entries,
+                    size::show(needs.chunk_table_bytes)
+                ),
+            ),
+            (
+                "index in DRAM",
+                format!("{} to {} while mounted", size::show(low), size::show(high)),
+            ),
             ("device size", device),
         ];
         for (name, value) in rows {
@@ -317,36 +365,39 @@ impl Report {
     }
 }
 
-fn print_part(out: &mut dyn Write, name: &str, part: &Part) -> io::Result<()> {
+fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
     let counts = &part.counts;
     writeln!(
         out,
         "{name}: {} files in {} directories, {} of data",
         counts.files,
         counts.directories,
-        human_bytes(counts.data_bytes)
+        size::show(counts.data_bytes)
     )?;
-    writeln!(out, "  {:<22}{:>12}{:>12}{:>14}{:>8}", "cut into", "pieces", "distinct", "saved", "")?;
-    for (name, savings) in [("4 KiB blocks", &part.blocks), ("content-defined pieces", &part.pieces)] {
+    writeln!(
+        out,
+        "  {:<22}{:>12}{:>12}{:>14}{:>8}",
+        "cut into", "pieces", "distinct", "saved", ""
+    )?;
+    for (name, savings) in [
+        ("4 KiB blocks", &part.blocks),
+        ("content-defined pieces", &part.pieces),
+    ] {
         writeln!(
             out,
             "  {name:<22}{:>12}{:>12}{:>14}{:>6.1} %",
             savings.pieces,
             savings.distinct.pieces,
-            human_bytes(savings.saved_bytes()),
+            size::show(savings.saved_bytes()),
             savings.saved_percent()
         )?;
     }
     writeln!(
         out,
         "  beside: {} in blocks of zeros, {} in holes, {} further hard links, {} links and special files",
-        human_bytes(counts.zero_bytes),
-        human_bytes(counts.hole_bytes),
+        size::show(counts.zero_bytes),
+        size::show(counts.hole_bytes),
         counts.hard_links,
         counts.others
     )
-}
-
-fn human_bytes(bytes: u64) -> String {
-    match bytes { 0..1024 => format!("{bytes} B"), 1024..1048576 => format!("{:.1} KiB", bytes as f64 / 1024.0), 1048576..1073741824 => format!("{:.1} MiB", bytes as f64 / 1048576.0), _ => format!("{:.2} GiB", bytes as f64 / 1073741824.0) }
 }
