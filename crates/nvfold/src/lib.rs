@@ -39,3 +39,8 @@ pub use error::{Error, Result, errno};
 pub use fs::{File, FileSystem};
 pub use recovery::read_superblock;
 pub use types::*;
+
+// The README's example is compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,7 +1,8 @@
 //! How to find equal data without comparing it with everything?
 //!
 //! By a **weak** fingerprint: a short number that equal bytes always share and different bytes seldom do.
-//! It finds candidates and never decides: whoever shares compares the bytes first, so a collision costs one wasted compare and a wrong fingerprint costs a missed saving, never data.
+//! It finds candidates and never decides: whoever shares compares the bytes first. So a collision costs one
+//! wasted compare and a wrong fingerprint costs a missed saving, never data.
 //!
 //! The function is XXH3, which reads at memory speed; its vector form is chosen from the CPU at run time.
 //! Values are stored on the device, so the function, its seed (0) and the truncation are part of the media
@@ -29,7 +30,9 @@ mod tests {
         assert_eq!(weak64(b""), 0x2d06_8005_38d3_94c2);
         assert_eq!(weak(b""), 0x38d3_94c2);
         assert_eq!(weak64(&[0u8; 4096]), ZERO_BLOCK);
-        let ramp: Vec<u8> = (0..4096u32).map(|position| (position % 251) as u8).collect();
+        let ramp: Vec<u8> = (0..4096u32)
+            .map(|position| (position % 251) as u8)
+            .collect();
         assert_eq!(weak64(&ramp), RAMP_BLOCK);
     }
 
@@ -50,7 +53,9 @@ mod tests {
 
     #[test]
     fn alignment_does_not_matter() {
-        let long: Vec<u8> = (0..4096 + 64u32).map(|position| (position * 31 % 256) as u8).collect();
+        let long: Vec<u8> = (0..4096 + 64u32)
+            .map(|position| (position * 31 % 256) as u8)
+            .collect();
         for shift in 0..64 {
             let moved: Vec<u8> = long[shift..shift + 4096].to_vec();
             assert_eq!(weak64(&long[shift..shift + 4096]), weak64(&moved));

@@ -1,0 +1,49 @@
+# nvfold: everything one does with a clone. Rust (see rust-toolchain.toml) is assumed; each target installs
+# the Debian packages it needs and says so.
+
+SHELL := /usr/bin/env bash
+CARGO ?= cargo
+BIN := $(CURDIR)/target/release/nvfold
+export NVFOLD_BIN := $(BIN)
+
+.PHONY: help build demo test test-fast soak bench picture fmt lint doc clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## The nvfold command, optimised: target/release/nvfold
+	$(CARGO) build --release -p nvfold-cli
+
+demo: build ## Import a real tree twice, see the space saved, compare every file (under 3 minutes)
+	scripts/demo.sh
+
+test: build ## All tests: units, docs, conformance suites, real programs, crashes (installs the suites)
+	scripts/test-deps.sh
+	$(CARGO) test --workspace
+
+test-fast: ## Unit and documentation tests only: no mount, no root, nothing installed
+	$(CARGO) test --workspace --exclude nvfold-tests
+	$(CARGO) test -p nvfold-tests --test tidy
+
+soak: build ## The long tests: more operations, more crashes, longer load
+	scripts/test-deps.sh
+	NVFOLD_SOAK=1 $(CARGO) test --workspace -- --include-ignored
+
+bench: ## Writes, reads and metadata beside the raw limit and other file systems: target/bench/
+	scripts/bench.sh
+
+picture: ## Draw docs/img/demo.svg again from the last demo's figures
+	scripts/demo-picture.sh target/demo/figures docs/img/demo.svg
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+lint: ## What CI checks before the tests
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+doc: ## API documentation: target/doc/nvfold/index.html
+	$(CARGO) doc --no-deps -p nvfold -p pmem
+
+clean: ## Remove what was built
+	$(CARGO) clean

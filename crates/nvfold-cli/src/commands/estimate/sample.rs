@@ -1,0 +1,240 @@
+//! How many distinct pieces are there, when their fingerprints do not fit in memory?
+//!
+//! Keep the fingerprints that end in `k` zero bits and raise `k` whenever the table is full. A fingerprint is
+//! kept or not by its own value, so every occurrence of a piece takes the same decision, and what is kept is a
+//! fair sample of the *distinct* pieces: `2^k` times what was counted is an unbiased estimate. (Sampling
+//! occurrences instead would let one piece that occurs a million times decide the result.)
+//!
+//! Raising `k` must not spoil what was counted before. So counts are kept in strata, one for each number of
+//! trailing zero bits: a fingerprint with at least `k` of them has been followed from the start whenever `k`
+//! was raised, and the estimate sums the strata from `k` up.
+//!
+//! Pieces come in groups (the paths on the command line), one group after the other. Beside each fingerprint
+//! stands the last group it was seen in, which is enough to count distinct pieces within each group and over
+//! all of them.
+
+use std::collections::HashMap;
+
+/// Memory of one held fingerprint: a 16-byte slot and a control byte, in a table that is 7/8 full at most and
+/// exists one and a half times while it grows.
+const SLOT_BYTES: u64 = 17;
+
+/// One stratum for each number of trailing zero bits of a 64-bit fingerprint.
+const STRATA: usize = 65;
+
+/// Counts distinct pieces in bounded memory.
+pub struct DistinctSample {
+    last_group_of: HashMap<u64, u32>,
+    capacity: usize,
+    /// Fingerprints with at least this many trailing zero bits are held.
+    zero_bits: u32,
+    overall: Strata,
+    by_group: Vec<Strata>,
+}
+
+/// A number of pieces and their bytes; exact when nothing was left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Distinct {
+    /// Pieces.
+    pub pieces: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Two standard deviations of `bytes`: 95 of 100 estimates are off by less. 0 when exact.
+    pub bytes_error: u64,
+}
+
+#[derive(Clone)]
+struct Strata([Tally; STRATA]);
+
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    pieces: u64,
+    bytes: u64,
+    squared_bytes: f64,
+}
+
+impl DistinctSample {
+    /// An empty sample that takes at most about `memory_bytes` (and at least what 1,024 fingerprints take).
+    pub fn new(memory_bytes: u64) -> DistinctSample {
+        let slots = (memory_bytes * 2 / 3 / SLOT_BYTES).max(2048);
+        let power_of_two = 1u64 << slots.ilog2();
+        DistinctSample {
+            last_group_of: HashMap::new(),
+            capacity: (power_of_two / 8 * 7) as usize,
+            zero_bits: 0,
+            overall: Strata::default(),
+            by_group: Vec::new(),
+        }
+    }
+
+    /// Counts a piece of `len` bytes. Groups are numbered from 0 and must not go back.
+    pub fn see(&mut self, fingerprint: u64, len: usize, group: u32) {
+        while self.by_group.len() <= group as usize {
+            self.by_group.push(Strata::default());
+        }
+        if fingerprint.trailing_zeros() < self.zero_bits {
+            return;
+        }
+        let last_group = self.last_group_of.insert(fingerprint, group);
+        if last_group.is_none() {
+            self.overall.add(fingerprint, len);
+        }
+        if last_group != Some(group) {
+            self.by_group[group as usize].add(fingerprint, len);
+        }
+        while self.last_group_of.len() > self.capacity {
+            self.zero_bits += 1;
+            let zero_bits = self.zero_bits;
+            self.last_group_of
+                .retain(|held, _| held.trailing_zeros() >= zero_bits);
+        }
+    }
+
+    /// One fingerprint in this many was followed; 1: all, and the counts are exact.
+    pub fn one_in(&self) -> u64 {
+        1 << self.zero_bits
+    }
+
+    /// Distinct pieces over all groups.
+    pub fn overall(&self) -> Distinct {
+        self.overall.scaled_up(self.zero_bits)
+    }
+
+    /// Distinct pieces within one group, whatever the others hold.
+    pub fn within(&self, group: u32) -> Distinct {
+        self.by_group
+            .get(group as usize)
+            .map(|strata| strata.scaled_up(self.zero_bits))
+            .unwrap_or_default()
+    }
+}
+
+impl Default for Strata {
+    fn default() -> Strata {
+        Strata([Tally::default(); STRATA])
+    }
+}
+
+impl Strata {
+    fn add(&mut self, fingerprint: u64, len: usize) {
+        let tally = &mut self.0[fingerprint.trailing_zeros() as usize];
+        tally.pieces += 1;
+        tally.bytes += len as u64;
+        tally.squared_bytes += (len as f64).powi(2);
+    }
+
+    /// The estimate from the strata that were followed throughout. Each piece was in the sample with
+    /// probability 1/scale, so a piece of `len` bytes adds `len^2 * (scale - 1)` to the variance; the sum over
+    /// all pieces is estimated by `scale` times the sum over the sample.
+    fn scaled_up(&self, zero_bits: u32) -> Distinct {
+        let followed = &self.0[zero_bits as usize..];
+        let scale = 1u64 << zero_bits;
+        let squared_bytes: f64 = followed.iter().map(|tally| tally.squared_bytes).sum();
+        let variance = squared_bytes * scale as f64 * (scale - 1) as f64;
+        Distinct {
+            pieces: followed.iter().map(|tally| tally.pieces).sum::<u64>() * scale,
+            bytes: followed.iter().map(|tally| tally.bytes).sum::<u64>() * scale,
+            bytes_error: (2.0 * variance.sqrt()).round() as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvfold::fingerprint::weak64;
+
+    fn fingerprint(number: u64) -> u64 {
+        weak64(&number.to_le_bytes())
+    }
+
+    #[test]
+    fn small_sets_are_counted_exactly_within_groups_and_over_all() {
+        let mut sample = DistinctSample::new(1 << 20);
+        for number in [1, 2, 3, 3, 3] {
+            sample.see(fingerprint(number), 4096, 0);
+        }
+        for number in [3, 4, 4] {
+            sample.see(fingerprint(number), 4096, 1);
+        }
+        sample.see(fingerprint(1), 4096, 2);
+        assert_eq!(sample.one_in(), 1);
+        assert_eq!(
+            sample.overall(),
+            Distinct {
+                pieces: 4,
+                bytes: 4 * 4096,
+                bytes_error: 0
+            }
+        );
+        assert_eq!(sample.within(0).pieces, 3);
+        assert_eq!(sample.within(1).pieces, 2);
+        assert_eq!(sample.within(2).pieces, 1);
+        assert_eq!(sample.within(3), Distinct::default());
+    }
+
+    #[test]
+    fn a_full_table_samples_and_stays_within_its_stated_error() {
+        let mut sample = DistinctSample::new(0);
+        let capacity = sample.capacity;
+        let (mut distinct_bytes, mut within_second) = (0, 0);
+        for number in 0..100_000u64 {
+            let len = 2048 + (number % 7) as usize * 1024;
+            distinct_bytes += len as u64;
+            sample.see(fingerprint(number), len, 0);
+            sample.see(
+                fingerprint(number / 2),
+                2048 + (number / 2 % 7) as usize * 1024,
+                0,
+            );
+            // One piece that occurs as often as all others together must not matter.
+            sample.see(fingerprint(u64::MAX), 1, 0);
+        }
+        for number in 50_000..150_000u64 {
+            let len = 2048 + (number % 7) as usize * 1024;
+            within_second += len as u64;
+            distinct_bytes += if number < 100_000 { 0 } else { len as u64 };
+            sample.see(fingerprint(number), len, 1);
+        }
+        assert!(sample.one_in() > 1, "the table must have been too small");
+        assert!(
+            sample.last_group_of.len() <= capacity
+                && sample.last_group_of.capacity() <= 4 * capacity
+        );
+        for (name, estimate, truth) in [
+            ("overall", sample.overall(), distinct_bytes),
+            ("second group", sample.within(1), within_second),
+        ] {
+            let off = estimate.bytes.abs_diff(truth);
+            // Three standard deviations; the numbers are fixed, so this never changes by itself.
+            assert!(
+                off <= estimate.bytes_error * 3 / 2,
+                "{name}: {} for {truth}",
+                estimate.bytes
+            );
+            assert!(
+                estimate.bytes_error < truth / 5,
+                "{name}: an error of {} says nothing",
+                estimate.bytes_error
+            );
+        }
+    }
+
+    #[test]
+    fn the_estimate_is_unbiased() {
+        let truth = 20_000u64;
+        let rounds = 200;
+        let mean = (0..rounds)
+            .map(|round| {
+                let mut sample = DistinctSample::new(0);
+                (0..truth).for_each(|number| sample.see(fingerprint(round * truth + number), 1, 0));
+                sample.overall().pieces as f64
+            })
+            .sum::<f64>()
+            / rounds as f64;
+        assert!(
+            (mean / truth as f64 - 1.0).abs() < 0.01,
+            "mean {mean} for {truth}"
+        );
+    }
+}

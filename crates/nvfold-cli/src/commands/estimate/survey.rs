@@ -1,0 +1,405 @@
+//! Reads every file under the given paths once, and counts what sharing would find.
+//!
+//! ```text
+//!   paths -> walk -> data ranges of each file -> 1 MiB slabs -+-> 4 KiB blocks      -> DistinctSample
+//!                    (holes are skipped)                      +-> content-defined   -> DistinctSample
+//! ```
+//!
+//! Nothing is changed: files are opened for reading only, and without touching their access times where the
+//! kernel allows it. Memory is bounded by the two samples, one slab, and the set of hard-linked inodes.
+
+use super::sample::DistinctSample;
+use nvfold::chunking::{FIXED_BYTES, PieceLengths, content_defined, fixed};
+use nvfold::fingerprint::weak64;
+use nvfold::media::inode::{INLINE_LOG, INODE_BYTES};
+use nvfold::media::log_entry::{LINE, NAME_OFFSET};
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes read at a time; a multiple of 4 KiB.
+const SLAB_BYTES: usize = 1 << 20;
+
+/// Failures that are kept by name; the others are counted.
+const FAILURES_NAMED: usize = 100;
+
+/// Log lines in an inode slot.
+const INLINE_LINES: u64 = (INODE_BYTES - INLINE_LOG) / LINE;
+
+/// Memory of one inode in the set of hard links: a slot, its control byte, and the table's growth.
+const LINK_BYTES: u64 = 32;
+
+/// How to survey.
+pub struct Options {
+    /// Memory to take at most, bytes.
+    pub memory_bytes: u64,
+    /// Stay on the file system of each path.
+    pub one_file_system: bool,
+    /// How content-defined pieces are cut.
+    pub lengths: PieceLengths,
+}
+
+/// What was found under one path.
+#[derive(Clone, Debug, Default)]
+pub struct PathCounts {
+    /// Regular files, each inode once.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links, devices, fifos and sockets.
+    pub others: u64,
+    /// Further names of inodes that were counted before.
+    pub hard_links: u64,
+    /// Sizes of the files.
+    pub file_bytes: u64,
+    /// Bytes in holes: neither stored before nor after.
+    pub hole_bytes: u64,
+    /// Bytes read: all that is not a hole.
+    pub data_bytes: u64,
+    /// Bytes of 4 KiB blocks that hold nothing but zeros.
+    pub zero_bytes: u64,
+    /// 4 KiB blocks the data takes without sharing.
+    pub blocks: u64,
+    /// Content-defined pieces the data falls into.
+    pub pieces: u64,
+    /// Log bytes that the names take in their directories.
+    pub name_bytes: u64,
+    /// Files whose extents may need more log than an inode slot holds.
+    pub long_files: u64,
+}
+
+impl PathCounts {
+    /// Adds what was found under another path.
+    pub fn add(&mut self, other: &PathCounts) {
+        let PathCounts {
+            files,
+            directories,
+            others,
+            hard_links,
+            file_bytes,
+            hole_bytes,
+            data_bytes,
+            ..
+        } = other;
+        let PathCounts {
+            zero_bytes,
+            blocks,
+            pieces,
+            name_bytes,
+            long_files,
+            ..
+        } = other;
+        self.files += files;
+        self.directories += directories;
+        self.others += others;
+        self.hard_links += hard_links;
+        self.file_bytes += file_bytes;
+        self.hole_bytes += hole_bytes;
+        self.data_bytes += data_bytes;
+        self.zero_bytes += zero_bytes;
+        self.blocks += blocks;
+        self.pieces += pieces;
+        self.name_bytes += name_bytes;
+        self.long_files += long_files;
+    }
+}
+
+/// A file or directory that could not be read.
+#[derive(Debug)]
+pub struct Failure {
+    /// Which.
+    pub path: PathBuf,
+    /// Why.
+    pub error: io::Error,
+}
+
+/// The survey under way, then its result.
+pub struct Survey<'a> {
+    options: Options,
+    /// 4 KiB blocks, short tails counted as the whole block they take. Groups are positions in `by_path`.
+    pub blocks: DistinctSample,
+    /// Content-defined pieces.
+    pub pieces: DistinctSample,
+    /// Counts, one a path.
+    pub by_path: Vec<PathCounts>,
+    /// The first failures.
+    pub failures: Vec<Failure>,
+    /// All failures.
+    pub failure_count: u64,
+    /// Hard-linked inodes that no longer fitted in memory; further names of them count as files.
+    pub links_forgotten: u64,
+    links_seen: HashSet<(u64, u64)>,
+    links_capacity: usize,
+    slab: Vec<u8>,
+    /// Bytes not yet cut by content.
+    uncut: Vec<u8>,
+    on_progress: Box<dyn FnMut(u64, u64) + 'a>,
+}
+
+impl<'a> Survey<'a> {
+    /// A survey of nothing yet. `on_progress` is told the bytes and the files done since it was last called.
+    pub fn new(options: Options, on_progress: impl FnMut(u64, u64) + 'a) -> Survey<'a> {
+        let links_bytes = options.memory_bytes / 8;
+        let sample_bytes = (options.memory_bytes - links_bytes) / 2;
+        Survey {
+            blocks: DistinctSample::new(sample_bytes),
+            pieces: DistinctSample::new(sample_bytes),
+            by_path: Vec::new(),
+            failures: Vec::new(),
+            failure_count: 0,
+            links_forgotten: 0,
+            links_seen: HashSet::new(),
+            links_capacity: (links_bytes / LINK_BYTES) as usize,
+            slab: vec![0; SLAB_BYTES],
+            uncut: Vec::new(),
+            on_progress: Box::new(on_progress),
+            options,
+        }
+    }
+
+    /// Surveys one more path. Symbolic links below it are counted, not followed.
+    pub fn add_path(&mut self, path: &Path) {
+        self.by_path.push(PathCounts::default());
+        let one_file_system = self.options.one_file_system;
+        walk(path, one_file_system, &mut |found| match found {
+            Ok((path, metadata)) => self.add_inode(path, metadata),
+            Err(failure) => self.add_failure(failure),
+        });
+    }
+
+    fn counts(&mut self) -> &mut PathCounts {
+        self.by_path
+            .last_mut()
+            .expect("add_path pushes before it walks")
+    }
+
+    fn group(&self) -> u32 {
+        self.by_path.len() as u32 - 1
+    }
+
+    /// Notes that something could not be read.
+    pub fn add_failure(&mut self, failure: Failure) {
+        self.failure_count += 1;
+        if self.failures.len() < FAILURES_NAMED {
+            self.failures.push(failure);
+        }
+    }
+
+    fn add_inode(&mut self, path: &Path, metadata: &Metadata) {
+        let name_len = path.file_name().map_or(0, |name| name.len() as u64);
+        self.counts().name_bytes += (NAME_OFFSET + name_len).next_multiple_of(LINE);
+        if metadata.is_dir() {
+            self.counts().directories += 1;
+        } else if self.was_seen(metadata) {
+            self.counts().hard_links += 1;
+        } else if !metadata.is_file() {
+            self.counts().others += 1;
+        } else if let Err(error) = self.add_file(path) {
+            self.add_failure(Failure {
+                path: path.to_owned(),
+                error,
+            });
+        }
+    }
+
+    /// Whether another name of this inode came before.
+    fn was_seen(&mut self, metadata: &Metadata) -> bool {
+        let inode = (metadata.dev(), metadata.ino());
+        if metadata.nlink() < 2 || self.links_seen.contains(&inode) {
+            return metadata.nlink() >= 2;
+        }
+        if self.links_seen.len() < self.links_capacity {
+            self.links_seen.insert(inode);
+        } else {
+            self.links_forgotten += 1;
+        }
+        false
+    }
+
+    fn add_file(&mut self, path: &Path) -> io::Result<()> {
+        let file = open_for_survey(path)?;
+        let size = file.metadata()?.len();
+        self.counts().files += 1;
+        self.counts().file_bytes += size;
+        self.counts().long_files += u64::from(size > INLINE_LINES * FIXED_BYTES as u64);
+        let mut position = 0;
+        let mut failed = Ok(());
+        while let Some((start, end)) = next_data(&file, position, size) {
+            self.counts().hole_bytes += start - position;
+            failed = self.add_range(&file, start, end);
+            position = end;
+            if failed.is_err() {
+                break;
+            }
+        }
+        if failed.is_ok() {
+            self.counts().hole_bytes += size - position;
+        }
+        (self.on_progress)(0, 1);
+        failed
+    }
+
+    /// Reads and cuts one data range; its end is the end of the file, or a hole begins there.
+    fn add_range(&mut self, file: &File, start: u64, end: u64) -> io::Result<()> {
+        let mut position = start;
+        while position < end {
+            let wanted = (end - position).min(SLAB_BYTES as u64) as usize;
+            let mut slab = std::mem::take(&mut self.slab);
+            let read = read_full(file, &mut slab[..wanted], position);
+            if let Ok(len) = read {
+                self.add_blocks(&slab[..len]);
+                self.add_pieces(&slab[..len], position + len as u64 == end || len < wanted);
+                self.counts().data_bytes += len as u64;
+                (self.on_progress)(len as u64, 0);
+            }
+            self.slab = slab;
+            match read {
+                Ok(len) if len == wanted => position += len as u64,
+                Ok(_) => break, // the file shrank meanwhile
+                Err(error) => {
+                    self.uncut.clear();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the blocks of a slab as the device holds them: a short tail is filled up with zeros.
+    fn add_blocks(&mut self, slab: &[u8]) {
+        const ZEROS: [u8; FIXED_BYTES] = [0; FIXED_BYTES];
+        let group = self.group();
+        let (mut blocks, mut zero_bytes) = (0, 0);
+        let mut tail = [0; FIXED_BYTES];
+        for piece in fixed(slab) {
+            let block = match piece.bytes.len() {
+                FIXED_BYTES => piece.bytes,
+                short => {
+                    tail[..short].copy_from_slice(piece.bytes);
+                    &tail[..]
+                }
+            };
+            blocks += 1;
+            zero_bytes += if block == ZEROS {
+                piece.bytes.len() as u64
+            } else {
+                0
+            };
+            self.blocks.see(weak64(block), FIXED_BYTES, group);
+        }
+        self.counts().blocks += blocks;
+        self.counts().zero_bytes += zero_bytes;
+    }
+
+    /// Cuts by content what is final; keeps the last piece back unless the range ends here.
+    fn add_pieces(&mut self, slab: &[u8], at_end: bool) {
+        let group = self.group();
+        let mut uncut = std::mem::take(&mut self.uncut);
+        uncut.extend_from_slice(slab);
+        let (mut pieces, mut cut_until) = (0, 0);
+        for piece in content_defined(&uncut, self.options.lengths) {
+            let end = piece.offset + piece.bytes.len();
+            if end == uncut.len() && !at_end {
+                break;
+            }
+            pieces += 1;
+            cut_until = end;
+            self.pieces
+                .see(weak64(piece.bytes), piece.bytes.len(), group);
+        }
+        uncut.drain(..cut_until);
+        self.uncut = uncut;
+        self.counts().pieces += pieces;
+    }
+}
+
+/// Calls `each` for `root` and everything below it, with a failure where something could not be listed.
+pub fn walk(
+    root: &Path,
+    one_file_system: bool,
+    each: &mut dyn FnMut(Result<(&Path, &Metadata), Failure>),
+) {
+    let mut pending = vec![root.to_owned()];
+    let mut device = None;
+    while let Some(directory) = pending.pop() {
+        if let Err(error) = walk_one(&directory, one_file_system, &mut device, &mut pending, each) {
+            each(Err(Failure {
+                path: directory,
+                error,
+            }));
+        }
+    }
+}
+
+/// Reports `path`; when it is a directory, reports what it holds and adds its directories to `pending`.
+fn walk_one(
+    path: &Path,
+    one_file_system: bool,
+    device: &mut Option<u64>,
+    pending: &mut Vec<PathBuf>,
+    each: &mut dyn FnMut(Result<(&Path, &Metadata), Failure>),
+) -> io::Result<()> {
+    let metadata = path.symlink_metadata()?;
+    let root_device = *device.get_or_insert(metadata.dev());
+    each(Ok((path, &metadata)));
+    if !metadata.is_dir() || (one_file_system && metadata.dev() != root_device) {
+        return Ok(());
+    }
+    for entry in path.read_dir()? {
+        let entry_path = entry?.path();
+        match entry_path.symlink_metadata() {
+            Ok(metadata) if metadata.is_dir() => pending.push(entry_path),
+            Ok(metadata) => each(Ok((&entry_path, &metadata))),
+            Err(error) => each(Err(Failure {
+                path: entry_path,
+                error,
+            })),
+        }
+    }
+    Ok(())
+}
+
+/// Opens a regular file to read it and change nothing. Only its owner may keep the access time as it is.
+fn open_for_survey(path: &Path) -> io::Result<File> {
+    // Never waits and never follows: the name may have become a fifo or a link since it was listed.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    match rustix::fs::open(path, flags | OFlags::NOATIME, Mode::empty()) {
+        Err(Errno::PERM) => Ok(rustix::fs::open(path, flags, Mode::empty())?.into()),
+        opened => Ok(opened?.into()),
+    }
+}
+
+/// The next range that holds data, starting on a 4 KiB boundary; the rest of the file when the file system
+/// does not tell holes.
+fn next_data(file: &File, position: u64, size: u64) -> Option<(u64, u64)> {
+    if position >= size {
+        return None;
+    }
+    let data = match rustix::fs::seek(file, SeekFrom::Data(position)) {
+        Ok(data) => data,
+        Err(Errno::NXIO) => return None,
+        Err(_) => return Some((position, size)),
+    };
+    let hole = rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap_or(size);
+    let start = (data / FIXED_BYTES as u64 * FIXED_BYTES as u64).max(position);
+    let end = hole.next_multiple_of(FIXED_BYTES as u64).min(size);
+    (start < end).then_some((start, end))
+}
+
+/// Reads until `buffer` is full or the file ends; returns the bytes read.
+fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(len) => filled += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
