@@ -11,6 +11,7 @@
 //! | [`device`] | the same device through the library |
 //! | [`random`] | a seeded generator that prints its seed when the test fails |
 //! | [`model`] | a file system so simple that it is right, to compare with |
+//! | [`block`] | blocks that prove themselves whole, in place and current |
 //! | [`tree`] | all that `stat` and friends tell about a directory tree, to compare with |
 //! | [`run`] | programs with a time limit, their output shown on failure |
 //! | [`requires`] | what a test needs and may be missing: prints why it skips, fails under `CI=true` |
@@ -21,6 +22,7 @@
 //! of the random tests; `make soak` sets it).
 #![forbid(unsafe_code)]
 
+pub mod block;
 pub mod device;
 pub mod model;
 pub mod mount;

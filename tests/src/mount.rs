@@ -38,6 +38,7 @@ pub struct Mount {
     dir: PathBuf,
     options: String,
     daemon: Option<Daemon>,
+    dead: bool,
     bare: Option<tempfile::TempDir>,
 }
 
@@ -66,6 +67,7 @@ impl Mount {
             dir,
             options: options.to_owned(),
             daemon: None,
+            dead: false,
             bare: None,
         };
         if let Some(parent) = test_dir() {
@@ -104,6 +106,11 @@ impl Mount {
         self.bare.is_none()
     }
 
+    /// The `-o` options of the next mount.
+    pub fn set_options(&mut self, options: &str) {
+        self.options = options.to_owned();
+    }
+
     /// Mounts the device with the options it had.
     #[track_caller]
     pub fn mount(&mut self) {
@@ -111,6 +118,7 @@ impl Mount {
             return;
         }
         assert!(self.daemon.is_none(), "mounted already");
+        self.clear_dead_mount();
         let log = File::options()
             .create(true)
             .append(true)
@@ -143,6 +151,12 @@ impl Mount {
         }
     }
 
+    fn clear_dead_mount(&mut self) {
+        if std::mem::take(&mut self.dead) {
+            detach(&self.dir);
+        }
+    }
+
     /// Unmounts cleanly and waits for the serving process, which must succeed.
     #[track_caller]
     pub fn unmount(&mut self) {
@@ -170,14 +184,15 @@ impl Mount {
         self.mount();
     }
 
-    /// Kills the serving process as a crash would, and clears the dead mount away.
+    /// Kills the serving process as a crash would. The dead mount stays in the tree, so that whoever
+    /// still works on it gets ENOTCONN and not the directory below, until [`Mount::mount`].
     #[track_caller]
     pub fn kill(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.child.kill().expect("kill the serving process");
             daemon.child.wait().expect("wait for the serving process");
+            self.dead = true;
         }
-        detach(&self.dir);
     }
 
     /// `nvfold fsck` on the unmounted device: its exit code and output.
@@ -205,7 +220,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.daemon.is_some() {
+        if self.daemon.is_some() || self.dead {
             detach(&self.dir);
         }
         if let Some(mut daemon) = self.daemon.take() {
