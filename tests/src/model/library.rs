@@ -116,9 +116,13 @@ impl Library {
                 )
             }
             Op::Link { from, to } => {
-                let ino = self.find(from)?.ino;
+                let source = self.find(from)?;
                 let (dir, name) = self.parent(to)?;
-                done(self.fs().link(ino, dir, &name))
+                // The kernel looks at the new name before it looks at what is to be linked.
+                if source.kind == FileKind::Directory && self.fs().lookup(dir, &name).is_ok() {
+                    return Err(errno::EEXIST);
+                }
+                done(self.fs().link(source.ino, dir, &name))
             }
             Op::Unlink { path } => {
                 let (dir, name) = self.parent(path)?;
@@ -244,10 +248,15 @@ impl Library {
     fn rename(&self, from: &NodePath, to: &NodePath, mode: RenameMode) -> Result<Answer, i32> {
         let (from_dir, from_name) = self.parent(from)?;
         let (to_dir, to_name) = self.parent(to)?;
-        done(
+        let answer = done(
             self.fs()
                 .rename(from_dir, &from_name, to_dir, &to_name, mode),
-        )
+        );
+        // The kernel refuses a target above the source before it looks at kinds.
+        match answer {
+            Err(errno::EISDIR) if from.starts_with(to) => Err(errno::ENOTEMPTY),
+            answer => answer,
+        }
     }
 
     fn readdir(&self, path: &NodePath) -> Result<Answer, i32> {
