@@ -11,7 +11,7 @@ use nvfold_tests::requires;
 use nvfold_tests::scratch::Scratch;
 
 /// Sequences per policy through the library, and operations in each.
-const LIBRARY_SEQUENCES: u64 = 12;
+const LIBRARY_SEQUENCES: u64 = 100;
 const LIBRARY_OPS: usize = 2500;
 /// The same through system calls.
 const MOUNT_SEQUENCES: u64 = 3;

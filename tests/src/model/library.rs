@@ -242,6 +242,12 @@ impl Library {
                 self.remount();
                 Ok(Answer::Done)
             }
+            Op::Crash => {
+                self.slots = Default::default();
+                self.mounted = None;
+                self.mounted = Some(self.device.mount(self.policy));
+                Ok(Answer::Done)
+            }
         }
     }
 

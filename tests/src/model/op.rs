@@ -165,6 +165,9 @@ pub enum Op {
     },
     /// Closes all slots, unmounts, checks and mounts again.
     Remount,
+    /// Closes all slots and crashes: the process is gone without unmounting. Everything that was
+    /// acknowledged (over the mount: and synced) must be there after the next mount.
+    Crash,
 }
 
 /// What an inode is.
@@ -270,12 +273,16 @@ pub const NOT_A_FILE: i32 = errno::EINVAL;
 /// EBADF, the agreed answer on an empty slot.
 pub const EMPTY_SLOT: i32 = 9;
 
-/// A random sequence; one operation in `remount_every` is a remount (0: none).
+/// A random sequence; one operation in `remount_every` is a remount or a crash (0: none).
 pub fn generate(random: &mut fastrand::Rng, count: usize, remount_every: usize) -> Vec<Op> {
     (0..count)
         .map(|_| {
             if remount_every > 0 && random.usize(0..remount_every) == 0 {
-                Op::Remount
+                if random.bool() {
+                    Op::Remount
+                } else {
+                    Op::Crash
+                }
             } else {
                 one(random)
             }

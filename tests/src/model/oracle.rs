@@ -245,7 +245,7 @@ impl Oracle {
                 self.slots[*slot as usize] = None;
                 Ok(Answer::Done)
             }
-            Op::Remount => {
+            Op::Remount | Op::Crash => {
                 self.slots = [None; SLOTS as usize];
                 Ok(Answer::Done)
             }

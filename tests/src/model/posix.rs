@@ -249,6 +249,15 @@ impl Posix {
                 }
                 Ok(Answer::Done)
             }
+            Op::Crash => {
+                self.slots = Default::default();
+                if let Some(mount) = self.mount.as_mut().filter(|mount| mount.is_real()) {
+                    rustix::fs::syncfs(File::open(&self.root)?)?;
+                    mount.kill();
+                    mount.mount();
+                }
+                Ok(Answer::Done)
+            }
         }
     }
 
