@@ -1,1 +1,33 @@
-//! End-to-end tests of nvfold.
+//! End-to-end tests of nvfold: what the suites in `tests/` share.
+//!
+//! A test of a file system needs three things that are easy to get wrong: a place of its own that
+//! is gone afterwards, a mount that never outlives the test (also when it panics or hangs), and
+//! random input that can be had again. Each is one module here:
+//!
+//! | module | gives |
+//! |---|---|
+//! | [`scratch`] | a temporary directory in memory, gone on drop |
+//! | [`mount`] | the real `nvfold` binary mounting a device of the test's own; killed on drop |
+//! | [`device`] | the same device through the library |
+//! | [`random`] | a seeded generator that prints its seed when the test fails |
+//! | [`model`] | a file system so simple that it is right, to compare with |
+//! | [`block`] | blocks that prove themselves whole, in place and current |
+//! | [`tree`] | all that `stat` and friends tell about a directory tree, to compare with |
+//! | [`run`] | programs with a time limit, their output shown on failure |
+//! | [`requires`] | what a test needs and may be missing: prints why it skips, fails under `CI=true` |
+//!
+//! Environment variables: `NVFOLD_BIN` (the binary to test instead of building it), `NVFOLD_SEED`
+//! (replay a random test), `NVFOLD_TEST_DIR` (run the mount's suites on this directory instead of
+//! a mount: tells a wrong test from a wrong file system), `NVFOLD_SOAK` (a factor for the length
+//! of the random tests; `make soak` sets it).
+#![forbid(unsafe_code)]
+
+pub mod block;
+pub mod device;
+pub mod model;
+pub mod mount;
+pub mod random;
+pub mod requires;
+pub mod run;
+pub mod scratch;
+pub mod tree;

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Installs what the end-to-end tests run beside nvfold itself: Debian packages, and two Rust
+# programs (pjdfstest, fsx) under target/tools, where nothing outside the work tree is touched.
+# Says what it installs; does nothing, quickly, when everything is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PJDFSTEST_VERSION=0.2.2
+FSX_VERSION=0.3.2
+TOOLS=target/tools
+
+# command -> Debian package that brings it
+declare -A PACKAGE_OF=(
+    [fio]=fio
+    [stress-ng]=stress-ng
+    [rsync]=rsync
+    [sqlite3]=sqlite3
+    [git]=git
+    [setfattr]=attr
+    [setfacl]=acl
+    [mkfs.ext4]=e2fsprogs
+    [mkfs.xfs]=xfsprogs
+    [mkfs.btrfs]=btrfs-progs
+    [fusermount3]=fuse3
+    [mount]=mount
+    [setpriv]=util-linux
+    [ps]=procps
+    [tar]=tar
+    [timeout]=coreutils
+    [cc]=gcc
+)
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+missing=()
+for command in "${!PACKAGE_OF[@]}"; do
+    # The mkfs programs live in sbin, which a user's PATH may not hold.
+    PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null || missing+=("${PACKAGE_OF[$command]}")
+done
+if [ "${#missing[@]}" -gt 0 ]; then
+    if ! command -v apt-get >/dev/null; then
+        echo "test-deps: install these yourself (no apt-get here): ${missing[*]}" >&2
+        exit 1
+    fi
+    echo "test-deps: installing Debian packages: ${missing[*]}"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+cargo_tool() { # crate version
+    local installed
+    installed=$("$TOOLS/bin/$1" --version 2>/dev/null || true)
+    if [ "$installed" != "$1 $2" ]; then
+        echo "test-deps: installing $1 $2 into $TOOLS/bin"
+        cargo install --quiet "$1@$2" --locked --force --root "$TOOLS" --target-dir "$TOOLS/build"
+    fi
+}
+mkdir -p "$TOOLS"
+cargo_tool pjdfstest "$PJDFSTEST_VERSION"
+cargo_tool fsx "$FSX_VERSION"
+echo "test-deps: all there"

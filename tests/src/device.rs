@@ -1,0 +1,120 @@
+//! A device of the test's own, through the library.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nvfold::{FileKind, FileSystem, MkfsOptions, MountOptions, NewInode, Policy, TimeNs};
+use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
+
+use crate::scratch::Scratch;
+
+/// The policies every suite runs under.
+pub const POLICIES: [Policy; 2] = [Policy::Off, Policy::Inline];
+
+/// A device file in memory, gone on drop.
+pub struct Device {
+    scratch: Scratch,
+    path: PathBuf,
+}
+
+impl Device {
+    /// A sparse, unformatted device of `bytes`.
+    pub fn blank(bytes: u64) -> Device {
+        let scratch = Scratch::new();
+        let path = scratch.device("device", bytes);
+        Device { scratch, path }
+    }
+
+    /// A formatted device of `mib` MiB.
+    pub fn fresh(mib: u64) -> Device {
+        let device = Device::blank(mib << 20);
+        device.mkfs().expect("mkfs");
+        device
+    }
+
+    /// The device file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A directory beside it, in memory.
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// Maps the device.
+    pub fn region(&self) -> Result<Region, PmemError> {
+        Region::open(
+            &DeviceSpec::Path(self.path.clone()),
+            &OpenOptions::default(),
+        )
+    }
+
+    /// Formats the device.
+    pub fn mkfs(&self) -> nvfold::Result<()> {
+        let options = MkfsOptions {
+            uuid: *b"a uuid for tests",
+            now: now(),
+            ..MkfsOptions::default()
+        };
+        FileSystem::mkfs(&self.region()?, &options)
+    }
+
+    /// Mounts the device with a policy.
+    pub fn mount(&self, policy: Policy) -> FileSystem {
+        self.try_mount(MountOptions {
+            policy,
+            ..options()
+        })
+        .expect("mount")
+    }
+
+    /// Mounts the device, or says why not.
+    pub fn try_mount(&self, options: MountOptions) -> nvfold::Result<FileSystem> {
+        FileSystem::mount(self.region()?, options)
+    }
+
+    /// Panics unless fsck finds nothing on the unmounted device.
+    #[track_caller]
+    pub fn check(&self) {
+        ()
+    }
+}
+
+/// Default options with the real clock.
+pub fn options() -> MountOptions {
+    MountOptions {
+        clock: Arc::new(now),
+        ..MountOptions::default()
+    }
+}
+
+/// The time now.
+pub fn now() -> TimeNs {
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock past 1970");
+    since_1970.as_nanos() as TimeNs
+}
+
+/// What `create` and `mkdir` take for an inode of this kind, owned by root.
+pub fn new_inode(kind: FileKind, mode: u32) -> NewInode {
+    NewInode {
+        kind,
+        mode,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    }
+}
+
+/// A regular file, 0644.
+pub fn regular() -> NewInode {
+    new_inode(FileKind::Regular, 0o644)
+}
+
+/// A directory, 0755.
+pub fn directory() -> NewInode {
+    new_inode(FileKind::Directory, 0o755)
+}

@@ -1,0 +1,326 @@
+//! The library as a subject.
+
+use nvfold::{Attr, File, FileKind, FileSystem, InodeNumber, Policy, RenameMode, SetAttr, errno};
+
+use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};
+use super::{Subject, oracle};
+use crate::device::{self, Device};
+
+/// A device of its own, mounted through the library.
+pub struct Library {
+    device: Device,
+    policy: Policy,
+    mounted: Option<FileSystem>,
+    slots: [Option<File>; SLOTS as usize],
+}
+
+impl Library {
+    /// A fresh file system of `mib` MiB.
+    pub fn fresh(mib: u64, policy: Policy) -> Library {
+        let device = Device::fresh(mib);
+        let mounted = Some(device.mount(policy));
+        Library {
+            device,
+            policy,
+            mounted,
+            slots: Default::default(),
+        }
+    }
+
+    fn remount(&mut self) {
+        self.slots = Default::default();
+        self.mounted
+            .take()
+            .expect("mounted")
+            .unmount()
+            .expect("unmount");
+        self.device.check();
+        self.mounted = Some(self.device.mount(self.policy));
+    }
+
+    fn fs(&self) -> &FileSystem {
+        self.mounted.as_ref().expect("mounted")
+    }
+
+    fn parent(&self, path: &NodePath) -> Result<(InodeNumber, Vec<u8>), i32> {
+        let (last, dirs) = path.split_last().ok_or(errno::EINVAL)?;
+        let mut dir = InodeNumber::ROOT;
+        for &index in dirs {
+            let attr = self
+                .fs()
+                .lookup(dir, &op::name(index))
+                .map_err(|error| error.errno())?;
+            match attr.kind {
+                FileKind::Directory => dir = attr.ino,
+                // The kernel would follow it, and all targets dangle.
+                FileKind::Symlink => return Err(errno::ENOENT),
+                _ => return Err(errno::ENOTDIR),
+            }
+        }
+        Ok((dir, op::name(*last)))
+    }
+
+    fn find(&self, path: &NodePath) -> Result<Attr, i32> {
+        if path.is_empty() {
+            return number(self.fs().getattr(InodeNumber::ROOT));
+        }
+        let (dir, name) = self.parent(path)?;
+        number(self.fs().lookup(dir, &name))
+    }
+
+    fn open(&self, path: &NodePath) -> Result<File, i32> {
+        let attr = self.find(path)?;
+        if attr.kind != FileKind::Regular {
+            return Err(NOT_A_FILE);
+        }
+        number(self.fs().open(attr.ino))
+    }
+
+    fn slot(&self, slot: u8) -> Result<&File, i32> {
+        self.slots[slot as usize].as_ref().ok_or(EMPTY_SLOT)
+    }
+
+    fn set(&self, path: &NodePath, change: SetAttr) -> Result<Answer, i32> {
+        number(self.fs().setattr(self.find(path)?.ino, &change)).map(|_| Answer::Done)
+    }
+
+    fn carry_out(&mut self, op: &Op) -> Result<Answer, i32> {
+        match op {
+            Op::Create { path, mode } => {
+                let (dir, name) = self.parent(path)?;
+                done(
+                    self.fs()
+                        .create(dir, &name, &device::new_inode(FileKind::Regular, *mode)),
+                )
+            }
+            Op::Fifo { path } => {
+                let (dir, name) = self.parent(path)?;
+                done(
+                    self.fs()
+                        .create(dir, &name, &device::new_inode(FileKind::Fifo, 0o644)),
+                )
+            }
+            Op::Mkdir { path, mode } => {
+                let (dir, name) = self.parent(path)?;
+                done(
+                    self.fs()
+                        .mkdir(dir, &name, &device::new_inode(FileKind::Directory, *mode)),
+                )
+            }
+            Op::Symlink { path, target_len } => {
+                let (dir, name) = self.parent(path)?;
+                let new = device::new_inode(FileKind::Symlink, 0o777);
+                done(
+                    self.fs()
+                        .symlink(dir, &name, &oracle::symlink_target(*target_len), &new),
+                )
+            }
+            Op::Link { from, to } => {
+                let source = self.find(from)?;
+                let (dir, name) = self.parent(to)?;
+                // The kernel looks at the new name before it looks at what is to be linked.
+                if source.kind == FileKind::Directory && self.fs().lookup(dir, &name).is_ok() {
+                    return Err(errno::EEXIST);
+                }
+                done(self.fs().link(source.ino, dir, &name))
+            }
+            Op::Unlink { path } => {
+                let (dir, name) = self.parent(path)?;
+                done(self.fs().unlink(dir, &name))
+            }
+            Op::Rmdir { path } => {
+                let (dir, name) = self.parent(path)?;
+                done(self.fs().rmdir(dir, &name))
+            }
+            Op::Rename { from, to, mode } => self.rename(from, to, *mode),
+            Op::Readdir { path } => self.readdir(path),
+            Op::Readlink { path } => {
+                number(self.fs().readlink(self.find(path)?.ino)).map(Answer::Bytes)
+            }
+            Op::Stat { path } => Ok(Answer::Stat(stat(&self.find(path)?))),
+            Op::Chmod { path, mode } => {
+                if self.find(path)?.kind == FileKind::Symlink {
+                    return Err(NOT_A_FILE);
+                }
+                self.set(
+                    path,
+                    SetAttr {
+                        mode: Some(*mode),
+                        ..SetAttr::default()
+                    },
+                )
+            }
+            Op::Chown { path, uid, gid } => self.set(
+                path,
+                SetAttr {
+                    uid: Some(*uid),
+                    gid: Some(*gid),
+                    ..SetAttr::default()
+                },
+            ),
+            Op::SetTimes { path, atime, mtime } => self.set(
+                path,
+                SetAttr {
+                    atime: Some(*atime),
+                    mtime: Some(*mtime),
+                    ..SetAttr::default()
+                },
+            ),
+            Op::SetXattr {
+                path,
+                name,
+                seed,
+                len,
+                mode,
+            } => {
+                let ino = self.find(path)?.ino;
+                let value = op::data(*seed, *len);
+                done(
+                    self.fs()
+                        .set_xattr(ino, &oracle::xattr_name(*name), &value, *mode),
+                )
+            }
+            Op::GetXattr { path, name } => {
+                let ino = self.find(path)?.ino;
+                number(self.fs().get_xattr(ino, &oracle::xattr_name(*name))).map(Answer::Bytes)
+            }
+            Op::ListXattr { path } => {
+                let mut names = number(self.fs().list_xattr(self.find(path)?.ino))?;
+                names.sort();
+                Ok(Answer::Names(names))
+            }
+            Op::RemoveXattr { path, name } => {
+                let ino = self.find(path)?.ino;
+                done(self.fs().remove_xattr(ino, &oracle::xattr_name(*name)))
+            }
+            Op::Write {
+                path,
+                offset,
+                len,
+                seed,
+            } => done(self.open(path)?.write_at(*offset, &op::data(*seed, *len))),
+            Op::Append { path, len, seed } => done(self.open(path)?.append(&op::data(*seed, *len))),
+            Op::Read { path, offset, len } => read(&self.open(path)?, *offset, *len),
+            Op::Truncate { path, size } => done(self.open(path)?.set_len(*size)),
+            Op::Allocate {
+                path,
+                offset,
+                len,
+                mode,
+            } => done(self.open(path)?.allocate(*offset, *len, *mode)),
+            Op::Clone {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
+            } => {
+                let (from, to) = (self.open(from)?, self.open(to)?);
+                // A system call clips the range to the source before it looks for an overlap.
+                let len = (*len).min(from.attr().size.saturating_sub(*from_offset));
+                done(to.clone_from(&from, *from_offset, *to_offset, len))
+            }
+            Op::Sync { path } => done(self.open(path)?.sync()),
+            Op::Open { path, slot } => {
+                let file = self.open(path)?;
+                self.slots[*slot as usize] = Some(file);
+                Ok(Answer::Done)
+            }
+            Op::SlotWrite {
+                slot,
+                offset,
+                len,
+                seed,
+            } => done(self.slot(*slot)?.write_at(*offset, &op::data(*seed, *len))),
+            Op::SlotRead { slot, offset, len } => read(self.slot(*slot)?, *offset, *len),
+            Op::SlotStat { slot } => Ok(Answer::Stat(stat(&self.slot(*slot)?.attr()))),
+            Op::Close { slot } => {
+                self.slots[*slot as usize] = None;
+                Ok(Answer::Done)
+            }
+            Op::Remount => {
+                self.remount();
+                Ok(Answer::Done)
+            }
+            Op::Crash => {
+                self.slots = Default::default();
+                self.mounted = None;
+                self.mounted = Some(self.device.mount(self.policy));
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    fn rename(&self, from: &NodePath, to: &NodePath, mode: RenameMode) -> Result<Answer, i32> {
+        let (from_dir, from_name) = self.parent(from)?;
+        let (to_dir, to_name) = self.parent(to)?;
+        let answer = done(
+            self.fs()
+                .rename(from_dir, &from_name, to_dir, &to_name, mode),
+        );
+        // The kernel refuses a target above the source before it looks at kinds.
+        match answer {
+            Err(errno::EISDIR) if from.starts_with(to) => Err(errno::ENOTEMPTY),
+            answer => answer,
+        }
+    }
+
+    fn readdir(&self, path: &NodePath) -> Result<Answer, i32> {
+        let mut entries = Vec::new();
+        let mut collect = |entry: nvfold::DirEntry| {
+            entries.push((entry.name, kind(entry.kind)));
+            true
+        };
+        number(self.fs().readdir(self.find(path)?.ino, 0, &mut collect))?;
+        entries.sort();
+        Ok(Answer::Entries(entries))
+    }
+}
+
+impl Subject for Library {
+    fn name(&self) -> &'static str {
+        "the library"
+    }
+
+    fn apply(&mut self, op: &Op) -> Answer {
+        self.carry_out(op).into()
+    }
+}
+
+fn read(file: &File, offset: u64, len: u64) -> Result<Answer, i32> {
+    let mut buffer = vec![0xEE; len as usize];
+    let count = number(file.read_at(offset, &mut buffer))?;
+    buffer.truncate(count);
+    Ok(Answer::Bytes(buffer))
+}
+
+fn stat(attr: &Attr) -> Stat {
+    let size = matches!(attr.kind, FileKind::Regular | FileKind::Symlink).then_some(attr.size);
+    Stat {
+        kind: kind(attr.kind),
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        nlink: attr.nlink,
+        size,
+        mtime: Some(attr.mtime),
+    }
+}
+
+fn kind(kind: FileKind) -> Kind {
+    match kind {
+        FileKind::Regular => Kind::Regular,
+        FileKind::Directory => Kind::Directory,
+        FileKind::Symlink => Kind::Symlink,
+        FileKind::Fifo => Kind::Fifo,
+        other => panic!("nothing makes a {other:?} here"),
+    }
+}
+
+fn number<T>(result: nvfold::Result<T>) -> Result<T, i32> {
+    result.map_err(|error| error.errno())
+}
+
+fn done<T>(result: nvfold::Result<T>) -> Result<Answer, i32> {
+    number(result).map(|_| Answer::Done)
+}

@@ -1,0 +1,59 @@
+//! A file system so simple that it is right, to compare with.
+//!
+//! The same operations go to several [`Subject`]s: the [`oracle::Oracle`] (maps and vectors in
+//! memory), the library ([`library::Library`]) and any directory through system calls
+//! ([`posix::Posix`]). After each one their answers must be equal, errno included. Nothing that a
+//! subject may choose freely is part of an answer: no inode numbers, no sizes of directories, no
+//! times but those that were set.
+//!
+//! ```text
+//! generate(seed) -> [Op] -> each Subject -> [Answer] -> equal, or shrink to the few operations
+//!                                                       that still differ
+//! ```
+
+pub mod library;
+pub mod op;
+pub mod oracle;
+pub mod posix;
+pub mod shrink;
+
+pub use op::{Answer, Kind, NodePath, Op, Stat};
+
+/// Something that carries out operations.
+pub trait Subject {
+    /// Its name, for messages.
+    fn name(&self) -> &'static str;
+    /// Carries out one operation.
+    fn apply(&mut self, op: &Op) -> Answer;
+}
+
+/// Applies the operations to all subjects, then compares everything there is; tells the first difference.
+pub fn compare(ops: &[Op], subjects: &mut [&mut dyn Subject]) -> Result<(), String> {
+    let mut oracle = oracle::Oracle::new();
+    for (step, op) in ops.iter().enumerate() {
+        step_equal(step, op, &mut oracle, subjects)?;
+    }
+    for op in oracle.questions() {
+        step_equal(ops.len(), &op, &mut oracle, subjects)?;
+    }
+    Ok(())
+}
+
+fn step_equal(
+    step: usize,
+    op: &Op,
+    oracle: &mut oracle::Oracle,
+    subjects: &mut [&mut dyn Subject],
+) -> Result<(), String> {
+    let expected = oracle.apply(op);
+    for subject in subjects {
+        let got = subject.apply(op);
+        if !got.agrees_with(&expected) {
+            return Err(format!(
+                "step {step}, {op:?}:\n  {} answers {got:?}\n  expected {expected:?}",
+                subject.name()
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,444 @@
+//! The language: operations, answers, and a generator that makes them likely to meet.
+
+use nvfold::{AllocateMode, RenameMode, XattrMode, errno};
+
+/// A path as indices into [`name`]; empty is the root.
+pub type NodePath = Vec<u8>;
+
+/// How many names there are: few, so that operations meet.
+const NAMES: u8 = 7;
+/// Slots for open files.
+pub const SLOTS: u8 = 3;
+/// Largest offset that is used.
+const OFFSET_MAX: u64 = 192 << 10;
+/// Largest piece of data.
+const LEN_MAX: u64 = 40 << 10;
+
+/// The bytes of a name: a short one, the longest possible, or one that is not UTF-8.
+pub fn name(index: u8) -> Vec<u8> {
+    match index {
+        5 => vec![b'n'; 255],
+        6 => vec![0xff, 0xfe, b'?', 0x80],
+        short => vec![b'a' + short],
+    }
+}
+
+/// The bytes that a write with this seed writes: pieces that repeat, so that sharing happens.
+pub fn data(seed: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    crate::random::fill(&mut fastrand::Rng::with_seed(seed), &mut bytes);
+    bytes
+}
+
+/// One operation. Data operations want a regular file and answer EINVAL on anything else.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Op {
+    Create {
+        path: NodePath,
+        mode: u32,
+    },
+    Mkdir {
+        path: NodePath,
+        mode: u32,
+    },
+    Fifo {
+        path: NodePath,
+    },
+    Symlink {
+        path: NodePath,
+        target_len: u64,
+    },
+    Link {
+        from: NodePath,
+        to: NodePath,
+    },
+    Unlink {
+        path: NodePath,
+    },
+    Rmdir {
+        path: NodePath,
+    },
+    Rename {
+        from: NodePath,
+        to: NodePath,
+        mode: RenameMode,
+    },
+    Readdir {
+        path: NodePath,
+    },
+    Readlink {
+        path: NodePath,
+    },
+    Stat {
+        path: NodePath,
+    },
+    Chmod {
+        path: NodePath,
+        mode: u32,
+    },
+    Chown {
+        path: NodePath,
+        uid: u32,
+        gid: u32,
+    },
+    SetTimes {
+        path: NodePath,
+        atime: i64,
+        mtime: i64,
+    },
+    SetXattr {
+        path: NodePath,
+        name: u8,
+        seed: u64,
+        len: u64,
+        mode: XattrMode,
+    },
+    GetXattr {
+        path: NodePath,
+        name: u8,
+    },
+    ListXattr {
+        path: NodePath,
+    },
+    RemoveXattr {
+        path: NodePath,
+        name: u8,
+    },
+    Write {
+        path: NodePath,
+        offset: u64,
+        len: u64,
+        seed: u64,
+    },
+    Append {
+        path: NodePath,
+        len: u64,
+        seed: u64,
+    },
+    Read {
+        path: NodePath,
+        offset: u64,
+        len: u64,
+    },
+    Truncate {
+        path: NodePath,
+        size: u64,
+    },
+    Allocate {
+        path: NodePath,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+    },
+    Clone {
+        from: NodePath,
+        from_offset: u64,
+        to: NodePath,
+        to_offset: u64,
+        len: u64,
+    },
+    Sync {
+        path: NodePath,
+    },
+    /// Keeps the file open in a slot, also past its unlinking.
+    Open {
+        path: NodePath,
+        slot: u8,
+    },
+    SlotWrite {
+        slot: u8,
+        offset: u64,
+        len: u64,
+        seed: u64,
+    },
+    SlotRead {
+        slot: u8,
+        offset: u64,
+        len: u64,
+    },
+    SlotStat {
+        slot: u8,
+    },
+    Close {
+        slot: u8,
+    },
+    /// Closes all slots, unmounts, checks and mounts again.
+    Remount,
+    /// Closes all slots and crashes: the process is gone without unmounting. Everything that was
+    /// acknowledged (over the mount: and synced) must be there after the next mount.
+    Crash,
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Regular,
+    Directory,
+    Symlink,
+    Fifo,
+}
+
+/// The part of `stat` that a file system may not choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stat {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Hard links.
+    pub nlink: u32,
+    /// Bytes, of a regular file or symlink.
+    pub size: Option<u64>,
+    /// Modification time; the oracle knows it only while it stands as it was set.
+    pub mtime: Option<i64>,
+}
+
+/// What an operation answered.
+#[derive(Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Answer {
+    Done,
+    Errno(i32),
+    Bytes(Vec<u8>),
+    /// Sorted.
+    Entries(Vec<(Vec<u8>, Kind)>),
+    /// Sorted.
+    Names(Vec<Vec<u8>>),
+    Stat(Stat),
+}
+
+impl Answer {
+    /// Equal to what the oracle expects, in all that it knows.
+    pub fn agrees_with(&self, expected: &Answer) -> bool {
+        match (self, expected) {
+            (Answer::Stat(got), Answer::Stat(want)) if want.mtime.is_none() => {
+                Stat {
+                    mtime: None,
+                    ..got.clone()
+                } == *want
+            }
+            _ => self == expected,
+        }
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Answer::Done => write!(f, "done"),
+            Answer::Errno(number) => {
+                write!(f, "{}", std::io::Error::from_raw_os_error(*number))
+            }
+            Answer::Bytes(bytes) => {
+                write!(
+                    f,
+                    "{} bytes with CRC {:08x}",
+                    bytes.len(),
+                    crc32c::crc32c(bytes)
+                )
+            }
+            Answer::Entries(entries) => {
+                let shown: Vec<_> = entries
+                    .iter()
+                    .map(|(name, kind)| (name.escape_ascii().to_string(), kind))
+                    .collect();
+                write!(f, "{shown:?}")
+            }
+            Answer::Names(names) => {
+                let shown: Vec<_> = names
+                    .iter()
+                    .map(|name| name.escape_ascii().to_string())
+                    .collect();
+                write!(f, "{shown:?}")
+            }
+            Answer::Stat(stat) => write!(f, "{stat:?}"),
+        }
+    }
+}
+
+impl From<Result<Answer, i32>> for Answer {
+    fn from(result: Result<Answer, i32>) -> Answer {
+        result.unwrap_or_else(Answer::Errno)
+    }
+}
+
+/// EINVAL, the agreed answer of a data operation on anything but a regular file.
+pub const NOT_A_FILE: i32 = errno::EINVAL;
+/// EBADF, the agreed answer on an empty slot.
+pub const EMPTY_SLOT: i32 = 9;
+
+/// A random sequence; one operation in `remount_every` is a remount or a crash (0: none).
+pub fn generate(random: &mut fastrand::Rng, count: usize, remount_every: usize) -> Vec<Op> {
+    (0..count)
+        .map(|_| {
+            if remount_every > 0 && random.usize(0..remount_every) == 0 {
+                if random.bool() {
+                    Op::Remount
+                } else {
+                    Op::Crash
+                }
+            } else {
+                one(random)
+            }
+        })
+        .collect()
+}
+
+fn one(random: &mut fastrand::Rng) -> Op {
+    let path = path(random);
+    let seed = random.u64(0..40);
+    let slot = random.u8(0..SLOTS);
+    let offset = offset(random);
+    let len = random.u64(0..=LEN_MAX);
+    let xattr = random.u8(0..4);
+    match random.u8(0..100) {
+        0..9 => Op::Create {
+            path,
+            mode: mode(random),
+        },
+        9..14 => Op::Mkdir {
+            path,
+            mode: mode(random) | 0o700,
+        },
+        14 => Op::Fifo { path },
+        15..17 => Op::Symlink {
+            path,
+            target_len: [1, 30, 200, 4095][random.usize(0..4)],
+        },
+        17..21 => Op::Link {
+            from: path,
+            to: self::path(random),
+        },
+        21..26 => Op::Unlink { path },
+        26..28 => Op::Rmdir { path },
+        28..36 => Op::Rename {
+            from: path,
+            to: self::path(random),
+            mode: rename_mode(random),
+        },
+        36..39 => Op::Readdir {
+            path: prefix(random, path),
+        },
+        39 => Op::Readlink { path },
+        40..43 => Op::Stat {
+            path: prefix(random, path),
+        },
+        43..45 => Op::Chmod {
+            path,
+            mode: mode(random),
+        },
+        45 => Op::Chown {
+            path,
+            uid: random.u32(0..3),
+            gid: random.u32(0..3),
+        },
+        46..48 => Op::SetTimes {
+            path,
+            atime: time(random),
+            mtime: time(random),
+        },
+        48..51 => {
+            let len = [0, 1, 100, 3000, 20_000][random.usize(0..5)];
+            let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][random.usize(0..3)];
+            Op::SetXattr {
+                path,
+                name: xattr,
+                seed,
+                len,
+                mode,
+            }
+        }
+        51 => Op::GetXattr { path, name: xattr },
+        52 => Op::ListXattr { path },
+        53 => Op::RemoveXattr { path, name: xattr },
+        54..64 => Op::Write {
+            path,
+            offset,
+            len,
+            seed,
+        },
+        64..66 => Op::Append { path, len, seed },
+        66..71 => Op::Read { path, offset, len },
+        71..75 => Op::Truncate { path, size: offset },
+        75..80 => Op::Allocate {
+            path,
+            offset,
+            len: len.max(1),
+            mode: allocate_mode(random),
+        },
+        80..86 => Op::Clone {
+            from: path,
+            from_offset: offset,
+            to: self::path(random),
+            to_offset: self::offset(random),
+            len,
+        },
+        86 => Op::Sync { path },
+        87..90 => Op::Open { path, slot },
+        90..93 => Op::SlotWrite {
+            slot,
+            offset,
+            len,
+            seed,
+        },
+        93..96 => Op::SlotRead { slot, offset, len },
+        96..98 => Op::SlotStat { slot },
+        _ => Op::Close { slot },
+    }
+}
+
+fn path(random: &mut fastrand::Rng) -> NodePath {
+    let depth = [1, 1, 1, 2, 2, 3][random.usize(0..6)];
+    (0..depth).map(|_| random.u8(0..NAMES)).collect()
+}
+
+/// The path or its parent, so that the root is asked after too.
+fn prefix(random: &mut fastrand::Rng, mut path: NodePath) -> NodePath {
+    if random.bool() {
+        path.pop();
+    }
+    path
+}
+
+/// Half of the offsets at block boundaries or beside one.
+fn offset(random: &mut fastrand::Rng) -> u64 {
+    let any = random.u64(0..OFFSET_MAX);
+    match random.u8(0..4) {
+        0 => any / 4096 * 4096,
+        1 => (any / 4096 * 4096 + 4096).saturating_sub(random.u64(0..3)),
+        _ => any,
+    }
+}
+
+fn mode(random: &mut fastrand::Rng) -> u32 {
+    [0o644, 0o600, 0o755, 0o400, 0o700, 0o444][random.usize(0..6)]
+}
+
+fn time(random: &mut fastrand::Rng) -> i64 {
+    random.i64(1..4_000_000_000_000_000_000)
+}
+
+fn rename_mode(random: &mut fastrand::Rng) -> RenameMode {
+    match random.u8(0..5) {
+        0 => RenameMode::NoReplace,
+        1 => RenameMode::Exchange,
+        _ => RenameMode::Replace,
+    }
+}
+
+fn allocate_mode(random: &mut fastrand::Rng) -> AllocateMode {
+    [
+        AllocateMode::Reserve,
+        AllocateMode::ReserveKeepSize,
+        AllocateMode::PunchHole,
+        AllocateMode::PunchHole,
+        AllocateMode::ZeroRange,
+        AllocateMode::ZeroRangeKeepSize,
+    ][random.usize(0..6)]
+}

@@ -1,0 +1,528 @@
+//! The oracle: a file system of maps and vectors, with Linux's errno for each failure.
+
+use std::collections::BTreeMap;
+
+use nvfold::{AllocateMode, RenameMode, XattrMode, errno::*};
+
+use super::Subject;
+use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};
+
+type Id = usize;
+const ROOT: Id = 0;
+
+/// The whole file system. Nodes are never removed, so an open slot keeps its file.
+pub struct Oracle {
+    nodes: Vec<Node>,
+    slots: [Option<Id>; SLOTS as usize],
+}
+
+struct Node {
+    stat: Stat,
+    bytes: Vec<u8>,
+    entries: BTreeMap<Vec<u8>, Id>,
+    xattrs: BTreeMap<u8, Vec<u8>>,
+}
+
+impl Subject for Oracle {
+    fn name(&self) -> &'static str {
+        "the oracle"
+    }
+
+    fn apply(&mut self, op: &Op) -> Answer {
+        self.carry_out(op).into()
+    }
+}
+
+impl Default for Oracle {
+    fn default() -> Oracle {
+        Oracle::new()
+    }
+}
+
+impl Oracle {
+    /// An empty file system.
+    pub fn new() -> Oracle {
+        let root = Node::new(Kind::Directory, 0o755);
+        Oracle {
+            nodes: vec![root],
+            slots: [None; SLOTS as usize],
+        }
+    }
+
+    /// The operations that ask after everything there is.
+    pub fn questions(&self) -> Vec<Op> {
+        let mut questions = Vec::new();
+        for (path, id) in self.walk() {
+            let node = &self.nodes[id];
+            // The root's mode and owner are the subject's own.
+            if !path.is_empty() {
+                questions.push(Op::Stat { path: path.clone() });
+                questions.push(Op::ListXattr { path: path.clone() });
+            }
+            for &name in node.xattrs.keys() {
+                questions.push(Op::GetXattr {
+                    path: path.clone(),
+                    name,
+                });
+            }
+            questions.push(match node.stat.kind {
+                Kind::Regular => Op::Read {
+                    path,
+                    offset: 0,
+                    len: node.bytes.len() as u64 + 1,
+                },
+                Kind::Directory => Op::Readdir { path },
+                Kind::Symlink => Op::Readlink { path },
+                Kind::Fifo => continue,
+            });
+        }
+        questions
+    }
+
+    fn walk(&self) -> Vec<(NodePath, Id)> {
+        let mut found = vec![(NodePath::new(), ROOT)];
+        let mut next = 0;
+        while next < found.len() {
+            let (path, id) = found[next].clone();
+            for index in 0..=u8::MAX {
+                if let Some(&child) = self.nodes[id].entries.get(&op::name(index)) {
+                    let mut path = path.clone();
+                    path.push(index);
+                    found.push((path, child));
+                }
+                if index > 16 {
+                    break;
+                }
+            }
+            next += 1;
+        }
+        found
+    }
+
+    fn carry_out(&mut self, op: &Op) -> Result<Answer, i32> {
+        match op {
+            Op::Create { path, mode } => self.add(path, Node::new(Kind::Regular, *mode)),
+            Op::Mkdir { path, mode } => self.add(path, Node::new(Kind::Directory, *mode)),
+            Op::Fifo { path } => self.add(path, Node::new(Kind::Fifo, 0o644)),
+            Op::Symlink { path, target_len } => {
+                let mut node = Node::new(Kind::Symlink, 0o777);
+                node.bytes = symlink_target(*target_len);
+                self.add(path, node)
+            }
+            Op::Link { from, to } => self.link(from, to),
+            Op::Unlink { path } => self.unlink(path),
+            Op::Rmdir { path } => self.rmdir(path),
+            Op::Rename { from, to, mode } => self.rename(from, to, *mode),
+            Op::Readdir { path } => self.readdir(path),
+            Op::Readlink { path } => {
+                let node = &self.nodes[self.find(path)?];
+                if node.stat.kind != Kind::Symlink {
+                    return Err(EINVAL);
+                }
+                Ok(Answer::Bytes(node.bytes.clone()))
+            }
+            Op::Stat { path } => Ok(Answer::Stat(self.stat(self.find(path)?))),
+            Op::Chmod { path, mode } => {
+                let id = self.find(path)?;
+                if self.nodes[id].stat.kind == Kind::Symlink {
+                    return Err(NOT_A_FILE);
+                }
+                self.nodes[id].stat.mode = *mode;
+                Ok(Answer::Done)
+            }
+            Op::Chown { path, uid, gid } => {
+                let id = self.find(path)?;
+                (self.nodes[id].stat.uid, self.nodes[id].stat.gid) = (*uid, *gid);
+                Ok(Answer::Done)
+            }
+            Op::SetTimes { path, mtime, .. } => {
+                let id = self.find(path)?;
+                self.nodes[id].stat.mtime = Some(*mtime);
+                Ok(Answer::Done)
+            }
+            Op::SetXattr {
+                path,
+                name,
+                seed,
+                len,
+                mode,
+            } => {
+                let id = self.find(path)?;
+                let there = self.nodes[id].xattrs.contains_key(name);
+                match mode {
+                    XattrMode::Create if there => return Err(EEXIST),
+                    XattrMode::Replace if !there => return Err(ENODATA),
+                    _ => self.nodes[id].xattrs.insert(*name, op::data(*seed, *len)),
+                };
+                Ok(Answer::Done)
+            }
+            Op::GetXattr { path, name } => {
+                let value = self.nodes[self.find(path)?]
+                    .xattrs
+                    .get(name)
+                    .ok_or(ENODATA)?;
+                Ok(Answer::Bytes(value.clone()))
+            }
+            Op::ListXattr { path } => {
+                let xattrs = &self.nodes[self.find(path)?].xattrs;
+                Ok(Answer::Names(
+                    xattrs.keys().map(|&name| xattr_name(name)).collect(),
+                ))
+            }
+            Op::RemoveXattr { path, name } => {
+                let id = self.find(path)?;
+                self.nodes[id].xattrs.remove(name).ok_or(ENODATA)?;
+                Ok(Answer::Done)
+            }
+            Op::Write {
+                path,
+                offset,
+                len,
+                seed,
+            } => {
+                let id = self.find_file(path)?;
+                self.write(id, *offset, &op::data(*seed, *len));
+                Ok(Answer::Done)
+            }
+            Op::Append { path, len, seed } => {
+                let id = self.find_file(path)?;
+                self.write(
+                    id,
+                    self.nodes[id].bytes.len() as u64,
+                    &op::data(*seed, *len),
+                );
+                Ok(Answer::Done)
+            }
+            Op::Read { path, offset, len } => self.read(self.find_file(path)?, *offset, *len),
+            Op::Truncate { path, size } => {
+                let id = self.find_file(path)?;
+                self.nodes[id].bytes.resize(*size as usize, 0);
+                self.nodes[id].stat.mtime = None;
+                Ok(Answer::Done)
+            }
+            Op::Allocate {
+                path,
+                offset,
+                len,
+                mode,
+            } => {
+                let id = self.find_file(path)?;
+                self.allocate(id, *offset as usize, *len as usize, *mode);
+                Ok(Answer::Done)
+            }
+            Op::Clone {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
+            } => {
+                let (from, to) = (self.find_file(from)?, self.find_file(to)?);
+                self.clone_range(from, *from_offset, to, *to_offset, *len)
+            }
+            Op::Sync { path } => self.find_file(path).map(|_| Answer::Done),
+            Op::Open { path, slot } => {
+                self.slots[*slot as usize] = Some(self.find_file(path)?);
+                Ok(Answer::Done)
+            }
+            Op::SlotWrite {
+                slot,
+                offset,
+                len,
+                seed,
+            } => {
+                let id = self.slots[*slot as usize].ok_or(EMPTY_SLOT)?;
+                self.write(id, *offset, &op::data(*seed, *len));
+                Ok(Answer::Done)
+            }
+            Op::SlotRead { slot, offset, len } => {
+                self.read(self.slots[*slot as usize].ok_or(EMPTY_SLOT)?, *offset, *len)
+            }
+            Op::SlotStat { slot } => Ok(Answer::Stat(
+                self.stat(self.slots[*slot as usize].ok_or(EMPTY_SLOT)?),
+            )),
+            Op::Close { slot } => {
+                self.slots[*slot as usize] = None;
+                Ok(Answer::Done)
+            }
+            Op::Remount | Op::Crash => {
+                self.slots = [None; SLOTS as usize];
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    /// The directory that holds the last name, which may be absent.
+    fn parent(&self, path: &NodePath) -> Result<(Id, Vec<u8>), i32> {
+        let (last, dirs) = path.split_last().ok_or(EINVAL)?;
+        let mut dir = ROOT;
+        for &index in dirs {
+            dir = *self.nodes[dir]
+                .entries
+                .get(&op::name(index))
+                .ok_or(ENOENT)?;
+            match self.nodes[dir].stat.kind {
+                Kind::Directory => {}
+                // All targets dangle.
+                Kind::Symlink => return Err(ENOENT),
+                _ => return Err(ENOTDIR),
+            }
+        }
+        Ok((dir, op::name(*last)))
+    }
+
+    fn find(&self, path: &NodePath) -> Result<Id, i32> {
+        if path.is_empty() {
+            return Ok(ROOT);
+        }
+        let (dir, name) = self.parent(path)?;
+        self.nodes[dir].entries.get(&name).copied().ok_or(ENOENT)
+    }
+
+    fn find_file(&self, path: &NodePath) -> Result<Id, i32> {
+        let id = self.find(path)?;
+        if self.nodes[id].stat.kind == Kind::Regular {
+            Ok(id)
+        } else {
+            Err(NOT_A_FILE)
+        }
+    }
+
+    fn add(&mut self, path: &NodePath, node: Node) -> Result<Answer, i32> {
+        let (dir, name) = self.parent(path)?;
+        if self.nodes[dir].entries.contains_key(&name) {
+            return Err(EEXIST);
+        }
+        if node.stat.kind == Kind::Directory {
+            self.nodes[dir].stat.nlink += 1;
+        }
+        self.nodes.push(node);
+        let id = self.nodes.len() - 1;
+        self.put(dir, name, id);
+        Ok(Answer::Done)
+    }
+
+    fn put(&mut self, dir: Id, name: Vec<u8>, id: Id) {
+        self.nodes[dir].entries.insert(name, id);
+        self.nodes[dir].stat.mtime = None;
+    }
+
+    fn take(&mut self, dir: Id, name: &[u8]) {
+        self.nodes[dir].entries.remove(name);
+        self.nodes[dir].stat.mtime = None;
+    }
+
+    fn link(&mut self, from: &NodePath, to: &NodePath) -> Result<Answer, i32> {
+        let id = self.find(from)?;
+        let (dir, name) = self.parent(to)?;
+        if self.nodes[dir].entries.contains_key(&name) {
+            return Err(EEXIST);
+        }
+        if self.nodes[id].stat.kind == Kind::Directory {
+            return Err(EPERM);
+        }
+        self.nodes[id].stat.nlink += 1;
+        self.put(dir, name, id);
+        Ok(Answer::Done)
+    }
+
+    fn unlink(&mut self, path: &NodePath) -> Result<Answer, i32> {
+        let (dir, name) = self.parent(path)?;
+        let id = *self.nodes[dir].entries.get(&name).ok_or(ENOENT)?;
+        if self.nodes[id].stat.kind == Kind::Directory {
+            return Err(EISDIR);
+        }
+        self.nodes[id].stat.nlink -= 1;
+        self.take(dir, &name);
+        Ok(Answer::Done)
+    }
+
+    fn rmdir(&mut self, path: &NodePath) -> Result<Answer, i32> {
+        let (dir, name) = self.parent(path)?;
+        let id = *self.nodes[dir].entries.get(&name).ok_or(ENOENT)?;
+        if self.nodes[id].stat.kind != Kind::Directory {
+            return Err(ENOTDIR);
+        }
+        if !self.nodes[id].entries.is_empty() {
+            return Err(ENOTEMPTY);
+        }
+        self.take(dir, &name);
+        self.nodes[dir].stat.nlink -= 1;
+        Ok(Answer::Done)
+    }
+
+    fn rename(&mut self, from: &NodePath, to: &NodePath, mode: RenameMode) -> Result<Answer, i32> {
+        let (from_dir, from_name) = self.parent(from)?;
+        let (to_dir, to_name) = self.parent(to)?;
+        let source = *self.nodes[from_dir].entries.get(&from_name).ok_or(ENOENT)?;
+        let target = self.nodes[to_dir].entries.get(&to_name).copied();
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),
+            (RenameMode::Exchange, None) => return Err(ENOENT),
+            _ => {}
+        }
+        let exchange = mode == RenameMode::Exchange;
+        if self.is_inside(to_dir, source) {
+            return Err(EINVAL);
+        }
+        if target.is_some_and(|target| self.is_inside(from_dir, target)) {
+            return Err(if exchange { EINVAL } else { ENOTEMPTY });
+        }
+        if target == Some(source) {
+            return Ok(Answer::Done);
+        }
+        if let Some(target) = target.filter(|_| !exchange) {
+            self.make_way(source, target, to_dir)?;
+        }
+        self.take(from_dir, &from_name);
+        self.move_in(source, from_dir, to_dir, to_name);
+        if let Some(target) = target.filter(|_| exchange) {
+            self.move_in(target, to_dir, from_dir, from_name);
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Checks that `target` may be replaced by `source` and drops its link.
+    fn make_way(&mut self, source: Id, target: Id, to_dir: Id) -> Result<(), i32> {
+        match (self.nodes[source].stat.kind, self.nodes[target].stat.kind) {
+            (Kind::Directory, Kind::Directory) if !self.nodes[target].entries.is_empty() => {
+                return Err(ENOTEMPTY);
+            }
+            (Kind::Directory, Kind::Directory) => self.nodes[to_dir].stat.nlink -= 1,
+            (Kind::Directory, _) => return Err(ENOTDIR),
+            (_, Kind::Directory) => return Err(EISDIR),
+            _ => self.nodes[target].stat.nlink -= 1,
+        }
+        Ok(())
+    }
+
+    fn move_in(&mut self, id: Id, from_dir: Id, to_dir: Id, name: Vec<u8>) {
+        if self.nodes[id].stat.kind == Kind::Directory {
+            self.nodes[from_dir].stat.nlink -= 1;
+            self.nodes[to_dir].stat.nlink += 1;
+        }
+        self.put(to_dir, name, id);
+    }
+
+    /// Whether `inner` is `outer` or below it.
+    fn is_inside(&self, inner: Id, outer: Id) -> bool {
+        inner == outer
+            || self.nodes[outer].entries.values().any(|&child| {
+                self.nodes[child].stat.kind == Kind::Directory && self.is_inside(inner, child)
+            })
+    }
+
+    fn readdir(&self, path: &NodePath) -> Result<Answer, i32> {
+        let node = &self.nodes[self.find(path)?];
+        if node.stat.kind != Kind::Directory {
+            return Err(ENOTDIR);
+        }
+        let entries = node.entries.iter();
+        Ok(Answer::Entries(
+            entries
+                .map(|(name, &id)| (name.clone(), self.nodes[id].stat.kind))
+                .collect(),
+        ))
+    }
+
+    fn stat(&self, id: Id) -> Stat {
+        let node = &self.nodes[id];
+        let size = match node.stat.kind {
+            Kind::Regular | Kind::Symlink => Some(node.bytes.len() as u64),
+            _ => None,
+        };
+        Stat {
+            size,
+            ..node.stat.clone()
+        }
+    }
+
+    fn read(&self, id: Id, offset: u64, len: u64) -> Result<Answer, i32> {
+        let bytes = &self.nodes[id].bytes;
+        let start = bytes.len().min(offset as usize);
+        let end = bytes.len().min((offset + len) as usize);
+        Ok(Answer::Bytes(bytes[start..end].to_vec()))
+    }
+
+    fn write(&mut self, id: Id, offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let bytes = &mut self.nodes[id].bytes;
+        let end = offset as usize + data.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset as usize..end].copy_from_slice(data);
+        self.nodes[id].stat.mtime = None;
+    }
+
+    fn allocate(&mut self, id: Id, offset: usize, len: usize, mode: AllocateMode) {
+        use AllocateMode::*;
+        let bytes = &mut self.nodes[id].bytes;
+        if matches!(mode, Reserve | ZeroRange) && bytes.len() < offset + len {
+            bytes.resize(offset + len, 0);
+        }
+        if matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize) {
+            let end = bytes.len().min(offset + len);
+            bytes[offset.min(end)..end].fill(0);
+        }
+        self.nodes[id].stat.mtime = None;
+    }
+
+    fn clone_range(
+        &mut self,
+        from: Id,
+        from_offset: u64,
+        to: Id,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<Answer, i32> {
+        let len = len.min((self.nodes[from].bytes.len() as u64).saturating_sub(from_offset));
+        if from == to && from_offset < to_offset + len && to_offset < from_offset + len {
+            return Err(EINVAL);
+        }
+        let start = self.nodes[from].bytes.len().min(from_offset as usize);
+        let data = self.nodes[from].bytes[start..start + len as usize].to_vec();
+        self.write(to, to_offset, &data);
+        Ok(Answer::Done)
+    }
+}
+
+impl Node {
+    fn new(kind: Kind, mode: u32) -> Node {
+        let nlink = if kind == Kind::Directory { 2 } else { 1 };
+        Node {
+            stat: Stat {
+                kind,
+                mode,
+                uid: 0,
+                gid: 0,
+                nlink,
+                size: None,
+                mtime: None,
+            },
+            bytes: Vec::new(),
+            entries: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+        }
+    }
+}
+
+/// The name of an extended attribute: trusted., which Linux allows on inodes of every kind.
+pub fn xattr_name(index: u8) -> Vec<u8> {
+    format!("trusted.attribute{index}").into_bytes()
+}
+
+/// A target that leads nowhere, in components short enough to be names.
+pub fn symlink_target(len: u64) -> Vec<u8> {
+    (0..len)
+        .map(|at| {
+            if at % 200 == 199 {
+                b'/'
+            } else {
+                b'p' + (at % 7) as u8
+            }
+        })
+        .collect()
+}

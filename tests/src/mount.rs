@@ -1,0 +1,333 @@
+//! The real `nvfold` binary mounting a device of the test's own; killed on drop.
+//!
+//! A [`Mount`] owns its scratch directory, its device and the process that serves it. Whatever
+//! happens to the test (a panic, an early return, a file system that hangs), dropping it detaches
+//! the mount, kills the process and removes the files; a watchdog kills the process when the test
+//! takes longer than any test should, so that a hang becomes a failure with ENOTCONN.
+//!
+//! With `NVFOLD_TEST_DIR` set there is no mount: [`Mount::path`] is a fresh directory below it, and
+//! unmounting and checking do nothing.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal};
+
+use crate::run::{self, Outcome};
+use crate::scratch::Scratch;
+
+/// The policies every suite runs under.
+pub const POLICIES: [&str; 2] = ["off", "inline"];
+
+/// How long a mount may live before its process counts as hung.
+const LIFE_LIMIT: Duration = Duration::from_secs(540);
+/// How long mounting and unmounting may take.
+const TURN_LIMIT: Duration = Duration::from_secs(60);
+
+/// A formatted device and, most of the time, a process that serves it.
+pub struct Mount {
+    scratch: Scratch,
+    device: PathBuf,
+    dir: PathBuf,
+    options: String,
+    daemon: Option<Daemon>,
+    dead: bool,
+    bare: Option<tempfile::TempDir>,
+}
+
+/// The serving process and the thread that kills it when it lives too long.
+struct Daemon {
+    child: Child,
+    over: mpsc::Sender<()>,
+    watchdog: Option<thread::JoinHandle<()>>,
+}
+
+impl Mount {
+    /// Formats a device of `mib` MiB in memory and mounts it with a policy.
+    pub fn fresh(mib: u64, policy: &str) -> Mount {
+        Mount::with_options(mib, &format!("policy={policy}"))
+    }
+
+    /// Formats a device of `mib` MiB in memory and mounts it with these `-o` options.
+    pub fn with_options(mib: u64, options: &str) -> Mount {
+        let scratch = Scratch::new();
+        let device = scratch.join("device");
+        let dir = scratch.join("mnt");
+        std::fs::create_dir(&dir).expect("make the mount point");
+        let mut mount = Mount {
+            scratch,
+            device,
+            dir,
+            options: options.to_owned(),
+            daemon: None,
+            dead: false,
+            bare: None,
+        };
+        if let Some(parent) = test_dir() {
+            let bare = tempfile::tempdir_in(parent).expect("make a directory in NVFOLD_TEST_DIR");
+            mount.dir = bare.path().to_owned();
+            mount.bare = Some(bare);
+            return mount;
+        }
+        mkfs(&mount.device, mib << 20);
+        mount.mount();
+        mount
+    }
+
+    /// Root of the mounted tree.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A path in the mounted tree.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The device file.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// A directory beside the mount, in memory.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// False when the suite runs on a plain directory instead (`NVFOLD_TEST_DIR`).
+    pub fn is_real(&self) -> bool {
+        self.bare.is_none()
+    }
+
+    /// The `-o` options of the next mount.
+    pub fn set_options(&mut self, options: &str) {
+        self.options = options.to_owned();
+    }
+
+    /// Mounts the device with the options it had.
+    #[track_caller]
+    pub fn mount(&mut self) {
+        if !self.is_real() {
+            return;
+        }
+        assert!(self.daemon.is_none(), "mounted already");
+        self.clear_dead_mount();
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.scratch.join("daemon.log"))
+            .expect("open the log of the serving process");
+        let child = Command::new(binary())
+            .args(["mount", "--foreground", "-o", &self.options])
+            .arg(&self.device)
+            .arg(&self.dir)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("share the log"))
+            .stderr(log)
+            .spawn()
+            .expect("start nvfold mount");
+        self.daemon = Some(Daemon::guard(child));
+        self.wait_until_mounted();
+    }
+
+    #[track_caller]
+    fn wait_until_mounted(&mut self) {
+        let end = Instant::now() + TURN_LIMIT;
+        while !is_mount_point(&self.dir) {
+            let ended = self.daemon.as_mut().and_then(Daemon::ended);
+            assert!(
+                ended.is_none() && Instant::now() < end,
+                "nvfold mount {ended:?} without mounting:\n{}",
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn clear_dead_mount(&mut self) {
+        if std::mem::take(&mut self.dead) {
+            detach(&self.dir);
+        }
+    }
+
+    /// Unmounts cleanly and waits for the serving process, which must succeed.
+    #[track_caller]
+    pub fn unmount(&mut self) {
+        let Some(mut daemon) = self.daemon.take() else {
+            return;
+        };
+        let umount = run::run(Command::new(binary()).arg("umount").arg(&self.dir));
+        if !umount.status.success() {
+            self.daemon = Some(daemon);
+            panic!("{}", umount.report());
+        }
+        let status = run::wait_at_most(&mut daemon.child, TURN_LIMIT);
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "the serving process ended with {status:?} (None: it hung):\n{}",
+            self.log()
+        );
+    }
+
+    /// Unmounts cleanly, checks the device, mounts it again.
+    #[track_caller]
+    pub fn remount(&mut self) {
+        self.unmount();
+        self.check();
+        self.mount();
+    }
+
+    /// Kills the serving process as a crash would. The dead mount stays in the tree, so that whoever
+    /// still works on it gets ENOTCONN and not the directory below, until [`Mount::mount`].
+    #[track_caller]
+    pub fn kill(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.child.kill().expect("kill the serving process");
+            daemon.child.wait().expect("wait for the serving process");
+            self.dead = true;
+        }
+    }
+
+    /// `nvfold fsck` on the unmounted device: its exit code and output.
+    #[track_caller]
+    pub fn fsck(&self) -> Outcome {
+        assert!(self.daemon.is_none(), "fsck wants an unmounted device");
+        nvfold(&["fsck"], &[&self.device])
+    }
+
+    /// Unmounts if need be; panics unless fsck finds the device clean.
+    #[track_caller]
+    pub fn check(&mut self) {
+        self.unmount();
+        if self.is_real() {
+            let outcome = self.fsck();
+            assert_eq!(outcome.code(), 0, "{}", outcome.report());
+        }
+    }
+
+    /// What the serving process wrote to its standard error.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.scratch.join("daemon.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.daemon.is_some() || self.dead {
+            detach(&self.dir);
+        }
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.child.kill();
+            let _ = daemon.child.wait();
+        }
+        if thread::panicking() && self.is_real() {
+            eprintln!("log of the serving process:\n{}", self.log());
+        }
+    }
+}
+
+impl Daemon {
+    /// Watches over a serving process.
+    fn guard(child: Child) -> Daemon {
+        let (over, done) = mpsc::channel::<()>();
+        let pid = Pid::from_child(&child);
+        let watchdog = thread::spawn(move || {
+            // The child is reaped only after `over` is dropped, so the pid is still its own here.
+            if done.recv_timeout(LIFE_LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("a mount lived longer than {LIFE_LIMIT:?}: killing its process as hung");
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        });
+        Daemon {
+            child,
+            over,
+            watchdog: Some(watchdog),
+        }
+    }
+
+    fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("wait for the serving process")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.over.send(());
+        if let Some(watchdog) = self.watchdog.take() {
+            let _ = watchdog.join();
+        }
+    }
+}
+
+/// The directory that stands in for a mount, when `NVFOLD_TEST_DIR` names one.
+pub fn test_dir() -> Option<PathBuf> {
+    std::env::var_os("NVFOLD_TEST_DIR").map(PathBuf::from)
+}
+
+/// Path of the `nvfold` binary: `NVFOLD_BIN`, or built once from this workspace.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| match std::env::var_os("NVFOLD_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => build(),
+    })
+}
+
+fn build() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let built = run::ok(
+        Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--release",
+                "-p",
+                "nvfold-cli",
+                "--message-format=json",
+            ])
+            .current_dir(root),
+    );
+    built
+        .stdout
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .unwrap_or_else(|| panic!("cargo built no executable: {}", built.report()))
+}
+
+/// Runs `nvfold WORDS PATHS`.
+#[track_caller]
+pub fn nvfold(words: &[&str], paths: &[&Path]) -> Outcome {
+    run::run(Command::new(binary()).args(words).args(paths))
+}
+
+/// Runs `nvfold WORDS PATHS` and parses what it prints as JSON.
+#[track_caller]
+pub fn nvfold_json(words: &[&str], paths: &[&Path]) -> serde_json::Value {
+    let outcome = nvfold(words, paths).success();
+    serde_json::from_str(&outcome.stdout)
+        .unwrap_or_else(|error| panic!("not JSON: {error}\n{}", outcome.report()))
+}
+
+/// Makes a device file of `bytes` with `nvfold mkfs`.
+#[track_caller]
+pub fn mkfs(device: &Path, bytes: u64) {
+    nvfold(&["mkfs", "--size", &bytes.to_string()], &[device]).success();
+}
+
+fn is_mount_point(dir: &Path) -> bool {
+    let device_of = |path: &Path| path.symlink_metadata().map(|meta| meta.dev()).ok();
+    let parent = dir.parent().unwrap_or(dir);
+    device_of(dir).is_some_and(|device| Some(device) != device_of(parent))
+}
+
+/// Takes a mount out of the tree even when its process is gone or hangs.
+fn detach(dir: &Path) {
+    let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+}

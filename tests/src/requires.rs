@@ -1,0 +1,80 @@
+//! What a test needs and may be missing.
+//!
+//! `requires!(root, fuse, tool("fio"))` at the top of a test returns early with a printed reason
+//! when one of them is missing; with `CI=true` it panics instead, so that nothing is skipped
+//! unseen where it counts.
+
+use std::path::{Path, PathBuf};
+
+/// A thing a test cannot do without.
+#[derive(Clone, Copy, Debug)]
+pub enum Need {
+    /// The rights of root: device nodes, owners, mounts.
+    Root,
+    /// /dev/fuse that can be opened.
+    Fuse,
+    /// A program.
+    Tool(&'static str),
+}
+
+impl Need {
+    /// Why the need is not met, or `None`.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Need::Root if !rustix::process::geteuid().is_root() => Some("needs root".into()),
+            Need::Fuse if crate::mount::test_dir().is_none() => std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/fuse")
+                .err()
+                .map(|error| format!("needs /dev/fuse: {error}")),
+            Need::Tool(name) if find_tool(name).is_none() => Some(format!(
+                "needs the program {name}; run scripts/test-deps.sh"
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Path of a program: first those that scripts/test-deps.sh built, then PATH and the sbin directories.
+pub fn find_tool(name: &str) -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::iter::once(built)
+        .chain(std::env::split_paths(&path))
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+/// Path of a program that `requires!` has found.
+pub fn tool(name: &str) -> PathBuf {
+    find_tool(name).unwrap_or_else(|| panic!("{name} is not installed; run scripts/test-deps.sh"))
+}
+
+/// True when all needs are met; else prints why not, or panics under `CI=true`.
+pub fn met(needs: &[Need]) -> bool {
+    let missing: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let why = missing.join("; ");
+    if std::env::var("CI").is_ok_and(|ci| ci == "true") {
+        panic!("nothing may be skipped with CI=true, but this test {why}");
+    }
+    eprintln!("skipped: this test {why}");
+    false
+}
+
+/// Returns from the test, saying why, when something it needs is missing.
+#[macro_export]
+macro_rules! requires {
+    (@need root) => { $crate::requires::Need::Root };
+    (@need fuse) => { $crate::requires::Need::Fuse };
+    (@need tool($name:literal)) => { $crate::requires::Need::Tool($name) };
+    ($($need:ident $(($name:literal))?),+ $(,)?) => {
+        if !$crate::requires::met(&[$($crate::requires!(@need $need $(($name))?)),+]) {
+            return;
+        }
+    };
+}

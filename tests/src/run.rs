@@ -1,0 +1,114 @@
+//! Programs with a time limit, their output shown on failure.
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What a program said and how it ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The command line, for messages.
+    pub command: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Panics with the whole output unless the program succeeded.
+    #[track_caller]
+    pub fn success(self) -> Outcome {
+        assert!(self.status.success(), "{}", self.report());
+        self
+    }
+
+    /// Exit code; panics when a signal ended it.
+    #[track_caller]
+    pub fn code(&self) -> i32 {
+        self.status
+            .code()
+            .unwrap_or_else(|| panic!("{}", self.report()))
+    }
+
+    /// Both outputs and the exit status.
+    pub fn report(&self) -> String {
+        format!(
+            "{}\n  ended with {}\n--- stdout\n{}\n--- stderr\n{}",
+            self.command, self.status, self.stdout, self.stderr
+        )
+    }
+}
+
+/// How long any program may take before it counts as hung. Far beyond what one needs: no
+/// test depends on speed.
+pub const LIMIT: Duration = Duration::from_secs(480);
+
+/// Runs a program to its end; kills it and panics past [`LIMIT`].
+#[track_caller]
+pub fn run(command: &mut Command) -> Outcome {
+    let line = format!("{command:?}");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("starting {line}: {error}"));
+    let stdout = drain(child.stdout.take());
+    let stderr = drain(child.stderr.take());
+    let status = wait_at_most(&mut child, LIMIT);
+    let outcome = Outcome {
+        command: line,
+        status: status.unwrap_or_else(|| ExitStatus::from_raw(9)),
+        stdout: stdout.join().expect("the reader of stdout"),
+        stderr: stderr.join().expect("the reader of stderr"),
+    };
+    assert!(
+        status.is_some(),
+        "killed after {LIMIT:?}: {}",
+        outcome.report()
+    );
+    outcome
+}
+
+/// Runs a program and panics with its output unless it succeeds.
+#[track_caller]
+pub fn ok(command: &mut Command) -> Outcome {
+    run(command).success()
+}
+
+/// Runs a line of shell in a directory and panics with its output unless it succeeds.
+#[track_caller]
+pub fn shell(dir: &std::path::Path, script: &str) -> Outcome {
+    ok(Command::new("bash")
+        .args(["-euo", "pipefail", "-c", script])
+        .current_dir(dir))
+}
+
+/// Waits for a child; kills it past the limit and returns `None`.
+pub fn wait_at_most(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        if let Some(status) = child.try_wait().expect("wait for a child") {
+            return Some(status);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}

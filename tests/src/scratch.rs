@@ -1,0 +1,63 @@
+//! A temporary directory in memory, gone on drop.
+
+use std::path::{Path, PathBuf};
+
+/// A directory of the test's own.
+pub struct Scratch {
+    dir: tempfile::TempDir,
+}
+
+impl Scratch {
+    /// A fresh directory on /dev/shm where there is one, else in the system's temporary directory.
+    pub fn new() -> Scratch {
+        let shm = Path::new("/dev/shm");
+        let parent = if shm.is_dir() {
+            shm.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
+        Scratch::within(&parent)
+    }
+
+    /// A fresh directory on a disk file system (the system's temporary directory).
+    pub fn on_disk() -> Scratch {
+        Scratch::within(&std::env::temp_dir())
+    }
+
+    fn within(parent: &Path) -> Scratch {
+        let dir = tempfile::Builder::new()
+            .prefix("nvfold-test-")
+            .tempdir_in(parent)
+            .unwrap_or_else(|error| {
+                panic!(
+                    "making a scratch directory in {}: {error}",
+                    parent.display()
+                )
+            });
+        Scratch { dir }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A path inside it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A sparse file of `bytes` inside it.
+    pub fn device(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.join(name);
+        let file = std::fs::File::create_new(&path).expect("create the device file");
+        file.set_len(bytes).expect("size the device file");
+        path
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        Scratch::new()
+    }
+}

@@ -1,0 +1,352 @@
+//! One file, exercised: every read is compared with what a plain buffer would hold.
+//!
+//! Over the mount this is the program `fsx`; against the library it is an exerciser of our own
+//! with the same ideas (random offset, size and operation, sizes up to 64 KiB, the file up to
+//! 256 KiB), with clones and seeks besides.
+
+use std::process::Command;
+
+use nvfold::{AllocateMode, File, FileSystem, InodeNumber, Policy, Whence, errno};
+use nvfold_tests::device::{self, Device, POLICIES};
+use nvfold_tests::mount::{self, Mount};
+use nvfold_tests::random::{Seed, fill, soak_factor};
+use nvfold_tests::{requires, run};
+
+/// Operations per policy, in the library and over the mount.
+const OPS: u64 = 200_000;
+/// Operations between remounts (library).
+const OPS_BETWEEN_REMOUNTS: u64 = 20_000;
+/// Largest file.
+const FILE_BYTES_MAX: u64 = 256 << 10;
+/// Largest operation.
+const OP_BYTES_MAX: u64 = 64 << 10;
+
+// --- over the mount ------------------------------------------------------------------------------
+
+/// What `fsx` does by default: read, write, truncate, both mapped and not.
+const CLASSIC: &str = "
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+truncate = 10
+invalidate = 1
+";
+
+/// All it can do.
+const EVERYTHING: &str = "
+[weights]
+close_open = 1
+invalidate = 1
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+truncate = 5
+fsync = 1
+fdatasync = 1
+posix_fallocate = 5
+punch_hole = 10
+sendfile = 3
+posix_fadvise = 2
+copy_file_range = 10
+";
+
+/// Whole blocks, as a database would.
+const BLOCKS: &str = "
+[opsize]
+min = 4096
+max = 65536
+align = 4096
+[weights]
+close_open = 1
+read = 10
+write = 10
+truncate = 3
+fsync = 2
+punch_hole = 5
+copy_file_range = 5
+";
+
+#[test]
+fn fsx_finds_nothing_over_the_mount() {
+    requires!(root, fuse, tool("fsx"));
+    for policy in mount::POLICIES {
+        let mut mount = Mount::fresh(256, policy);
+        for (name, config, share) in [
+            ("classic", CLASSIC, 40),
+            ("everything", EVERYTHING, 40),
+            ("blocks", BLOCKS, 20),
+        ] {
+            let seed = Seed::new("fsx over the mount");
+            exercise_mount(
+                &mount,
+                name,
+                config,
+                OPS * share / 100 * soak_factor(),
+                seed.value(),
+            );
+        }
+        mount.check();
+    }
+}
+
+fn exercise_mount(mount: &Mount, name: &str, config: &str, ops: u64, seed: u64) {
+    let config_path = mount.scratch().join(format!("{name}.toml"));
+    std::fs::write(&config_path, config).expect("write the configuration");
+    let fsx = run::run(
+        Command::new(nvfold_tests::requires::tool("fsx"))
+            .args(["-N", &ops.to_string(), "-S", &seed.to_string(), "-P"])
+            .arg(mount.scratch())
+            .arg("-f")
+            .arg(&config_path)
+            .arg(mount.join(name)),
+    );
+    assert!(
+        fsx.status.success(),
+        "{name}, seed {seed}: {}",
+        fsx.report()
+    );
+}
+
+// --- against the library -------------------------------------------------------------------------
+
+#[test]
+fn the_exerciser_finds_nothing_in_the_library_with_policy_off() {
+    exercise_library(Policy::Off);
+}
+
+#[test]
+fn the_exerciser_finds_nothing_in_the_library_with_policy_inline() {
+    exercise_library(Policy::Inline);
+}
+
+fn exercise_library(policy: Policy) {
+    assert!(POLICIES.contains(&policy));
+    let seed = Seed::new("the exerciser");
+    let mut random = seed.generator();
+    let mut exerciser = Exerciser::fresh(policy);
+    for step in 0..OPS * soak_factor() {
+        if step % OPS_BETWEEN_REMOUNTS == OPS_BETWEEN_REMOUNTS - 1 {
+            exerciser.remount();
+        }
+        exerciser.step(step, &mut random);
+    }
+    exerciser.remount();
+}
+
+/// A file beside the buffer that says what it must hold, and a second file to clone to and from.
+struct Exerciser {
+    device: Device,
+    policy: Policy,
+    fs: Option<FileSystem>,
+    files: Vec<File>,
+    expected: [Vec<u8>; 2],
+}
+
+const NAMES: [&[u8]; 2] = [b"one", b"two"];
+
+impl Exerciser {
+    fn fresh(policy: Policy) -> Exerciser {
+        let device = Device::fresh(64);
+        let fs = device.mount(policy);
+        for name in NAMES {
+            fs.create(InodeNumber::ROOT, name, &device::regular())
+                .expect("create");
+        }
+        let files = open(&fs);
+        Exerciser {
+            device,
+            policy,
+            fs: Some(fs),
+            files,
+            expected: Default::default(),
+        }
+    }
+
+    fn remount(&mut self) {
+        self.files.clear();
+        self.fs.take().expect("mounted").unmount().expect("unmount");
+        self.device.check();
+        let fs = self.device.mount(self.policy);
+        self.files = open(&fs);
+        self.fs = Some(fs);
+        for which in 0..2 {
+            self.read(0, which, 0, FILE_BYTES_MAX);
+        }
+    }
+
+    fn step(&mut self, step: u64, random: &mut fastrand::Rng) {
+        let which = random.usize(0..2);
+        let align = [1, 1, 64, 512, 4096][random.usize(0..5)];
+        let offset = random.u64(0..FILE_BYTES_MAX) / align * align;
+        let len = random.u64(0..=OP_BYTES_MAX.min(FILE_BYTES_MAX - offset)) / align * align;
+        match random.u8(0..100) {
+            0..30 => self.read(step, which, offset, len),
+            30..60 => self.write(which, offset, len, random),
+            60..68 => self.set_len(which, offset),
+            68..72 => self.allocate(which, offset, len, AllocateMode::Reserve),
+            72..74 => self.allocate(which, offset, len, AllocateMode::ReserveKeepSize),
+            74..80 => self.allocate(which, offset, len, AllocateMode::PunchHole),
+            80..83 => self.allocate(which, offset, len, AllocateMode::ZeroRange),
+            83..85 => self.allocate(which, offset, len, AllocateMode::ZeroRangeKeepSize),
+            85..95 => self.clone(which, offset, len, random),
+            95..97 => self.append(which, len, random),
+            _ => self.seek(step, which, offset),
+        }
+        let size = self.files[which].attr().size;
+        assert_eq!(size, self.expected[which].len() as u64, "step {step}: size");
+    }
+
+    fn read(&self, step: u64, which: usize, offset: u64, len: u64) {
+        let mut buffer = vec![0xEE; len as usize];
+        let count = self.files[which]
+            .read_at(offset, &mut buffer)
+            .expect("read");
+        let expected = &self.expected[which];
+        let start = expected.len().min(offset as usize);
+        let end = expected.len().min((offset + len) as usize);
+        assert_eq!(
+            count,
+            end - start,
+            "step {step}: bytes read at {offset}+{len}"
+        );
+        if let Some(at) = (0..count).find(|&at| buffer[at] != expected[start + at]) {
+            panic!(
+                "step {step}: byte {:#x} of file {which} is {:#04x}, not {:#04x} (read of {offset:#x}+{len:#x})",
+                start + at,
+                buffer[at],
+                expected[start + at]
+            );
+        }
+    }
+
+    fn write(&mut self, which: usize, offset: u64, len: u64, random: &mut fastrand::Rng) {
+        let mut data = vec![0; len as usize];
+        fill(random, &mut data);
+        self.files[which].write_at(offset, &data).expect("write");
+        self.put(which, offset, &data);
+    }
+
+    fn append(&mut self, which: usize, len: u64, random: &mut fastrand::Rng) {
+        let end = self.expected[which].len() as u64;
+        let mut data = vec![0; len.min(FILE_BYTES_MAX - end) as usize];
+        fill(random, &mut data);
+        assert_eq!(
+            self.files[which].append(&data).expect("append"),
+            end,
+            "where it was appended"
+        );
+        self.put(which, end, &data);
+    }
+
+    fn put(&mut self, which: usize, offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let expected = &mut self.expected[which];
+        let end = offset as usize + data.len();
+        if expected.len() < end {
+            expected.resize(end, 0);
+        }
+        expected[offset as usize..end].copy_from_slice(data);
+    }
+
+    fn set_len(&mut self, which: usize, size: u64) {
+        self.files[which].set_len(size).expect("set the length");
+        self.expected[which].resize(size as usize, 0);
+    }
+
+    fn allocate(&mut self, which: usize, offset: u64, len: u64, mode: AllocateMode) {
+        use AllocateMode::*;
+        let len = len.max(1);
+        self.files[which]
+            .allocate(offset, len, mode)
+            .expect("allocate");
+        let expected = &mut self.expected[which];
+        let end = (offset + len) as usize;
+        if matches!(mode, Reserve | ZeroRange) && expected.len() < end {
+            expected.resize(end, 0);
+        }
+        if matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize) {
+            let end = expected.len().min(end);
+            expected[end.min(offset as usize)..end].fill(0);
+        }
+    }
+
+    fn clone(&mut self, from: usize, from_offset: u64, len: u64, random: &mut fastrand::Rng) {
+        let to = random.usize(0..2);
+        let to_offset = random.u64(0..=FILE_BYTES_MAX - len);
+        let overlaps = from_offset < to_offset + len && to_offset < from_offset + len;
+        if from == to && overlaps {
+            return;
+        }
+        let cloned = self.files[to].clone_from(&self.files[from], from_offset, to_offset, len);
+        let cloned = cloned.expect("clone");
+        let start = self.expected[from].len().min(from_offset as usize);
+        let end = self.expected[from].len().min((from_offset + len) as usize);
+        assert_eq!(cloned, (end - start) as u64, "bytes cloned");
+        let data = self.expected[from][start..end].to_vec();
+        self.put(to, to_offset, &data);
+    }
+
+    /// Where data and holes are is the file system's choice, but a hole reads as zeros, the two
+    /// alternate, and there is a hole at the end.
+    fn seek(&self, step: u64, which: usize, offset: u64) {
+        let (file, expected) = (&self.files[which], &self.expected[which]);
+        let end = expected.len() as u64;
+        let data = file.seek(offset, Whence::Data);
+        let hole = file.seek(offset, Whence::Hole);
+        if offset >= end {
+            for sought in [data, hole] {
+                let error = sought.expect_err("a seek past the end");
+                assert_eq!(
+                    error.errno(),
+                    errno::ENXIO,
+                    "step {step}: seek past the end"
+                );
+            }
+            return;
+        }
+        let hole = hole.expect("there is always a hole at the end");
+        assert!(
+            offset <= hole && hole <= end,
+            "step {step}: hole at {hole} from {offset} of {end}"
+        );
+        let data = match data {
+            Ok(data) => {
+                assert!(
+                    offset <= data && data < end,
+                    "step {step}: data at {data} from {offset} of {end}"
+                );
+                data
+            }
+            Err(error) => {
+                assert_eq!(error.errno(), errno::ENXIO, "step {step}: no data");
+                end
+            }
+        };
+        assert!(
+            data == offset || hole == offset,
+            "step {step}: {offset} is in data or in a hole"
+        );
+        assert!(data != hole, "step {step}: {data} is not both");
+        let zeros = &expected[offset as usize..data as usize];
+        assert!(
+            zeros.iter().all(|&byte| byte == 0),
+            "step {step}: bytes in a hole at {offset}..{data}"
+        );
+    }
+}
+
+fn open(fs: &FileSystem) -> Vec<File> {
+    NAMES
+        .iter()
+        .map(|name| {
+            let attr = fs.lookup(InodeNumber::ROOT, name).expect("look up");
+            fs.open(attr.ino).expect("open")
+        })
+        .collect()
+}

@@ -1,0 +1,58 @@
+//! Random operations on names and data, against a model that is too simple to be wrong.
+//!
+//! The library runs beside the oracle; the mount runs beside the oracle and tmpfs, the latter so
+//! that the oracle itself is held to what Linux does.
+
+use nvfold_tests::device::POLICIES;
+use nvfold_tests::model::{self, Op, Subject, library::Library, op, posix::Posix, shrink};
+use nvfold_tests::mount::Mount;
+use nvfold_tests::random::{Seed, soak_factor};
+use nvfold_tests::requires;
+use nvfold_tests::scratch::Scratch;
+
+/// Sequences per policy through the library, and operations in each.
+const LIBRARY_SEQUENCES: u64 = 100;
+const LIBRARY_OPS: usize = 2500;
+/// The same through system calls.
+const MOUNT_SEQUENCES: u64 = 3;
+const MOUNT_OPS: usize = 2500;
+/// Device size: far more than the model ever holds.
+const DEVICE_MIB: u64 = 512;
+
+fn sequence(seed: u64, ops: usize, remount_every: usize) -> Vec<Op> {
+    op::generate(&mut fastrand::Rng::with_seed(seed), ops, remount_every)
+}
+
+#[test]
+fn the_library_answers_as_the_model_does() {
+    for policy in POLICIES {
+        let seed = Seed::new("the library against the model");
+        for round in 0..LIBRARY_SEQUENCES * soak_factor() {
+            let ops = sequence(seed.value().wrapping_add(round), LIBRARY_OPS, 300);
+            shrink::assert_holds(ops, |ops| {
+                let mut library = Library::fresh(DEVICE_MIB, policy);
+                let compared = model::compare(ops, &mut [&mut library]);
+                compared.inspect(|()| {
+                    library.apply(&Op::Remount);
+                })
+            });
+        }
+    }
+}
+
+#[test]
+fn the_mount_answers_as_tmpfs_and_the_model_do() {
+    requires!(root, fuse);
+    for policy in ["off", "inline"] {
+        let seed = Seed::new("the mount against tmpfs and the model");
+        for round in 0..MOUNT_SEQUENCES * soak_factor() {
+            let ops = sequence(seed.value().wrapping_add(round), MOUNT_OPS, 1200);
+            shrink::assert_holds(ops, |ops| {
+                let tmpfs = Scratch::new();
+                let mut mount = Posix::mounted(Mount::fresh(DEVICE_MIB, policy));
+                let mut tmpfs = Posix::tmpfs(tmpfs.path());
+                model::compare(ops, &mut [&mut mount, &mut tmpfs])
+            });
+        }
+    }
+}

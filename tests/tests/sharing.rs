@@ -1,0 +1,233 @@
+//! Eight writers and eight readers on the same files: no reader ever sees half of a write.
+//!
+//! Writers replace groups of four self-proving blocks, all four of one version. Through the
+//! library and through direct I/O on the mount every read must be whole. Reads through the
+//! kernel's page cache may meet a copy under way (the kernel reads cached pages without a lock),
+//! so there a torn block must be whole when read again.
+//!
+//! `NVFOLD_SHARING_SECONDS` sets how long each policy runs (30 for `inline`, a third for `off`).
+
+use std::fs::File as OsFile;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nvfold::{File, InodeNumber, Policy};
+use nvfold_tests::block::{self, Label};
+use nvfold_tests::device::{self, Device, POLICIES};
+use nvfold_tests::mount::{self, Mount};
+use nvfold_tests::random::soak_factor;
+use nvfold_tests::requires;
+use rustix::fs::OFlags;
+
+const WRITERS: usize = 8;
+const READERS: usize = 8;
+const FILES: u64 = 4;
+const GROUPS: u64 = 64;
+const GROUP_BLOCKS: usize = 4;
+const GROUP_BYTES: usize = GROUP_BLOCKS * block::BYTES;
+
+/// A file that many threads read and write.
+trait Shared: Sync {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> usize;
+    fn write(&self, offset: u64, data: &[u8]);
+    /// How often a torn block may be read again before it counts.
+    fn second_looks(&self) -> usize;
+    /// Whether a read of a whole group is one operation.
+    fn groups_are_atomic(&self) -> bool;
+}
+
+impl Shared for File {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        self.read_at(offset, buffer).expect("read")
+    }
+    fn write(&self, offset: u64, data: &[u8]) {
+        self.write_at(offset, data).expect("write");
+    }
+    fn second_looks(&self) -> usize {
+        0
+    }
+    fn groups_are_atomic(&self) -> bool {
+        true
+    }
+}
+
+/// A file of the mount.
+struct Mounted {
+    file: OsFile,
+    second_looks: usize,
+}
+
+impl Shared for Mounted {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        self.file.read_at(buffer, offset).expect("read")
+    }
+    fn write(&self, offset: u64, data: &[u8]) {
+        self.file.write_all_at(data, offset).expect("write");
+    }
+    fn second_looks(&self) -> usize {
+        self.second_looks
+    }
+    fn groups_are_atomic(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn no_reader_of_the_library_sees_half_of_a_write() {
+    for policy in POLICIES {
+        let device = Device::fresh(256);
+        let fs = device.mount(policy);
+        let files: Vec<File> = (0..FILES)
+            .map(|number| {
+                let name = format!("shared{number}");
+                let attr = fs.create(InodeNumber::ROOT, name.as_bytes(), &device::regular());
+                fs.open(attr.expect("create").ino).expect("open")
+            })
+            .collect();
+        hammer(&files, seconds(policy == Policy::Inline));
+        drop(files);
+        fs.unmount().expect("unmount");
+        device.check();
+    }
+}
+
+#[test]
+fn no_reader_of_the_mount_sees_half_of_a_write() {
+    requires!(root, fuse);
+    for policy in mount::POLICIES {
+        let mut mount = Mount::fresh(256, policy);
+        let open = |number: u64| {
+            let direct = number % 2 == 0;
+            let flags = if direct {
+                OFlags::DIRECT
+            } else {
+                OFlags::empty()
+            };
+            let file = OsFile::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .custom_flags(flags.bits() as i32)
+                .open(mount.join(format!("shared{number}")))
+                .expect("open");
+            // A plain directory (NVFOLD_TEST_DIR) promises less than nvfold does.
+            let second_looks = if direct && mount.is_real() { 0 } else { 1000 };
+            Mounted { file, second_looks }
+        };
+        let files: Vec<Mounted> = (0..FILES).map(open).collect();
+        hammer(&files, seconds(policy == "inline"));
+        drop(files);
+        mount.check();
+    }
+}
+
+fn seconds(full: bool) -> Duration {
+    let full_seconds = std::env::var("NVFOLD_SHARING_SECONDS").map_or(30, |text| {
+        text.parse::<u64>()
+            .expect("NVFOLD_SHARING_SECONDS is a number")
+    });
+    Duration::from_secs(
+        if full {
+            full_seconds
+        } else {
+            full_seconds.div_ceil(3)
+        } * soak_factor(),
+    )
+}
+
+/// Runs all threads for a while, then verifies every block.
+fn hammer(files: &[impl Shared], how_long: Duration) {
+    let over = AtomicBool::new(false);
+    let versions = AtomicU64::new(1);
+    let (writes, reads) = (AtomicU64::new(0), AtomicU64::new(0));
+    let work = |counter: &AtomicU64, one: &dyn Fn(u64, u64)| {
+        let mut random = fastrand::Rng::new();
+        // A failed thread ends the others too.
+        let guard = EndOnPanic(&over);
+        while !guard.0.load(Ordering::Relaxed) {
+            one(random.u64(0..FILES), random.u64(0..GROUPS));
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let write = |number: u64, group: u64| {
+        let version = versions.fetch_add(1, Ordering::Relaxed);
+        let data = group_of(number, group, version);
+        files[number as usize].write(group * GROUP_BYTES as u64, &data);
+    };
+    let read = |number: u64, group: u64| verify(&files[number as usize], number, group);
+    thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| work(&writes, &write));
+        }
+        for _ in 0..READERS {
+            scope.spawn(|| work(&reads, &read));
+        }
+        let mut left = how_long;
+        while !left.is_zero() && !over.load(Ordering::Relaxed) {
+            let nap = left.min(Duration::from_millis(100));
+            thread::sleep(nap);
+            left -= nap;
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    for number in 0..FILES {
+        (0..GROUPS).for_each(|group| verify(&files[number as usize], number, group));
+    }
+    let (writes, reads) = (writes.into_inner(), reads.into_inner());
+    println!("{writes} writes and {reads} reads of {GROUP_BYTES} bytes in {how_long:?}");
+    assert!(writes > 0 && reads > 0);
+}
+
+struct EndOnPanic<'a>(&'a AtomicBool);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn group_of(file: u64, group: u64, version: u64) -> Vec<u8> {
+    let start = group * GROUP_BYTES as u64;
+    let offsets = (0..GROUP_BLOCKS).map(|index| start + (index * block::BYTES) as u64);
+    offsets
+        .flat_map(|offset| {
+            block::make(Label {
+                file,
+                offset,
+                version,
+            })
+        })
+        .collect()
+}
+
+fn verify(shared: &impl Shared, number: u64, group: u64) {
+    for looks_left in (0..=shared.second_looks()).rev() {
+        match look(shared, number, group) {
+            Ok(()) => return,
+            Err(why) if looks_left == 0 => panic!("{why}"),
+            Err(_) => thread::yield_now(),
+        }
+    }
+}
+
+fn look(shared: &impl Shared, number: u64, group: u64) -> Result<(), String> {
+    let mut buffer = vec![0; GROUP_BYTES];
+    let start = group * GROUP_BYTES as u64;
+    let count = shared.read(start, &mut buffer);
+    let mut seen = Vec::new();
+    for (index, bytes) in buffer[..count].chunks_exact(block::BYTES).enumerate() {
+        let offset = start + (index * block::BYTES) as u64;
+        seen.push(block::verify(bytes, number, offset)?.version);
+    }
+    if shared.groups_are_atomic()
+        && (count % GROUP_BYTES != 0 || seen.iter().any(|&one| one != seen[0]))
+    {
+        return Err(format!(
+            "group {group} of file {number} is half written: versions {seen:?}"
+        ));
+    }
+    Ok(())
+}
