@@ -183,3 +183,19 @@ fn random_operations_without_sharing_match_the_model() {
 fn random_operations_with_inline_sharing_match_the_model() {
     exercise(Policy::Inline);
 }
+
+#[test]
+fn a_huge_sparse_device_is_made_and_mounted_without_memory() {
+    let region = Region::create(&DeviceSpec::Memory, 1 << 42, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    assert!(region.allocated_bytes() < 1 << 20, "{} bytes", region.allocated_bytes());
+    let fs = FileSystem::mount(region, MountOptions::default()).unwrap();
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+    let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &new).unwrap().ino).unwrap();
+    file.write_at(1 << 40, b"far").unwrap();
+    drop(file);
+    let region = fs.region().clone();
+    fs.unmount().unwrap();
+    let fs = FileSystem::mount(region, MountOptions::default()).unwrap();
+    assert_eq!(fs.stats().stored_bytes, 4096);
+}

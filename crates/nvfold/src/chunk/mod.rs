@@ -22,6 +22,7 @@ pub mod index;
 use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::space::zeroed;
 use index::Index;
 use pmem::{Flight, Region};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +49,7 @@ pub struct Chunks {
     next_tx: AtomicU64,
     /// One bit a block: has an entry. A private block is released without a look at the media, so the
     /// table of a device that shares nothing stays a hole.
-    has_entry: Vec<AtomicU64>,
+    has_entry: Box<[AtomicU64]>,
     tracked: AtomicU64,
     extra_references: AtomicU64,
 }
@@ -61,7 +62,7 @@ impl Chunks {
             geometry,
             index: Index::new(),
             next_tx: AtomicU64::new(1),
-            has_entry: (0..geometry.blocks().div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            has_entry: zeroed(geometry.blocks().div_ceil(64)),
             tracked: AtomicU64::new(0),
             extra_references: AtomicU64::new(0),
         }

@@ -5,7 +5,7 @@
 //! can no longer change, then the bytes decide.
 
 use super::{Dedup, Place, Tally};
-use crate::chunk::{Chunks, Released};
+use crate::chunk::Chunks;
 use crate::fingerprint;
 use crate::media::BlockNumber;
 use pmem::Flight;
@@ -21,7 +21,14 @@ impl Dedup for Inline {
         Some(fingerprint::weak(piece))
     }
 
-    fn place(&self, piece: &[u8], weak: Option<u32>, chunks: &Chunks, flight: &mut Flight) -> Place {
+    fn place(
+        &self,
+        piece: &[u8],
+        weak: Option<u32>,
+        chunks: &Chunks,
+        flight: &mut Flight,
+        let_go: &mut Vec<BlockNumber>,
+    ) -> Place {
         Tally::count(&self.tally.offered);
         let Some(weak) = weak else { return Place::New };
         for block in chunks.index.find(weak) {
@@ -33,8 +40,7 @@ impl Dedup for Inline {
                 return Place::Shared(block);
             }
             Tally::count(&self.tally.collisions);
-            let released = chunks.release(block, flight);
-            debug_assert_eq!(released, Released::Kept, "the extent that made it a candidate still names it");
+            let_go.push(block);
         }
         Place::New
     }

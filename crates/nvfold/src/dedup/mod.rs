@@ -33,8 +33,16 @@ pub trait Dedup: Send + Sync {
         false
     }
 
-    /// Shares the piece if an equal block is stored.
-    fn place(&self, piece: &[u8], weak: Option<u32>, chunks: &Chunks, flight: &mut Flight) -> Place;
+    /// Shares the piece if an equal block is stored. Candidates whose bytes differed go to `let_go`, with the
+    /// reference that the comparison needed: `fs` releases them, for by then it may be their last.
+    fn place(
+        &self,
+        piece: &[u8],
+        weak: Option<u32>,
+        chunks: &Chunks,
+        flight: &mut Flight,
+        let_go: &mut Vec<BlockNumber>,
+    ) -> Place;
 
     /// A stored piece can be reached now: others may share it.
     fn committed(&self, block: BlockNumber, weak: Option<u32>, chunks: &Chunks);
@@ -97,7 +105,7 @@ impl Dedup for Off {
         None
     }
 
-    fn place(&self, _piece: &[u8], _weak: Option<u32>, _chunks: &Chunks, _flight: &mut Flight) -> Place {
+    fn place(&self, _: &[u8], _: Option<u32>, _: &Chunks, _: &mut Flight, _: &mut Vec<BlockNumber>) -> Place {
         Place::New
     }
 

@@ -42,11 +42,24 @@ pub(super) struct Claims<'a> {
     shared: SmallVec<[BlockNumber; 1]>,
     /// Blocks with new chunk entries: block, count, weak fingerprint.
     entered: SmallVec<[(BlockNumber, u32, Option<u32>); 1]>,
+    /// References taken only to compare bytes.
+    let_go: Vec<BlockNumber>,
+}
+
+fn runs_of(blocks: &[BlockNumber]) -> Runs {
+    blocks.iter().map(|start| BlockRun { start: *start, count: 1 }).collect()
 }
 
 impl<'a> Claims<'a> {
     fn new(core: &'a Core) -> Claims<'a> {
-        Claims { core, reserved: SmallVec::new(), fresh: Runs::new(), shared: SmallVec::new(), entered: SmallVec::new() }
+        Claims {
+            core,
+            reserved: SmallVec::new(),
+            fresh: Runs::new(),
+            shared: SmallVec::new(),
+            entered: SmallVec::new(),
+            let_go: Vec::new(),
+        }
     }
 
     fn share(&mut self, block: BlockNumber, flight: &mut Flight) -> Result<()> {
@@ -82,13 +95,15 @@ impl<'a> Claims<'a> {
 
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
+        if !self.let_go.is_empty() {
+            self.core.release(&runs_of(&self.let_go), &[], 0);
+        }
         if self.shared.is_empty() && self.entered.is_empty() && self.fresh.is_empty() {
             return;
         }
+        // Not committed. What was shared may have lost all its other references meanwhile.
+        self.core.release(&runs_of(&self.shared), &[], 0);
         let mut flight = Flight::new();
-        for block in &self.shared {
-            self.core.chunks.release(*block, &mut flight);
-        }
         for (block, count, _) in &self.entered {
             for _ in 0..*count {
                 self.core.chunks.release(*block, &mut flight);
@@ -228,7 +243,7 @@ impl Core {
         let blocks = source.len() / BLOCK;
         if blocks == 1 {
             let weak = fingerprints.first().copied().flatten();
-            let block = match policy.place(source, weak, &self.chunks, flight) {
+            let block = match policy.place(source, weak, &self.chunks, flight, &mut claims.let_go) {
                 Place::Shared(block) => {
                     claims.shared.push(block);
                     block
@@ -249,7 +264,7 @@ impl Core {
                 decisions.push(Decision::Twin(twin));
                 continue;
             }
-            match policy.place(piece, weak, &self.chunks, flight) {
+            match policy.place(piece, weak, &self.chunks, flight, &mut claims.let_go) {
                 Place::Shared(block) => {
                     claims.shared.push(block);
                     decisions.push(Decision::Shared(block));

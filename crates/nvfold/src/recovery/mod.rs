@@ -21,7 +21,8 @@ use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
 };
-use crate::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
+use crate::media::log_entry::LINE;
+use crate::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::namespace::table::{read_segments, write_segment};
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions, TimeNs};
 use pmem::{Flight, Region};
@@ -247,10 +248,18 @@ fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
     store_words(region, &cleared);
 }
 
-/// What the inode logs say about blocks.
+/// What the inode logs say: how many extents touch each block, kept for the segments that have any.
 struct Truth {
-    /// Extents that touch each block.
-    references: Vec<u32>,
+    segments: Vec<Option<Box<[u32; SEGMENT_BLOCKS as usize]>>>,
+}
+
+impl Truth {
+    fn count(&mut self, block: BlockNumber) {
+        let segment = &mut self.segments[(block.0 / SEGMENT_BLOCKS) as usize];
+        let counts = segment.get_or_insert_with(|| Box::new([0; SEGMENT_BLOCKS as usize]));
+        let count = &mut counts[(block.0 % SEGMENT_BLOCKS) as usize];
+        *count = count.saturating_add(1);
+    }
 }
 
 /// Rebuilds allocator, counts, index and inode table from the logs.
@@ -265,7 +274,7 @@ fn rebuild(core: &Core) -> Result<()> {
         core.space.note_backed(range.start, range.end - range.start);
     }
     let names = count_names(core)?;
-    let mut truth = Truth { references: vec![0; geometry.blocks() as usize] };
+    let mut truth = Truth { segments: vec![None; geometry.segments() as usize] };
     for ino in live_inodes(core) {
         let slot = core.table.slot(ino).expect("in the table");
         match names.get(&ino) {
@@ -324,10 +333,7 @@ fn adopt_inode(core: &Core, truth: &mut Truth, slot: u64, ino: u64, names: u32) 
         }
     }
     for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
-        for block in extent.blocks().blocks() {
-            let count = &mut truth.references[block.0 as usize];
-            *count = count.saturating_add(1);
-        }
+        extent.blocks().blocks().for_each(|block| truth.count(block));
     }
     core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
     let nlink = if kind == FileKind::Directory { 1 } else { names };
@@ -349,18 +355,25 @@ fn adopt_blocks(core: &Core, truth: &Truth) -> Result<()> {
     let table = geometry.chunk_entry_offset(BlockNumber(0));
     let table_length = geometry.chunk_entry_offset(BlockNumber(geometry.blocks())) - table;
     let mut backed = core.region.allocated_ranges(table, table_length).into_iter().peekable();
-    let first = geometry.data_offset / BLOCK_BYTES;
     let mut flight = Flight::new();
-    let mut block = first;
-    while block < geometry.blocks() {
-        let references = truth.references[block as usize];
-        let offset = geometry.chunk_entry_offset(BlockNumber(block));
-        while backed.next_if(|range| range.end <= offset).is_some() {}
-        let has_line = backed.peek().is_some_and(|range| range.start < offset + 64);
-        if references > 0 || has_line {
-            adopt_block(core, BlockNumber(block), references, has_line, &mut flight)?;
+    for segment in geometry.first_segment()..geometry.segments() {
+        let counts = truth.segments[segment as usize].as_deref();
+        let first = BlockNumber(segment * SEGMENT_BLOCKS);
+        let after = BlockNumber(first.0 + geometry.blocks_in_segment(segment));
+        while backed.next_if(|range| range.end <= geometry.chunk_entry_offset(first)).is_some() {}
+        let has_lines = backed.peek().is_some_and(|range| range.start < geometry.chunk_entry_offset(after));
+        if counts.is_none() && !has_lines {
+            continue;
         }
-        block += 1;
+        for block in (first.0..after.0).map(BlockNumber) {
+            let offset = geometry.chunk_entry_offset(block);
+            while backed.next_if(|range| range.end <= offset).is_some() {}
+            let has_line = backed.peek().is_some_and(|range| range.start < offset + LINE);
+            let references = counts.map_or(0, |counts| counts[(block.0 - first.0) as usize]);
+            if references > 0 || has_line {
+                adopt_block(core, block, references, has_line, &mut flight)?;
+            }
+        }
     }
     let _ = core.region.fence(flight);
     Ok(())

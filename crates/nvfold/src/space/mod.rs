@@ -20,7 +20,8 @@ use parking_lot::Mutex;
 use pmem::Region;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use zerocopy::{FromZeros, KnownLayout};
 
 /// Blocks next to one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,18 +82,23 @@ pub struct Space {
     region: Region,
     geometry: Geometry,
     discard: bool,
-    used: Vec<AtomicU64>,
-    free_in: Vec<AtomicU16>,
-    owned: Vec<AtomicBool>,
-    backed: Vec<AtomicBool>,
+    used: Box<[AtomicU64]>,
+    free_in: Box<[AtomicU16]>,
+    owned: Box<[AtomicU8]>,
+    backed: Box<[AtomicU8]>,
     free_blocks: AtomicU64,
     total_blocks: u64,
     search_from: Mutex<u64>,
     cursors: Vec<Mutex<Cursors>>,
 }
 
-fn zeroed<T: Default>(count: u64) -> Vec<T> {
-    (0..count).map(|_| T::default()).collect()
+/// Zeroed memory that the system backs only where it is touched: the bitmap of a large device costs nothing until
+/// its segments are used.
+pub(crate) fn zeroed<T: FromZeros>(count: u64) -> Box<[T]>
+where
+    [T]: KnownLayout<PointerMetadata = usize>,
+{
+    <[T]>::new_box_zeroed_with_elems(count as usize).expect("DRAM for the tables of the device")
 }
 
 impl Space {
@@ -145,15 +151,9 @@ impl Space {
         }
         let segment = (block.0 / SEGMENT_BLOCKS) as usize;
         self.free_in[segment].fetch_sub(1, Ordering::Relaxed);
-        self.backed[segment].store(true, Ordering::Relaxed);
+        self.backed[segment].store(1, Ordering::Relaxed);
         self.free_blocks.fetch_sub(1, Ordering::Relaxed);
         true
-    }
-
-    /// Whether a block is in use (or part of the tables).
-    pub fn is_used(&self, block: BlockNumber) -> bool {
-        block.0 < self.geometry.first_segment() * SEGMENT_BLOCKS
-            || self.used[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0
     }
 
     /// Adds exactly `count` blocks to `runs`, in as few runs as come easily, or fails with ENOSPC and adds none.
@@ -212,7 +212,7 @@ impl Space {
 
     /// Returns a segment of the inode table.
     pub fn free_segment(&self, segment: u64) {
-        self.owned[segment as usize].store(false, Ordering::Relaxed);
+        self.owned[segment as usize].store(0, Ordering::Relaxed);
         self.free(BlockRun { start: BlockNumber(segment * SEGMENT_BLOCKS), count: SEGMENT_BLOCKS });
     }
 
@@ -221,18 +221,18 @@ impl Space {
         for block in segment * SEGMENT_BLOCKS..segment * SEGMENT_BLOCKS + self.geometry.blocks_in_segment(segment) {
             self.mark_used(BlockNumber(block));
         }
-        self.owned[segment as usize].store(true, Ordering::Relaxed);
+        self.owned[segment as usize].store(1, Ordering::Relaxed);
     }
 
     /// Whether the host may still hold memory for a segment.
     pub fn is_backed(&self, segment: u64) -> bool {
-        self.backed[segment as usize].load(Ordering::Relaxed)
+        self.backed[segment as usize].load(Ordering::Relaxed) != 0
     }
 
     /// Recovery: notes the segments for which the host holds memory, so that `trim` can return it.
     pub fn note_backed(&self, address: u64, len: u64) {
         for segment in address / SEGMENT_BYTES..(address + len).div_ceil(SEGMENT_BYTES).min(self.geometry.segments()) {
-            self.backed[segment as usize].store(true, Ordering::Relaxed);
+            self.backed[segment as usize].store(1, Ordering::Relaxed);
         }
     }
 
@@ -254,12 +254,12 @@ impl Space {
         let index = segment as usize;
         let blocks = self.geometry.blocks_in_segment(segment);
         let is_empty = || u64::from(self.free_in[index].load(Ordering::Relaxed)) == blocks;
-        if !self.backed[index].load(Ordering::Relaxed) || !is_empty() {
+        if self.backed[index].load(Ordering::Relaxed) == 0 || !is_empty() {
             return Ok(0);
         }
         // No cursor may enter while the memory goes away.
         let _search = self.search_from.lock();
-        if self.owned[index].swap(true, Ordering::Acquire) {
+        if self.owned[index].swap(1, Ordering::Acquire) != 0 {
             return Ok(0);
         }
         let mut bytes = 0;
@@ -271,10 +271,10 @@ impl Space {
             if last > first {
                 self.region.punch(first, last - first)?;
             }
-            self.backed[index].store(false, Ordering::Relaxed);
+            self.backed[index].store(0, Ordering::Relaxed);
             bytes = blocks * BLOCK_BYTES;
         }
-        self.owned[index].store(false, Ordering::Release);
+        self.owned[index].store(0, Ordering::Release);
         Ok(bytes)
     }
 
@@ -320,7 +320,7 @@ impl Space {
                     }
                     return run;
                 }
-                self.owned[segment as usize].store(false, Ordering::Release);
+                self.owned[segment as usize].store(0, Ordering::Release);
             }
             *cursor = self.choose_segment();
         }
@@ -348,7 +348,7 @@ impl Space {
                 .find(|segment| self.free_in[*segment as usize].load(Ordering::Relaxed) > 0),
         };
         let populated = match segment {
-            Some(segment) if !self.backed[segment as usize].swap(true, Ordering::Relaxed) => 0,
+            Some(segment) if self.backed[segment as usize].swap(1, Ordering::Relaxed) == 0 => 0,
             _ => SEGMENT_BLOCKS,
         };
         Cursor { segment, next: 0, populated }
@@ -362,7 +362,7 @@ impl Space {
         for segment in order {
             let index = segment as usize;
             let free = u64::from(self.free_in[index].load(Ordering::Relaxed));
-            if fits(free) && !self.owned[index].swap(true, Ordering::Acquire) {
+            if fits(free) && self.owned[index].swap(1, Ordering::Acquire) == 0 {
                 *from = segment;
                 return Some(segment);
             }
@@ -378,7 +378,7 @@ impl Space {
                 let Some(segment) = cursor.segment else { continue };
                 let free = u64::from(self.free_in[segment as usize].load(Ordering::Relaxed));
                 if free == self.geometry.blocks_in_segment(segment) {
-                    self.owned[segment as usize].store(false, Ordering::Release);
+                    self.owned[segment as usize].store(0, Ordering::Release);
                     *cursor = Cursor::default();
                 }
             }
