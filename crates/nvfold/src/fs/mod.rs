@@ -350,6 +350,12 @@ impl FileSystem {
         self.core.readdir(dir, cookie, each)
     }
 
+    /// The youngest cookie of a directory. A listing that stops past the one that was youngest when it began ends,
+    /// even if every name it finds is renamed (which gives the name a new cookie).
+    pub fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
+        self.core.last_cookie(dir)
+    }
+
     /// Parent of a directory (the root's is the root).
     pub fn parent(&self, dir: InodeNumber) -> Result<InodeNumber> {
         Ok(InodeNumber(self.core.live_inode(dir)?.parent.load(Ordering::Relaxed)))

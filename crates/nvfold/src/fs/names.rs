@@ -88,10 +88,11 @@ impl Core {
         let ino = self.table.allocate(&self.space)?;
         let entry = LogEntry::Name { name: name.to_vec(), ino, kind: new.kind, cookie, time };
         let parent_attributes = parent_state.attributes;
-        let result = self.with_new_inode(ino, &parent, &parent_attributes, target, new, 1, |flight| {
+        let inode = self.with_new_inode(ino, &parent, &parent_attributes, target, new, 1, |flight| {
             self.change(&parent, &mut parent_state, &[entry], None, Purpose::Log, flight)
-        });
-        result.inspect_err(|_| self.table.free(ino)).map(|inode| inode.attr(&inode.state.read()))
+        })?;
+        let state = inode.state.read();
+        Ok(inode.attr(&state))
     }
 
     /// Writes a new inode's slot, runs `publish` (which fences), and takes the inode into the cache.
@@ -114,12 +115,12 @@ impl Core {
         let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
         let mut xattr = None;
         if let Some(target) = target {
-            let value = self.store_value(target, &mut flight)?;
+            let value = self.store_value(target, &mut flight).inspect_err(|_| self.table.free(ino))?;
             let entry = LogEntry::XattrSet { name: SYMLINK_TARGET.to_vec(), value: value.value().clone(), time };
             let mut lines = Vec::new();
             entry.encode(ino, &mut lines);
             let mut addition = Addition::new(&self.region, &self.space, slot, ino, &log, Purpose::Log);
-            addition.push(&lines, &mut flight)?;
+            addition.push(&lines, &mut flight).inspect_err(|_| self.table.free(ino))?;
             xattr = Some((value, addition));
         }
         head.commit = xattr.as_ref().map_or(log.tail, |(_, addition)| addition.tail);
@@ -143,12 +144,6 @@ impl Core {
             check: 0,
         }
         .sealed(ino);
-        flight.add(self.region.write(slot, &head).flush());
-        flight.add(self.region.write(slot + ATTRIBUTE_LINES[0], &attributes).flush());
-        if let Err(error) = publish(flight) {
-            self.mark_slot_free(slot, &head);
-            return Err(error);
-        }
         let mut state = State::new(new.kind, attributes, Log::default());
         if let Some((value, addition)) = xattr {
             addition.keep(&mut log);
@@ -156,7 +151,17 @@ impl Core {
         }
         state.log = log;
         let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));
+        // Into the cache before the slot is live: whoever looks this number up meanwhile must find this object, and
+        // wait at its lock, rather than read a second one from the media.
+        let mut created = inode.state.write();
         self.cache(inode.clone());
+        flight.add(self.region.write(slot, &head).flush());
+        flight.add(self.region.write(slot + ATTRIBUTE_LINES[0], &attributes).flush());
+        if let Err(error) = publish(flight) {
+            self.free_inode(&inode, &mut created);
+            return Err(error);
+        }
+        drop(created);
         Ok(inode)
     }
 
@@ -166,11 +171,10 @@ impl Core {
         let root = self.inode(InodeNumber::ROOT.0)?;
         let ino = self.table.allocate(&self.space)?;
         let no_parent = AttributeLine::default();
-        let result = self.with_new_inode(ino, &root, &no_parent, None, new, 0, |flight| {
+        self.with_new_inode(ino, &root, &no_parent, None, new, 0, |flight| {
             let _ = self.region.fence(flight);
             Ok(())
-        });
-        result.inspect_err(|_| self.table.free(ino))
+        })
     }
 
     pub(super) fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
@@ -185,13 +189,13 @@ impl Core {
         self.writable("link")?;
         check_name("link", name)?;
         let (parent, child) = (self.inode(parent.0)?, self.inode(ino.0)?);
-        if child.kind == FileKind::Directory {
-            return Err(posix("link", "a directory has one name only", errno::EPERM));
-        }
         let mut parent_state = parent.state.write();
         let names = directory("link", &parent_state)?;
         if names.find(name, &self.region).is_some() {
             return Err(Error::Exists { what: show(name) });
+        }
+        if child.kind == FileKind::Directory {
+            return Err(posix("link", "a directory has one name only", errno::EPERM));
         }
         let (cookie, time) = (names.next_cookie(), self.now());
         let mut state = child.state.write();
@@ -409,6 +413,15 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
+        let inode = self.inode(dir.0)?;
+        let state = inode.state.read();
+        match &state.body {
+            Body::Directory(names) => Ok(names.next_cookie() - 1),
+            _ => Err(posix("readdir", "it is not a directory", errno::ENOTDIR)),
+        }
     }
 
     /// Frees the inode when no name leads to it and nobody holds it open.
