@@ -50,7 +50,6 @@ pub struct Chunks {
     /// One bit a block: has an entry. A private block is released without a look at the media, so the
     /// table of a device that shares nothing stays a hole.
     has_entry: Box<[AtomicU64]>,
-    tracked: AtomicU64,
     extra_references: AtomicU64,
 }
 
@@ -63,14 +62,13 @@ impl Chunks {
             index: Index::new(),
             next_tx: AtomicU64::new(1),
             has_entry: zeroed(geometry.blocks().div_ceil(64)),
-            tracked: AtomicU64::new(0),
             extra_references: AtomicU64::new(0),
         }
     }
 
     /// Entries in use.
     pub fn tracked(&self) -> u64 {
-        self.tracked.load(Ordering::Relaxed)
+        self.has_entry.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
 
     /// References beyond the first of every block: blocks saved by sharing.
@@ -199,7 +197,6 @@ impl Chunks {
         }
         flight.add(self.region.write(self.geometry.chunk_entry_offset(block), &ChunkEntry::default()).flush());
         self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
-        self.tracked.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether a block has an entry: is tracked.
@@ -209,8 +206,9 @@ impl Chunks {
 
     fn note_entry(&self, block: BlockNumber, count: u32) {
         self.has_entry[(block.0 / 64) as usize].fetch_or(1 << (block.0 % 64), Ordering::Relaxed);
-        self.tracked.fetch_add(1, Ordering::Relaxed);
-        self.extra_references.fetch_add(u64::from(count) - 1, Ordering::Relaxed);
+        if count > 1 {
+            self.extra_references.fetch_add(u64::from(count) - 1, Ordering::Relaxed);
+        }
     }
 
     fn tx(&self) -> u64 {

@@ -334,11 +334,12 @@ impl Core {
                 claims.fresh[claims.fresh.len() - 1].start
             }
         };
-        flight.add(self.region.stream(block.address(), source));
+        // The entry first: an atomic operation behind the stream would wait until it has drained.
         if weak.is_some() {
             self.chunks.add(block, 1, weak, flight);
             claims.entered.push((block, 1, weak));
         }
+        flight.add(self.region.stream(block.address(), source));
         Ok(block)
     }
 
@@ -371,6 +372,11 @@ impl Core {
                 }
             }
         }
+        for piece in fresh.iter().filter(|piece| piece.weak.is_some() || piece.count > 1) {
+            let block = BlockNumber::containing(piece.address());
+            self.chunks.add(block, piece.count, piece.weak, flight);
+            claims.entered.push((block, piece.count, piece.weak));
+        }
         let mut at = 0;
         while at < fresh.len() {
             // Neighbours in the source that are neighbours on the media go out in one stream.
@@ -381,11 +387,6 @@ impl Core {
             let part = &source[fresh[at].at * BLOCK..fresh[end - 1].at * BLOCK + BLOCK];
             flight.add(self.region.stream(fresh[at].address(), part));
             at = end;
-        }
-        for piece in fresh.iter().filter(|piece| piece.weak.is_some() || piece.count > 1) {
-            let block = BlockNumber::containing(piece.address());
-            self.chunks.add(block, piece.count, piece.weak, flight);
-            claims.entered.push((block, piece.count, piece.weak));
         }
         Ok(())
     }
