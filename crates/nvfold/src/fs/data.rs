@@ -137,12 +137,13 @@ impl Core {
         self.writable("write")?;
         // An append does not know its offset yet; a guess that turns out wrong only costs the hashing again.
         let guess = at.unwrap_or_else(|| inode.state.read().attributes.size);
-        let mut fingerprints = self.fingerprints(guess, data)?;
+        let mut fingerprints = Fingerprints::new();
+        self.fingerprints(guess, data, &mut fingerprints)?;
         let mut state = inode.state.write();
         self.file_extents(&state, "write")?;
         let offset = at.unwrap_or(state.attributes.size);
         if offset != guess {
-            fingerprints = self.fingerprints(offset, data)?;
+            self.fingerprints(offset, data, &mut fingerprints)?;
         }
         if !data.is_empty() {
             self.write_locked(inode, &mut state, offset, data, &fingerprints)?;
@@ -150,18 +151,17 @@ impl Core {
         Ok(offset)
     }
 
-    fn fingerprints(&self, offset: u64, data: &[u8]) -> Result<Fingerprints> {
+    fn fingerprints(&self, offset: u64, data: &[u8], fingerprints: &mut Fingerprints) -> Result<()> {
         range_end("write", offset, data.len() as u64)?;
+        fingerprints.clear();
         let policy = self.policies.current();
-        if policy.stores_everything() {
-            return Ok(Fingerprints::new());
-        }
         let (first, end) = whole_blocks(offset, data.len() as u64);
-        if first == end {
-            return Ok(Fingerprints::new());
+        if policy.stores_everything() || first == end {
+            return Ok(());
         }
         let whole = &data[(first - offset) as usize..(end - offset) as usize];
-        Ok(whole.chunks_exact(BLOCK).map(|block| policy.fingerprint(block)).collect())
+        fingerprints.extend(whole.chunks_exact(BLOCK).map(|block| policy.fingerprint(block)));
+        Ok(())
     }
 
     fn write_locked(
@@ -192,12 +192,12 @@ impl Core {
             self.place_patched(extents, last, part, &mut pieces, &mut claims, &mut flight)?;
         }
         let stamp = (self.now(), state.attributes.size.max(end));
-        if let [(offset, extent)] = pieces[..]
+        if let [(offset, extent)] = &pieces[..]
             && self.has_room_for_one_entry(inode, state)
             && extents.splits_only_between_blocks()
         {
-            let entry = ExtentEntry::write(offset, extent.length, extent.address, extent.unwritten, stamp.0, stamp.1);
-            self.publish_extent(inode, state, &entry.sealed(inode.ino), extent, &mut claims, flight);
+            let entry = ExtentEntry::write(*offset, extent.length, extent.address, false, stamp.0, stamp.1);
+            self.publish_extent(inode, state, &entry.sealed(inode.ino), *extent, &mut claims, flight);
             return Ok(());
         }
         self.replace(inode, state, range_start..range_end, &pieces, false, stamp, claims, flight)
@@ -492,9 +492,9 @@ impl Core {
             // An emptied entry must be durable before its block gets another user.
             let _ = self.region.fence(flight);
         }
-        for run in free {
+        for run in &free {
             lost += run.count;
-            self.space.free(run);
+            self.space.free(*run);
         }
         if gained != lost {
             // Two's complement: a decrease is an addition too.
