@@ -60,6 +60,11 @@ impl Profile {
         ]
     }
 
+    /// Its name, as `FromStr` takes it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Whether it charges nothing.
     pub fn is_native(&self) -> bool {
         self.write_line_ns == 0 && self.fence_ns == 0 && self.read_line_ns == 0
