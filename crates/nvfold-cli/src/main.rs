@@ -1,1 +1,74 @@
-fn main() {}
+//! The `nvfold` command: everything a person does with a file system, over the library.
+//!
+//! | room | what |
+//! |---|---|
+//! | [`cli`], [`commands`] | the command line; one file a command |
+//! | [`names`] | the other names it is called by: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
+//! | [`mount`] | the FUSE front end |
+//! | [`tree`] | whole trees in and out |
+//! | [`snapshot`] | the facts that reports are made of |
+//! | [`device`], [`mounts`], [`size`] | devices, the mount table, sizes |
+//! | [`report`], [`progress`], [`failure`] | what is said, on stdout and stderr |
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod device;
+mod failure;
+mod mount;
+mod mounts;
+mod names;
+mod progress;
+mod report;
+mod size;
+mod snapshot;
+mod tree;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use commands::*;
+use failure::Outcome;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = names::as_nvfold(std::env::args_os().collect());
+    let is_fsck = arguments.get(1).is_some_and(|command| command == "fsck");
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            let code = match (error.use_stderr(), is_fsck) {
+                (false, _) => 0,
+                (true, true) => fsck::USAGE,
+                (true, false) => failure::USAGE,
+            };
+            return ExitCode::from(code);
+        }
+    };
+    let code = run(&cli).unwrap_or_else(|failure| {
+        failure.report();
+        if is_fsck { fsck::OPERATIONAL } else { failure.code }
+    });
+    ExitCode::from(code)
+}
+
+fn run(cli: &Cli) -> Outcome<u8> {
+    let output = &cli.output;
+    match &cli.command {
+        Command::Mkfs(command) => mkfs::run(command, output),
+        Command::Mount(command) => commands::mount::run(command, output),
+        Command::Umount(command) => umount::run(command, output),
+        Command::Info(command) => info::run(command, output),
+        Command::Df(command) => df::run(command, output),
+        Command::Du(command) => du::run(command, output),
+        Command::Stats(command) => stats::run(command, output),
+        Command::DedupStats(command) => dedup_stats::run(command, output),
+        Command::Fsck(command) => fsck::run(command, output),
+        Command::Import(command) => import::run(command, output),
+        Command::Export(command) => export::run(command, output),
+        Command::Verify(command) => verify::run(command, output),
+        Command::Estimate(command) => estimate::run(command),
+        Command::Completions(command) => completions::run(command),
+        Command::Man(command) => man::run(command),
+    }
+}

@@ -1,0 +1,50 @@
+//! The command line.
+
+use crate::commands::*;
+use crate::progress::When;
+use clap::{Args, Parser, Subcommand};
+
+/// Everything `nvfold` understands.
+#[derive(Debug, Parser)]
+#[command(name = "nvfold", version, propagate_version = true, arg_required_else_help = true)]
+#[command(about = "A file system for persistent memory that stores equal data once")]
+#[command(after_help = "Sizes: 4096, 64M, 1.5GiB. Exit codes: 0 done, 1 failed, 2 called wrongly; fsck: as fsck(8).")]
+pub struct Cli {
+    #[command(flatten)]
+    pub output: Output,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How to report; the same for every command.
+#[derive(Args, Clone, Debug)]
+pub struct Output {
+    /// Report as JSON, with a version
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Show progress on stderr
+    #[arg(long, global = true, value_enum, default_value_t = When::Auto, value_name = "WHEN")]
+    pub progress: When,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Mkfs(mkfs::Mkfs),
+    Mount(mount::Mount),
+    #[command(visible_alias = "unmount")]
+    Umount(umount::Umount),
+    Info(info::Info),
+    Df(df::Df),
+    Du(du::Du),
+    Stats(stats::Stats),
+    DedupStats(dedup_stats::DedupStats),
+    Fsck(fsck::Fsck),
+    Import(import::Import),
+    Export(export::Export),
+    Verify(verify::Verify),
+    /// Estimate what sharing would save on files and directories; changes nothing
+    Estimate(estimate::EstimateArgs),
+    Completions(completions::Completions),
+    Man(man::Man),
+}

@@ -1,0 +1,70 @@
+//! `nvfold dedup-stats`: what sharing saves, and how often it was tried.
+
+use crate::cli::Output;
+use crate::device::DeviceOptions;
+use crate::failure::Outcome;
+use crate::report;
+use crate::size;
+use crate::snapshot::Snapshot;
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Show what sharing saves
+#[derive(Args, Debug)]
+pub struct DedupStats {
+    /// Device or mount point
+    #[arg(value_name = "DEVICE|DIR")]
+    target: PathBuf,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    policy: Option<String>,
+    logical_bytes: u64,
+    stored_bytes: u64,
+    saved_bytes: u64,
+    /// Logical bytes for each stored one; `None` when nothing is stored.
+    ratio: Option<f64>,
+    /// Since the mount.
+    pieces_offered: u64,
+    pieces_shared: u64,
+    weak_collisions: u64,
+}
+
+/// Runs it.
+pub fn run(stats: &DedupStats, output: &Output) -> Outcome<u8> {
+    let snapshot = Snapshot::of(&stats.target, &stats.device_options)?;
+    let space = snapshot.known_space()?;
+    let ratio = (space.stored_bytes > 0).then(|| space.logical_bytes as f64 / space.stored_bytes as f64);
+    let report = Report {
+        device: snapshot.device.clone(),
+        policy: snapshot.policy.clone(),
+        logical_bytes: space.logical_bytes,
+        stored_bytes: space.stored_bytes,
+        saved_bytes: space.saved_bytes,
+        ratio,
+        pieces_offered: space.pieces_offered,
+        pieces_shared: space.pieces_shared,
+        weak_collisions: space.weak_collisions,
+    };
+    report::emit(output.json, "dedup-stats", &report, || describe(&report))?;
+    Ok(0)
+}
+
+fn describe(report: &Report) -> String {
+    let pieces = |pieces: u64| format!("{pieces} ({} of those offered)", report::percent(pieces, report.pieces_offered));
+    report::facts(&[
+        ("policy", report.policy.clone().unwrap_or_else(|| "not mounted".into())),
+        ("logical", size::show(report.logical_bytes)),
+        ("stored", size::show(report.stored_bytes)),
+        ("saved", format!("{} ({} of logical)", size::show(report.saved_bytes), report::percent(report.saved_bytes, report.logical_bytes))),
+        ("ratio", report.ratio.map_or("-".into(), |ratio| format!("{ratio:.2} : 1"))),
+        ("pieces offered since mount", report.pieces_offered.to_string()),
+        ("pieces shared", pieces(report.pieces_shared)),
+        ("weak collisions", pieces(report.weak_collisions)),
+    ])
+}

@@ -1,0 +1,149 @@
+//! `nvfold du`: what the files below each directory name, with every file counted once.
+//!
+//! The figures are logical: shared blocks count in each file that names them, as du(1) expects.
+
+use crate::cli::Output;
+use crate::device::{DeviceOptions, mount_embedded};
+use crate::failure::{Doing, Failure, Outcome};
+use crate::mounts;
+use crate::report;
+use crate::size;
+use crate::tree::export::entries;
+use clap::Args;
+use nvfold::{Attr, FileKind, FileSystem, Policy};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Show what the files below each directory name (logical bytes; shared blocks count in each file)
+#[derive(Args, Debug)]
+pub struct Du {
+    /// Directory on a mount, or an unmounted device
+    #[arg(value_name = "DIR|DEVICE")]
+    target: PathBuf,
+    /// On a device: the directory to look at
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    at: PathBuf,
+    /// Levels of directories to show
+    #[arg(short, long, default_value_t = 1, value_name = "LEVELS")]
+    depth: usize,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    directories: Vec<Row>,
+}
+
+#[derive(Clone, Serialize)]
+struct Row {
+    path: String,
+    /// Bytes that extents name.
+    logical_bytes: u64,
+    /// Sum of the sizes, holes included.
+    apparent_bytes: u64,
+    files: u64,
+}
+
+/// Adds directories up; rows come out with a directory after what is below it.
+struct Sums {
+    depth: usize,
+    seen: HashSet<(u64, u64)>,
+    rows: Vec<Row>,
+}
+
+/// What one file adds.
+struct Found {
+    identity: (u64, u64),
+    links: u64,
+    allocated_bytes: u64,
+    size_bytes: u64,
+}
+
+/// Runs it.
+pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
+    let mut sums = Sums { depth: du.depth, seen: HashSet::new(), rows: Vec::new() };
+    let metadata = std::fs::metadata(&du.target).doing(mounts::show(&du.target))?;
+    if metadata.is_dir() {
+        sums.host_directory(&du.target, 0)?;
+    } else {
+        let fs = mount_embedded(&du.target, &du.device_options, Policy::Off, true, 1)?;
+        let what = format!("{}: {}", mounts::show(&du.target), mounts::show(&du.at));
+        let attr = fs.resolve(du.at.as_os_str().as_bytes()).doing(&what)?;
+        if attr.kind != FileKind::Directory {
+            return Err(Failure::new(what, "not a directory"));
+        }
+        sums.directory(&fs, attr, &du.at, 0).doing(what)?;
+    }
+    let report = Report { directories: sums.rows };
+    report::emit(output.json, "du", &report, || describe(&report))?;
+    Ok(0)
+}
+
+fn describe(report: &Report) -> String {
+    let row = |row: &Row| vec![row.path.clone(), size::show(row.logical_bytes), size::show(row.apparent_bytes), row.files.to_string()];
+    report::table(&["directory", "logical", "apparent", "files"], report.directories.iter().map(row))
+}
+
+impl Sums {
+    fn add_file(&mut self, row: &mut Row, found: &Found) {
+        if found.links > 1 && !self.seen.insert(found.identity) {
+            return;
+        }
+        row.files += 1;
+        row.logical_bytes += found.allocated_bytes;
+        row.apparent_bytes += found.size_bytes;
+    }
+
+    fn finish(&mut self, row: &Row, level: usize) {
+        if level <= self.depth {
+            self.rows.push(row.clone());
+        }
+    }
+
+    fn host_directory(&mut self, dir: &Path, level: usize) -> Outcome<Row> {
+        let mut row = empty(dir);
+        for entry in std::fs::read_dir(dir).doing(mounts::show(dir))? {
+            let path = entry.doing(mounts::show(dir))?.path();
+            let metadata = std::fs::symlink_metadata(&path).doing(mounts::show(&path))?;
+            if metadata.is_dir() {
+                add(&mut row, &self.host_directory(&path, level + 1)?);
+            } else {
+                let (identity, allocated_bytes) = ((metadata.dev(), metadata.ino()), metadata.blocks() * 512);
+                self.add_file(&mut row, &Found { identity, links: metadata.nlink(), allocated_bytes, size_bytes: metadata.len() });
+            }
+        }
+        self.finish(&row, level);
+        Ok(row)
+    }
+
+    fn directory(&mut self, fs: &FileSystem, dir: Attr, path: &Path, level: usize) -> nvfold::Result<Row> {
+        let mut row = empty(path);
+        for entry in entries(fs, dir.ino)? {
+            let attr = fs.getattr(entry.ino)?;
+            if attr.kind == FileKind::Directory {
+                let below = path.join(OsStr::from_bytes(&entry.name));
+                add(&mut row, &self.directory(fs, attr, &below, level + 1)?);
+            } else {
+                let (identity, links) = ((0, attr.ino.0), u64::from(attr.nlink));
+                self.add_file(&mut row, &Found { identity, links, allocated_bytes: attr.blocks * 512, size_bytes: attr.size });
+            }
+        }
+        self.finish(&row, level);
+        Ok(row)
+    }
+}
+
+fn empty(dir: &Path) -> Row {
+    Row { path: mounts::show(dir), logical_bytes: 0, apparent_bytes: 0, files: 0 }
+}
+
+fn add(row: &mut Row, below: &Row) {
+    row.logical_bytes += below.logical_bytes;
+    row.apparent_bytes += below.apparent_bytes;
+    row.files += below.files;
+}

@@ -1,0 +1,97 @@
+//! `nvfold info`: what a file system is, from its superblock.
+
+use crate::cli::Output;
+use crate::device::DeviceOptions;
+use crate::failure::Outcome;
+use crate::report;
+use crate::size;
+use crate::snapshot::Snapshot;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Tell what a file system is: identity, layout, persistence level, clean or not
+#[derive(Args, Debug)]
+pub struct Info {
+    /// Device or mount point
+    #[arg(value_name = "DEVICE|DIR")]
+    target: PathBuf,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+}
+
+/// Runs it.
+pub fn run(info: &Info, output: &Output) -> Outcome<u8> {
+    let snapshot = Snapshot::of(&info.target, &info.device_options)?;
+    report::emit(output.json, "info", &snapshot, || describe(&snapshot))?;
+    Ok(0)
+}
+
+fn describe(snapshot: &Snapshot) -> String {
+    let superblock = &snapshot.superblock;
+    let mounted = match (&snapshot.mount_point, snapshot.pid) {
+        (Some(dir), Some(pid)) => format!("on {dir}, by process {pid}{}", if snapshot.read_only { ", read-only" } else { "" }),
+        _ => "no".into(),
+    };
+    let state = match (superblock.clean, &snapshot.mount_point) {
+        (true, _) => "clean",
+        (false, Some(_)) => "in use",
+        (false, None) => "not unmounted in order; the next mount recovers it",
+    };
+    let flags = [superblock.incompatible_features, superblock.read_only_compatible_features, superblock.compatible_features];
+    let offsets = [superblock.journal_offset, superblock.segment_table_offset, superblock.chunk_table_offset, superblock.data_offset];
+    let [journal, segments, chunks, data] = offsets.map(|offset| format!("{offset:#x}"));
+    report::facts(&[
+        ("device", snapshot.device.clone()),
+        ("label", superblock.label.clone()),
+        ("uuid", superblock.uuid.clone()),
+        ("format", format!("version {}, feature flags {:#x} {:#x} {:#x}", superblock.format_version, flags[0], flags[1], flags[2])),
+        ("size", format!("{} ({} bytes)", size::show(superblock.device_bytes), superblock.device_bytes)),
+        ("persistence", snapshot.persistence.clone()),
+        ("state", state.into()),
+        ("mounted", mounted),
+        ("policy", snapshot.policy.clone().unwrap_or_else(|| "chosen at mount".into())),
+        ("layout", format!("journal {journal}, segment table {segments}, chunk table {chunks}, data {data}")),
+        ("created", show_time(superblock.created_ns)),
+        ("last mounted", show_time(superblock.mounted_ns)),
+        ("read-write mounts", superblock.read_write_mounts.to_string()),
+    ])
+}
+
+/// `2026-11-21 05:42:01 UTC`; `never` for 0.
+fn show_time(ns: i64) -> String {
+    if ns == 0 {
+        return "never".into();
+    }
+    let seconds = ns.div_euclid(1_000_000_000);
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+/// The date of a day counted from 1970-01-01, in the Gregorian calendar: years begin in March here, so that the
+/// leap day is the last one of a year.
+fn civil(days: i64) -> (i64, i64, i64) {
+    const DAYS_IN_400_YEARS: i64 = 146_097;
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(DAYS_IN_400_YEARS);
+    let of_era = shifted.rem_euclid(DAYS_IN_400_YEARS);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_based = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * march_based + 2) / 5 + 1;
+    let month = if march_based < 10 { march_based + 3 } else { march_based - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        assert_eq!(show_time(1), "1970-01-01 00:00:00 UTC");
+        assert_eq!(show_time(951_782_400_000_000_000), "2000-02-29 00:00:00 UTC");
+        assert_eq!(show_time(1_767_225_599_000_000_000), "2025-12-31 23:59:59 UTC");
+        assert_eq!(show_time(-1_000_000_000), "1969-12-31 23:59:59 UTC");
+    }
+}

@@ -1,0 +1,40 @@
+//! `nvfold man`: manual pages: one on stdout, or all of them into a directory.
+
+use crate::cli::Cli;
+use crate::failure::{Doing, Failure, Outcome};
+use crate::report;
+use clap::{Args, CommandFactory};
+use std::path::PathBuf;
+
+/// Print a manual page, or write all of them into a directory
+#[derive(Args, Debug)]
+pub struct Man {
+    /// Command; nvfold itself unless given
+    command: Option<String>,
+    /// Write nvfold.1, nvfold-mkfs.1, ... into this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    into: Option<PathBuf>,
+}
+
+/// Runs it.
+pub fn run(man: &Man) -> Outcome<u8> {
+    let mut cli = Cli::command();
+    cli.build();
+    if let Some(dir) = &man.into {
+        clap_mangen::generate_to(cli, dir).doing(format!("write manual pages into {}", dir.display()))?;
+        return Ok(0);
+    }
+    let command = match &man.command {
+        None => cli,
+        Some(name) => {
+            let found = cli.find_subcommand(name).cloned();
+            let found = found.ok_or_else(|| Failure::usage(format!("command `{name}`"), "there is none of that name"))?;
+            let page_name = found.get_bin_name().unwrap_or(name).replace(' ', "-");
+            found.name(clap::builder::Str::from(page_name.leak() as &'static str))
+        }
+    };
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page).doing("write the manual page")?;
+    report::print(String::from_utf8_lossy(&page).trim_end())?;
+    Ok(0)
+}

@@ -1,0 +1,143 @@
+//! `nvfold mkfs`: makes an empty file system. What is on the device is lost, so it looks before it writes.
+
+use crate::cli::Output;
+use crate::device::{self, DeviceOptions, level_words};
+use crate::failure::{Doing, Failure, Outcome};
+use crate::mounts;
+use crate::report;
+use crate::size;
+use crate::snapshot::{Snapshot, parse_uuid};
+use clap::Args;
+use nvfold::media::superblock::Geometry;
+use nvfold::{FileSystem, MkfsOptions};
+use pmem::Region;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Longest label in bytes.
+const LABEL_BYTES_MAX: usize = 32;
+
+/// Make an empty file system on a device (file, DAX file or device-dax node)
+#[derive(Args, Debug)]
+pub struct Mkfs {
+    /// The device; a file is made when there is none
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+    /// Size, for example 64M or 1.5GiB; needed for a new file
+    #[arg(short, long, value_parser = size::parse)]
+    size: Option<u64>,
+    /// Name of the file system, 32 bytes at most
+    #[arg(short = 'L', long, default_value = "")]
+    label: String,
+    /// Identity; random unless given
+    #[arg(short = 'U', long, value_parser = parse_uuid)]
+    uuid: Option<[u8; 16]>,
+    /// Format also when the device holds something
+    #[arg(short, long)]
+    force: bool,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Formatted {
+    #[serde(flatten)]
+    snapshot: Snapshot,
+    capacity_bytes: u64,
+    table_bytes: u64,
+    seconds: f64,
+}
+
+/// Runs it.
+pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
+    let name = mounts::show(&mkfs.device);
+    if mkfs.device == Path::new("mem:") {
+        return Err(Failure::usage("mem:", "a memory device is made when it is mounted")
+            .hint("nvfold mount mem: DIR -o size=8G"));
+    }
+    if mkfs.label.len() > LABEL_BYTES_MAX {
+        return Err(Failure::usage(format!("label `{}`", mkfs.label), format!("longer than {LABEL_BYTES_MAX} bytes")));
+    }
+    let started = Instant::now();
+    let region = claim(mkfs, &name)?;
+    let options = MkfsOptions {
+        uuid: mkfs.uuid.unwrap_or_else(pmem::random_bytes::<16>),
+        label: mkfs.label.clone(),
+        root_uid: rustix::process::geteuid().as_raw(),
+        root_gid: rustix::process::getegid().as_raw(),
+        force: mkfs.force,
+        now: pmem::clock::precise_now_ns(),
+    };
+    FileSystem::mkfs(&region, &options).doing(&name)?;
+    let level = level_words(region.level());
+    drop(region);
+    let seconds = started.elapsed().as_secs_f64();
+    let snapshot = Snapshot::of(&mkfs.device, &mkfs.device_options)?;
+    let capacity_bytes = snapshot.known_space()?.available_bytes;
+    let table_bytes = snapshot.superblock.data_offset;
+    let formatted = Formatted { snapshot, capacity_bytes, table_bytes, seconds };
+    report::emit(output.json, "mkfs", &formatted, || describe(&formatted, level))?;
+    Ok(0)
+}
+
+/// Opens or makes the device when nothing speaks against formatting it. Nothing is changed when something does.
+fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
+    let device = &mkfs.device;
+    let metadata = std::fs::metadata(device).ok();
+    let present_bytes = metadata.as_ref().map_or(0, |metadata| metadata.len());
+    let is_dax = metadata.as_ref().is_some_and(|metadata| !metadata.is_file());
+    if let Some(foreign) = device::foreign_signature(device).filter(|_| !mkfs.force) {
+        return Err(Failure::new(name, format!("it holds {foreign}")).hint("--force erases it"));
+    }
+    if present_bytes > 0 && !mkfs.force && holds_nvfold(device) {
+        return Err(Failure::new(name, "it holds an nvfold file system already").hint("--force erases it"));
+    }
+    let open_options = mkfs.device_options.open_options(false);
+    let spec = device::spec(device);
+    let size = match mkfs.size {
+        Some(size) => size,
+        None if is_dax || present_bytes > 0 => return Region::open(&spec, &open_options).doing(name),
+        None => return Err(Failure::usage(name, "a new device needs a size").hint("for example: --size 1G")),
+    };
+    if Geometry::of(size).is_none() {
+        return Err(Failure::new(name, unusable(size)));
+    }
+    Region::create(&spec, size, &open_options).doing(name)
+}
+
+fn unusable(bytes: u64) -> String {
+    use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
+    if bytes < DEVICE_BYTES_MIN {
+        format!("{} are too few; the smallest device has {}", size::show(bytes), size::show(DEVICE_BYTES_MIN))
+    } else if bytes > DEVICE_BYTES_MAX {
+        format!("{} are too many; the largest device has {}", size::show(bytes), size::show(DEVICE_BYTES_MAX))
+    } else {
+        format!("{bytes} bytes are not a multiple of {BLOCK_BYTES}")
+    }
+}
+
+/// Whether there is an nvfold, whole or damaged, of any version. A device in use is left to the opening to refuse.
+fn holds_nvfold(device: &Path) -> bool {
+    let Ok(region) = device::open(device, &DeviceOptions::default(), true) else { return false };
+    !matches!(nvfold::read_superblock(&region), Err(nvfold::Error::NotNvfold { .. }))
+}
+
+fn describe(formatted: &Formatted, level: &'static str) -> String {
+    let Formatted { snapshot, capacity_bytes, table_bytes, seconds } = formatted;
+    let superblock = &snapshot.superblock;
+    let mut rows = vec![
+        ("device", snapshot.device.clone()),
+        ("size", size::show(superblock.device_bytes)),
+        ("capacity", size::show(*capacity_bytes)),
+        ("tables", format!("{} (holes until they are used)", size::show(*table_bytes))),
+        ("blocks", format!("{} B in segments of {}", superblock.block_bytes, size::show(u64::from(superblock.segment_bytes)))),
+        ("persistence", level.to_owned()),
+        ("uuid", superblock.uuid.clone()),
+    ];
+    if !superblock.label.is_empty() {
+        rows.push(("label", superblock.label.clone()));
+    }
+    rows.push(("time", format!("{:.1} ms", seconds * 1e3)));
+    report::facts(&rows)
+}

@@ -1,0 +1,17 @@
+//! One file a command: its arguments, what it does, what it reports.
+
+pub mod completions;
+pub mod dedup_stats;
+pub mod df;
+pub mod du;
+pub mod estimate;
+pub mod export;
+pub mod fsck;
+pub mod import;
+pub mod info;
+pub mod man;
+pub mod mkfs;
+pub mod mount;
+pub mod stats;
+pub mod umount;
+pub mod verify;

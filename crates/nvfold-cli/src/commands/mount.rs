@@ -1,0 +1,146 @@
+//! `nvfold mount`: mounts in the background; returns when the mount works, or says why it does not.
+//!
+//! The command starts itself once more, in a session of its own, with a pipe as its standard output. The second one
+//! mounts and serves. When the mount works it writes a line of JSON into the pipe and lets go of the terminal;
+//! when it does not, it says so on stderr and ends, and the first one ends with its exit code.
+
+use crate::cli::Output;
+use crate::device::{self, DeviceOptions};
+use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::{Options, Plan, serve};
+use crate::report;
+use crate::size;
+use crate::snapshot::Snapshot;
+use clap::Args;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Mount a device (or `mem:`, a new one in memory) on a directory
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// Device, or mem: for one in memory (give it a size with -o size=8G)
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+    /// Where to mount it
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Mount options, for example size=8G,policy=off,ro,allow_other,threads=4
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Serve in the foreground; ends when it is unmounted
+    #[arg(short, long)]
+    foreground: bool,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+    /// Set by the command for the process it starts in the background
+    #[arg(long, hide = true)]
+    background_child: bool,
+    /// Check everything, mount nothing (mount -f)
+    #[arg(long = "fake", hide = true)]
+    fake: bool,
+    /// From mount(8): sloppy, no mtab, verbose
+    #[arg(short = 's', hide = true)]
+    sloppy: bool,
+    #[arg(short = 'n', hide = true)]
+    no_mtab: bool,
+    #[arg(short = 'v', hide = true)]
+    verbose: bool,
+    /// From mount(8): type and namespace
+    #[arg(short = 't', hide = true)]
+    fs_type: Option<String>,
+    #[arg(short = 'N', hide = true)]
+    namespace: Option<String>,
+}
+
+/// Runs it.
+pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
+    let plan = plan(mount)?;
+    if mount.fake {
+        return Ok(0);
+    }
+    if mount.foreground || mount.background_child {
+        let in_background = mount.background_child;
+        serve(&plan, |snapshot| if in_background { report_and_detach(snapshot) } else { describe(snapshot, output.json) })?;
+        return Ok(0);
+    }
+    start_in_background(&plan, output.json)
+}
+
+fn plan(mount: &Mount) -> Outcome<Plan> {
+    let mut options = Options::new(rustix::process::geteuid().is_root());
+    mount.options.iter().try_for_each(|list| options.take(list))?;
+    let DeviceOptions { profile, flush } = mount.device_options.clone();
+    options.device.profile = profile.or(options.device.profile);
+    options.device.flush = flush.or(options.device.flush);
+    let is_memory = mount.device == Path::new("mem:");
+    // The process in the background lives in /.
+    let device = if is_memory { mount.device.clone() } else { device::absolute(&mount.device)? };
+    Ok(Plan { device, dir: device::absolute(&mount.dir)?, options })
+}
+
+fn start_in_background(plan: &Plan, json: bool) -> Outcome<u8> {
+    let doing = "start the serving process";
+    let program = std::env::current_exe().doing(doing)?;
+    // Its own words again; the paths are absolute now, for it will live in another directory.
+    let skip_names = std::env::args_os().skip(1).collect::<Vec<_>>();
+    let mut command = Command::new(program);
+    command.arg("mount").arg("--background-child").arg(&plan.device).arg(&plan.dir);
+    command.args(option_arguments(&skip_names));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().doing(doing)?;
+    let pipe = child.stdout.take().ok_or_else(|| Failure::new(doing, "it has no standard output"))?;
+    let mut line = String::new();
+    BufReader::new(pipe).read_line(&mut line).doing(doing)?;
+    if line.is_empty() {
+        let status = child.wait().doing(doing)?;
+        return match status.code() {
+            // It has said why.
+            Some(code) if code != 0 => Ok(code as u8),
+            _ => Err(Failure::new("mount", format!("the serving process ended early ({status})"))),
+        };
+    }
+    let snapshot: Snapshot = serde_json::from_str(&line).doing("read the report of the serving process")?;
+    describe(&snapshot, json)?;
+    Ok(0)
+}
+
+/// The arguments that are options of `mount`, with their values.
+fn option_arguments(arguments: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
+    let mut kept = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let text = argument.to_string_lossy();
+        let takes_value = matches!(text.as_ref(), "-o" | "--profile" | "--flush");
+        if takes_value {
+            kept.push(argument.clone());
+            kept.extend(rest.next().cloned());
+        } else if ["-o", "--profile=", "--flush="].iter().any(|prefix| text.starts_with(prefix)) {
+            kept.push(argument.clone());
+        }
+    }
+    kept
+}
+
+/// Tells the waiting process that the mount works, and lets go of terminal, session and directory.
+fn report_and_detach(snapshot: &Snapshot) -> Outcome<()> {
+    let doing = "go to the background";
+    rustix::process::setsid().doing(doing)?;
+    rustix::process::chdir("/").doing(doing)?;
+    let line = serde_json::to_string(snapshot).doing(doing)?;
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null").doing(doing)?;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).doing(doing)?;
+    rustix::stdio::dup2_stdout(&null).doing(doing)?;
+    rustix::stdio::dup2_stderr(&null).doing(doing)
+}
+
+fn describe(snapshot: &Snapshot, json: bool) -> Outcome<()> {
+    report::emit(json, "mount", snapshot, || {
+        let dir = snapshot.mount_point.as_deref().unwrap_or_default();
+        let level = &snapshot.persistence;
+        let policy = snapshot.policy.as_deref().unwrap_or_default();
+        let size = size::show(snapshot.superblock.device_bytes);
+        format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", snapshot.device)
+    })
+}

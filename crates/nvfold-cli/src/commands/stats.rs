@@ -1,0 +1,93 @@
+//! `nvfold stats`: every counter, and what the file system costs in DRAM for each block it stores.
+
+use crate::cli::Output;
+use crate::device::DeviceOptions;
+use crate::failure::Outcome;
+use crate::report;
+use crate::size;
+use crate::snapshot::{Snapshot, Space};
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Show all counters, and the DRAM a stored block costs
+#[derive(Args, Debug)]
+pub struct Stats {
+    /// Device or mount point
+    #[arg(value_name = "DEVICE|DIR")]
+    target: PathBuf,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    snapshot: Snapshot,
+    dram: Dram,
+}
+
+/// DRAM for each stored block of data, in bytes; `None` where nothing is stored or nobody serves it.
+#[derive(Serialize)]
+struct Dram {
+    index_bytes_per_block: Option<f64>,
+    index_and_allocator_bytes_per_block: Option<f64>,
+    /// All of the serving process's own memory, caches and code included.
+    process_bytes_per_block: Option<f64>,
+}
+
+/// Runs it.
+pub fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
+    let snapshot = Snapshot::of(&stats.target, &stats.device_options)?;
+    let space = snapshot.known_space()?.clone();
+    let served = snapshot.mount_point.is_some();
+    let per_block = |bytes: u64| (served && space.data_blocks > 0).then(|| bytes as f64 / space.data_blocks as f64);
+    let dram = Dram {
+        index_bytes_per_block: per_block(space.index_dram_bytes),
+        index_and_allocator_bytes_per_block: per_block(space.index_dram_bytes + space.space_dram_bytes),
+        process_bytes_per_block: snapshot.process.as_ref().and_then(|process| per_block(process.anonymous_bytes)),
+    };
+    let report = Report { snapshot, dram };
+    report::emit(output.json, "stats", &report, || describe(&report, &space))?;
+    Ok(0)
+}
+
+fn describe(report: &Report, space: &Space) -> String {
+    let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
+    let per_block = |figure: Option<f64>| figure.map_or("-".into(), |bytes| format!("{bytes:.2} B"));
+    let mut rows = vec![
+        ("device size", with_bytes(space.device_bytes)),
+        ("logical", with_bytes(space.logical_bytes)),
+        ("stored", with_bytes(space.stored_bytes)),
+        ("saved by sharing", with_bytes(space.saved_bytes)),
+        ("metadata", with_bytes(space.metadata_bytes)),
+        ("free", with_bytes(space.free_bytes)),
+        ("taken of the host", with_bytes(space.device_allocated_bytes)),
+        ("inodes", space.inodes.to_string()),
+        ("data blocks", space.data_blocks.to_string()),
+        ("chunks", space.chunks.to_string()),
+        ("index entries", space.index_entries.to_string()),
+        ("inodes cached", space.inodes_cached.to_string()),
+        ("DRAM index", with_bytes(space.index_dram_bytes)),
+        ("DRAM allocator", with_bytes(space.space_dram_bytes)),
+        ("DRAM inodes", with_bytes(space.inode_dram_bytes)),
+        ("DRAM a stored block, index", per_block(report.dram.index_bytes_per_block)),
+        ("DRAM a stored block, index + allocator", per_block(report.dram.index_and_allocator_bytes_per_block)),
+        ("DRAM a stored block, whole process", per_block(report.dram.process_bytes_per_block)),
+        ("pieces offered", space.pieces_offered.to_string()),
+        ("pieces shared", space.pieces_shared.to_string()),
+        ("weak collisions", space.weak_collisions.to_string()),
+    ];
+    if let Some(process) = &report.snapshot.process {
+        rows.push(("process, own memory", with_bytes(process.anonymous_bytes)));
+        rows.push(("process, resident", with_bytes(process.resident_bytes)));
+    }
+    if let Some(traffic) = &report.snapshot.traffic {
+        rows.push(("device profile", traffic.profile.clone()));
+        rows.push(("bytes stored", with_bytes(traffic.bytes_stored)));
+        rows.push(("bytes streamed", with_bytes(traffic.bytes_streamed)));
+        rows.push(("lines flushed", traffic.lines_flushed.to_string()));
+        rows.push(("fences", traffic.fences.to_string()));
+    }
+    report::facts(&rows)
+}

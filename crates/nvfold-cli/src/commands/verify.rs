@@ -1,0 +1,80 @@
+//! `nvfold verify`: compares a tree of the host with its copy on an unmounted device, byte by byte.
+
+use crate::cli::Output;
+use crate::commands::import::threads;
+use crate::device::{self, DeviceOptions, mount_embedded};
+use crate::failure::{Doing, Outcome};
+use crate::mounts;
+use crate::progress::Progress;
+use crate::report;
+use crate::size;
+use crate::tree::verify::Verify as Verifier;
+use crate::tree::{Counts, Tally};
+use clap::Args;
+use nvfold::Policy;
+use serde::Serialize;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Compare a tree of the host with its copy on an unmounted device: content and metadata
+#[derive(Args, Debug)]
+pub struct Verify {
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+    /// File or directory of the host
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+    /// Where its copy is on the device [default: /NAME of SRC]
+    #[arg(long, value_name = "PATH")]
+    at: Option<PathBuf>,
+    /// Threads that compare
+    #[arg(long, default_value_t = device::processors(), value_parser = threads)]
+    threads: usize,
+    /// The copy was made with --one-file-system
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    equal: bool,
+    #[serde(flatten)]
+    counts: Counts,
+    seconds: f64,
+    bytes_per_second: f64,
+}
+
+/// Runs it. Differences give exit code 1.
+pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
+    let name = mounts::show(&verify.device);
+    std::fs::symlink_metadata(&verify.source).doing(mounts::show(&verify.source))?;
+    let tally = Tally::new()?;
+    let fs = mount_embedded(&verify.device, &verify.device_options, Policy::Off, true, verify.threads)?;
+    let at = match &verify.at {
+        Some(at) => at.clone(),
+        None => verify.source.canonicalize().doing(mounts::show(&verify.source))?.file_name().map(PathBuf::from).unwrap_or_default(),
+    };
+    let copy = fs.resolve(at.as_os_str().as_bytes()).doing(format!("{name}: {}", mounts::show(&at)))?;
+    let started = Instant::now();
+    let mut progress = Progress::new(output.progress, "verify", 0);
+    let Verify { threads, one_file_system, .. } = *verify;
+    Verifier { fs: &fs, tally: &tally, threads, one_file_system }.run(&verify.source, copy, &mut progress);
+    let seconds = started.elapsed().as_secs_f64();
+    let counts = tally.counts();
+    counts.tell_problems();
+    if let Some(reason) = tally.stop_reason("verify") {
+        return Err(reason);
+    }
+    let equal = counts.problem_count == 0;
+    let report = Report { device: name, equal, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };
+    report::emit(output.json, "verify", &report, || {
+        let rate = size::show(report.bytes_per_second as u64);
+        let verdict = if equal { "all equal".into() } else { format!("{} differences", report.counts.problem_count) };
+        format!("compared {} in {seconds:.2} s, {rate}/s: {verdict}", report.counts.words())
+    })?;
+    Ok(u8::from(!equal))
+}

@@ -1,0 +1,179 @@
+//! Devices: opening them, and not formatting over something else.
+
+use crate::failure::{Doing, Failure, Outcome};
+use crate::mounts;
+use clap::Args;
+use nvfold::{Clock, FileSystem, MountOptions, Policy};
+use pmem::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, Profile, Region};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How to treat the device; the same for every command.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// Emulate a device: native, nvdimm-8x, optane, pcm, stt-ram, or name=... for a custom one
+    #[arg(long, value_parser = parse_profile)]
+    pub profile: Option<Profile>,
+    /// When to issue cache-line flushes: auto (where they make data power-safe) or always
+    #[arg(long, value_parser = parse_flush, value_name = "WHEN")]
+    pub flush: Option<FlushMode>,
+}
+
+/// Reads the name of a profile.
+pub fn parse_profile(text: &str) -> Result<Profile, String> {
+    text.parse::<Profile>().map_err(|error| error.to_string())
+}
+
+/// Reads a flush mode.
+pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
+    match text {
+        "auto" => Ok(FlushMode::Auto),
+        "always" => Ok(FlushMode::Always),
+        _ => Err(format!("`{text}` is neither auto nor always")),
+    }
+}
+
+/// Reads a policy.
+pub fn parse_policy(text: &str) -> Result<Policy, String> {
+    match text {
+        "off" => Ok(Policy::Off),
+        "inline" => Ok(Policy::Inline),
+        _ => Err(format!("unknown policy `{text}`; there are off and inline")),
+    }
+}
+
+/// The name of a policy.
+pub fn policy_name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Off => "off",
+        Policy::Inline => "inline",
+    }
+}
+
+impl DeviceOptions {
+    /// For the library.
+    pub fn open_options(&self, read_only: bool) -> OpenOptions {
+        OpenOptions {
+            read_only,
+            profile: self.profile.clone().unwrap_or_default(),
+            flush: self.flush.unwrap_or_default(),
+            ..OpenOptions::default()
+        }
+    }
+}
+
+/// The device that a command line names.
+pub fn spec(device: &Path) -> DeviceSpec {
+    if device == Path::new("mem:") { DeviceSpec::Memory } else { DeviceSpec::Path(device.to_owned()) }
+}
+
+/// Opens a device that exists.
+pub fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<Region> {
+    let opened = Region::open(&spec(device), &options.open_options(read_only));
+    opened.doing(mounts::show(device)).map_err(|failure| in_use_hint(device, failure))
+}
+
+/// A device that is mounted can be asked through its mount point.
+fn in_use_hint(device: &Path, failure: Failure) -> Failure {
+    match mounts::of_device(device) {
+        Some(mounted) => failure.hint(format!("it is mounted on {}", mounted.dir.display())),
+        None => failure,
+    }
+}
+
+/// The clock of every file system we mount: the kernel's coarse one, as other file systems use it.
+pub fn clock() -> Clock {
+    Arc::new(pmem::clock::coarse_now_ns)
+}
+
+/// Threads worth having: the processors.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
+/// Opens a device and mounts what is on it in this process.
+pub fn mount_embedded(device: &Path, options: &DeviceOptions, policy: Policy, read_only: bool, threads: usize) -> Outcome<FileSystem> {
+    if device == Path::new("mem:") {
+        return Err(Failure::usage("mem:", "a memory device exists only while it is mounted"));
+    }
+    let region = open(device, options, read_only)?;
+    let options = MountOptions { policy, read_only, cores: threads, clock: clock(), discard: None };
+    FileSystem::mount(region, options).doing(mounts::show(device))
+}
+
+/// What is on a device that is not ours; `None` when nothing we know is.
+pub fn foreign_signature(device: &Path) -> Option<&'static str> {
+    let file = File::open(device).ok()?;
+    SIGNATURES.iter().find(|signature| signature.is_on(&file)).map(|signature| signature.of)
+}
+
+/// Bytes at a place that tell a format.
+struct Signature {
+    of: &'static str,
+    at: u64,
+    bytes: &'static [u8],
+}
+
+impl Signature {
+    fn is_on(&self, file: &File) -> bool {
+        let mut found = vec![0; self.bytes.len()];
+        file.read_exact_at(&mut found, self.at).is_ok() && found == self.bytes
+    }
+}
+
+const SIGNATURES: [Signature; 16] = [
+    Signature { of: "an ext2, ext3 or ext4 file system", at: 0x438, bytes: &[0x53, 0xef] },
+    Signature { of: "an XFS file system", at: 0, bytes: b"XFSB" },
+    Signature { of: "a btrfs file system", at: 0x10040, bytes: b"_BHRfS_M" },
+    Signature { of: "an f2fs file system", at: 0x400, bytes: &[0x10, 0x20, 0xf5, 0xf2] },
+    Signature { of: "a bcachefs file system", at: 0x1018, bytes: &[0xc6, 0x85, 0x73, 0xf6] },
+    Signature { of: "a NOVA file system", at: 0x4, bytes: b"NOVA" },
+    Signature { of: "an NTFS file system", at: 3, bytes: b"NTFS    " },
+    Signature { of: "an exFAT file system", at: 3, bytes: b"EXFAT   " },
+    Signature { of: "a FAT file system", at: 0x52, bytes: b"FAT32   " },
+    Signature { of: "a FAT file system", at: 0x36, bytes: b"FAT1" },
+    Signature { of: "a squashfs image", at: 0, bytes: b"hsqs" },
+    Signature { of: "an ISO 9660 image", at: 0x8001, bytes: b"CD001" },
+    Signature { of: "a LUKS volume", at: 0, bytes: b"LUKS\xba\xbe" },
+    Signature { of: "an LVM volume", at: 0x218, bytes: b"LVM2 001" },
+    Signature { of: "swap space", at: 4086, bytes: b"SWAPSPACE2" },
+    Signature { of: "a GPT partition table", at: 512, bytes: b"EFI PART" },
+];
+
+/// What a fence is worth, in words that promise no more than it does.
+pub fn level_words(level: PersistenceLevel) -> &'static str {
+    match level {
+        PersistenceLevel::Dax => "dax: acknowledged data survives power loss",
+        PersistenceLevel::Memory => "memory: data survives the process, not power loss",
+        PersistenceLevel::File => "file: fsync makes data survive power loss",
+    }
+}
+
+/// A path as an absolute one, for a process that will live elsewhere.
+pub fn absolute(path: &Path) -> Outcome<PathBuf> {
+    std::path::absolute(path).doing(mounts::show(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_formats_are_recognised_and_noise_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        std::fs::write(&path, vec![0; 128 << 10]).unwrap();
+        assert_eq!(foreign_signature(&path), None);
+        for signature in &SIGNATURES {
+            let mut image = vec![0; 128 << 10];
+            let at = signature.at as usize;
+            image[at..at + signature.bytes.len()].copy_from_slice(signature.bytes);
+            std::fs::write(&path, &image).unwrap();
+            assert_eq!(foreign_signature(&path), Some(signature.of));
+        }
+        std::fs::write(&path, b"XF").unwrap();
+        assert_eq!(foreign_signature(&path), None, "shorter than the signature");
+    }
+}

@@ -1,0 +1,63 @@
+//! One way to fail: what was being done, why it did not work, and what to do about it.
+
+use std::fmt::Display;
+
+/// Exit code of a command that failed.
+pub const FAILED: u8 = 1;
+/// Exit code of a command that was called wrongly.
+pub const USAGE: u8 = 2;
+
+/// Why a command stops.
+#[derive(Debug)]
+pub struct Failure {
+    what: String,
+    why: String,
+    hint: Option<String>,
+    /// Exit code.
+    pub code: u8,
+}
+
+/// Result of a command or a step of it.
+pub type Outcome<T> = Result<T, Failure>;
+
+impl Failure {
+    /// `nvfold: what: why`.
+    pub fn new(what: impl Display, why: impl Display) -> Failure {
+        Failure { what: what.to_string(), why: why.to_string(), hint: None, code: FAILED }
+    }
+
+    /// As `new`, for a mistake on the command line.
+    pub fn usage(what: impl Display, why: impl Display) -> Failure {
+        Failure { code: USAGE, ..Failure::new(what, why) }
+    }
+
+    /// Adds what to do about it.
+    pub fn hint(mut self, hint: impl Display) -> Failure {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// Says it on stderr.
+    pub fn report(&self) {
+        let hint = self.hint.as_deref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+        eprint_line(&format!("nvfold: {}: {}{hint}", self.what, self.why));
+    }
+}
+
+/// One line on stderr. A closed stderr is no reason to fail.
+pub fn eprint_line(line: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Names what failed.
+pub trait Doing<T> {
+    /// Turns an error into a [`Failure`] about `what`.
+    fn doing(self, what: impl Display) -> Outcome<T>;
+}
+
+impl<T, E: Display> Doing<T> for Result<T, E> {
+    fn doing(self, what: impl Display) -> Outcome<T> {
+        self.map_err(|error| Failure::new(what, error))
+    }
+}

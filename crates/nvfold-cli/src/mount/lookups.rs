@@ -1,0 +1,109 @@
+//! Inodes the kernel still knows, and those of them that no name leads to any more.
+//!
+//! The kernel counts how often it was told of an inode and says `forget` when it drops those counts. Until then it
+//! may use the inode, though its last name is gone; the library frees such an inode when its last [`File`] goes.
+//! So one `File` is kept for every inode that lost its last name while the kernel knew it.
+
+use nvfold::{File, InodeNumber};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+const SHARDS: u64 = 64;
+
+#[derive(Default)]
+struct Shard {
+    /// How often the kernel was told of an inode.
+    told: HashMap<u64, u64>,
+    /// Nameless inodes that live because the kernel knows them.
+    nameless: HashMap<u64, File>,
+}
+
+/// See the module.
+pub struct Lookups {
+    shards: Vec<Mutex<Shard>>,
+}
+
+impl Lookups {
+    /// Nothing known yet.
+    pub fn new() -> Lookups {
+        Lookups { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    /// The kernel is about to be told of an inode. Call it before the reply goes out.
+    pub fn told(&self, ino: InodeNumber) {
+        *self.shard(ino).lock().told.entry(ino.0).or_insert(0) += 1;
+    }
+
+    /// The kernel forgets `times` tellings.
+    pub fn forget(&self, ino: InodeNumber, times: u64) {
+        let mut shard = self.shard(ino).lock();
+        let Some(told) = shard.told.get_mut(&ino.0) else { return };
+        *told = told.saturating_sub(times);
+        if *told == 0 {
+            shard.told.remove(&ino.0);
+            let nameless = shard.nameless.remove(&ino.0);
+            // Dropping it may free a large file: not under our lock.
+            drop(shard);
+            drop(nameless);
+        }
+    }
+
+    /// A name of this file went away. If it was the last one, the file lives until the kernel forgets it.
+    pub fn name_removed(&self, file: File) {
+        let ino = file.ino();
+        if file.attr().nlink > 0 {
+            return;
+        }
+        let mut shard = self.shard(ino).lock();
+        if shard.told.contains_key(&ino.0) {
+            shard.nameless.insert(ino.0, file);
+        }
+    }
+
+    fn shard(&self, ino: InodeNumber) -> &Mutex<Shard> {
+        &self.shards[(ino.0 % SHARDS) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvfold::{FileKind, FileSystem, MkfsOptions, MountOptions, NewInode};
+    use pmem::{DeviceSpec, OpenOptions, Region};
+
+    fn file_system() -> FileSystem {
+        let region = Region::create(&DeviceSpec::Memory, 64 << 20, &OpenOptions::default()).unwrap();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        FileSystem::mount(region, MountOptions::default()).unwrap()
+    }
+
+    fn unlinked_file(fs: &FileSystem) -> File {
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
+        let file = fs.open(fs.create(InodeNumber::ROOT, b"f", &new).unwrap().ino).unwrap();
+        fs.unlink(InodeNumber::ROOT, b"f").unwrap();
+        file
+    }
+
+    #[test]
+    fn a_nameless_file_lives_until_the_kernel_forgets_it() {
+        let (fs, lookups) = (file_system(), Lookups::new());
+        let file = unlinked_file(&fs);
+        let ino = file.ino();
+        lookups.told(ino);
+        lookups.told(ino);
+        lookups.name_removed(file);
+        lookups.forget(ino, 1);
+        assert_eq!(fs.getattr(ino).unwrap().nlink, 0, "one telling is left");
+        lookups.forget(ino, 1);
+        assert!(fs.getattr(ino).is_err());
+    }
+
+    #[test]
+    fn a_nameless_file_the_kernel_does_not_know_is_freed_at_once() {
+        let (fs, lookups) = (file_system(), Lookups::new());
+        let file = unlinked_file(&fs);
+        let ino = file.ino();
+        lookups.name_removed(file);
+        assert!(fs.getattr(ino).is_err());
+    }
+}

@@ -1,0 +1,225 @@
+//! The FUSE mount: a session with the kernel over one [`FileSystem`].
+//!
+//! ```text
+//! open or make the device -> mount what is on it -> mount(2), handshake -> ready
+//!   threads: n that answer the kernel (fuser), one that gives memory back, one that waits for signals
+//! unmounted -> nameless files freed -> device clean -> released
+//! ```
+//!
+//! SIGTERM and SIGINT unmount. A mount that is busy is detached from the tree; it ends when the last file on it is
+//! closed, or after [`GRACE`], whichever comes first: what was written by then is on the device, and it is clean.
+
+mod acl;
+mod convert;
+mod front;
+mod lookups;
+mod options;
+
+pub use front::REPORT_ATTRIBUTE;
+pub use options::Options;
+
+use crate::device;
+use crate::failure::{Doing, Failure, Outcome, eprint_line};
+use crate::mounts;
+use crate::report;
+use crate::snapshot::Snapshot;
+use front::Front;
+use fuser::Session;
+use nvfold::{FileSystem, MkfsOptions, MountOptions};
+use pmem::{DeviceSpec, Region};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::UnmountFlags;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Freed memory goes back to the host this often.
+const TRIM_EVERY: Duration = Duration::from_secs(2);
+/// How long a detached mount may stay busy.
+const GRACE: Duration = Duration::from_secs(5);
+/// How far ahead the kernel reads, KiB.
+const READ_AHEAD_KIB: &str = "1024";
+
+/// What to mount where.
+pub struct Plan {
+    pub device: PathBuf,
+    pub dir: PathBuf,
+    pub options: Options,
+}
+
+/// Mounts, calls `ready` with a description of the mount, serves it until it is unmounted, and leaves the device
+/// clean and released.
+pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outcome<()> {
+    let dir = check_dir(&plan.dir)?;
+    let fs = mount_device(plan)?;
+    let device = mounts::show(&plan.device);
+    let mut session = match start_session(plan, &fs, &dir, &device) {
+        Ok(session) => session,
+        Err(failure) => {
+            fs.unmount().doing(&device)?;
+            return Err(failure);
+        }
+    };
+    set_read_ahead(&dir);
+    let stop_trimming = start_trimming(fs.clone());
+    let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
+    start_unmounting_on(signals, fs.clone(), dir.clone());
+    let described = Snapshot::of_mounted(&fs, &device, Some(&dir)).doing(&device);
+    if let Err(failure) = described.and_then(|snapshot| ready(&snapshot)) {
+        let _ = session.unmount();
+        fs.unmount().doing(&device)?;
+        return Err(failure);
+    }
+    let ended = session.run();
+    drop(stop_trimming);
+    // Clean also when the session broke: everything acknowledged is on the device.
+    fs.unmount().doing(format!("unmount {device}"))?;
+    ended.doing(format!("serve {}", dir.display()))
+}
+
+fn check_dir(dir: &Path) -> Outcome<PathBuf> {
+    if let Some(mounted) = mounts::at(dir) {
+        let why = format!("{} is mounted there already", mounts::show(&mounted.source));
+        return Err(Failure::new(mounts::show(dir), why).hint("unmount it first with `nvfold umount`"));
+    }
+    let resolved = dir.canonicalize().doing(mounts::show(dir))?;
+    if resolved.is_dir() { Ok(resolved) } else { Err(Failure::new(mounts::show(dir), "not a directory, so nothing can be mounted there")) }
+}
+
+/// The file system of the plan. A memory device is made and formatted here.
+fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
+    let options = &plan.options;
+    let name = mounts::show(&plan.device);
+    let region = match device::spec(&plan.device) {
+        DeviceSpec::Memory => memory_device(options)?,
+        DeviceSpec::Path(_) if options.size_bytes.is_some() => {
+            return Err(Failure::usage("mount option size", "only a memory device (mem:) gets its size when it is mounted")
+                .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"));
+        }
+        DeviceSpec::Path(_) => device::open(&plan.device, &options.device, options.read_only)?,
+    };
+    let mount = MountOptions {
+        policy: options.policy,
+        read_only: options.read_only,
+        cores: options.threads,
+        clock: device::clock(),
+        discard: options.discard,
+    };
+    FileSystem::mount(region, mount).doing(name)
+}
+
+fn memory_device(options: &Options) -> Outcome<Region> {
+    let size = options.size_bytes.ok_or_else(|| {
+        Failure::usage("mem:", "a memory device needs a size").hint("for example: nvfold mount mem: DIR -o size=8G")
+    })?;
+    let region = Region::create(&DeviceSpec::Memory, size, &options.device.open_options(false)).doing("mem:")?;
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let mkfs = MkfsOptions {
+        uuid: pmem::random_bytes::<16>(),
+        label: String::new(),
+        root_uid: uid,
+        root_gid: gid,
+        force: false,
+        now: pmem::clock::coarse_now_ns(),
+    };
+    FileSystem::mkfs(&region, &mkfs).doing("mem:")?;
+    Ok(region)
+}
+
+fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outcome<Session<Front>> {
+    let reporter = {
+        let (fs, device, dir) = (fs.clone(), device.to_owned(), dir.to_owned());
+        Box::new(move || {
+            let snapshot = Snapshot::of_mounted(&fs, &device, Some(&dir));
+            let json = snapshot.ok().and_then(|snapshot| report::json("report", &snapshot).ok());
+            json.unwrap_or_default().into_bytes()
+        })
+    };
+    let front = Front::new(fs.clone(), device::clock(), reporter, plan.options.max_write_bytes);
+    let session = Session::new(front, dir, &plan.options.fuse_config(device));
+    session.map_err(|error| {
+        let failure = Failure::new(format!("mount on {}", dir.display()), error);
+        if !Path::new("/dev/fuse").exists() {
+            failure.hint("/dev/fuse is missing: load the kernel module with `modprobe fuse`")
+        } else if rustix::process::geteuid().is_root() {
+            failure
+        } else {
+            failure.hint("without root, fusermount3 must be installed (package fuse3) and the directory be yours")
+        }
+    })
+}
+
+/// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone.
+fn set_read_ahead(dir: &Path) {
+    if let Ok(metadata) = std::fs::metadata(dir) {
+        let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+        let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB);
+    }
+}
+
+/// Gives freed memory back every few seconds until the returned sender is dropped.
+fn start_trimming(fs: FileSystem) -> mpsc::Sender<()> {
+    let (stop, stopped) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        while stopped.recv_timeout(TRIM_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
+            // A failure costs memory, not data; the next round tries again.
+            let _ = fs.trim();
+        }
+    });
+    stop
+}
+
+fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            match unmount(&dir, UnmountFlags::empty()) {
+                // The session ends now, and `serve` with it.
+                Ok(()) => return,
+                Err(rustix::io::Errno::BUSY) => return leave_busy_mount(fs, &dir),
+                // Somebody else unmounted it.
+                Err(rustix::io::Errno::INVAL) => return,
+                Err(error) => eprint_line(&format!("nvfold: unmount {}: {error}", dir.display())),
+            }
+        }
+    });
+}
+
+/// Detaches a mount that is in use; after a grace period ends the process with the device clean.
+fn leave_busy_mount(fs: FileSystem, dir: &Path) {
+    if let Ok(root) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+        // Pages that the kernel has not written back yet.
+        let _ = rustix::fs::syncfs(&root);
+    }
+    let _ = unmount(dir, UnmountFlags::DETACH);
+    thread::sleep(GRACE);
+    let code = match fs.unmount() {
+        Ok(()) => 0,
+        Err(error) => {
+            eprint_line(&format!("nvfold: unmount: {error}"));
+            1
+        }
+    };
+    std::process::exit(code);
+}
+
+/// unmount(2), through fusermount3 where that needs root.
+pub fn unmount(dir: &Path, flags: UnmountFlags) -> rustix::io::Result<()> {
+    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
+        Err(rustix::io::Errno::PERM) => {
+            let how = if flags.contains(UnmountFlags::DETACH) { "-uz" } else { "-u" };
+            let arguments = [OsStr::new(how), OsStr::new("--"), dir.as_os_str()];
+            let status = std::process::Command::new("fusermount3").args(arguments).stderr(std::process::Stdio::null()).status();
+            match status {
+                Ok(status) if status.success() => Ok(()),
+                Ok(_) => Err(rustix::io::Errno::BUSY),
+                Err(_) => Err(rustix::io::Errno::PERM),
+            }
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,168 @@
+//! Mount options: `-o size=8G,policy=off,ro,...`, ours and those that mount(8) hands down.
+
+use crate::device::{DeviceOptions, parse_flush, parse_policy, parse_profile, processors};
+use crate::failure::{Failure, Outcome};
+use crate::size;
+use fuser::{MountOption, SessionACL};
+use nvfold::Policy;
+
+/// Largest write request the kernel may send: its own limit of 256 pages.
+const MAX_WRITE_BYTES: u32 = 1 << 20;
+const OURS: &str = "size=N policy=off|inline ro rw allow_other noallow_other threads=N discard nodiscard profile=NAME \
+                    flush=auto|always max_write=N fsname=NAME";
+
+/// What the options say.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Size of a `mem:` device in bytes.
+    pub size_bytes: Option<u64>,
+    pub policy: Policy,
+    pub read_only: bool,
+    /// Serve other users than the one who mounts. Permissions are always checked by the kernel.
+    pub allow_other: bool,
+    pub threads: usize,
+    /// Give freed memory back; `None`: where it is memory.
+    pub discard: Option<bool>,
+    pub device: DeviceOptions,
+    pub max_write_bytes: u32,
+    /// Name of the device in the mount table, if not its own.
+    pub fs_name: Option<String>,
+    /// For the kernel: nosuid, nodev, noexec, ...
+    kernel: Vec<MountOption>,
+}
+
+impl Options {
+    /// Without any option. A file system mounted by root is for everybody, as other file systems are.
+    pub fn new(is_root: bool) -> Options {
+        Options {
+            size_bytes: None,
+            policy: Policy::default(),
+            read_only: false,
+            allow_other: is_root,
+            threads: processors().clamp(2, 16),
+            discard: None,
+            device: DeviceOptions::default(),
+            max_write_bytes: MAX_WRITE_BYTES,
+            fs_name: None,
+            kernel: if is_root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
+        }
+    }
+
+    /// Takes one list of options in; later ones win.
+    pub fn take(&mut self, list: &str) -> Outcome<()> {
+        list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.take_one(option))
+    }
+
+    fn take_one(&mut self, option: &str) -> Outcome<()> {
+        let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        let wrong = |why: String| Failure::usage(format!("mount option {option}"), why);
+        let value = |what: &str| value.ok_or_else(|| wrong(format!("it needs a value: {name}={what}")));
+        match name {
+            "size" => self.size_bytes = Some(size::parse(value("8G")?).map_err(wrong)?),
+            "policy" | "dedup" => self.policy = parse_policy(value("inline")?).map_err(wrong)?,
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = true,
+            "noallow_other" => self.allow_other = false,
+            "threads" => self.threads = number(value("4")?, 1, 256).map_err(wrong)?,
+            "discard" => self.discard = Some(true),
+            "nodiscard" => self.discard = Some(false),
+            "profile" => self.device.profile = Some(parse_profile(value("optane")?).map_err(wrong)?),
+            "flush" => self.device.flush = Some(parse_flush(value("always")?).map_err(wrong)?),
+            "max_write" => {
+                let bytes = size::parse(value("1M")?).map_err(wrong)?;
+                let fits = (4096..=u64::from(MAX_WRITE_BYTES)).contains(&bytes) && bytes % 4096 == 0;
+                self.max_write_bytes = fits.then_some(bytes as u32).ok_or_else(|| wrong("it must be 4K to 1M".into()))?;
+            }
+            "fsname" => self.fs_name = Some(value("NAME")?.to_owned()),
+            "suid" => self.kernel_option(MountOption::Suid, MountOption::NoSuid),
+            "nosuid" => self.kernel_option(MountOption::NoSuid, MountOption::Suid),
+            "dev" => self.kernel_option(MountOption::Dev, MountOption::NoDev),
+            "nodev" => self.kernel_option(MountOption::NoDev, MountOption::Dev),
+            "exec" => self.kernel_option(MountOption::Exec, MountOption::NoExec),
+            "noexec" => self.kernel_option(MountOption::NoExec, MountOption::Exec),
+            "sync" => self.kernel_option(MountOption::Sync, MountOption::Async),
+            "async" => self.kernel_option(MountOption::Async, MountOption::Sync),
+            "dirsync" => self.kernel_option(MountOption::DirSync, MountOption::Async),
+            // `user` means what mount(8) says it does.
+            "user" | "users" | "owner" | "group" => {
+                self.kernel_option(MountOption::NoSuid, MountOption::Suid);
+                self.kernel_option(MountOption::NoDev, MountOption::Dev);
+            }
+            // Always so, or read by mount(8) and systemd alone.
+            "default_permissions" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "nouser" | "nousers" | "atime"
+            | "noatime" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime" | "nolazytime" | "diratime"
+            | "nodiratime" | "silent" | "loud" | "subtype" | "comment" | "nosymfollow" | "context" | "uhelper" => {}
+            name if name.starts_with("x-") || name.starts_with("X-") => {}
+            _ => return Err(Failure::usage(format!("mount option {option}"), "unknown").hint(format!("there are: {OURS}"))),
+        }
+        Ok(())
+    }
+
+    fn kernel_option(&mut self, option: MountOption, instead_of: MountOption) {
+        self.kernel.retain(|given| *given != instead_of && *given != option);
+        self.kernel.push(option);
+    }
+
+    /// For the kernel and fuser. `device` names the source in the mount table.
+    pub fn fuse_config(&self, device: &str) -> fuser::Config {
+        let mut config = fuser::Config::default();
+        config.mount_options = self.kernel.clone();
+        config.mount_options.extend([
+            MountOption::FSName(self.fs_name.clone().unwrap_or_else(|| device.to_owned())),
+            MountOption::CUSTOM("subtype=nvfold".into()),
+            MountOption::DefaultPermissions,
+            if self.read_only { MountOption::RO } else { MountOption::RW },
+        ]);
+        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(self.threads);
+        config.clone_fd = true;
+        config
+    }
+}
+
+fn number(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("`{text}` is not a number from {least} to {most}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(list: &str) -> Options {
+        let mut options = Options::new(true);
+        options.take(list).unwrap();
+        options
+    }
+
+    #[test]
+    fn options_are_read() {
+        let options = taken("size=8G,policy=off,ro,threads=3,nodiscard,max_write=128K,noallow_other,fsname=x");
+        assert_eq!(options.size_bytes, Some(8 << 30));
+        assert_eq!(options.policy, Policy::Off);
+        assert!(options.read_only && !options.allow_other);
+        assert_eq!((options.threads, options.discard, options.max_write_bytes), (3, Some(false), 128 << 10));
+        assert_eq!(options.fs_name.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn what_mount_and_fstab_hand_down_is_accepted() {
+        taken("rw,nosuid,nodev,noexec,relatime,_netdev,noauto,user,x-systemd.automount,defaults,,default_permissions");
+    }
+
+    #[test]
+    fn the_later_option_wins() {
+        assert!(!taken("ro,rw").read_only);
+        let kernel = taken("nosuid,suid,nodev").kernel;
+        assert!(kernel.contains(&MountOption::Suid) && !kernel.contains(&MountOption::NoSuid));
+        assert!(kernel.contains(&MountOption::NoDev) && !kernel.contains(&MountOption::Dev));
+    }
+
+    #[test]
+    fn wrong_options_are_refused() {
+        for list in ["size", "size=x", "policy=all", "threads=0", "threads=x", "max_write=1", "max_write=2M", "bogus", "bogus=1"] {
+            assert!(Options::new(true).take(list).is_err(), "{list}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What is mounted where: /proc/self/mountinfo, for the mounts of nvfold.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Type of our mounts in the mount table.
+pub const FS_TYPE: &str = "fuse.nvfold";
+
+/// One mounted nvfold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub dir: PathBuf,
+    /// The device as it was named in the mount table.
+    pub source: OsString,
+}
+
+/// All mounts of nvfold that this process sees.
+pub fn all() -> Vec<Mounted> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    table.split(|byte| *byte == b'\n').filter_map(parse).collect()
+}
+
+/// The nvfold mounted at `dir`, if one is; the topmost of several.
+pub fn at(dir: &Path) -> Option<Mounted> {
+    // A dead mount cannot be resolved, so an absolute path is also taken as it is.
+    let resolved = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    all().into_iter().rev().find(|mounted| mounted.dir == resolved)
+}
+
+/// Where a device is mounted.
+pub fn of_device(device: &Path) -> Option<Mounted> {
+    let device = device.canonicalize().ok()?;
+    all().into_iter().find(|mounted| Path::new(&mounted.source).canonicalize().is_ok_and(|source| source == device))
+}
+
+/// `36 35 98:0 / /mnt rw,noatime shared:1 - fuse.nvfold /dev/pmem0 rw,...`
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    let (dir, fs_type, source) = (fields.get(4)?, fields.get(dash + 1)?, fields.get(dash + 2)?);
+    let ours = *fs_type == FS_TYPE.as_bytes();
+    ours.then(|| Mounted { dir: PathBuf::from(unescape(dir)), source: unescape(source) })
+}
+
+/// Blanks, tabs, newlines and backslashes are written as `\040` and the like.
+fn unescape(field: &[u8]) -> OsString {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let octal = field.get(at..at + 4).filter(|escape| escape[0] == b'\\');
+        let octal = octal.and_then(|escape| std::str::from_utf8(&escape[1..]).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                at += 4;
+            }
+            None => {
+                plain.push(field[at]);
+                at += 1;
+            }
+        }
+    }
+    OsString::from_vec(plain)
+}
+
+/// For messages.
+pub fn show(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> String {
+    String::from_utf8_lossy(path.as_ref().as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_with_blanks_in_its_names_is_found() {
+        let line = br"40 29 0:36 / /mnt/a\040b rw,nosuid shared:5 - fuse.nvfold /dev/shm/x\134y rw,user_id=0";
+        let expected = Mounted { dir: "/mnt/a b".into(), source: r"/dev/shm/x\y".into() };
+        assert_eq!(parse(line), Some(expected));
+    }
+
+    #[test]
+    fn other_file_systems_are_passed_over() {
+        assert_eq!(parse(b"40 29 0:36 / /mnt rw - ext4 /dev/sda1 rw"), None);
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"40 29"), None);
+    }
+}

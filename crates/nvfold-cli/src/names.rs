@@ -1,0 +1,74 @@
+//! The other names this program is called by, and what they stand for.
+//!
+//! mkfs(8), mount(8), umount(8) and fsck(8) look for a program named after the type: linked to `nvfold`, this one is
+//! it. Where mount(8) finds only libfuse's mount.fuse, that one calls `nvfold DEVICE DIR -o OPTIONS`.
+
+use crate::cli::Cli;
+use clap::CommandFactory;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// The same call by the name `nvfold`.
+pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default().to_owned();
+    let command = match called.to_str().unwrap_or_default() {
+        "mkfs.nvfold" => Some("mkfs"),
+        "mount.nvfold" | "mount.fuse.nvfold" => Some("mount"),
+        "umount.nvfold" | "umount.fuse.nvfold" => Some("umount"),
+        "fsck.nvfold" | "fsck.fuse.nvfold" => Some("fsck"),
+        _ if is_mount_helper_call(&arguments) => Some("mount"),
+        _ => None,
+    };
+    if let Some(command) = command {
+        arguments.splice(..1.min(arguments.len()), ["nvfold".into(), OsString::from(command)]);
+    }
+    if arguments.get(1).is_some_and(|command| command == "mount") {
+        arguments.iter_mut().filter(|argument| *argument == "-f").for_each(|argument| {
+            // mount(8) means "fake" by it, and calls us by the name of a helper.
+            if command.is_some() {
+                *argument = "--fake".into();
+            }
+        });
+    }
+    arguments
+}
+
+/// `nvfold DEVICE DIR -o ...`, from mount.fuse.
+fn is_mount_helper_call(arguments: &[OsString]) -> bool {
+    let [_, device, dir, option, ..] = arguments else { return false };
+    let is_word = |argument: &OsStr| !argument.as_encoded_bytes().starts_with(b"-");
+    let is_command = Cli::command().get_subcommands().any(|command| {
+        command.get_name_and_visible_aliases().iter().any(|name| *name == device) || device == "help"
+    });
+    is_word(device) && is_word(dir) && option == "-o" && !is_command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn called(arguments: &[&str]) -> Vec<String> {
+        let arguments = arguments.iter().map(OsString::from).collect();
+        as_nvfold(arguments).into_iter().map(|argument| argument.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn helper_names_stand_for_commands() {
+        assert_eq!(called(&["/sbin/mkfs.nvfold", "dev"]), ["nvfold", "mkfs", "dev"]);
+        assert_eq!(called(&["fsck.nvfold", "-a", "dev"]), ["nvfold", "fsck", "-a", "dev"]);
+        assert_eq!(called(&["umount.fuse.nvfold", "/mnt"]), ["nvfold", "umount", "/mnt"]);
+        assert_eq!(called(&["mount.fuse.nvfold", "dev", "/mnt", "-f"]), ["nvfold", "mount", "dev", "/mnt", "--fake"]);
+    }
+
+    #[test]
+    fn the_own_name_changes_nothing() {
+        assert_eq!(called(&["nvfold", "mount", "dev", "/mnt", "-f"]), ["nvfold", "mount", "dev", "/mnt", "-f"]);
+        assert_eq!(called(&["nvfold", "import", "dev", "-o", "x"]), ["nvfold", "import", "dev", "-o", "x"]);
+        assert_eq!(called(&["nvfold"]), ["nvfold"]);
+    }
+
+    #[test]
+    fn libfuse_calls_with_device_and_directory() {
+        assert_eq!(called(&["nvfold", "/dev/x", "/mnt", "-o", "rw"]), ["nvfold", "mount", "/dev/x", "/mnt", "-o", "rw"]);
+    }
+}

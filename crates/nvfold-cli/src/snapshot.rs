@@ -1,0 +1,295 @@
+//! The facts of one file system that `info`, `df`, `stats` and `dedup-stats` print.
+//!
+//! They come from the process that serves the mount (it answers a virtual extended attribute with them, as JSON),
+//! or from an unmounted device, which is opened for reading.
+
+use crate::device::{self, DeviceOptions};
+use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::REPORT_ATTRIBUTE;
+use crate::mounts;
+use nvfold::media::superblock::{STATE_CLEAN, Superblock};
+use nvfold::{FileSystem, Policy, Stats};
+use pmem::Region;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Everything known of one file system.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Snapshot {
+    /// Path of the device, or `mem:`.
+    pub device: String,
+    /// Where it is mounted.
+    pub mount_point: Option<String>,
+    /// Process that serves the mount.
+    pub pid: Option<u32>,
+    /// `dax`, `memory` or `file`.
+    pub persistence: String,
+    pub read_only: bool,
+    /// Policy for new data, of a mounted file system.
+    pub policy: Option<String>,
+    pub superblock: SuperblockFacts,
+    /// Absent when the device must be recovered before its space can be known.
+    pub space: Option<Space>,
+    pub process: Option<Process>,
+    pub traffic: Option<Traffic>,
+}
+
+/// What the superblock says.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SuperblockFacts {
+    pub format_version: u32,
+    pub uuid: String,
+    pub label: String,
+    /// Unmounted in order.
+    pub clean: bool,
+    pub incompatible_features: u64,
+    pub read_only_compatible_features: u64,
+    pub compatible_features: u64,
+    pub device_bytes: u64,
+    pub journal_offset: u64,
+    pub segment_table_offset: u64,
+    pub chunk_table_offset: u64,
+    pub data_offset: u64,
+    pub block_bytes: u32,
+    pub segment_bytes: u32,
+    pub read_write_mounts: u64,
+    /// Nanoseconds since 1970.
+    pub created_ns: i64,
+    pub mounted_ns: i64,
+}
+
+/// Sizes in bytes and counts; see `nvfold::Stats`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Space {
+    pub device_bytes: u64,
+    pub logical_bytes: u64,
+    pub stored_bytes: u64,
+    pub saved_bytes: u64,
+    pub metadata_bytes: u64,
+    pub free_bytes: u64,
+    pub available_bytes: u64,
+    pub device_allocated_bytes: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+    pub data_blocks: u64,
+    pub chunks: u64,
+    pub index_entries: u64,
+    pub index_dram_bytes: u64,
+    pub space_dram_bytes: u64,
+    pub inode_dram_bytes: u64,
+    pub inodes_cached: u64,
+    pub pieces_offered: u64,
+    pub pieces_shared: u64,
+    pub weak_collisions: u64,
+}
+
+/// The process that serves the mount.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Process {
+    /// Its own memory: heap and stacks, without the mapped device.
+    pub anonymous_bytes: u64,
+    /// All of its resident memory; mapped pages of the device count here.
+    pub resident_bytes: u64,
+}
+
+/// What the device was asked to do since it was opened.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Traffic {
+    /// The emulated device.
+    pub profile: String,
+    pub bytes_read: u64,
+    pub bytes_stored: u64,
+    pub bytes_streamed: u64,
+    pub lines_flushed: u64,
+    pub fences: u64,
+}
+
+impl Snapshot {
+    /// Of a file system that this process has mounted.
+    pub fn of_mounted(fs: &FileSystem, device: &str, mount_point: Option<&Path>) -> nvfold::Result<Snapshot> {
+        let region = fs.region();
+        let (superblock, _) = nvfold::read_superblock(region)?;
+        let counters = region.counters();
+        let traffic = Traffic {
+            profile: region.profile().to_string(),
+            bytes_read: counters.bytes_read,
+            bytes_stored: counters.bytes_stored,
+            bytes_streamed: counters.bytes_streamed,
+            lines_flushed: counters.lines_flushed,
+            fences: counters.fences,
+        };
+        Ok(Snapshot {
+            mount_point: mount_point.map(mounts::show),
+            pid: mount_point.map(|_| std::process::id()),
+            read_only: fs.is_read_only(),
+            policy: Some(device::policy_name(fs.policy()).to_owned()),
+            space: Some(space(fs)),
+            process: Process::this(),
+            traffic: Some(traffic),
+            ..Snapshot::of_superblock(region, &superblock, device)
+        })
+    }
+
+    fn of_superblock(region: &Region, superblock: &Superblock, device: &str) -> Snapshot {
+        Snapshot {
+            device: device.to_owned(),
+            mount_point: None,
+            pid: None,
+            persistence: region.level().to_string(),
+            read_only: true,
+            policy: None,
+            superblock: superblock_facts(superblock),
+            space: None,
+            process: None,
+            traffic: None,
+        }
+    }
+
+    /// Of a mount point, anything below one, a mounted device, or an unmounted device.
+    pub fn of(target: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
+        let metadata = std::fs::metadata(target).doing(mounts::show(target))?;
+        if metadata.is_dir() {
+            return ask(target);
+        }
+        match mounts::of_device(target) {
+            Some(mounted) => ask(&mounted.dir),
+            None => read_device(target, options),
+        }
+    }
+
+    /// The space, or why it is not known.
+    pub fn known_space(&self) -> Outcome<&Space> {
+        let unknown = || {
+            Failure::new(&self.device, "it was not unmounted in order, so its space is not known yet")
+                .hint("mount it, which recovers it, or run `nvfold fsck`")
+        };
+        self.space.as_ref().ok_or_else(unknown)
+    }
+}
+
+/// Asks the process that serves a mount.
+fn ask(dir: &Path) -> Outcome<Snapshot> {
+    let mut value = vec![0; 64 << 10];
+    let length = rustix::fs::getxattr(dir, REPORT_ATTRIBUTE, &mut value).map_err(|error| {
+        Failure::new(mounts::show(dir), format!("no nvfold is mounted there ({error})"))
+            .hint("name a mount point of nvfold or a device")
+    })?;
+    serde_json::from_slice(&value[..length]).doing(format!("read the report of {}", dir.display()))
+}
+
+fn read_device(path: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
+    let region = device::open(path, options, true)?;
+    let (superblock, _) = nvfold::read_superblock(&region).doing(mounts::show(path))?;
+    let mut snapshot = Snapshot::of_superblock(&region, &superblock, &mounts::show(path));
+    if snapshot.superblock.clean {
+        let mount = nvfold::MountOptions { policy: Policy::Off, read_only: true, ..Default::default() };
+        let fs = FileSystem::mount(region, mount).doing(mounts::show(path))?;
+        snapshot.space = Some(space(&fs));
+    }
+    Ok(snapshot)
+}
+
+fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {
+    let label = superblock.label.split(|byte| *byte == 0).next().unwrap_or_default();
+    SuperblockFacts {
+        format_version: superblock.version,
+        uuid: show_uuid(&superblock.uuid),
+        label: String::from_utf8_lossy(label).into_owned(),
+        clean: superblock.state == STATE_CLEAN,
+        incompatible_features: superblock.incompatible,
+        read_only_compatible_features: superblock.read_only_compatible,
+        compatible_features: superblock.compatible,
+        device_bytes: superblock.device_bytes,
+        journal_offset: superblock.journal_offset,
+        segment_table_offset: superblock.segment_table_offset,
+        chunk_table_offset: superblock.chunk_table_offset,
+        data_offset: superblock.data_offset,
+        block_bytes: superblock.block_bytes,
+        segment_bytes: superblock.segment_bytes,
+        read_write_mounts: superblock.mount_epoch,
+        created_ns: superblock.created,
+        mounted_ns: superblock.mounted,
+    }
+}
+
+fn space(fs: &FileSystem) -> Space {
+    let (stats, statfs) = (fs.stats(), fs.statfs());
+    let Stats { logical_bytes, stored_bytes, .. } = stats;
+    // A read-only mount does not read the chunk table: what files name and what is stored tell the savings there.
+    let saved_bytes = if fs.is_read_only() { logical_bytes.saturating_sub(stored_bytes) } else { stats.saved_bytes };
+    Space {
+        device_bytes: stats.device_bytes,
+        logical_bytes,
+        stored_bytes,
+        saved_bytes,
+        metadata_bytes: stats.metadata_bytes,
+        free_bytes: stats.free_bytes,
+        available_bytes: statfs.blocks_available * u64::from(statfs.block_bytes),
+        device_allocated_bytes: stats.device_allocated_bytes,
+        inodes: stats.inodes,
+        inodes_free: statfs.inodes_free,
+        data_blocks: stats.data_blocks,
+        chunks: stats.chunks,
+        index_entries: stats.index_entries,
+        index_dram_bytes: stats.index_dram_bytes,
+        space_dram_bytes: stats.space_dram_bytes,
+        inode_dram_bytes: stats.inode_dram_bytes,
+        inodes_cached: stats.inodes_cached,
+        pieces_offered: stats.pieces_offered,
+        pieces_shared: stats.pieces_shared,
+        weak_collisions: stats.weak_collisions,
+    }
+}
+
+impl Process {
+    /// This process, from /proc/self/status.
+    pub fn this() -> Option<Process> {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim_start_matches(':').trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib * 1024)
+        };
+        Some(Process { anonymous_bytes: field("RssAnon")?, resident_bytes: field("VmRSS")? })
+    }
+}
+
+/// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+pub fn show_uuid(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+/// Reads a UUID, with or without dashes.
+pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let wrong = || format!("`{text}` is not a UUID of 32 hexadecimal digits");
+    if digits.len() != 32 || !digits.is_ascii() {
+        return Err(wrong());
+    }
+    let mut uuid = [0; 16];
+    for (byte, pair) in uuid.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+    }
+    Ok(uuid)
+}
+
+/// The mount point a target is on, for commands that need one.
+pub fn mount_point_of(target: &Path) -> Outcome<PathBuf> {
+    let mounted = mounts::at(target).or_else(|| mounts::of_device(target));
+    let none = || Failure::new(mounts::show(target), "no nvfold is mounted there");
+    mounted.map(|mounted| mounted.dir).ok_or_else(none)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_survives_being_shown() {
+        let uuid = pmem::random_bytes::<16>();
+        assert_eq!(parse_uuid(&show_uuid(&uuid)), Ok(uuid));
+        assert!(parse_uuid("00000000-0000-0000-0000-00000000000").is_err());
+        assert!(parse_uuid("0000000000000000000000000000000g").is_err());
+    }
+}

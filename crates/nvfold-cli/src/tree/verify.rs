@@ -1,0 +1,187 @@
+//! Compares a tree of the host with one in a file system that this process has mounted: every name, every byte,
+//! every attribute but the times of last access and of last change of the inode.
+
+use super::export::entries;
+use super::host;
+use super::{Tally, run_parallel};
+use crate::progress::Progress;
+use nvfold::{Attr, FileKind, FileSystem, InodeNumber};
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// What to compare, and how.
+pub struct Verify<'a> {
+    pub fs: &'a FileSystem,
+    pub tally: &'a Tally,
+    pub threads: usize,
+    pub one_file_system: bool,
+}
+
+/// Two regular files of one size.
+struct Job {
+    path: PathBuf,
+    ino: InodeNumber,
+    size: u64,
+}
+
+struct Walk<'a, 'b> {
+    verify: &'a Verify<'b>,
+    give: &'a mut dyn FnMut(Job),
+    /// Files with several names: which of ours stands for which of the host's.
+    linked: HashMap<(u64, u64), InodeNumber>,
+}
+
+impl Verify<'_> {
+    /// Compares; differences are in the tally as problems.
+    pub fn run(&self, source: &Path, attr: Attr, progress: &mut Progress) {
+        let files = || format!("{} files", self.tally.files.load(Ordering::Relaxed));
+        let walk = |give: &mut dyn FnMut(Job)| {
+            let mut walk = Walk { verify: self, give, linked: HashMap::new() };
+            walk.visit(source.to_owned(), attr, None);
+        };
+        run_parallel(self.tally, self.threads, progress, files, walk, |job, buffer| self.compare_content(job, buffer));
+    }
+
+    fn compare_content(&self, job: Job, buffer: &mut [u8]) {
+        match self.first_difference(&job, buffer) {
+            Ok(None) => Tally::count(&self.tally.files),
+            Ok(Some(offset)) => self.tally.problem(&job.path, format!("content differs at byte {offset}")),
+            Err(error) => self.tally.problem(&job.path, error),
+        }
+    }
+
+    fn first_difference(&self, job: &Job, buffer: &mut [u8]) -> Result<Option<u64>, Box<dyn std::error::Error>> {
+        let (theirs, ours) = (host::open(&job.path)?, self.fs.open(job.ino)?);
+        let (left, right) = buffer.split_at_mut(super::BUFFER_BYTES / 2);
+        let mut at = 0;
+        while at < job.size && !self.tally.is_stopped() {
+            let wanted = left.len().min((job.size - at) as usize);
+            theirs.read_exact_at(&mut left[..wanted], at)?;
+            let length = ours.read_at(at, &mut right[..wanted])?;
+            if left[..wanted] != right[..length] {
+                let equal = left.iter().zip(&right[..length]).take_while(|(left, right)| left == right).count();
+                return Ok(Some(at + equal as u64));
+            }
+            at += wanted as u64;
+            self.tally.bytes.fetch_add(wanted as u64, Ordering::Relaxed);
+        }
+        Ok(None)
+    }
+}
+
+impl Walk<'_, '_> {
+    fn visit(&mut self, path: PathBuf, attr: Attr, device: Option<u64>) {
+        let Verify { tally, one_file_system, .. } = self.verify;
+        if tally.is_stopped() {
+            return;
+        }
+        let metadata = match std::fs::symlink_metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) => return tally.problem(&path, error),
+        };
+        let kind = host::kind(&metadata);
+        if kind != Some(attr.kind) {
+            return tally.problem(&path, format!("is {kind:?} in the tree and {:?} on the device", attr.kind));
+        }
+        self.compare_attributes(&path, &metadata, &attr);
+        match attr.kind {
+            FileKind::Directory => {
+                Tally::count(&tally.directories);
+                self.directory(&path, attr.ino, device.or(one_file_system.then(|| metadata.dev())));
+            }
+            FileKind::Regular if self.is_first_name(&path, &metadata, &attr) => {
+                if metadata.len() == attr.size {
+                    (self.give)(Job { path, ino: attr.ino, size: attr.size });
+                } else {
+                    tally.problem(&path, format!("has {} bytes in the tree and {} on the device", metadata.len(), attr.size));
+                }
+            }
+            FileKind::Regular => Tally::count(&tally.hard_links),
+            FileKind::Symlink => {
+                let target = std::fs::read_link(&path).ok();
+                let ours = self.verify.fs.readlink(attr.ino).ok();
+                if target.as_ref().map(|target| target.as_os_str().as_bytes()) != ours.as_deref() {
+                    tally.problem(&path, "points elsewhere on the device");
+                }
+                Tally::count(&tally.symlinks);
+            }
+            _ => Tally::count(&tally.specials),
+        }
+    }
+
+    /// Whether no other name of the file was met yet. Names of one file must be names of one file on both sides.
+    fn is_first_name(&mut self, path: &Path, metadata: &Metadata, attr: &Attr) -> bool {
+        if metadata.nlink() == 1 {
+            return true;
+        }
+        match self.linked.insert((metadata.dev(), metadata.ino()), attr.ino) {
+            None => true,
+            Some(first) => {
+                if first != attr.ino {
+                    self.verify.tally.problem(path, "is a hard link in the tree and a file of its own on the device");
+                }
+                false
+            }
+        }
+    }
+
+    fn compare_attributes(&self, path: &Path, metadata: &Metadata, attr: &Attr) {
+        let tally = self.verify.tally;
+        let differ = |what: &str, theirs: String, ours: String| {
+            if theirs != ours {
+                tally.problem(path, format!("{what} is {theirs} in the tree and {ours} on the device"));
+            }
+        };
+        if attr.kind != FileKind::Symlink {
+            differ("mode", format!("{:o}", metadata.mode() & 0o7777), format!("{:o}", attr.mode));
+        }
+        differ("owner", format!("{}:{}", metadata.uid(), metadata.gid()), format!("{}:{}", attr.uid, attr.gid));
+        differ("time of change", host::times(metadata).1.to_string(), attr.mtime.to_string());
+        if matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            differ("device number", host::encode_rdev(metadata.rdev()).to_string(), attr.rdev.to_string());
+        }
+        for (name, value) in host::xattrs(path) {
+            if self.verify.fs.get_xattr(attr.ino, &name).ok() != Some(value) {
+                tally.problem(path, format!("extended attribute {} differs", String::from_utf8_lossy(&name)));
+            }
+        }
+    }
+
+    fn directory(&mut self, path: &Path, ino: InodeNumber, device: Option<u64>) {
+        let Verify { fs, tally, .. } = self.verify;
+        let (theirs, ours) = match (host::names(path), entries(fs, ino)) {
+            (Ok(theirs), Ok(ours)) => (theirs, ours),
+            (Err(error), _) => return tally.problem(path, error),
+            (_, Err(error)) => return tally.problem(path, error),
+        };
+        let ours: HashMap<Vec<u8>, InodeNumber> = ours.into_iter().map(|entry| (entry.name, entry.ino)).collect();
+        let mut expected = BTreeSet::new();
+        for name in theirs {
+            let below = path.join(&name);
+            if !self.is_imported(&below, device) {
+                continue;
+            }
+            match ours.get(name.as_bytes()).map(|ino| fs.getattr(*ino)) {
+                None => tally.problem(&below, "is not on the device"),
+                Some(Err(error)) => tally.problem(&below, error),
+                Some(Ok(attr)) => self.visit(below, attr, device),
+            }
+            expected.insert(name.as_bytes().to_vec());
+        }
+        for name in ours.keys().filter(|name| !expected.contains(*name)) {
+            tally.problem(&path.join(OsStr::from_bytes(name)), "is on the device and not in the tree");
+        }
+    }
+
+    /// What `import` leaves out is not expected.
+    fn is_imported(&self, path: &Path, device: Option<u64>) -> bool {
+        let Ok(metadata) = std::fs::symlink_metadata(path) else { return true };
+        let here = device.is_none_or(|device| device == metadata.dev());
+        here && !matches!(host::kind(&metadata), None | Some(FileKind::Socket))
+    }
+}
