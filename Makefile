@@ -6,7 +6,7 @@ CARGO ?= cargo
 BIN := $(CURDIR)/target/release/nvfold
 export NVFOLD_BIN := $(BIN)
 
-.PHONY: help build demo test test-fast soak bench picture fmt lint doc clean
+.PHONY: help build demo test test-fast soak bench picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ bench: ## Writes, reads and metadata beside the raw limit and other file systems
 
 picture: ## Draw docs/img/demo.svg again from the last demo's figures
 	scripts/demo-picture.sh target/demo/figures docs/img/demo.svg
+
+cli-page: build ## Write docs/cli.md from what the command says
+	scripts/cli-page.sh >target/cli.md && mv target/cli.md docs/cli.md
 
 fmt: ## Format the code
 	$(CARGO) fmt --all

@@ -9,17 +9,19 @@ mod answer;
 mod sample;
 mod survey;
 
+use crate::cli::Output;
 use crate::failure::{Outcome, eprint_line};
-use crate::progress::{Progress, When};
+use crate::progress::Progress;
 use crate::{report, size};
 use answer::Answer;
+use clap::Args;
 use nvfold::chunking::PieceLengths;
 use std::path::PathBuf;
 use survey::{Failure, Options, Survey, walk};
 
-/// Arguments of `nvfold estimate`.
-#[derive(Debug, clap::Args)]
-pub struct EstimateArgs {
+/// Estimate what sharing would save on files anywhere, and the device to make for them; reads only
+#[derive(Args, Debug)]
+pub struct Estimate {
     /// Files and directories to read; symbolic links below them are not followed
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -32,57 +34,36 @@ pub struct EstimateArgs {
     /// Stay on the file system of each PATH
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// Print one JSON object instead of tables
-    #[arg(long)]
-    json: bool,
-    /// When to show progress on stderr
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
-    progress: When,
 }
 
 /// Runs the command. The exit code is 1 when something could not be read, as with du(1).
-pub fn run(args: &EstimateArgs) -> Outcome<u8> {
-    let total_bytes = if Progress::wanted(args.progress) {
-        bytes_below(args)
-    } else {
-        0
-    };
-    let mut progress = Progress::new(args.progress, "estimate", total_bytes);
+pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
+    let total_bytes = if Progress::wanted(output.progress) { bytes_below(estimate) } else { 0 };
+    let mut progress = Progress::new(output.progress, "estimate", total_bytes);
     let (mut done_bytes, mut done_files) = (0, 0);
-    let report = survey(args, |bytes, files| {
+    let answer = survey(estimate, |bytes, files| {
         done_bytes += bytes;
         done_files += files;
         progress.update(done_bytes, || format!("{done_files} files"));
     });
     progress.finish(done_bytes, || format!("{done_files} files"));
-    for failure in &report.failures {
-        eprint_line(&format!(
-            "nvfold: estimate: {}: {}",
-            failure.path.display(),
-            failure.error
-        ));
+    for failure in &answer.failures {
+        eprint_line(&format!("nvfold: estimate: {}: {}", failure.path.display(), failure.error));
     }
-    let unnamed = report.failure_count - report.failures.len() as u64;
+    let unnamed = answer.failure_count - answer.failures.len() as u64;
     if unnamed > 0 {
-        eprint_line(&format!(
-            "nvfold: estimate: {unnamed} more could not be read"
-        ));
+        eprint_line(&format!("nvfold: estimate: {unnamed} more could not be read"));
     }
-    report::emit(args.json, "estimate", &report.to_json(), || {
-        report.to_text()
-    })?;
-    Ok(u8::from(report.failure_count > 0))
+    report::emit(output.json, "estimate", &answer.to_json(), || answer.to_text())?;
+    Ok(u8::from(answer.failure_count > 0))
 }
 
 /// Sizes of all files, for the progress bar only: hard links and holes count here.
-fn bytes_below(args: &EstimateArgs) -> u64 {
+fn bytes_below(estimate: &Estimate) -> u64 {
     let mut bytes = 0;
-    for root in distinct_roots(&args.paths, &mut |_| {}) {
-        walk(&root, args.one_file_system, &mut |found| {
-            bytes += found
-                .ok()
-                .filter(|(_, metadata)| metadata.is_file())
-                .map_or(0, |(_, metadata)| metadata.len());
+    for root in distinct_roots(&estimate.paths, &mut |_| {}) {
+        walk(&root, estimate.one_file_system, &mut |found| {
+            bytes += found.ok().filter(|(_, metadata)| metadata.is_file()).map_or(0, |(_, metadata)| metadata.len());
         });
     }
     bytes
@@ -92,14 +73,11 @@ fn bytes_below(args: &EstimateArgs) -> u64 {
 const MEMORY_MIN: u64 = 16 << 20;
 
 /// Reads everything; `on_progress` is told the bytes and files done since it was last called.
-fn survey(args: &EstimateArgs, on_progress: impl FnMut(u64, u64)) -> Answer {
-    let options = Options {
-        memory_bytes: args.memory,
-        one_file_system: args.one_file_system,
-        lengths: args.average,
-    };
+fn survey(estimate: &Estimate, on_progress: impl FnMut(u64, u64)) -> Answer {
+    let options =
+        Options { memory_bytes: estimate.memory, one_file_system: estimate.one_file_system, lengths: estimate.average };
     let mut survey = Survey::new(options, on_progress);
-    let roots = distinct_roots(&args.paths, &mut |failure| survey.add_failure(failure));
+    let roots = distinct_roots(&estimate.paths, &mut |failure| survey.add_failure(failure));
     roots.iter().for_each(|root| survey.add_path(root));
     Answer::new(&roots, survey)
 }
@@ -114,10 +92,7 @@ fn distinct_roots(paths: &[PathBuf], on_failure: &mut dyn FnMut(Failure)) -> Vec
                 roots.retain(|other| !other.starts_with(&root));
                 roots.push(root);
             }
-            Err(error) => on_failure(Failure {
-                path: path.clone(),
-                error,
-            }),
+            Err(error) => on_failure(Failure { path: path.clone(), error }),
         }
     }
     roots
@@ -157,14 +132,7 @@ mod tests {
 
     fn estimate(memory: u64, paths: &[&Path]) -> Answer {
         let paths = paths.iter().map(|path| path.to_path_buf()).collect();
-        let args = EstimateArgs {
-            paths,
-            memory,
-            average: PieceLengths::default(),
-            one_file_system: false,
-            json: false,
-            progress: When::Never,
-        };
+        let args = Estimate { paths, memory, average: PieceLengths::default(), one_file_system: false };
         survey(&args, |_, _| {})
     }
 
@@ -190,38 +158,19 @@ mod tests {
 
         let report = estimate(MEMORY_MIN, &[&one, &two]);
         let (first, second, total) = (&report.by_path[0].1, &report.by_path[1].1, &report.total);
-        assert_eq!(
-            (
-                first.counts.files,
-                first.counts.directories,
-                first.counts.others
-            ),
-            (4, 2, 1)
-        );
+        assert_eq!((first.counts.files, first.counts.directories, first.counts.others), (4, 2, 1));
         assert_eq!((first.counts.hard_links, second.counts.hard_links), (1, 1));
-        assert_eq!(
-            (second.counts.files, second.counts.file_bytes),
-            (2, 2 * 4096 + 4 + (1 << 20))
-        );
-        assert_eq!(
-            (first.counts.zero_bytes, first.counts.data_bytes),
-            (3 * 4096, 13 * 4096)
-        );
+        assert_eq!((second.counts.files, second.counts.file_bytes), (2, 2 * 4096 + 4 + (1 << 20)));
+        assert_eq!((first.counts.zero_bytes, first.counts.data_bytes), (3 * 4096, 13 * 4096));
         assert_eq!((first.blocks.pieces, first.blocks.distinct.pieces), (13, 6));
         assert_eq!(first.blocks.saved_bytes(), 7 * 4096);
         // Not every file system tells holes; then the sparse file is zeros.
         let hole_blocks = second.counts.hole_bytes / 4096;
         let zeros_in_sparse = 255 - hole_blocks;
         assert_eq!(second.blocks.pieces, 3 + 1 + zeros_in_sparse);
-        assert_eq!(
-            second.counts.data_bytes + second.counts.hole_bytes,
-            second.counts.file_bytes
-        );
+        assert_eq!(second.counts.data_bytes + second.counts.hole_bytes, second.counts.file_bytes);
         assert_eq!(total.blocks.distinct.pieces, 6 + 1 + 1);
-        assert_eq!(
-            report.saved_across().0,
-            (2 + u64::from(zeros_in_sparse > 0)) * 4096
-        );
+        assert_eq!(report.saved_across().0, (2 + u64::from(zeros_in_sparse > 0)) * 4096);
         // `data` and its copy are the same pieces; nothing else repeats within `one` but zeros.
         assert_eq!(first.pieces.saved_bytes(), 5 * 4096);
         assert_eq!((report.one_in, report.failure_count), ((1, 1), 0));
@@ -234,18 +183,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = noise(1 << 20, 3);
         fs::write(dir.path().join("plain"), &data).unwrap();
-        fs::write(
-            dir.path().join("shifted"),
-            [b"a few bytes", &data[..]].concat(),
-        )
-        .unwrap();
+        fs::write(dir.path().join("shifted"), [b"a few bytes", &data[..]].concat()).unwrap();
         let report = estimate(MEMORY_MIN, &[dir.path()]);
         assert_eq!(report.total.blocks.saved_bytes(), 0);
-        assert!(
-            report.total.pieces.saved_bytes() > 900 << 10,
-            "{:?}",
-            report.total.pieces
-        );
+        assert!(report.total.pieces.saved_bytes() > 900 << 10, "{:?}", report.total.pieces);
     }
 
     #[test]
@@ -254,8 +195,7 @@ mod tests {
         let data = noise((5 << 20) + 77, 4);
         fs::write(dir.path().join("long"), &data).unwrap();
         let report = estimate(MEMORY_MIN, &[dir.path()]);
-        let whole =
-            nvfold::chunking::content_defined(&data, PieceLengths::default()).count() as u64;
+        let whole = nvfold::chunking::content_defined(&data, PieceLengths::default()).count() as u64;
         assert_eq!(report.total.pieces.pieces, whole);
         assert_eq!(report.total.pieces.distinct.bytes, data.len() as u64);
         assert_eq!(report.total.blocks.pieces, data.len().div_ceil(4096) as u64);
@@ -267,27 +207,16 @@ mod tests {
         // 6,000 distinct blocks, the first 2,000 of them twice: 24 MB against a sample of under 2,000.
         for file in 0..8u64 {
             let blocks = (0..1000).flat_map(|block| noise(4096, 1 + (file * 1000 + block) % 6000));
-            fs::write(
-                dir.path().join(file.to_string()),
-                blocks.collect::<Vec<u8>>(),
-            )
-            .unwrap();
+            fs::write(dir.path().join(file.to_string()), blocks.collect::<Vec<u8>>()).unwrap();
         }
         let report = estimate(0, &[dir.path()]);
         let blocks = &report.total.blocks;
         let (truth, error) = (2000 * 4096, blocks.distinct.bytes_error);
         assert!(report.one_in.0 > 1);
         // The seeds are fixed, so this holds or fails for good; 3 standard deviations.
-        assert!(
-            blocks.saved_bytes().abs_diff(truth) <= error * 3 / 2,
-            "{blocks:?}"
-        );
+        assert!(blocks.saved_bytes().abs_diff(truth) <= error * 3 / 2, "{blocks:?}");
         assert!(error < 6000 * 4096 / 5, "an error of {error} says nothing");
-        assert!(
-            report.to_json()["sampling"]["is_estimate"]
-                .as_bool()
-                .unwrap()
-        );
+        assert!(report.to_json()["sampling"]["is_estimate"].as_bool().unwrap());
     }
 
     #[test]
@@ -299,10 +228,7 @@ mod tests {
         assert_eq!((report.failure_count, report.total.counts.files), (1, 1));
         assert_eq!(report.failures[0].path, missing);
         let json = report.to_json();
-        assert_eq!(
-            json["errors"]["first"][0]["path"].as_str(),
-            missing.to_str()
-        );
+        assert_eq!(json["errors"]["first"][0]["path"].as_str(), missing.to_str());
     }
 
     #[test]
@@ -311,11 +237,7 @@ mod tests {
         let inner = dir.path().join("inner");
         fs::create_dir(&inner).unwrap();
         fs::write(inner.join("file"), noise(4096, 6)).unwrap();
-        for order in [
-            [dir.path(), &inner],
-            [&inner, dir.path()],
-            [dir.path(), dir.path()],
-        ] {
+        for order in [[dir.path(), &inner], [&inner, dir.path()], [dir.path(), dir.path()]] {
             let report = estimate(MEMORY_MIN, &order);
             assert_eq!((report.by_path.len(), report.total.counts.files), (1, 1));
         }
@@ -325,8 +247,7 @@ mod tests {
     fn the_advised_device_holds_what_was_surveyed() {
         for content in [0, 1 << 20, 300 << 20, 5 << 30] {
             let device = answer::device_for(content).unwrap();
-            let geometry =
-                nvfold::media::superblock::Geometry::of(device).expect("a size mkfs takes");
+            let geometry = nvfold::media::superblock::Geometry::of(device).expect("a size mkfs takes");
             assert!(device - geometry.data_offset >= content);
         }
         assert_eq!(answer::device_for(1 << 44), None);

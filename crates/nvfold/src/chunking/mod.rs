@@ -46,11 +46,7 @@ impl PieceLengths {
         let powers = min.is_power_of_two() && average.is_power_of_two() && max.is_power_of_two();
         let ordered = 64 <= min && min <= average && average <= max;
         let tuned = 256 <= average && average <= 4 << 20 && 1024 <= max && max <= 16 << 20;
-        if powers && ordered && tuned && min <= 1 << 20 {
-            Some(PieceLengths { min, average, max })
-        } else {
-            None
-        }
+        if powers && ordered && tuned && min <= 1 << 20 { Some(PieceLengths { min, average, max }) } else { None }
     }
 
     /// Shortest piece but the last.
@@ -72,20 +68,14 @@ impl PieceLengths {
 impl Default for PieceLengths {
     /// 2 KiB, 8 KiB, 64 KiB: the setting of the FastCDC paper.
     fn default() -> Self {
-        PieceLengths {
-            min: 2 << 10,
-            average: 8 << 10,
-            max: 64 << 10,
-        }
+        PieceLengths { min: 2 << 10, average: 8 << 10, max: 64 << 10 }
     }
 }
 
 /// Cuts `data` every [`FIXED_BYTES`]; the last piece may be shorter.
 pub fn fixed(data: &[u8]) -> impl Iterator<Item = Piece<'_>> {
     let starts = (0..data.len()).step_by(FIXED_BYTES);
-    starts
-        .zip(data.chunks(FIXED_BYTES))
-        .map(|(offset, bytes)| Piece { offset, bytes })
+    starts.zip(data.chunks(FIXED_BYTES)).map(|(offset, bytes)| Piece { offset, bytes })
 }
 
 /// Cuts `data` where its content says so.
@@ -94,10 +84,8 @@ pub fn fixed(data: &[u8]) -> impl Iterator<Item = Piece<'_>> {
 /// than memory is cut exactly through a bounded buffer: keep the last piece back until the bytes that follow
 /// it, or the end of the file, are known.
 pub fn content_defined(data: &[u8], lengths: PieceLengths) -> impl Iterator<Item = Piece<'_>> {
-    fastcdc::v2020::FastCDC::new(data, lengths.min, lengths.average, lengths.max).map(|cut| Piece {
-        offset: cut.offset,
-        bytes: &data[cut.offset..cut.offset + cut.length],
-    })
+    fastcdc::v2020::FastCDC::new(data, lengths.min, lengths.average, lengths.max)
+        .map(|cut| Piece { offset: cut.offset, bytes: &data[cut.offset..cut.offset + cut.length] })
 }
 
 #[cfg(test)]
@@ -147,21 +135,12 @@ mod tests {
     fn content_defined_lengths_keep_their_limits_and_average() {
         let lengths = PieceLengths::default();
         let data = noise(16 << 20, 3);
-        let cut: Vec<usize> = content_defined(&data, lengths)
-            .map(|piece| piece.bytes.len())
-            .collect();
+        let cut: Vec<usize> = content_defined(&data, lengths).map(|piece| piece.bytes.len()).collect();
         let (last, others) = cut.split_last().unwrap();
         assert!(*last <= lengths.max());
-        assert!(
-            others
-                .iter()
-                .all(|len| (lengths.min()..=lengths.max()).contains(len))
-        );
+        assert!(others.iter().all(|len| (lengths.min()..=lengths.max()).contains(len)));
         let average = data.len() / cut.len();
-        assert!(
-            (lengths.average() * 3 / 4..lengths.average() * 3 / 2).contains(&average),
-            "{average}"
-        );
+        assert!((lengths.average() * 3 / 4..lengths.average() * 3 / 2).contains(&average), "{average}");
     }
 
     #[test]
@@ -169,15 +148,9 @@ mod tests {
         let before = noise(1 << 20, 11);
         let mut after = before.clone();
         after.insert(1000, 0x42);
-        let survivors = |old: Vec<&[u8]>, new: Vec<&[u8]>| {
-            old.iter().filter(|piece| new.contains(piece)).count()
-        };
+        let survivors = |old: Vec<&[u8]>, new: Vec<&[u8]>| old.iter().filter(|piece| new.contains(piece)).count();
 
-        let cut = |data| {
-            content_defined(data, PieceLengths::default())
-                .map(|piece| piece.bytes)
-                .collect::<Vec<_>>()
-        };
+        let cut = |data| content_defined(data, PieceLengths::default()).map(|piece| piece.bytes).collect::<Vec<_>>();
         let total = cut(&before).len();
         assert!(survivors(cut(&before), cut(&after)) + 5 >= total);
 
@@ -200,22 +173,11 @@ mod tests {
 
     #[test]
     fn lengths_the_hash_is_not_tuned_for_are_refused() {
-        assert_eq!(
-            PieceLengths::new(2 << 10, 8 << 10, 64 << 10),
-            Some(PieceLengths::default())
-        );
-        for (min, average, max) in [
-            (0, 8192, 65536),
-            (8192, 4096, 65536),
-            (2048, 8192, 4096),
-            (2048, 6000, 65536),
-            (64, 128, 1024),
-        ] {
-            assert_eq!(
-                PieceLengths::new(min, average, max),
-                None,
-                "{min} {average} {max}"
-            );
+        assert_eq!(PieceLengths::new(2 << 10, 8 << 10, 64 << 10), Some(PieceLengths::default()));
+        for (min, average, max) in
+            [(0, 8192, 65536), (8192, 4096, 65536), (2048, 8192, 4096), (2048, 6000, 65536), (64, 128, 1024)]
+        {
+            assert_eq!(PieceLengths::new(min, average, max), None, "{min} {average} {max}");
         }
         assert!(PieceLengths::new(64, 256, 1024).is_some());
         assert!(PieceLengths::new(1 << 20, 4 << 20, 16 << 20).is_some());

@@ -30,9 +30,7 @@ mod tests {
         assert_eq!(weak64(b""), 0x2d06_8005_38d3_94c2);
         assert_eq!(weak(b""), 0x38d3_94c2);
         assert_eq!(weak64(&[0u8; 4096]), ZERO_BLOCK);
-        let ramp: Vec<u8> = (0..4096u32)
-            .map(|position| (position % 251) as u8)
-            .collect();
+        let ramp: Vec<u8> = (0..4096u32).map(|position| (position % 251) as u8).collect();
         assert_eq!(weak64(&ramp), RAMP_BLOCK);
     }
 
@@ -53,9 +51,7 @@ mod tests {
 
     #[test]
     fn alignment_does_not_matter() {
-        let long: Vec<u8> = (0..4096 + 64u32)
-            .map(|position| (position * 31 % 256) as u8)
-            .collect();
+        let long: Vec<u8> = (0..4096 + 64u32).map(|position| (position * 31 % 256) as u8).collect();
         for shift in 0..64 {
             let moved: Vec<u8> = long[shift..shift + 4096].to_vec();
             assert_eq!(weak64(&long[shift..shift + 4096]), weak64(&moved));

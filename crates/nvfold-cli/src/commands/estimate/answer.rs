@@ -35,16 +35,8 @@ pub struct Savings {
 impl Savings {
     fn new(pieces: u64, bytes: u64, distinct: Distinct) -> Savings {
         // An estimate may come out a little above what is there; the truth cannot.
-        let distinct = Distinct {
-            pieces: distinct.pieces.min(pieces),
-            bytes: distinct.bytes.min(bytes),
-            ..distinct
-        };
-        Savings {
-            pieces,
-            bytes,
-            distinct,
-        }
+        let distinct = Distinct { pieces: distinct.pieces.min(pieces), bytes: distinct.bytes.min(bytes), ..distinct };
+        Savings { pieces, bytes, distinct }
     }
 
     /// Bytes that need not be stored.
@@ -54,11 +46,7 @@ impl Savings {
 
     /// Saved part of all bytes, 0 to 100.
     pub fn saved_percent(&self) -> f64 {
-        if self.bytes == 0 {
-            0.0
-        } else {
-            100.0 * self.saved_bytes() as f64 / self.bytes as f64
-        }
+        if self.bytes == 0 { 0.0 } else { 100.0 * self.saved_bytes() as f64 / self.bytes as f64 }
     }
 
     fn to_json(self) -> Value {
@@ -138,10 +126,7 @@ impl Needs {
         Needs {
             chunk_entries: distinct.pieces,
             chunk_table_bytes: distinct.pieces * size_of::<ChunkEntry>() as u64,
-            index_dram_bytes: (
-                distinct.pieces * INDEX_BYTES_PER_CHUNK.0,
-                distinct.pieces * INDEX_BYTES_PER_CHUNK.1,
-            ),
+            index_dram_bytes: (distinct.pieces * INDEX_BYTES_PER_CHUNK.0, distinct.pieces * INDEX_BYTES_PER_CHUNK.1),
             metadata_bytes,
             device_bytes: device_for(content + content / SLACK),
         }
@@ -163,8 +148,7 @@ impl Needs {
 pub(super) fn device_for(content_bytes: u64) -> Option<u64> {
     let entry_bytes = size_of::<ChunkEntry>() as u64;
     let mut device_bytes =
-        (content_bytes + content_bytes / BLOCK_BYTES * entry_bytes + DEVICE_BYTES_MIN)
-            .next_multiple_of(DEVICE_STEP);
+        (content_bytes + content_bytes / BLOCK_BYTES * entry_bytes + DEVICE_BYTES_MIN).next_multiple_of(DEVICE_STEP);
     while device_bytes <= DEVICE_BYTES_MAX {
         let geometry = Geometry::of(device_bytes)?;
         if device_bytes - geometry.data_offset >= content_bytes {
@@ -202,11 +186,7 @@ impl Answer {
         for (group, (path, counts)) in paths.iter().zip(&survey.by_path).enumerate() {
             all.add(counts);
             let group = group as u32;
-            let part = Part::new(
-                counts.clone(),
-                survey.blocks.within(group),
-                survey.pieces.within(group),
-            );
+            let part = Part::new(counts.clone(), survey.blocks.within(group), survey.pieces.within(group));
             by_path.push((path.clone(), part));
         }
         let total = Part::new(all, survey.blocks.overall(), survey.pieces.overall());
@@ -224,20 +204,11 @@ impl Answer {
     /// Bytes saved only because a block or piece of one path is also in another.
     pub fn saved_across(&self) -> (u64, u64) {
         let alone = |savings: fn(&Part) -> &Savings| -> u64 {
-            self.by_path
-                .iter()
-                .map(|(_, part)| savings(part).saved_bytes())
-                .sum()
+            self.by_path.iter().map(|(_, part)| savings(part).saved_bytes()).sum()
         };
         (
-            self.total
-                .blocks
-                .saved_bytes()
-                .saturating_sub(alone(|part| &part.blocks)),
-            self.total
-                .pieces
-                .saved_bytes()
-                .saturating_sub(alone(|part| &part.pieces)),
+            self.total.blocks.saved_bytes().saturating_sub(alone(|part| &part.blocks)),
+            self.total.pieces.saved_bytes().saturating_sub(alone(|part| &part.pieces)),
         )
     }
 
@@ -252,7 +223,8 @@ impl Answer {
                 value
             })
             .collect();
-        let failure = |failure: &Failure| json!({"path": failure.path.to_string_lossy(), "error": failure.error.to_string()});
+        let failure =
+            |failure: &Failure| json!({"path": failure.path.to_string_lossy(), "error": failure.error.to_string()});
         let (blocks_across, pieces_across) = self.saved_across();
         json!({
             "paths": by_path,
@@ -275,14 +247,8 @@ impl Answer {
     /// For people.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
-        let written = [
-            Answer::write_savings,
-            Answer::write_sampling,
-            Answer::write_needs,
-        ];
-        written
-            .iter()
-            .for_each(|write| write(self, &mut out).expect("a String takes everything"));
+        let written = [Answer::write_savings, Answer::write_sampling, Answer::write_needs];
+        written.iter().for_each(|write| write(self, &mut out).expect("a String takes everything"));
         out.trim_end().to_owned()
     }
 
@@ -294,10 +260,7 @@ impl Answer {
             write_part(out, "all together", &self.total)?;
             let (blocks, pieces) = self.saved_across();
             let (blocks, pieces) = (size::show(blocks), size::show(pieces));
-            writeln!(
-                out,
-                "  saved only across paths: {blocks} by 4 KiB blocks, {pieces} by content-defined pieces"
-            )?;
+            writeln!(out, "  saved only across paths: {blocks} by 4 KiB blocks, {pieces} by content-defined pieces")?;
         }
         Ok(())
     }
@@ -333,29 +296,16 @@ impl Answer {
         let (low, high) = needs.index_dram_bytes;
         let device = match needs.device_bytes {
             Some(bytes) => format!("{} (mkfs --size {}M)", size::show(bytes), bytes >> 20),
-            None => format!(
-                "more than the {} a device can have",
-                size::show(DEVICE_BYTES_MAX)
-            ),
+            None => format!("more than the {} a device can have", size::show(DEVICE_BYTES_MAX)),
         };
         let rows = [
             ("data", size::show(self.total.blocks.distinct.bytes)),
-            (
-                "inodes, names, logs",
-                format!("up to {}", size::show(needs.metadata_bytes)),
-            ),
+            ("inodes, names, logs", format!("up to {}", size::show(needs.metadata_bytes))),
             (
                 "chunk entries",
-                format!(
-                    "{}, {} on the device",
-                    needs.chunk_entries,
-                    size::show(needs.chunk_table_bytes)
-                ),
+                format!("{}, {} on the device", needs.chunk_entries, size::show(needs.chunk_table_bytes)),
             ),
-            (
-                "index in DRAM",
-                format!("{} to {} while mounted", size::show(low), size::show(high)),
-            ),
+            ("index in DRAM", format!("{} to {} while mounted", size::show(low), size::show(high))),
             ("device size", device),
         ];
         for (name, value) in rows {
@@ -374,15 +324,8 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
         counts.directories,
         size::show(counts.data_bytes)
     )?;
-    writeln!(
-        out,
-        "  {:<22}{:>12}{:>12}{:>14}{:>8}",
-        "cut into", "pieces", "distinct", "saved", ""
-    )?;
-    for (name, savings) in [
-        ("4 KiB blocks", &part.blocks),
-        ("content-defined pieces", &part.pieces),
-    ] {
+    writeln!(out, "  {:<22}{:>12}{:>12}{:>14}{:>8}", "cut into", "pieces", "distinct", "saved", "")?;
+    for (name, savings) in [("4 KiB blocks", &part.blocks), ("content-defined pieces", &part.pieces)] {
         writeln!(
             out,
             "  {name:<22}{:>12}{:>12}{:>14}{:>6.1} %",

@@ -85,8 +85,7 @@ impl DistinctSample {
         while self.last_group_of.len() > self.capacity {
             self.zero_bits += 1;
             let zero_bits = self.zero_bits;
-            self.last_group_of
-                .retain(|held, _| held.trailing_zeros() >= zero_bits);
+            self.last_group_of.retain(|held, _| held.trailing_zeros() >= zero_bits);
         }
     }
 
@@ -102,10 +101,7 @@ impl DistinctSample {
 
     /// Distinct pieces within one group, whatever the others hold.
     pub fn within(&self, group: u32) -> Distinct {
-        self.by_group
-            .get(group as usize)
-            .map(|strata| strata.scaled_up(self.zero_bits))
-            .unwrap_or_default()
+        self.by_group.get(group as usize).map(|strata| strata.scaled_up(self.zero_bits)).unwrap_or_default()
     }
 }
 
@@ -159,14 +155,7 @@ mod tests {
         }
         sample.see(fingerprint(1), 4096, 2);
         assert_eq!(sample.one_in(), 1);
-        assert_eq!(
-            sample.overall(),
-            Distinct {
-                pieces: 4,
-                bytes: 4 * 4096,
-                bytes_error: 0
-            }
-        );
+        assert_eq!(sample.overall(), Distinct { pieces: 4, bytes: 4 * 4096, bytes_error: 0 });
         assert_eq!(sample.within(0).pieces, 3);
         assert_eq!(sample.within(1).pieces, 2);
         assert_eq!(sample.within(2).pieces, 1);
@@ -182,11 +171,7 @@ mod tests {
             let len = 2048 + (number % 7) as usize * 1024;
             distinct_bytes += len as u64;
             sample.see(fingerprint(number), len, 0);
-            sample.see(
-                fingerprint(number / 2),
-                2048 + (number / 2 % 7) as usize * 1024,
-                0,
-            );
+            sample.see(fingerprint(number / 2), 2048 + (number / 2 % 7) as usize * 1024, 0);
             // One piece that occurs as often as all others together must not matter.
             sample.see(fingerprint(u64::MAX), 1, 0);
         }
@@ -197,26 +182,14 @@ mod tests {
             sample.see(fingerprint(number), len, 1);
         }
         assert!(sample.one_in() > 1, "the table must have been too small");
-        assert!(
-            sample.last_group_of.len() <= capacity
-                && sample.last_group_of.capacity() <= 4 * capacity
-        );
-        for (name, estimate, truth) in [
-            ("overall", sample.overall(), distinct_bytes),
-            ("second group", sample.within(1), within_second),
-        ] {
+        assert!(sample.last_group_of.len() <= capacity && sample.last_group_of.capacity() <= 4 * capacity);
+        for (name, estimate, truth) in
+            [("overall", sample.overall(), distinct_bytes), ("second group", sample.within(1), within_second)]
+        {
             let off = estimate.bytes.abs_diff(truth);
             // Three standard deviations; the numbers are fixed, so this never changes by itself.
-            assert!(
-                off <= estimate.bytes_error * 3 / 2,
-                "{name}: {} for {truth}",
-                estimate.bytes
-            );
-            assert!(
-                estimate.bytes_error < truth / 5,
-                "{name}: an error of {} says nothing",
-                estimate.bytes_error
-            );
+            assert!(off <= estimate.bytes_error * 3 / 2, "{name}: {} for {truth}", estimate.bytes);
+            assert!(estimate.bytes_error < truth / 5, "{name}: an error of {} says nothing", estimate.bytes_error);
         }
     }
 
@@ -232,9 +205,6 @@ mod tests {
             })
             .sum::<f64>()
             / rounds as f64;
-        assert!(
-            (mean / truth as f64 - 1.0).abs() < 0.01,
-            "mean {mean} for {truth}"
-        );
+        assert!((mean / truth as f64 - 1.0).abs() < 0.01, "mean {mean} for {truth}");
     }
 }

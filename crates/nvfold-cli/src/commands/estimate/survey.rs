@@ -75,24 +75,8 @@ pub struct PathCounts {
 impl PathCounts {
     /// Adds what was found under another path.
     pub fn add(&mut self, other: &PathCounts) {
-        let PathCounts {
-            files,
-            directories,
-            others,
-            hard_links,
-            file_bytes,
-            hole_bytes,
-            data_bytes,
-            ..
-        } = other;
-        let PathCounts {
-            zero_bytes,
-            blocks,
-            pieces,
-            name_bytes,
-            long_files,
-            ..
-        } = other;
+        let PathCounts { files, directories, others, hard_links, file_bytes, hole_bytes, data_bytes, .. } = other;
+        let PathCounts { zero_bytes, blocks, pieces, name_bytes, long_files, .. } = other;
         self.files += files;
         self.directories += directories;
         self.others += others;
@@ -172,9 +156,7 @@ impl<'a> Survey<'a> {
     }
 
     fn counts(&mut self) -> &mut PathCounts {
-        self.by_path
-            .last_mut()
-            .expect("add_path pushes before it walks")
+        self.by_path.last_mut().expect("add_path pushes before it walks")
     }
 
     fn group(&self) -> u32 {
@@ -199,10 +181,7 @@ impl<'a> Survey<'a> {
         } else if !metadata.is_file() {
             self.counts().others += 1;
         } else if let Err(error) = self.add_file(path) {
-            self.add_failure(Failure {
-                path: path.to_owned(),
-                error,
-            });
+            self.add_failure(Failure { path: path.to_owned(), error });
         }
     }
 
@@ -284,11 +263,7 @@ impl<'a> Survey<'a> {
                 }
             };
             blocks += 1;
-            zero_bytes += if block == ZEROS {
-                piece.bytes.len() as u64
-            } else {
-                0
-            };
+            zero_bytes += if block == ZEROS { piece.bytes.len() as u64 } else { 0 };
             self.blocks.see(weak64(block), FIXED_BYTES, group);
         }
         self.counts().blocks += blocks;
@@ -308,8 +283,7 @@ impl<'a> Survey<'a> {
             }
             pieces += 1;
             cut_until = end;
-            self.pieces
-                .see(weak64(piece.bytes), piece.bytes.len(), group);
+            self.pieces.see(weak64(piece.bytes), piece.bytes.len(), group);
         }
         uncut.drain(..cut_until);
         self.uncut = uncut;
@@ -318,19 +292,12 @@ impl<'a> Survey<'a> {
 }
 
 /// Calls `each` for `root` and everything below it, with a failure where something could not be listed.
-pub fn walk(
-    root: &Path,
-    one_file_system: bool,
-    each: &mut dyn FnMut(Result<(&Path, &Metadata), Failure>),
-) {
+pub fn walk(root: &Path, one_file_system: bool, each: &mut dyn FnMut(Result<(&Path, &Metadata), Failure>)) {
     let mut pending = vec![root.to_owned()];
     let mut device = None;
     while let Some(directory) = pending.pop() {
         if let Err(error) = walk_one(&directory, one_file_system, &mut device, &mut pending, each) {
-            each(Err(Failure {
-                path: directory,
-                error,
-            }));
+            each(Err(Failure { path: directory, error }));
         }
     }
 }
@@ -354,10 +321,7 @@ fn walk_one(
         match entry_path.symlink_metadata() {
             Ok(metadata) if metadata.is_dir() => pending.push(entry_path),
             Ok(metadata) => each(Ok((&entry_path, &metadata))),
-            Err(error) => each(Err(Failure {
-                path: entry_path,
-                error,
-            })),
+            Err(error) => each(Err(Failure { path: entry_path, error })),
         }
     }
     Ok(())
