@@ -123,7 +123,7 @@ fn readdir_gives_what_stays_exactly_once_while_names_come_and_go() {
                 .filter(|name| name.starts_with(b"steady")),
         );
         let fleeting = |number: u64| format!("fleeting{number}").into_bytes();
-        for number in 0..40 {
+        for number in 0..if round < 60 { 40 } else { 0 } {
             fs.create(ROOT, &fleeting(round * 40 + number), &device::regular())
                 .expect("create");
             if round > 0 {
@@ -171,6 +171,28 @@ fn a_directory_of_the_mount_holds_a_hundred_thousand_names() {
         path(number).metadata().expect("stat");
     }
     std::fs::remove_dir_all(&dir).expect("remove the directory");
+    mount.check();
+}
+
+#[test]
+fn a_listing_of_the_mount_ends_though_every_name_listed_is_renamed() {
+    requires!(root, fuse);
+    const NAMES: usize = 3000;
+    let mut mount = Mount::fresh(64, "off");
+    for number in 0..NAMES {
+        File::create_new(mount.join(format!("{number}"))).expect("create");
+    }
+    // What `for f in *; mv $f $f.new` does in one process: names may turn up again under the new
+    // name, but not without end.
+    for (listed, entry) in std::fs::read_dir(mount.path()).expect("list").enumerate() {
+        let path = entry.expect("an entry").path();
+        let renamed = path.with_extension(format!("{listed}"));
+        std::fs::rename(&path, renamed).expect("rename");
+        assert!(
+            listed < 3 * NAMES,
+            "{NAMES} names and {listed} of them listed already"
+        );
+    }
     mount.check();
 }
 
