@@ -17,8 +17,7 @@ use nvfold::media::segment::SegmentEntry;
 use nvfold::media::superblock::{COPIES, Geometry, Superblock};
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use nvfold::{
-    AllocateMode, FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode, SetAttr,
-    Whence, XattrMode,
+    AllocateMode, FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode, SetAttr, Whence, XattrMode,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -96,17 +95,9 @@ impl Damage {
             4 => What::Word(u64::MAX - u64::from(argument % 9)),
             5 => What::Word(u64::from(argument) * LINE),
             6 => What::Word(1 << (argument % 64)),
-            _ => What::Stolen {
-                structure: argument,
-                offset: bytes[6],
-            },
+            _ => What::Stolen { structure: argument, offset: bytes[6] },
         };
-        Damage {
-            structure: u16::from_le_bytes([bytes[0], bytes[1]]),
-            offset: bytes[2],
-            what,
-            mend: bytes[7] % 8 != 0,
-        }
+        Damage { structure: u16::from_le_bytes([bytes[0], bytes[1]]), offset: bytes[2], what, mend: bytes[7] % 8 != 0 }
     }
 }
 
@@ -124,10 +115,7 @@ impl Image {
             fs.unmount().expect("unmount");
         }
         let bytes = std::fs::read(device.path()).expect("read the image");
-        let mut image = Image {
-            bytes,
-            structures: Vec::new(),
-        };
+        let mut image = Image { bytes, structures: Vec::new() };
         image.find_structures();
         image
     }
@@ -141,9 +129,7 @@ impl Image {
             let word_at = at / 8 * 8;
             match damage.what {
                 What::Byte(change) => bytes[at] ^= change,
-                What::Word(value) => {
-                    bytes[word_at..word_at + 8].copy_from_slice(&value.to_le_bytes())
-                }
+                What::Word(value) => bytes[word_at..word_at + 8].copy_from_slice(&value.to_le_bytes()),
                 What::Stolen { structure, offset } => {
                     let from = self.structure(structure);
                     let from = (from.at + u64::from(offset) % from.len) as usize / 8 * 8;
@@ -163,10 +149,7 @@ impl Image {
             let Structure { at, len, seal } = self.structure(damage.structure);
             let offset = u64::from(damage.offset) % len;
             let mended = if damage.mend { "mended" } else { "not mended" };
-            format!(
-                "{seal:?} at {at:#x}, byte {offset} of {len}: {:x?}, checksum {mended}",
-                damage.what
-            )
+            format!("{seal:?} at {at:#x}, byte {offset} of {len}: {:x?}, checksum {mended}", damage.what)
         };
         list.iter().map(describe).collect()
     }
@@ -191,11 +174,7 @@ impl Image {
         }
         // Few of the journal's slots: they are all alike.
         for slot in (0..JOURNAL_SLOTS).step_by(16) {
-            self.add(
-                geometry.journal_slot_offset(slot),
-                size_of::<JournalSlot>() as u64,
-                Seal::JournalSlot,
-            );
+            self.add(geometry.journal_slot_offset(slot), size_of::<JournalSlot>() as u64, Seal::JournalSlot);
         }
         for segment in geometry.first_segment()..geometry.segments() {
             let at = geometry.segment_entry_offset(segment);
@@ -205,24 +184,16 @@ impl Image {
             }
         }
         for at in (geometry.chunk_table_offset..geometry.data_offset).step_by(LINE as usize) {
-            if self.bytes[at as usize..(at + LINE) as usize]
-                .iter()
-                .any(|&byte| byte != 0)
-            {
+            if self.bytes[at as usize..(at + LINE) as usize].iter().any(|&byte| byte != 0) {
                 self.add(at, LINE, Seal::ChunkEntry);
             }
         }
-        assert!(
-            self.structures.len() > 200,
-            "{} structures",
-            self.structures.len()
-        );
+        assert!(self.structures.len() > 200, "{} structures", self.structures.len());
     }
 
     fn find_inodes(&mut self, table: u64) {
         for slot in (table..table + SEGMENT_BYTES).step_by(INODE_BYTES as usize) {
-            let head = InodeHead::read_from_bytes(&self.bytes[slot as usize..slot as usize + 64])
-                .expect("64 bytes");
+            let head = InodeHead::read_from_bytes(&self.bytes[slot as usize..slot as usize + 64]).expect("64 bytes");
             if head.live(head.ino).is_none() {
                 continue;
             }
@@ -231,11 +202,7 @@ impl Image {
             for line in nvfold::media::inode::ATTRIBUTE_LINES {
                 self.add(slot + line, LINE, Seal::Attributes { ino });
             }
-            self.find_entries(
-                slot + nvfold::media::inode::INLINE_LOG,
-                slot + INODE_BYTES,
-                ino,
-            );
+            self.find_entries(slot + nvfold::media::inode::INLINE_LOG, slot + INODE_BYTES, ino);
             let mut page = head.overflow;
             // Long logs are all alike as well.
             for _ in 0..6 {
@@ -265,9 +232,7 @@ impl Image {
 impl Structure {
     fn mend(self, image: &mut [u8]) {
         let bytes = &mut image[self.at as usize..(self.at + self.len) as usize];
-        let put = |bytes: &mut [u8], at: usize, check: u32| {
-            bytes[at..at + 4].copy_from_slice(&check.to_le_bytes())
-        };
+        let put = |bytes: &mut [u8], at: usize, check: u32| bytes[at..at + 4].copy_from_slice(&check.to_le_bytes());
         match self.seal {
             Seal::Superblock => {
                 let superblock = Superblock::read_from_bytes(bytes).expect("a superblock's bytes");
@@ -276,10 +241,7 @@ impl Structure {
             Seal::JournalSlot => {
                 let count = bytes[4] as usize % (JOURNAL_WORDS + 1);
                 let stores: Vec<WordStore> = (0..count.max(1))
-                    .map(|store| {
-                        WordStore::read_from_bytes(&bytes[8 + store * 16..][..16])
-                            .expect("16 bytes")
-                    })
+                    .map(|store| WordStore::read_from_bytes(&bytes[8 + store * 16..][..16]).expect("16 bytes"))
                     .collect();
                 bytes.copy_from_slice(JournalSlot::new(&stores).as_bytes());
             }
@@ -328,62 +290,36 @@ fn entry_checksum(ino: u64, entry: &[u8]) -> u32 {
 /// Files of every kind, logs long and short, shared blocks, large values, an unlinked open file.
 fn furnish(fs: &FileSystem) -> Vec<nvfold::File> {
     let root = InodeNumber::ROOT;
-    let dir = fs
-        .mkdir(root, b"dir", &device::directory())
-        .expect("mkdir")
-        .ino;
-    let inner = fs
-        .mkdir(dir, b"inner", &device::directory())
-        .expect("mkdir")
-        .ino;
+    let dir = fs.mkdir(root, b"dir", &device::directory()).expect("mkdir").ino;
+    let inner = fs.mkdir(dir, b"inner", &device::directory()).expect("mkdir").ino;
     let link = device::new_inode(FileKind::Symlink, 0o777);
-    fs.symlink(dir, b"link", b"../dir/inner", &link)
-        .expect("symlink");
-    fs.symlink(dir, b"long link", &[b'l'; 3000], &link)
-        .expect("symlink");
-    fs.create(dir, b"fifo", &device::new_inode(FileKind::Fifo, 0o600))
-        .expect("mknod");
+    fs.symlink(dir, b"link", b"../dir/inner", &link).expect("symlink");
+    fs.symlink(dir, b"long link", &[b'l'; 3000], &link).expect("symlink");
+    fs.create(dir, b"fifo", &device::new_inode(FileKind::Fifo, 0o600)).expect("mknod");
     for number in 0..150 {
         let name = format!("file {number} {}", "x".repeat(number % 90)).into_bytes();
-        let ino = fs
-            .create(inner, &name, &device::regular())
-            .expect("create")
-            .ino;
+        let ino = fs.create(inner, &name, &device::regular()).expect("create").ino;
         if number % 10 == 0 {
-            fs.open(ino)
-                .expect("open")
-                .write_at(0, &[number as u8; 5000])
-                .expect("write");
-            fs.link(ino, root, format!("link {number}").as_bytes())
-                .expect("link");
+            fs.open(ino).expect("open").write_at(0, &[number as u8; 5000]).expect("write");
+            fs.link(ino, root, format!("link {number}").as_bytes()).expect("link");
         }
         if number % 3 == 0 {
             fs.unlink(inner, &name).expect("unlink");
         }
     }
-    let ino = fs
-        .create(root, b"extents", &device::regular())
-        .expect("create")
-        .ino;
+    let ino = fs.create(root, b"extents", &device::regular()).expect("create").ino;
     let file = fs.open(ino).expect("open");
     for piece in 0..150u64 {
-        file.write_at(piece * 9000 % 700_000, &[piece as u8 % 5; 4999])
-            .expect("write");
+        file.write_at(piece * 9000 % 700_000, &[piece as u8 % 5; 4999]).expect("write");
     }
-    file.allocate(100_000, 50_000, AllocateMode::PunchHole)
-        .expect("punch");
-    file.allocate(800_000, 50_000, AllocateMode::Reserve)
-        .expect("reserve");
-    let clone = fs
-        .create(root, b"clone", &device::regular())
-        .expect("create")
-        .ino;
+    file.allocate(100_000, 50_000, AllocateMode::PunchHole).expect("punch");
+    file.allocate(800_000, 50_000, AllocateMode::Reserve).expect("reserve");
+    let clone = fs.create(root, b"clone", &device::regular()).expect("create").ino;
     let clone = fs.open(clone).expect("open");
     clone.clone_from(&file, 0, 777, 300_000).expect("clone");
     for len in [0, 10, 900, 5000, 65_536] {
         let name = format!("user.of {len}").into_bytes();
-        fs.set_xattr(ino, &name, &vec![7; len], XattrMode::Set)
-            .expect("set an xattr");
+        fs.set_xattr(ino, &name, &vec![7; len], XattrMode::Set).expect("set an xattr");
     }
     let orphan = fs.tmpfile(&device::regular()).expect("tmpfile");
     orphan.write_at(0, &[9; 20_000]).expect("write");
@@ -399,8 +335,7 @@ pub fn survive(image: &[u8], scratch: &Path) {
         file.set_len(image.len() as u64).expect("size the device");
         for (index, block) in image.chunks(BLOCK_BYTES as usize).enumerate() {
             if block.iter().any(|&byte| byte != 0) {
-                file.write_all_at(block, index as u64 * BLOCK_BYTES)
-                    .expect("write the device");
+                file.write_all_at(block, index as u64 * BLOCK_BYTES).expect("write the device");
             }
         }
     };
@@ -410,10 +345,7 @@ pub fn survive(image: &[u8], scratch: &Path) {
         let Ok(region) = device::region_of(&path) else {
             return;
         };
-        let options = MountOptions {
-            read_only,
-            ..device::options()
-        };
+        let options = MountOptions { read_only, ..device::options() };
         if let Ok(fs) = FileSystem::mount(region, options) {
             walk(&fs);
             if !read_only {
@@ -490,19 +422,9 @@ fn disturb(fs: &FileSystem) {
         let _ = fs.readdir(dir.ino, 0, &mut each);
         let _ = fs.rename(root, b"dir", dir.ino, b"inside itself", RenameMode::Replace);
     }
-    let new = fs
-        .create(root, b"new", &device::regular())
-        .and_then(|attr| fs.open(attr.ino))
-        .ok();
+    let new = fs.create(root, b"new", &device::regular()).and_then(|attr| fs.open(attr.ino)).ok();
     for entry in entries {
-        let _ = fs.setattr(
-            entry.ino,
-            &SetAttr {
-                mode: Some(0o600),
-                mtime: Some(1),
-                ..SetAttr::default()
-            },
-        );
+        let _ = fs.setattr(entry.ino, &SetAttr { mode: Some(0o600), mtime: Some(1), ..SetAttr::default() });
         let _ = fs.set_xattr(entry.ino, b"user.new", &[3; 3000], XattrMode::Set);
         if let Ok(file) = fs.open(entry.ino) {
             let _ = file.write_at(1000, &[1; 10_000]);

@@ -6,10 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The repository.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("this crate lies in the workspace")
-        .to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the workspace").to_owned()
 }
 
 /// Text files of the repository whose names end in one of `endings`, as path from the root and content.
@@ -27,11 +24,7 @@ fn files(endings: &[&str]) -> Vec<(String, String)> {
                     pending.push(path);
                 }
             } else if endings.iter().any(|ending| name.ends_with(ending)) {
-                let from_root = path
-                    .strip_prefix(&root)
-                    .unwrap()
-                    .to_string_lossy()
-                    .into_owned();
+                let from_root = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
                 if let Ok(text) = fs::read_to_string(&path) {
                     found.push((from_root, text));
                 }
@@ -54,13 +47,8 @@ fn assert_none(rule: &str, offences: Vec<String>) {
 
 /// Lines of `text` with their numbers for which `is_offence`, as `file:line: content`.
 fn offending_lines(file: &str, text: &str, is_offence: impl Fn(&str) -> bool) -> Vec<String> {
-    let lines = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| is_offence(line));
-    lines
-        .map(|(at, line)| format!("{file}:{}: {}", at + 1, line.trim()))
-        .collect()
+    let lines = text.lines().enumerate().filter(|(_, line)| is_offence(line));
+    lines.map(|(at, line)| format!("{file}:{}: {}", at + 1, line.trim())).collect()
 }
 
 /// A line without its comment and without what its string literals hold, roughly.
@@ -76,9 +64,7 @@ fn unsafe_code_lives_in_pmem_only() {
         .filter(|(file, _)| !file.starts_with("crates/pmem/"))
         .flat_map(|(file, text)| {
             offending_lines(file, text, |line| {
-                code_of(line)
-                    .split(|c: char| !c.is_alphanumeric() && c != '_')
-                    .any(|word| word == "unsafe")
+                code_of(line).split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe")
             })
         })
         .collect();
@@ -91,21 +77,14 @@ fn every_crate_root_but_pmem_forbids_unsafe_code() {
         let parts: Vec<&str> = file.split('/').collect();
         matches!(
             parts[..],
-            ["crates", _, "src", "lib.rs" | "main.rs"]
-                | ["crates", _, "src", "bin", _]
-                | ["tests", "src", "lib.rs"]
+            ["crates", _, "src", "lib.rs" | "main.rs"] | ["crates", _, "src", "bin", _] | ["tests", "src", "lib.rs"]
         )
     };
-    let roots: Vec<_> = sources()
-        .into_iter()
-        .filter(|(file, _)| is_root(file))
-        .collect();
+    let roots: Vec<_> = sources().into_iter().filter(|(file, _)| is_root(file)).collect();
     assert!(roots.len() >= 5, "the crate roots were not found");
     let offences = roots
         .into_iter()
-        .filter(|(file, text)| {
-            file != "crates/pmem/src/lib.rs" && !text.contains("#![forbid(unsafe_code)]")
-        })
+        .filter(|(file, text)| file != "crates/pmem/src/lib.rs" && !text.contains("#![forbid(unsafe_code)]"))
         .map(|(file, _)| file)
         .collect();
     assert_none("crate roots without #![forbid(unsafe_code)]", offences);
@@ -114,21 +93,13 @@ fn every_crate_root_but_pmem_forbids_unsafe_code() {
 #[test]
 fn nothing_is_left_for_later() {
     // Put together here so that this file does not offend itself.
-    let marks = ["TO", "FIX", "XX"]
-        .iter()
-        .zip(["DO", "ME", "X"])
-        .map(|(a, b)| format!("{a}{b}"))
-        .collect::<Vec<_>>();
+    let marks = ["TO", "FIX", "XX"].iter().zip(["DO", "ME", "X"]).map(|(a, b)| format!("{a}{b}")).collect::<Vec<_>>();
     let calls = ["todo", "unimplemented"].map(|name| format!("{name}!("));
     let mut offences = Vec::new();
     for (file, text) in files(&[".rs", ".toml", ".sh", ".md", "Makefile", "run"]) {
-        let is_word = |line: &str, mark: &str| {
-            line.split(|c: char| !c.is_alphanumeric())
-                .any(|word| word == mark)
-        };
+        let is_word = |line: &str, mark: &str| line.split(|c: char| !c.is_alphanumeric()).any(|word| word == mark);
         offences.extend(offending_lines(&file, &text, |line| {
-            marks.iter().any(|mark| is_word(line, mark))
-                || calls.iter().any(|call| line.contains(call.as_str()))
+            marks.iter().any(|mark| is_word(line, mark)) || calls.iter().any(|call| line.contains(call.as_str()))
         }));
     }
     assert_none("work left for later", offences);
@@ -136,19 +107,11 @@ fn nothing_is_left_for_later() {
 
 #[test]
 fn the_repository_speaks_of_no_particular_machine() {
-    let hosts = [
-        "crates.io",
-        "pypi.org",
-        "registry.npmjs.org",
-        "deb.debian.org",
-        "proxy.golang.org",
-    ];
+    let hosts = ["crates.io", "pypi.org", "registry.npmjs.org", "deb.debian.org", "proxy.golang.org"];
     let folders = ["root", "work", "farm", "Users"].map(|name| format!("/{name}/"));
     let home = format!("/{}/", "home");
     let mut offences = Vec::new();
-    for (file, text) in files(&[
-        ".rs", ".toml", ".sh", ".md", ".svg", ".skips", "Makefile", "run",
-    ]) {
+    for (file, text) in files(&[".rs", ".toml", ".sh", ".md", ".svg", ".skips", "Makefile", "run"]) {
         if file == "tests/tests/tidy.rs" {
             continue;
         }
@@ -164,25 +127,18 @@ fn the_repository_speaks_of_no_particular_machine() {
                 || hosts.iter().any(|host| line.contains(host))
         }));
     }
-    assert_none(
-        "absolute paths of a machine, or hosts of a registry",
-        offences,
-    );
+    assert_none("absolute paths of a machine, or hosts of a registry", offences);
 }
 
 #[test]
 fn lines_are_readable() {
     let mut offences = Vec::new();
     for (file, text) in files(&[".rs"]) {
-        offences.extend(offending_lines(&file, &text, |line| {
-            line.chars().count() > 140
-        }));
+        offences.extend(offending_lines(&file, &text, |line| line.chars().count() > 140));
     }
     for (file, text) in files(&[".md"]) {
         // Tables and links cannot be wrapped.
-        let is_long = |line: &str| {
-            line.chars().count() > 120 && !line.starts_with('|') && !line.contains("](")
-        };
+        let is_long = |line: &str| line.chars().count() > 120 && !line.starts_with('|') && !line.contains("](");
         offences.extend(offending_lines(&file, &text, is_long));
     }
     assert_none("lines too long to read", offences);
@@ -214,10 +170,7 @@ fn links(text: &str) -> Vec<String> {
 /// The anchor that a heading gets.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept: String = kept
-        .chars()
-        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
-        .collect();
+    let kept: String = kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect();
     kept.replace(' ', "-")
 }
 
@@ -231,19 +184,12 @@ fn every_link_in_the_docs_leads_somewhere() {
             }
             let (path, fragment) = link.split_once('#').unwrap_or((&link, ""));
             let here = root().join(&file);
-            let target = if path.is_empty() {
-                here
-            } else {
-                here.parent().unwrap().join(path)
-            };
+            let target = if path.is_empty() { here } else { here.parent().unwrap().join(path) };
             if !target.exists() {
                 offences.push(format!("{file}: {link}"));
             } else if !fragment.is_empty() {
                 let headings = fs::read_to_string(&target).unwrap();
-                if !headings
-                    .lines()
-                    .any(|line| line.starts_with('#') && anchor(line) == fragment)
-                {
+                if !headings.lines().any(|line| line.starts_with('#') && anchor(line) == fragment) {
                     offences.push(format!("{file}: {link}: no such heading"));
                 }
             }
@@ -276,11 +222,7 @@ fn every_page_can_be_reached_from_the_readme() {
         }
         at += 1;
     }
-    let lost = pages
-        .keys()
-        .filter(|page| !reached.contains(page))
-        .cloned()
-        .collect();
+    let lost = pages.keys().filter(|page| !reached.contains(page)).cloned().collect();
     assert_none("pages that no link leads to", lost);
 }
 
@@ -288,10 +230,7 @@ fn every_page_can_be_reached_from_the_readme() {
 fn the_changelog_mentions_the_version() {
     let changelog = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
     let version = env!("CARGO_PKG_VERSION");
-    assert!(
-        changelog.contains(&format!("## [{version}]")),
-        "CHANGELOG.md has no section for version {version}"
-    );
+    assert!(changelog.contains(&format!("## [{version}]")), "CHANGELOG.md has no section for version {version}");
 }
 
 /// Field of a media struct: offset, bytes, name.
@@ -307,22 +246,14 @@ fn media_structs(text: &str, sizes: &BTreeMap<String, u64>) -> Vec<(String, Vec<
             continue;
         }
         let head = lines.next().expect("a struct follows its repr");
-        let name = head
-            .split("struct ")
-            .nth(1)
-            .expect("a struct")
-            .trim_end_matches(" {")
-            .to_owned();
+        let name = head.split("struct ").nth(1).expect("a struct").trim_end_matches(" {").to_owned();
         let (mut fields, mut offset) = (Vec::new(), 0);
         for line in lines.by_ref().take_while(|line| *line != "}") {
             let line = line.trim().trim_start_matches("pub ");
             if line.is_empty() || line.starts_with("//") || line.starts_with('#') {
                 continue;
             }
-            let (field, kind) = line
-                .trim_end_matches(',')
-                .split_once(": ")
-                .expect("a field");
+            let (field, kind) = line.trim_end_matches(',').split_once(": ").expect("a field");
             let bytes = size_of_type(kind, sizes);
             fields.push((offset, bytes, field.to_owned()));
             offset += bytes;
@@ -333,10 +264,7 @@ fn media_structs(text: &str, sizes: &BTreeMap<String, u64>) -> Vec<(String, Vec<
 }
 
 fn size_of_type(kind: &str, sizes: &BTreeMap<String, u64>) -> u64 {
-    if let Some((element, count)) = kind
-        .strip_prefix('[')
-        .and_then(|kind| kind.strip_suffix(']')?.split_once("; "))
-    {
+    if let Some((element, count)) = kind.strip_prefix('[').and_then(|kind| kind.strip_suffix(']')?.split_once("; ")) {
         let count = count.parse().unwrap_or_else(|_| sizes[count]);
         return size_of_type(element, sizes) * count;
     }
@@ -345,9 +273,7 @@ fn size_of_type(kind: &str, sizes: &BTreeMap<String, u64>) -> u64 {
         "u16" => 2,
         "u32" => 4,
         "u64" | "i64" | "TimeNs" => 8,
-        other => *sizes
-            .get(other)
-            .unwrap_or_else(|| panic!("unknown type {other} in a media struct")),
+        other => *sizes.get(other).unwrap_or_else(|| panic!("unknown type {other} in a media struct")),
     }
 }
 
@@ -356,25 +282,14 @@ fn documented_structs(text: &str) -> BTreeMap<String, (u64, Vec<Field>)> {
     let mut found = BTreeMap::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
-        let Some(head) = line
-            .strip_prefix("<!-- struct ")
-            .and_then(|line| line.strip_suffix(" -->"))
-        else {
+        let Some(head) = line.strip_prefix("<!-- struct ").and_then(|line| line.strip_suffix(" -->")) else {
             continue;
         };
         let (name, size) = head.split_once(' ').expect("name and size");
         let mut fields = Vec::new();
-        for row in lines
-            .by_ref()
-            .skip(2)
-            .take_while(|line| line.starts_with('|'))
-        {
+        for row in lines.by_ref().skip(2).take_while(|line| line.starts_with('|')) {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-            fields.push((
-                cells[1].parse().unwrap(),
-                cells[2].parse().unwrap(),
-                cells[3].trim_matches('`').to_owned(),
-            ));
+            fields.push((cells[1].parse().unwrap(), cells[2].parse().unwrap(), cells[3].trim_matches('`').to_owned()));
         }
         found.insert(name.to_owned(), (size.parse().unwrap(), fields));
     }
@@ -385,28 +300,17 @@ fn documented_structs(text: &str) -> BTreeMap<String, (u64, Vec<Field>)> {
 fn the_format_page_says_what_the_code_does() {
     let page = fs::read_to_string(root().join("docs/media-format.md")).unwrap();
     let mut documented = documented_structs(&page);
-    let sizes = BTreeMap::from([
-        ("WordStore".to_owned(), 16),
-        ("JOURNAL_WORDS".to_owned(), 7),
-    ]);
+    let sizes = BTreeMap::from([("WordStore".to_owned(), 16), ("JOURNAL_WORDS".to_owned(), 7)]);
     assert_eq!(size_of::<nvfold::media::journal::WordStore>(), 16);
     assert_eq!(nvfold::media::journal::JOURNAL_WORDS, 7);
-    let media = sources()
-        .into_iter()
-        .filter(|(file, _)| file.starts_with("crates/nvfold/src/media/"));
+    let media = sources().into_iter().filter(|(file, _)| file.starts_with("crates/nvfold/src/media/"));
     for (name, fields) in media.flat_map(|(_, text)| media_structs(&text, &sizes)) {
-        let (size, rows) = documented
-            .remove(&name)
-            .unwrap_or_else(|| panic!("{name} is not in docs/media-format.md"));
+        let (size, rows) = documented.remove(&name).unwrap_or_else(|| panic!("{name} is not in docs/media-format.md"));
         assert_eq!(rows, fields, "{name}: the page and the code differ");
         let (offset, bytes, _) = fields.last().expect("a struct has fields");
         assert_eq!(size, offset + bytes, "{name}: size");
     }
-    assert!(
-        documented.is_empty(),
-        "the page has structs that the code has not: {:?}",
-        documented.keys()
-    );
+    assert!(documented.is_empty(), "the page has structs that the code has not: {:?}", documented.keys());
 }
 
 #[test]
@@ -414,17 +318,10 @@ fn the_format_page_gives_the_offsets_that_the_code_computes() {
     use nvfold::media::superblock::Geometry;
     let geometry = Geometry::of(64 << 20).unwrap();
     let page = fs::read_to_string(root().join("docs/media-format.md")).unwrap();
-    for (field, offset) in [
-        ("journal_offset", geometry.journal_offset),
-        ("segment_table_offset", geometry.segment_table_offset),
-    ] {
-        let row = page
-            .lines()
-            .find(|line| line.contains(&format!("`{field}`")))
-            .expect("a row");
-        assert!(
-            row.contains(&format!("| {offset} |")),
-            "{field} is {offset}; the page says: {row}"
-        );
+    for (field, offset) in
+        [("journal_offset", geometry.journal_offset), ("segment_table_offset", geometry.segment_table_offset)]
+    {
+        let row = page.lines().find(|line| line.contains(&format!("`{field}`"))).expect("a row");
+        assert!(row.contains(&format!("| {offset} |")), "{field} is {offset}; the page says: {row}");
     }
 }
