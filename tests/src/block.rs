@@ -38,28 +38,16 @@ pub fn make(label: Label) -> [u8; BYTES] {
 pub fn verify(block: &[u8], file: u64, offset: u64) -> Result<Label, String> {
     let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
     if block.iter().all(|&byte| byte == 0) {
-        return Ok(Label {
-            file,
-            offset,
-            version: 0,
-        });
+        return Ok(Label { file, offset, version: 0 });
     }
-    let label = Label {
-        file: word(0),
-        offset: word(8),
-        version: word(16),
-    };
+    let label = Label { file: word(0), offset: word(8), version: word(16) };
     if (label.file, label.offset) != (file, offset) {
-        return Err(format!(
-            "the block of file {file} at {offset} says {label:?}"
-        ));
+        return Err(format!("the block of file {file} at {offset} says {label:?}"));
     }
     let right = make(label);
     match (0..BYTES).find(|&at| right[at] != block[at]) {
         None => Ok(label),
-        Some(at) => Err(format!(
-            "the block {label:?} is torn: byte {at} is not of that version"
-        )),
+        Some(at) => Err(format!("the block {label:?} is torn: byte {at} is not of that version")),
     }
 }
 
@@ -69,18 +57,11 @@ mod tests {
 
     #[test]
     fn a_torn_or_misplaced_block_is_seen() {
-        let label = Label {
-            file: 3,
-            offset: 8192,
-            version: 7,
-        };
+        let label = Label { file: 3, offset: 8192, version: 7 };
         let old = make(label);
         assert_eq!(verify(&old, 3, 8192), Ok(label));
         assert!(verify(&old, 3, 4096).is_err());
-        let mut torn = make(Label {
-            version: 8,
-            ..label
-        });
+        let mut torn = make(Label { version: 8, ..label });
         torn[2048..].copy_from_slice(&old[2048..]);
         assert!(verify(&torn, 3, 8192).is_err());
     }

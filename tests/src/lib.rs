@@ -12,6 +12,7 @@
 //! | [`random`] | a seeded generator that prints its seed when the test fails |
 //! | [`model`] | a file system so simple that it is right, to compare with |
 //! | [`block`] | blocks that prove themselves whole, in place and current |
+//! | [`hostile`] | images that no nvfold would have written |
 //! | [`tree`] | all that `stat` and friends tell about a directory tree, to compare with |
 //! | [`run`] | programs with a time limit, their output shown on failure |
 //! | [`requires`] | what a test needs and may be missing: prints why it skips, fails under `CI=true` |
@@ -24,6 +25,7 @@
 
 pub mod block;
 pub mod device;
+pub mod hostile;
 pub mod model;
 pub mod mount;
 pub mod random;

@@ -61,15 +61,8 @@ impl Mount {
         let device = scratch.join("device");
         let dir = scratch.join("mnt");
         std::fs::create_dir(&dir).expect("make the mount point");
-        let mut mount = Mount {
-            scratch,
-            device,
-            dir,
-            options: options.to_owned(),
-            daemon: None,
-            dead: false,
-            bare: None,
-        };
+        let mut mount =
+            Mount { scratch, device, dir, options: options.to_owned(), daemon: None, dead: false, bare: None };
         if let Some(parent) = test_dir() {
             let bare = tempfile::tempdir_in(parent).expect("make a directory in NVFOLD_TEST_DIR");
             mount.dir = bare.path().to_owned();
@@ -245,11 +238,7 @@ impl Daemon {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
         });
-        Daemon {
-            child,
-            over,
-            watchdog: Some(watchdog),
-        }
+        Daemon { child, over, watchdog: Some(watchdog) }
     }
 
     fn ended(&mut self) -> Option<std::process::ExitStatus> {
@@ -284,13 +273,7 @@ fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let built = run::ok(
         Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--release",
-                "-p",
-                "nvfold-cli",
-                "--message-format=json",
-            ])
+            .args(["build", "--release", "-p", "nvfold-cli", "--message-format=json"])
             .current_dir(root),
     );
     built
@@ -311,8 +294,7 @@ pub fn nvfold(words: &[&str], paths: &[&Path]) -> Outcome {
 #[track_caller]
 pub fn nvfold_json(words: &[&str], paths: &[&Path]) -> serde_json::Value {
     let outcome = nvfold(words, paths).success();
-    serde_json::from_str(&outcome.stdout)
-        .unwrap_or_else(|error| panic!("not JSON: {error}\n{}", outcome.report()))
+    serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("not JSON: {error}\n{}", outcome.report()))
 }
 
 /// Makes a device file of `bytes` with `nvfold mkfs`.

@@ -28,9 +28,9 @@ impl Need {
                 .open("/dev/fuse")
                 .err()
                 .map(|error| format!("needs /dev/fuse: {error}")),
-            Need::Tool(name) if find_tool(name).is_none() => Some(format!(
-                "needs the program {name}; run scripts/test-deps.sh"
-            )),
+            Need::Tool(name) if find_tool(name).is_none() => {
+                Some(format!("needs the program {name}; run scripts/test-deps.sh"))
+            }
             _ => None,
         }
     }

@@ -30,9 +30,7 @@ impl Outcome {
     /// Exit code; panics when a signal ended it.
     #[track_caller]
     pub fn code(&self) -> i32 {
-        self.status
-            .code()
-            .unwrap_or_else(|| panic!("{}", self.report()))
+        self.status.code().unwrap_or_else(|| panic!("{}", self.report()))
     }
 
     /// Both outputs and the exit status.
@@ -67,11 +65,7 @@ pub fn run(command: &mut Command) -> Outcome {
         stdout: stdout.join().expect("the reader of stdout"),
         stderr: stderr.join().expect("the reader of stderr"),
     };
-    assert!(
-        status.is_some(),
-        "killed after {LIMIT:?}: {}",
-        outcome.report()
-    );
+    assert!(status.is_some(), "killed after {LIMIT:?}: {}", outcome.report());
     outcome
 }
 
@@ -84,9 +78,7 @@ pub fn ok(command: &mut Command) -> Outcome {
 /// Runs a line of shell in a directory and panics with its output unless it succeeds.
 #[track_caller]
 pub fn shell(dir: &std::path::Path, script: &str) -> Outcome {
-    ok(Command::new("bash")
-        .args(["-euo", "pipefail", "-c", script])
-        .current_dir(dir))
+    ok(Command::new("bash").args(["-euo", "pipefail", "-c", script]).current_dir(dir))
 }
 
 /// Waits for a child; kills it past the limit and returns `None`.

@@ -11,11 +11,7 @@ impl Scratch {
     /// A fresh directory on /dev/shm where there is one, else in the system's temporary directory.
     pub fn new() -> Scratch {
         let shm = Path::new("/dev/shm");
-        let parent = if shm.is_dir() {
-            shm.to_owned()
-        } else {
-            std::env::temp_dir()
-        };
+        let parent = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
         Scratch::within(&parent)
     }
 
@@ -28,12 +24,7 @@ impl Scratch {
         let dir = tempfile::Builder::new()
             .prefix("nvfold-test-")
             .tempdir_in(parent)
-            .unwrap_or_else(|error| {
-                panic!(
-                    "making a scratch directory in {}: {error}",
-                    parent.display()
-                )
-            });
+            .unwrap_or_else(|error| panic!("making a scratch directory in {}: {error}", parent.display()));
         Scratch { dir }
     }
 

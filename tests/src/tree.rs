@@ -48,10 +48,7 @@ pub fn assert_same(got: &Tree, expected: &Tree) {
         match got.get(path) {
             None => differences.push(format!("{}: missing", path.display())),
             Some(found) if found != entry => {
-                differences.push(format!(
-                    "{}:\n  {found:?}\n  expected\n  {entry:?}",
-                    path.display()
-                ));
+                differences.push(format!("{}:\n  {found:?}\n  expected\n  {entry:?}", path.display()));
             }
             _ => {}
         }
@@ -59,36 +56,22 @@ pub fn assert_same(got: &Tree, expected: &Tree) {
     let unexpected = got.keys().filter(|path| !expected.contains_key(*path));
     differences.extend(unexpected.map(|path| format!("{}: unexpected", path.display())));
     let shown: Vec<_> = differences.iter().take(5).cloned().collect();
-    assert!(
-        differences.is_empty(),
-        "{} differences:\n{}",
-        differences.len(),
-        shown.join("\n")
-    );
+    assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), shown.join("\n"));
 }
 
 fn visit(root: &Path, dir: &Path, tree: &mut Tree, first_links: &mut HashMap<u64, PathBuf>) {
     let listing = std::fs::read_dir(root.join(dir)).expect("list a directory");
-    let mut names: Vec<_> = listing
-        .map(|entry| entry.expect("read a directory").file_name())
-        .collect();
+    let mut names: Vec<_> = listing.map(|entry| entry.expect("read a directory").file_name()).collect();
     names.sort();
     for name in names {
         let path = dir.join(&name);
         let full = root.join(&path);
         let meta = full.symlink_metadata().expect("stat");
-        let first_link = first_links
-            .entry(meta.ino())
-            .or_insert_with(|| path.clone())
-            .clone();
+        let first_link = first_links.entry(meta.ino()).or_insert_with(|| path.clone()).clone();
         let entry = Entry {
             mode: meta.mode(),
             owner: (meta.uid(), meta.gid()),
-            rdev: if meta.is_file() || meta.is_dir() {
-                0
-            } else {
-                meta.rdev()
-            },
+            rdev: if meta.is_file() || meta.is_dir() { 0 } else { meta.rdev() },
             size: if meta.is_dir() { 0 } else { meta.len() },
             mtime: i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec()),
             first_link,
@@ -125,9 +108,7 @@ fn content(path: &Path, meta: &std::fs::Metadata) -> u32 {
 fn xattrs(path: &Path) -> BTreeMap<OsString, Vec<u8>> {
     let mut list = vec![0; 65536];
     let len = rustix::fs::llistxattr(path, &mut list[..]).expect("list xattrs");
-    let names = list[..len]
-        .split(|&byte| byte == 0)
-        .filter(|name| !name.is_empty());
+    let names = list[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty());
     names
         .map(|name| {
             let mut value = vec![0; 65536];

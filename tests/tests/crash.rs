@@ -36,42 +36,25 @@ fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
         thread::scope(|scope| {
             for (worker, seed) in workers.iter_mut().zip(seeds) {
                 let root = &root;
-                scope.spawn(move || {
-                    worker.work_until_the_end(root, &mut fastrand::Rng::with_seed(seed))
-                });
+                scope.spawn(move || worker.work_until_the_end(root, &mut fastrand::Rng::with_seed(seed)));
             }
             thread::sleep(load);
             mount.kill();
         });
         let before = mount.fsck();
-        assert!(
-            [0, 1].contains(&before.code()),
-            "round {round}, fsck before recovery: {}",
-            before.report()
-        );
-        mount.set_options(&format!(
-            "policy={}",
-            if round % 2 == 0 { "off" } else { "inline" }
-        ));
+        assert!([0, 1].contains(&before.code()), "round {round}, fsck before recovery: {}", before.report());
+        mount.set_options(&format!("policy={}", if round % 2 == 0 { "off" } else { "inline" }));
         mount.mount();
         for worker in &mut workers {
-            worker
-                .verify(&root)
-                .unwrap_or_else(|why| panic!("round {round}: {why}"));
+            worker.verify(&root).unwrap_or_else(|why| panic!("round {round}: {why}"));
         }
         if round % 4 == 3 {
             mount.remount();
         }
     }
     mount.check();
-    println!(
-        "acknowledged: {:?}",
-        workers.iter().map(Worker::acknowledged).collect::<Vec<_>>()
-    );
-    assert!(
-        workers.iter().all(|worker| worker.acknowledged() > 0),
-        "some worker got nothing done"
-    );
+    println!("acknowledged: {:?}", workers.iter().map(Worker::acknowledged).collect::<Vec<_>>());
+    assert!(workers.iter().all(|worker| worker.acknowledged() > 0), "some worker got nothing done");
 }
 
 /// One thread's job and what it knows to be durable.
@@ -79,19 +62,9 @@ enum Worker {
     /// Appends records to a file, fsync after each.
     Appender { path: PathBuf, durable_records: u64 },
     /// Overwrites self-proving blocks in place, fsync after each.
-    Overwriter {
-        path: PathBuf,
-        durable: BTreeMap<u64, u64>,
-        under_way: Option<(u64, u64)>,
-        versions: u64,
-    },
+    Overwriter { path: PathBuf, durable: BTreeMap<u64, u64>, under_way: Option<(u64, u64)>, versions: u64 },
     /// Replaces small files by rename after fsync.
-    Replacer {
-        dir: PathBuf,
-        durable: BTreeMap<u64, u64>,
-        under_way: Option<(u64, u64)>,
-        versions: u64,
-    },
+    Replacer { dir: PathBuf, durable: BTreeMap<u64, u64>, under_way: Option<(u64, u64)>, versions: u64 },
     /// Creates, links, truncates and removes without end and checks nothing: the load.
     Churner { dir: PathBuf, rounds: u64 },
 }
@@ -104,10 +77,7 @@ impl Worker {
     fn all() -> Vec<Worker> {
         let mut workers = Vec::new();
         for index in 0..2 {
-            workers.push(Worker::Appender {
-                path: format!("log{index}").into(),
-                durable_records: 0,
-            });
+            workers.push(Worker::Appender { path: format!("log{index}").into(), durable_records: 0 });
             workers.push(Worker::Overwriter {
                 path: format!("blocks{index}").into(),
                 durable: BTreeMap::new(),
@@ -120,19 +90,14 @@ impl Worker {
                 under_way: None,
                 versions: 0,
             });
-            workers.push(Worker::Churner {
-                dir: format!("churn{index}").into(),
-                rounds: 0,
-            });
+            workers.push(Worker::Churner { dir: format!("churn{index}").into(), rounds: 0 });
         }
         workers
     }
 
     fn acknowledged(&self) -> u64 {
         match self {
-            Worker::Appender {
-                durable_records, ..
-            } => *durable_records,
+            Worker::Appender { durable_records, .. } => *durable_records,
             Worker::Overwriter { versions, .. } | Worker::Replacer { versions, .. } => *versions,
             Worker::Churner { rounds, .. } => *rounds,
         }
@@ -152,43 +117,23 @@ impl Worker {
 
     fn work_once(&mut self, root: &Path, random: &mut fastrand::Rng) -> io::Result<()> {
         match self {
-            Worker::Appender {
-                path,
-                durable_records,
-            } => {
+            Worker::Appender { path, durable_records } => {
                 let file = open(root, path)?;
                 file.write_all_at(&record(*durable_records), *durable_records * RECORD_BYTES)?;
                 file.sync_all()?;
                 *durable_records += 1;
             }
-            Worker::Overwriter {
-                path,
-                durable,
-                under_way,
-                versions,
-            } => {
+            Worker::Overwriter { path, durable, under_way, versions } => {
                 let file = open(root, path)?;
                 let offset = random.u64(0..BLOCKS) * block::BYTES as u64;
                 *under_way = Some((offset, *versions + 1));
-                file.write_all_at(
-                    &block::make(Label {
-                        file: 0,
-                        offset,
-                        version: *versions + 1,
-                    }),
-                    offset,
-                )?;
+                file.write_all_at(&block::make(Label { file: 0, offset, version: *versions + 1 }), offset)?;
                 file.sync_data()?;
                 *versions += 1;
                 durable.insert(offset, *versions);
                 *under_way = None;
             }
-            Worker::Replacer {
-                dir,
-                durable,
-                under_way,
-                versions,
-            } => {
+            Worker::Replacer { dir, durable, under_way, versions } => {
                 let dir = root.join(dir);
                 match std::fs::create_dir(&dir) {
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -219,10 +164,7 @@ impl Worker {
     fn verify(&mut self, root: &Path) -> Result<(), String> {
         let failed = |error: io::Error| format!("verifying: {error}");
         match self {
-            Worker::Appender {
-                path,
-                durable_records,
-            } if *durable_records > 0 => {
+            Worker::Appender { path, durable_records } if *durable_records > 0 => {
                 let bytes = std::fs::read(root.join(&path)).map_err(failed)?;
                 let want: Vec<u8> = (0..*durable_records).flat_map(record).collect();
                 if bytes.len() < want.len() || bytes[..want.len()] != want {
@@ -234,18 +176,12 @@ impl Worker {
                 }
                 let tail = &bytes[want.len()..];
                 let next = record(*durable_records);
-                let from_next =
-                    |(at, &byte): (usize, &u8)| byte == 0 || next.get(at) == Some(&byte);
+                let from_next = |(at, &byte): (usize, &u8)| byte == 0 || next.get(at) == Some(&byte);
                 if !tail.iter().enumerate().all(from_next) {
                     return Err(format!("{}: foreign bytes past the end", path.display()));
                 }
             }
-            Worker::Overwriter {
-                path,
-                durable,
-                under_way,
-                ..
-            } => {
+            Worker::Overwriter { path, durable, under_way, .. } => {
                 let file = match File::open(root.join(&path)) {
                     Err(_) if durable.is_empty() => return Ok(()),
                     file => file.map_err(failed)?,
@@ -254,8 +190,7 @@ impl Worker {
                     let offset = index * block::BYTES as u64;
                     let mut bytes = vec![0; block::BYTES];
                     let count = file.read_at(&mut bytes, offset).map_err(failed)?;
-                    let seen = block::verify(&bytes, 0, offset)
-                        .map_err(|why| format!("{count} bytes: {why}"))?;
+                    let seen = block::verify(&bytes, 0, offset).map_err(|why| format!("{count} bytes: {why}"))?;
                     check_version(&path.display(), offset, seen.version, durable, *under_way)?;
                 }
                 settle(durable, under_way, |offset| {
@@ -264,28 +199,17 @@ impl Worker {
                     Ok(block::verify(&bytes, 0, offset)?.version)
                 })?;
             }
-            Worker::Replacer {
-                dir,
-                durable,
-                under_way,
-                ..
-            } => {
+            Worker::Replacer { dir, durable, under_way, .. } => {
                 let dir = root.join(dir);
                 let version = |slot: u64| -> Result<u64, String> {
                     let Ok(bytes) = std::fs::read(dir.join(slot.to_string())) else {
                         return Ok(0);
                     };
-                    let version = bytes
-                        .first_chunk()
-                        .map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                    let version = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
                     if bytes == content(version) {
                         Ok(version)
                     } else {
-                        Err(format!(
-                            "slot {slot} of {}: {} bytes, not whole",
-                            dir.display(),
-                            bytes.len()
-                        ))
+                        Err(format!("slot {slot} of {}: {} bytes, not whole", dir.display(), bytes.len()))
                     }
                 };
                 for slot in 0..SLOTS {
@@ -311,9 +235,7 @@ fn check_version(
     if seen == acknowledged || under_way == Some((at, seen)) {
         return Ok(());
     }
-    Err(format!(
-        "{of}: {at} holds version {seen}; acknowledged {acknowledged}, under way {under_way:?}"
-    ))
+    Err(format!("{of}: {at} holds version {seen}; acknowledged {acknowledged}, under way {under_way:?}"))
 }
 
 /// What the operation under way left is what counts from now on.
@@ -329,12 +251,7 @@ fn settle(
 }
 
 fn open(root: &Path, path: &Path) -> io::Result<File> {
-    File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(root.join(path))
+    File::options().read(true).write(true).create(true).truncate(false).open(root.join(path))
 }
 
 fn record(number: u64) -> Vec<u8> {

@@ -75,19 +75,10 @@ fn fsx_finds_nothing_over_the_mount() {
     requires!(root, fuse, tool("fsx"));
     for policy in mount::POLICIES {
         let mut mount = Mount::fresh(256, policy);
-        for (name, config, share) in [
-            ("classic", CLASSIC, 40),
-            ("everything", EVERYTHING, 40),
-            ("blocks", BLOCKS, 20),
-        ] {
+        for (name, config, share) in [("classic", CLASSIC, 40), ("everything", EVERYTHING, 40), ("blocks", BLOCKS, 20)]
+        {
             let seed = Seed::new("fsx over the mount");
-            exercise_mount(
-                &mount,
-                name,
-                config,
-                OPS * share / 100 * soak_factor(),
-                seed.value(),
-            );
+            exercise_mount(&mount, name, config, OPS * share / 100 * soak_factor(), seed.value());
         }
         mount.check();
     }
@@ -104,11 +95,7 @@ fn exercise_mount(mount: &Mount, name: &str, config: &str, ops: u64, seed: u64) 
             .arg(&config_path)
             .arg(mount.join(name)),
     );
-    assert!(
-        fsx.status.success(),
-        "{name}, seed {seed}: {}",
-        fsx.report()
-    );
+    assert!(fsx.status.success(), "{name}, seed {seed}: {}", fsx.report());
 }
 
 // --- against the library -------------------------------------------------------------------------
@@ -153,17 +140,10 @@ impl Exerciser {
         let device = Device::fresh(64);
         let fs = device.mount(policy);
         for name in NAMES {
-            fs.create(InodeNumber::ROOT, name, &device::regular())
-                .expect("create");
+            fs.create(InodeNumber::ROOT, name, &device::regular()).expect("create");
         }
         let files = open(&fs);
-        Exerciser {
-            device,
-            policy,
-            fs: Some(fs),
-            files,
-            expected: Default::default(),
-        }
+        Exerciser { device, policy, fs: Some(fs), files, expected: Default::default() }
     }
 
     fn remount(&mut self) {
@@ -202,17 +182,11 @@ impl Exerciser {
 
     fn read(&self, step: u64, which: usize, offset: u64, len: u64) {
         let mut buffer = vec![0xEE; len as usize];
-        let count = self.files[which]
-            .read_at(offset, &mut buffer)
-            .expect("read");
+        let count = self.files[which].read_at(offset, &mut buffer).expect("read");
         let expected = &self.expected[which];
         let start = expected.len().min(offset as usize);
         let end = expected.len().min((offset + len) as usize);
-        assert_eq!(
-            count,
-            end - start,
-            "step {step}: bytes read at {offset}+{len}"
-        );
+        assert_eq!(count, end - start, "step {step}: bytes read at {offset}+{len}");
         if let Some(at) = (0..count).find(|&at| buffer[at] != expected[start + at]) {
             panic!(
                 "step {step}: byte {:#x} of file {which} is {:#04x}, not {:#04x} (read of {offset:#x}+{len:#x})",
@@ -234,11 +208,7 @@ impl Exerciser {
         let end = self.expected[which].len() as u64;
         let mut data = vec![0; len.min(FILE_BYTES_MAX - end) as usize];
         fill(random, &mut data);
-        assert_eq!(
-            self.files[which].append(&data).expect("append"),
-            end,
-            "where it was appended"
-        );
+        assert_eq!(self.files[which].append(&data).expect("append"), end, "where it was appended");
         self.put(which, end, &data);
     }
 
@@ -262,9 +232,7 @@ impl Exerciser {
     fn allocate(&mut self, which: usize, offset: u64, len: u64, mode: AllocateMode) {
         use AllocateMode::*;
         let len = len.max(1);
-        self.files[which]
-            .allocate(offset, len, mode)
-            .expect("allocate");
+        self.files[which].allocate(offset, len, mode).expect("allocate");
         let expected = &mut self.expected[which];
         let end = (offset + len) as usize;
         if matches!(mode, Reserve | ZeroRange) && expected.len() < end {
@@ -302,25 +270,15 @@ impl Exerciser {
         if offset >= end {
             for sought in [data, hole] {
                 let error = sought.expect_err("a seek past the end");
-                assert_eq!(
-                    error.errno(),
-                    errno::ENXIO,
-                    "step {step}: seek past the end"
-                );
+                assert_eq!(error.errno(), errno::ENXIO, "step {step}: seek past the end");
             }
             return;
         }
         let hole = hole.expect("there is always a hole at the end");
-        assert!(
-            offset <= hole && hole <= end,
-            "step {step}: hole at {hole} from {offset} of {end}"
-        );
+        assert!(offset <= hole && hole <= end, "step {step}: hole at {hole} from {offset} of {end}");
         let data = match data {
             Ok(data) => {
-                assert!(
-                    offset <= data && data < end,
-                    "step {step}: data at {data} from {offset} of {end}"
-                );
+                assert!(offset <= data && data < end, "step {step}: data at {data} from {offset} of {end}");
                 data
             }
             Err(error) => {
@@ -328,16 +286,10 @@ impl Exerciser {
                 end
             }
         };
-        assert!(
-            data == offset || hole == offset,
-            "step {step}: {offset} is in data or in a hole"
-        );
+        assert!(data == offset || hole == offset, "step {step}: {offset} is in data or in a hole");
         assert!(data != hole, "step {step}: {data} is not both");
         let zeros = &expected[offset as usize..data as usize];
-        assert!(
-            zeros.iter().all(|&byte| byte == 0),
-            "step {step}: bytes in a hole at {offset}..{data}"
-        );
+        assert!(zeros.iter().all(|&byte| byte == 0), "step {step}: bytes in a hole at {offset}..{data}");
     }
 }
 

@@ -22,25 +22,14 @@ fn every_test_of_pjdfstest_passes_over_the_mount() {
     for policy in mount::POLICIES {
         let mut mount = Mount::fresh(256, policy);
         let all = pjdfstest(&mount, false, &[]);
-        let read_only = if mount.is_real() {
-            pjdfstest(&mount, true, &["erofs"])
-        } else {
-            Verdicts::new()
-        };
+        let read_only = if mount.is_real() { pjdfstest(&mount, true, &["erofs"]) } else { Verdicts::new() };
         let verdicts = merged(all, read_only);
         println!("policy {policy}: {} tests", verdicts.len());
-        assert!(
-            verdicts.len() > 350,
-            "pjdfstest has some 400 tests, {} ran",
-            verdicts.len()
-        );
+        assert!(verdicts.len() > 350, "pjdfstest has some 400 tests, {} ran", verdicts.len());
         for (test, verdict) in &verdicts {
             let skipped_with_reason = verdict == "skipped" && listed.contains_key(test);
             let stand_in = !mount.is_real() && test.contains("erofs");
-            assert!(
-                verdict == "ok" || skipped_with_reason || stand_in,
-                "policy {policy}: {test}: {verdict}"
-            );
+            assert!(verdict == "ok" || skipped_with_reason || stand_in, "policy {policy}: {test}: {verdict}");
         }
         mount.check();
     }
@@ -63,9 +52,7 @@ fn skips() -> BTreeMap<String, String> {
         .lines()
         .filter(|line| !line.starts_with('#') && !line.is_empty())
         .map(|line| {
-            let (test, reason) = line
-                .split_once(": ")
-                .unwrap_or_else(|| panic!("no reason: {line}"));
+            let (test, reason) = line.split_once(": ").unwrap_or_else(|| panic!("no reason: {line}"));
             (test.to_owned(), reason.to_owned())
         })
         .collect()
@@ -78,10 +65,7 @@ fn file(name: &str) -> PathBuf {
 fn pjdfstest(mount: &Mount, allow_remount: bool, patterns: &[&str]) -> Verdicts {
     let aside = Scratch::on_disk();
     let config = std::fs::read_to_string(file("pjdfstest.toml")).expect("read pjdfstest.toml");
-    let config = config.replace(
-        "allow_remount = false",
-        &format!("allow_remount = {allow_remount}"),
-    );
+    let config = config.replace("allow_remount = false", &format!("allow_remount = {allow_remount}"));
     let config_path = aside.join("pjdfstest.toml");
     std::fs::write(&config_path, config).expect("write the configuration");
     let suite = run::run(
@@ -98,15 +82,8 @@ fn pjdfstest(mount: &Mount, allow_remount: bool, patterns: &[&str]) -> Verdicts 
             .env_remove("RUST_BACKTRACE"),
     );
     let verdicts = parse(&suite.stdout);
-    let failed: Vec<_> = verdicts
-        .iter()
-        .filter(|(_, verdict)| *verdict == "FAILED")
-        .collect();
-    assert!(
-        suite.status.success() && failed.is_empty(),
-        "{failed:?}\n{}",
-        suite.report()
-    );
+    let failed: Vec<_> = verdicts.iter().filter(|(_, verdict)| *verdict == "FAILED").collect();
+    assert!(suite.status.success() && failed.is_empty(), "{failed:?}\n{}", suite.report());
     verdicts
 }
 
@@ -122,9 +99,7 @@ fn merged(mut all: Verdicts, more: Verdicts) -> Verdicts {
 
 /// Lines are `name   verdict`, with explanations below some.
 fn parse(output: &str) -> Verdicts {
-    let lines = output
-        .lines()
-        .filter(|line| !line.starts_with(char::is_whitespace));
+    let lines = output.lines().filter(|line| !line.starts_with(char::is_whitespace));
     lines
         .filter_map(|line| line.rsplit_once(char::is_whitespace))
         .filter(|(_, verdict)| ["ok", "skipped", "FAILED"].contains(verdict))
@@ -143,11 +118,7 @@ fn tempfs(aside: &Scratch) -> PathBuf {
 /// when the base's length is 9 modulo 127; a directory of its own steers clear of that.
 fn suite_dir(mount: &Mount) -> PathBuf {
     let dir = mount.join("suite");
-    let dir = if dir.as_os_str().len() % 127 == 9 {
-        mount.join("suite2")
-    } else {
-        dir
-    };
+    let dir = if dir.as_os_str().len() % 127 == 9 { mount.join("suite2") } else { dir };
     std::fs::create_dir_all(&dir).expect("make the suite's directory");
     dir
 }
@@ -161,9 +132,5 @@ fn path_with_plain_mount(aside: &Scratch) -> String {
     let text = format!("#!/bin/sh\nexec {} -i \"$@\"\n", tool("mount").display());
     std::fs::write(&script, text).expect("write the script");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    format!(
-        "{}:{}",
-        bin.display(),
-        std::env::var("PATH").unwrap_or_default()
-    )
+    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default())
 }

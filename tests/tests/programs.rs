@@ -23,38 +23,31 @@ fn git_clones_commits_and_collects_garbage_on_the_mount() {
     make_repository(origin.path());
     for policy in mount::POLICIES {
         let mut mount = Mount::fresh(1024, policy);
-        let clone = format!(
-            "git clone -q --no-hardlinks {} clone",
-            origin.path().display()
-        );
+        let clone = format!("git clone -q --no-hardlinks {} clone", origin.path().display());
         git(mount.path(), &clone);
         let repository = mount.join("clone");
         for round in 0..10 {
             // Every round changes, moves and removes some files and commits.
-            git(&repository, &format!(
-                "git ls-files -z | awk 'BEGIN {{ RS = ORS = \"\\0\" }} NR % 97 == {round}' > ../changed
+            git(
+                &repository,
+                &format!(
+                    "git ls-files -z | awk 'BEGIN {{ RS = ORS = \"\\0\" }} NR % 97 == {round}' > ../changed
                  head -z -n 20 ../changed | xargs -0 -r sed -i '1s/^/round {round}\\n/'
                  tail -z -n 2 ../changed | xargs -0 -r git rm -q --
                  mkdir -p moved{round}
                  head -z -n 3 ../changed | xargs -0 -r -I X git mv X moved{round}/
                  git add -A
                  git commit -qm 'round {round}'"
-            ));
+                ),
+            );
         }
         git(
             &repository,
             "git checkout -q -b side HEAD~5 && git merge -q -m merge master && git gc -q --aggressive --prune=now",
         );
         for _ in 0..2 {
-            let verdict = git(
-                &repository,
-                "git fsck --full --strict 2>&1; git status --porcelain",
-            );
-            assert_eq!(
-                verdict.stdout.trim(),
-                "",
-                "git fsck and status have nothing to say"
-            );
+            let verdict = git(&repository, "git fsck --full --strict 2>&1; git status --porcelain");
+            assert_eq!(verdict.stdout.trim(), "", "git fsck and status have nothing to say");
             mount.remount();
         }
         mount.check();
@@ -135,11 +128,7 @@ fn transactions(journal: &str) -> String {
     for number in 0..TRANSACTIONS {
         let (from, to) = (random.u8(1..101), random.u8(1..101));
         let (amount, note) = (random.u16(..1000), random.u16(..3000));
-        let end = if number % 7 == 6 {
-            "ROLLBACK"
-        } else {
-            "COMMIT"
-        };
+        let end = if number % 7 == 6 { "ROLLBACK" } else { "COMMIT" };
         script += &format!(
             "BEGIN; UPDATE account SET money = money - {amount} WHERE id = {from};
              UPDATE account SET money = money + {amount}, note = zeroblob({note}) WHERE id = {to};
@@ -153,19 +142,11 @@ fn verify_database(database: &Path) {
     assert_eq!(sqlite(database, "PRAGMA integrity_check"), "ok");
     assert_eq!(sqlite(database, "SELECT sum(money) FROM account"), "100000");
     let committed = (0..TRANSACTIONS).filter(|number| number % 7 != 6).count();
-    assert_eq!(
-        sqlite(database, "SELECT count(*) FROM transfer"),
-        committed.to_string()
-    );
+    assert_eq!(sqlite(database, "SELECT count(*) FROM transfer"), committed.to_string());
 }
 
 fn sqlite(database: &Path, sql: &str) -> String {
-    let outcome = run::ok(
-        Command::new(tool("sqlite3"))
-            .arg("-bail")
-            .arg(database)
-            .arg(sql),
-    );
+    let outcome = run::ok(Command::new(tool("sqlite3")).arg("-bail").arg(database).arg(sql));
     outcome.stdout.trim().to_owned()
 }
 
@@ -178,8 +159,7 @@ fn fio_verifies_every_block_it_wrote() {
         let mut mount = Mount::fresh(512, policy);
         for dedupe_percentage in [0, 50] {
             for block_size in ["512", "4k", "7k", "128k"] {
-                for (engine, direct, depth) in [("psync", 0, 1), ("psync", 1, 1), ("libaio", 1, 16)]
-                {
+                for (engine, direct, depth) in [("psync", 0, 1), ("psync", 1, 1), ("libaio", 1, 16)] {
                     fio(&mount, dedupe_percentage, block_size, engine, direct, depth);
                 }
             }
@@ -194,12 +174,7 @@ fn fio(mount: &Mount, dedupe: u32, block_size: &str, engine: &str, direct: u32, 
     let path = mount.join("fio");
     run::ok(
         Command::new(tool("fio"))
-            .args([
-                "--name=verify",
-                "--rw=randwrite",
-                "--verify=crc32c",
-                "--do_verify=1",
-            ])
+            .args(["--name=verify", "--rw=randwrite", "--verify=crc32c", "--do_verify=1"])
             .args(["--verify_fatal=1", "--fallocate=none", "--minimal"])
             .arg(format!("--dedupe_percentage={dedupe}"))
             .arg(format!("--bs={block_size}"))
@@ -218,30 +193,15 @@ fn fio(mount: &Mount, dedupe: u32, block_size: &str, engine: &str, direct: u32, 
 
 /// Stressors of the class `filesystem` that are not run, each with the reason.
 const STRESSORS_LEFT_OUT: [(&str, &str); 9] = [
-    (
-        "bind-mount",
-        "makes mounts of its own and writes nothing to the file system under test",
-    ),
+    ("bind-mount", "makes mounts of its own and writes nothing to the file system under test"),
     ("binderfs", "stresses another file system, binderfs"),
     ("procfs", "stresses another file system, /proc"),
     ("eventfd", "reads and writes no file"),
-    (
-        "ioprio",
-        "sets priorities of processes, and reads and writes no file to speak of",
-    ),
-    (
-        "io",
-        "calls sync(2), which waits for all file systems of the machine",
-    ),
-    (
-        "chattr",
-        "inode flags by ioctl: FUSE hands the kernel's own flags through to no one here",
-    ),
+    ("ioprio", "sets priorities of processes, and reads and writes no file to speak of"),
+    ("io", "calls sync(2), which waits for all file systems of the machine"),
+    ("chattr", "inode flags by ioctl: FUSE hands the kernel's own flags through to no one here"),
     ("inode-flags", "inode flags by ioctl, as chattr"),
-    (
-        "verity",
-        "fs-verity: the kernel has it for ext4, f2fs and btrfs only",
-    ),
+    ("verity", "fs-verity: the kernel has it for ext4, f2fs and btrfs only"),
 ];
 
 /// Stressors write up to 1 GiB unless told otherwise.
@@ -259,17 +219,9 @@ fn stress_ng_finds_nothing_on_the_mount() {
     let left_out: BTreeSet<_> = STRESSORS_LEFT_OUT.iter().map(|(name, _)| *name).collect();
     let listing = run::run(Command::new(tool("stress-ng")).args(["--class", "filesystem?"]));
     let listing = listing.stdout + &listing.stderr;
-    let (_, names) = listing
-        .split_once("stressors:")
-        .expect("a list of stressors");
-    let stressors: Vec<_> = names
-        .split_whitespace()
-        .filter(|name| !left_out.contains(name))
-        .collect();
-    assert!(
-        stressors.len() > 25,
-        "some 35 stressors are expected: {stressors:?}"
-    );
+    let (_, names) = listing.split_once("stressors:").expect("a list of stressors");
+    let stressors: Vec<_> = names.split_whitespace().filter(|name| !left_out.contains(name)).collect();
+    assert!(stressors.len() > 25, "some 35 stressors are expected: {stressors:?}");
 
     let mut mount = Mount::fresh(1024, "inline");
     let seconds = soak_factor();
@@ -277,10 +229,7 @@ fn stress_ng_finds_nothing_on_the_mount() {
     for pair in stressors.chunks(2) {
         run::ok(
             Command::new(tool("stress-ng"))
-                .args(
-                    pair.iter()
-                        .flat_map(|name| [format!("--{name}"), "1".to_owned()]),
-                )
+                .args(pair.iter().flat_map(|name| [format!("--{name}"), "1".to_owned()]))
                 .args(STRESSOR_SIZES)
                 .args(["--verify", "--timeout", &format!("{seconds}s")])
                 .arg("--temp-path")
@@ -301,32 +250,18 @@ const COPIERS: [(&str, &str); 3] = [
              | tar -C $2 --xattrs --xattrs-include='*' --acls --sparse --numeric-owner -xpf -",
     ),
     ("cp", "cp -a --sparse=always $1/. $2/"),
-    (
-        "rsync",
-        "rsync -aHAX --modify-window=-1 --sparse --numeric-ids $1/ $2/",
-    ),
+    ("rsync", "rsync -aHAX --modify-window=-1 --sparse --numeric-ids $1/ $2/"),
 ];
 
 #[test]
 fn copying_in_and_out_keeps_all_metadata() {
-    requires!(
-        root,
-        fuse,
-        tool("rsync"),
-        tool("tar"),
-        tool("setfacl"),
-        tool("setfattr")
-    );
+    requires!(root, fuse, tool("rsync"), tool("tar"), tool("setfacl"), tool("setfattr"));
     for policy in mount::POLICIES {
         let mut mount = Mount::fresh(256, policy);
         let source = Scratch::new();
         make_tree_of_everything(source.path());
         let expected = tree::read(source.path());
-        assert!(
-            expected.len() > 230,
-            "{} entries in the source",
-            expected.len()
-        );
+        assert!(expected.len() > 230, "{} entries in the source", expected.len());
         for (name, script) in COPIERS {
             let inside = mount.join(name);
             copy(script, source.path(), &inside);
@@ -355,13 +290,7 @@ fn copy(script: &str, from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("make the target");
     run::ok(
         Command::new("bash")
-            .args([
-                "-euo",
-                "pipefail",
-                "-c",
-                &script.replace("$1", "\"$1\"").replace("$2", "\"$2\""),
-                "copy",
-            ])
+            .args(["-euo", "pipefail", "-c", &script.replace("$1", "\"$1\"").replace("$2", "\"$2\""), "copy"])
             .args([from, to]),
     );
 }

@@ -100,11 +100,7 @@ fn no_reader_of_the_mount_sees_half_of_a_write() {
         let mut mount = Mount::fresh(256, policy);
         let open = |number: u64| {
             let direct = number % 2 == 0;
-            let flags = if direct {
-                OFlags::DIRECT
-            } else {
-                OFlags::empty()
-            };
+            let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
             let file = OsFile::options()
                 .read(true)
                 .write(true)
@@ -125,17 +121,9 @@ fn no_reader_of_the_mount_sees_half_of_a_write() {
 }
 
 fn seconds(full: bool) -> Duration {
-    let full_seconds = std::env::var("NVFOLD_SHARING_SECONDS").map_or(30, |text| {
-        text.parse::<u64>()
-            .expect("NVFOLD_SHARING_SECONDS is a number")
-    });
-    Duration::from_secs(
-        if full {
-            full_seconds
-        } else {
-            full_seconds.div_ceil(3)
-        } * soak_factor(),
-    )
+    let full_seconds = std::env::var("NVFOLD_SHARING_SECONDS")
+        .map_or(30, |text| text.parse::<u64>().expect("NVFOLD_SHARING_SECONDS is a number"));
+    Duration::from_secs(if full { full_seconds } else { full_seconds.div_ceil(3) } * soak_factor())
 }
 
 /// Runs all threads for a while, then verifies every block.
@@ -192,15 +180,7 @@ impl Drop for EndOnPanic<'_> {
 fn group_of(file: u64, group: u64, version: u64) -> Vec<u8> {
     let start = group * GROUP_BYTES as u64;
     let offsets = (0..GROUP_BLOCKS).map(|index| start + (index * block::BYTES) as u64);
-    offsets
-        .flat_map(|offset| {
-            block::make(Label {
-                file,
-                offset,
-                version,
-            })
-        })
-        .collect()
+    offsets.flat_map(|offset| block::make(Label { file, offset, version })).collect()
 }
 
 fn verify(shared: &impl Shared, number: u64, group: u64) {
@@ -222,12 +202,8 @@ fn look(shared: &impl Shared, number: u64, group: u64) -> Result<(), String> {
         let offset = start + (index * block::BYTES) as u64;
         seen.push(block::verify(bytes, number, offset)?.version);
     }
-    if shared.groups_are_atomic()
-        && (count % GROUP_BYTES != 0 || seen.iter().any(|&one| one != seen[0]))
-    {
-        return Err(format!(
-            "group {group} of file {number} is half written: versions {seen:?}"
-        ));
+    if shared.groups_are_atomic() && (count % GROUP_BYTES != 0 || seen.iter().any(|&one| one != seen[0])) {
+        return Err(format!("group {group} of file {number} is half written: versions {seen:?}"));
     }
     Ok(())
 }

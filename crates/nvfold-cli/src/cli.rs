@@ -44,7 +44,7 @@ pub enum Command {
     Export(export::Export),
     Verify(verify::Verify),
     /// Estimate what sharing would save on files and directories; changes nothing
-    Estimate(estimate::EstimateArgs),
+    Estimate(estimate::Estimate),
     Completions(completions::Completions),
     Man(man::Man),
 }

@@ -67,7 +67,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Import(command) => import::run(command, output),
         Command::Export(command) => export::run(command, output),
         Command::Verify(command) => verify::run(command, output),
-        Command::Estimate(command) => estimate::run(command),
+        Command::Estimate(command) => estimate::run(command, output),
         Command::Completions(command) => completions::run(command),
         Command::Man(command) => man::run(command),
     }

@@ -19,21 +19,12 @@ impl Library {
     pub fn fresh(mib: u64, policy: Policy) -> Library {
         let device = Device::fresh(mib);
         let mounted = Some(device.mount(policy));
-        Library {
-            device,
-            policy,
-            mounted,
-            slots: Default::default(),
-        }
+        Library { device, policy, mounted, slots: Default::default() }
     }
 
     fn remount(&mut self) {
         self.slots = Default::default();
-        self.mounted
-            .take()
-            .expect("mounted")
-            .unmount()
-            .expect("unmount");
+        self.mounted.take().expect("mounted").unmount().expect("unmount");
         self.device.check();
         self.mounted = Some(self.device.mount(self.policy));
     }
@@ -46,10 +37,7 @@ impl Library {
         let (last, dirs) = path.split_last().ok_or(errno::EINVAL)?;
         let mut dir = InodeNumber::ROOT;
         for &index in dirs {
-            let attr = self
-                .fs()
-                .lookup(dir, &op::name(index))
-                .map_err(|error| error.errno())?;
+            let attr = self.fs().lookup(dir, &op::name(index)).map_err(|error| error.errno())?;
             match attr.kind {
                 FileKind::Directory => dir = attr.ino,
                 // The kernel would follow it, and all targets dangle.
@@ -88,32 +76,20 @@ impl Library {
         match op {
             Op::Create { path, mode } => {
                 let (dir, name) = self.parent(path)?;
-                done(
-                    self.fs()
-                        .create(dir, &name, &device::new_inode(FileKind::Regular, *mode)),
-                )
+                done(self.fs().create(dir, &name, &device::new_inode(FileKind::Regular, *mode)))
             }
             Op::Fifo { path } => {
                 let (dir, name) = self.parent(path)?;
-                done(
-                    self.fs()
-                        .create(dir, &name, &device::new_inode(FileKind::Fifo, 0o644)),
-                )
+                done(self.fs().create(dir, &name, &device::new_inode(FileKind::Fifo, 0o644)))
             }
             Op::Mkdir { path, mode } => {
                 let (dir, name) = self.parent(path)?;
-                done(
-                    self.fs()
-                        .mkdir(dir, &name, &device::new_inode(FileKind::Directory, *mode)),
-                )
+                done(self.fs().mkdir(dir, &name, &device::new_inode(FileKind::Directory, *mode)))
             }
             Op::Symlink { path, target_len } => {
                 let (dir, name) = self.parent(path)?;
                 let new = device::new_inode(FileKind::Symlink, 0o777);
-                done(
-                    self.fs()
-                        .symlink(dir, &name, &oracle::symlink_target(*target_len), &new),
-                )
+                done(self.fs().symlink(dir, &name, &oracle::symlink_target(*target_len), &new))
             }
             Op::Link { from, to } => {
                 let source = self.find(from)?;
@@ -134,51 +110,24 @@ impl Library {
             }
             Op::Rename { from, to, mode } => self.rename(from, to, *mode),
             Op::Readdir { path } => self.readdir(path),
-            Op::Readlink { path } => {
-                number(self.fs().readlink(self.find(path)?.ino)).map(Answer::Bytes)
-            }
+            Op::Readlink { path } => number(self.fs().readlink(self.find(path)?.ino)).map(Answer::Bytes),
             Op::Stat { path } => Ok(Answer::Stat(stat(&self.find(path)?))),
             Op::Chmod { path, mode } => {
                 if self.find(path)?.kind == FileKind::Symlink {
                     return Err(NOT_A_FILE);
                 }
-                self.set(
-                    path,
-                    SetAttr {
-                        mode: Some(*mode),
-                        ..SetAttr::default()
-                    },
-                )
+                self.set(path, SetAttr { mode: Some(*mode), ..SetAttr::default() })
             }
-            Op::Chown { path, uid, gid } => self.set(
-                path,
-                SetAttr {
-                    uid: Some(*uid),
-                    gid: Some(*gid),
-                    ..SetAttr::default()
-                },
-            ),
-            Op::SetTimes { path, atime, mtime } => self.set(
-                path,
-                SetAttr {
-                    atime: Some(*atime),
-                    mtime: Some(*mtime),
-                    ..SetAttr::default()
-                },
-            ),
-            Op::SetXattr {
-                path,
-                name,
-                seed,
-                len,
-                mode,
-            } => {
+            Op::Chown { path, uid, gid } => {
+                self.set(path, SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() })
+            }
+            Op::SetTimes { path, atime, mtime } => {
+                self.set(path, SetAttr { atime: Some(*atime), mtime: Some(*mtime), ..SetAttr::default() })
+            }
+            Op::SetXattr { path, name, seed, len, mode } => {
                 let ino = self.find(path)?.ino;
                 let value = op::data(*seed, *len);
-                done(
-                    self.fs()
-                        .set_xattr(ino, &oracle::xattr_name(*name), &value, *mode),
-                )
+                done(self.fs().set_xattr(ino, &oracle::xattr_name(*name), &value, *mode))
             }
             Op::GetXattr { path, name } => {
                 let ino = self.find(path)?.ino;
@@ -193,28 +142,12 @@ impl Library {
                 let ino = self.find(path)?.ino;
                 done(self.fs().remove_xattr(ino, &oracle::xattr_name(*name)))
             }
-            Op::Write {
-                path,
-                offset,
-                len,
-                seed,
-            } => done(self.open(path)?.write_at(*offset, &op::data(*seed, *len))),
+            Op::Write { path, offset, len, seed } => done(self.open(path)?.write_at(*offset, &op::data(*seed, *len))),
             Op::Append { path, len, seed } => done(self.open(path)?.append(&op::data(*seed, *len))),
             Op::Read { path, offset, len } => read(&self.open(path)?, *offset, *len),
             Op::Truncate { path, size } => done(self.open(path)?.set_len(*size)),
-            Op::Allocate {
-                path,
-                offset,
-                len,
-                mode,
-            } => done(self.open(path)?.allocate(*offset, *len, *mode)),
-            Op::Clone {
-                from,
-                from_offset,
-                to,
-                to_offset,
-                len,
-            } => {
+            Op::Allocate { path, offset, len, mode } => done(self.open(path)?.allocate(*offset, *len, *mode)),
+            Op::Clone { from, from_offset, to, to_offset, len } => {
                 let (from, to) = (self.open(from)?, self.open(to)?);
                 // A system call clips the range to the source before it looks for an overlap.
                 let len = (*len).min(from.attr().size.saturating_sub(*from_offset));
@@ -226,12 +159,9 @@ impl Library {
                 self.slots[*slot as usize] = Some(file);
                 Ok(Answer::Done)
             }
-            Op::SlotWrite {
-                slot,
-                offset,
-                len,
-                seed,
-            } => done(self.slot(*slot)?.write_at(*offset, &op::data(*seed, *len))),
+            Op::SlotWrite { slot, offset, len, seed } => {
+                done(self.slot(*slot)?.write_at(*offset, &op::data(*seed, *len)))
+            }
             Op::SlotRead { slot, offset, len } => read(self.slot(*slot)?, *offset, *len),
             Op::SlotStat { slot } => Ok(Answer::Stat(stat(&self.slot(*slot)?.attr()))),
             Op::Close { slot } => {
@@ -254,10 +184,7 @@ impl Library {
     fn rename(&self, from: &NodePath, to: &NodePath, mode: RenameMode) -> Result<Answer, i32> {
         let (from_dir, from_name) = self.parent(from)?;
         let (to_dir, to_name) = self.parent(to)?;
-        let answer = done(
-            self.fs()
-                .rename(from_dir, &from_name, to_dir, &to_name, mode),
-        );
+        let answer = done(self.fs().rename(from_dir, &from_name, to_dir, &to_name, mode));
         // The kernel refuses a target above the source before it looks at kinds.
         match answer {
             Err(errno::EISDIR) if from.starts_with(to) => Err(errno::ENOTEMPTY),

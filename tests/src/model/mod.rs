@@ -49,10 +49,7 @@ fn step_equal(
     for subject in subjects {
         let got = subject.apply(op);
         if !got.agrees_with(&expected) {
-            return Err(format!(
-                "step {step}, {op:?}:\n  {} answers {got:?}\n  expected {expected:?}",
-                subject.name()
-            ));
+            return Err(format!("step {step}, {op:?}:\n  {} answers {got:?}\n  expected {expected:?}", subject.name()));
         }
     }
     Ok(())

@@ -218,10 +218,7 @@ impl Answer {
     pub fn agrees_with(&self, expected: &Answer) -> bool {
         match (self, expected) {
             (Answer::Stat(got), Answer::Stat(want)) if want.mtime.is_none() => {
-                Stat {
-                    mtime: None,
-                    ..got.clone()
-                } == *want
+                Stat { mtime: None, ..got.clone() } == *want
             }
             _ => self == expected,
         }
@@ -236,25 +233,15 @@ impl std::fmt::Debug for Answer {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*number))
             }
             Answer::Bytes(bytes) => {
-                write!(
-                    f,
-                    "{} bytes with CRC {:08x}",
-                    bytes.len(),
-                    crc32c::crc32c(bytes)
-                )
+                write!(f, "{} bytes with CRC {:08x}", bytes.len(), crc32c::crc32c(bytes))
             }
             Answer::Entries(entries) => {
-                let shown: Vec<_> = entries
-                    .iter()
-                    .map(|(name, kind)| (name.escape_ascii().to_string(), kind))
-                    .collect();
+                let shown: Vec<_> =
+                    entries.iter().map(|(name, kind)| (name.escape_ascii().to_string(), kind)).collect();
                 write!(f, "{shown:?}")
             }
             Answer::Names(names) => {
-                let shown: Vec<_> = names
-                    .iter()
-                    .map(|name| name.escape_ascii().to_string())
-                    .collect();
+                let shown: Vec<_> = names.iter().map(|name| name.escape_ascii().to_string()).collect();
                 write!(f, "{shown:?}")
             }
             Answer::Stat(stat) => write!(f, "{stat:?}"),
@@ -278,11 +265,7 @@ pub fn generate(random: &mut fastrand::Rng, count: usize, remount_every: usize) 
     (0..count)
         .map(|_| {
             if remount_every > 0 && random.usize(0..remount_every) == 0 {
-                if random.bool() {
-                    Op::Remount
-                } else {
-                    Op::Crash
-                }
+                if random.bool() { Op::Remount } else { Op::Crash }
             } else {
                 one(random)
             }
@@ -298,95 +281,39 @@ fn one(random: &mut fastrand::Rng) -> Op {
     let len = random.u64(0..=LEN_MAX);
     let xattr = random.u8(0..4);
     match random.u8(0..100) {
-        0..9 => Op::Create {
-            path,
-            mode: mode(random),
-        },
-        9..14 => Op::Mkdir {
-            path,
-            mode: mode(random) | 0o700,
-        },
+        0..9 => Op::Create { path, mode: mode(random) },
+        9..14 => Op::Mkdir { path, mode: mode(random) | 0o700 },
         14 => Op::Fifo { path },
-        15..17 => Op::Symlink {
-            path,
-            target_len: [1, 30, 200, 4095][random.usize(0..4)],
-        },
-        17..21 => Op::Link {
-            from: path,
-            to: self::path(random),
-        },
+        15..17 => Op::Symlink { path, target_len: [1, 30, 200, 4095][random.usize(0..4)] },
+        17..21 => Op::Link { from: path, to: self::path(random) },
         21..26 => Op::Unlink { path },
         26..28 => Op::Rmdir { path },
-        28..36 => Op::Rename {
-            from: path,
-            to: self::path(random),
-            mode: rename_mode(random),
-        },
-        36..39 => Op::Readdir {
-            path: prefix(random, path),
-        },
+        28..36 => Op::Rename { from: path, to: self::path(random), mode: rename_mode(random) },
+        36..39 => Op::Readdir { path: prefix(random, path) },
         39 => Op::Readlink { path },
-        40..43 => Op::Stat {
-            path: prefix(random, path),
-        },
-        43..45 => Op::Chmod {
-            path,
-            mode: mode(random),
-        },
-        45 => Op::Chown {
-            path,
-            uid: random.u32(0..3),
-            gid: random.u32(0..3),
-        },
-        46..48 => Op::SetTimes {
-            path,
-            atime: time(random),
-            mtime: time(random),
-        },
+        40..43 => Op::Stat { path: prefix(random, path) },
+        43..45 => Op::Chmod { path, mode: mode(random) },
+        45 => Op::Chown { path, uid: random.u32(0..3), gid: random.u32(0..3) },
+        46..48 => Op::SetTimes { path, atime: time(random), mtime: time(random) },
         48..51 => {
             let len = [0, 1, 100, 3000, 20_000][random.usize(0..5)];
             let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][random.usize(0..3)];
-            Op::SetXattr {
-                path,
-                name: xattr,
-                seed,
-                len,
-                mode,
-            }
+            Op::SetXattr { path, name: xattr, seed, len, mode }
         }
         51 => Op::GetXattr { path, name: xattr },
         52 => Op::ListXattr { path },
         53 => Op::RemoveXattr { path, name: xattr },
-        54..64 => Op::Write {
-            path,
-            offset,
-            len,
-            seed,
-        },
+        54..64 => Op::Write { path, offset, len, seed },
         64..66 => Op::Append { path, len, seed },
         66..71 => Op::Read { path, offset, len },
         71..75 => Op::Truncate { path, size: offset },
-        75..80 => Op::Allocate {
-            path,
-            offset,
-            len: len.max(1),
-            mode: allocate_mode(random),
-        },
-        80..86 => Op::Clone {
-            from: path,
-            from_offset: offset,
-            to: self::path(random),
-            to_offset: self::offset(random),
-            len,
-        },
+        75..80 => Op::Allocate { path, offset, len: len.max(1), mode: allocate_mode(random) },
+        80..86 => {
+            Op::Clone { from: path, from_offset: offset, to: self::path(random), to_offset: self::offset(random), len }
+        }
         86 => Op::Sync { path },
         87..90 => Op::Open { path, slot },
-        90..93 => Op::SlotWrite {
-            slot,
-            offset,
-            len,
-            seed,
-        },
+        90..93 => Op::SlotWrite { slot, offset, len, seed },
         93..96 => Op::SlotRead { slot, offset, len },
         96..98 => Op::SlotStat { slot },
         _ => Op::Close { slot },

@@ -43,10 +43,7 @@ impl Oracle {
     /// An empty file system.
     pub fn new() -> Oracle {
         let root = Node::new(Kind::Directory, 0o755);
-        Oracle {
-            nodes: vec![root],
-            slots: [None; SLOTS as usize],
-        }
+        Oracle { nodes: vec![root], slots: [None; SLOTS as usize] }
     }
 
     /// The operations that ask after everything there is.
@@ -60,17 +57,10 @@ impl Oracle {
                 questions.push(Op::ListXattr { path: path.clone() });
             }
             for &name in node.xattrs.keys() {
-                questions.push(Op::GetXattr {
-                    path: path.clone(),
-                    name,
-                });
+                questions.push(Op::GetXattr { path: path.clone(), name });
             }
             questions.push(match node.stat.kind {
-                Kind::Regular => Op::Read {
-                    path,
-                    offset: 0,
-                    len: node.bytes.len() as u64 + 1,
-                },
+                Kind::Regular => Op::Read { path, offset: 0, len: node.bytes.len() as u64 + 1 },
                 Kind::Directory => Op::Readdir { path },
                 Kind::Symlink => Op::Readlink { path },
                 Kind::Fifo => continue,
@@ -140,13 +130,7 @@ impl Oracle {
                 self.nodes[id].stat.mtime = Some(*mtime);
                 Ok(Answer::Done)
             }
-            Op::SetXattr {
-                path,
-                name,
-                seed,
-                len,
-                mode,
-            } => {
+            Op::SetXattr { path, name, seed, len, mode } => {
                 let id = self.find(path)?;
                 let there = self.nodes[id].xattrs.contains_key(name);
                 match mode {
@@ -157,40 +141,26 @@ impl Oracle {
                 Ok(Answer::Done)
             }
             Op::GetXattr { path, name } => {
-                let value = self.nodes[self.find(path)?]
-                    .xattrs
-                    .get(name)
-                    .ok_or(ENODATA)?;
+                let value = self.nodes[self.find(path)?].xattrs.get(name).ok_or(ENODATA)?;
                 Ok(Answer::Bytes(value.clone()))
             }
             Op::ListXattr { path } => {
                 let xattrs = &self.nodes[self.find(path)?].xattrs;
-                Ok(Answer::Names(
-                    xattrs.keys().map(|&name| xattr_name(name)).collect(),
-                ))
+                Ok(Answer::Names(xattrs.keys().map(|&name| xattr_name(name)).collect()))
             }
             Op::RemoveXattr { path, name } => {
                 let id = self.find(path)?;
                 self.nodes[id].xattrs.remove(name).ok_or(ENODATA)?;
                 Ok(Answer::Done)
             }
-            Op::Write {
-                path,
-                offset,
-                len,
-                seed,
-            } => {
+            Op::Write { path, offset, len, seed } => {
                 let id = self.find_file(path)?;
                 self.write(id, *offset, &op::data(*seed, *len));
                 Ok(Answer::Done)
             }
             Op::Append { path, len, seed } => {
                 let id = self.find_file(path)?;
-                self.write(
-                    id,
-                    self.nodes[id].bytes.len() as u64,
-                    &op::data(*seed, *len),
-                );
+                self.write(id, self.nodes[id].bytes.len() as u64, &op::data(*seed, *len));
                 Ok(Answer::Done)
             }
             Op::Read { path, offset, len } => self.read(self.find_file(path)?, *offset, *len),
@@ -200,23 +170,12 @@ impl Oracle {
                 self.nodes[id].stat.mtime = None;
                 Ok(Answer::Done)
             }
-            Op::Allocate {
-                path,
-                offset,
-                len,
-                mode,
-            } => {
+            Op::Allocate { path, offset, len, mode } => {
                 let id = self.find_file(path)?;
                 self.allocate(id, *offset as usize, *len as usize, *mode);
                 Ok(Answer::Done)
             }
-            Op::Clone {
-                from,
-                from_offset,
-                to,
-                to_offset,
-                len,
-            } => {
+            Op::Clone { from, from_offset, to, to_offset, len } => {
                 let (from, to) = (self.find_file(from)?, self.find_file(to)?);
                 self.clone_range(from, *from_offset, to, *to_offset, *len)
             }
@@ -225,12 +184,7 @@ impl Oracle {
                 self.slots[*slot as usize] = Some(self.find_file(path)?);
                 Ok(Answer::Done)
             }
-            Op::SlotWrite {
-                slot,
-                offset,
-                len,
-                seed,
-            } => {
+            Op::SlotWrite { slot, offset, len, seed } => {
                 let id = self.slots[*slot as usize].ok_or(EMPTY_SLOT)?;
                 self.write(id, *offset, &op::data(*seed, *len));
                 Ok(Answer::Done)
@@ -238,9 +192,7 @@ impl Oracle {
             Op::SlotRead { slot, offset, len } => {
                 self.read(self.slots[*slot as usize].ok_or(EMPTY_SLOT)?, *offset, *len)
             }
-            Op::SlotStat { slot } => Ok(Answer::Stat(
-                self.stat(self.slots[*slot as usize].ok_or(EMPTY_SLOT)?),
-            )),
+            Op::SlotStat { slot } => Ok(Answer::Stat(self.stat(self.slots[*slot as usize].ok_or(EMPTY_SLOT)?))),
             Op::Close { slot } => {
                 self.slots[*slot as usize] = None;
                 Ok(Answer::Done)
@@ -257,10 +209,7 @@ impl Oracle {
         let (last, dirs) = path.split_last().ok_or(EINVAL)?;
         let mut dir = ROOT;
         for &index in dirs {
-            dir = *self.nodes[dir]
-                .entries
-                .get(&op::name(index))
-                .ok_or(ENOENT)?;
+            dir = *self.nodes[dir].entries.get(&op::name(index)).ok_or(ENOENT)?;
             match self.nodes[dir].stat.kind {
                 Kind::Directory => {}
                 // All targets dangle.
@@ -281,11 +230,7 @@ impl Oracle {
 
     fn find_file(&self, path: &NodePath) -> Result<Id, i32> {
         let id = self.find(path)?;
-        if self.nodes[id].stat.kind == Kind::Regular {
-            Ok(id)
-        } else {
-            Err(NOT_A_FILE)
-        }
+        if self.nodes[id].stat.kind == Kind::Regular { Ok(id) } else { Err(NOT_A_FILE) }
     }
 
     fn add(&mut self, path: &NodePath, node: Node) -> Result<Answer, i32> {
@@ -407,9 +352,10 @@ impl Oracle {
     /// Whether `inner` is `outer` or below it.
     fn is_inside(&self, inner: Id, outer: Id) -> bool {
         inner == outer
-            || self.nodes[outer].entries.values().any(|&child| {
-                self.nodes[child].stat.kind == Kind::Directory && self.is_inside(inner, child)
-            })
+            || self.nodes[outer]
+                .entries
+                .values()
+                .any(|&child| self.nodes[child].stat.kind == Kind::Directory && self.is_inside(inner, child))
     }
 
     fn readdir(&self, path: &NodePath) -> Result<Answer, i32> {
@@ -418,11 +364,7 @@ impl Oracle {
             return Err(ENOTDIR);
         }
         let entries = node.entries.iter();
-        Ok(Answer::Entries(
-            entries
-                .map(|(name, &id)| (name.clone(), self.nodes[id].stat.kind))
-                .collect(),
-        ))
+        Ok(Answer::Entries(entries.map(|(name, &id)| (name.clone(), self.nodes[id].stat.kind)).collect()))
     }
 
     fn stat(&self, id: Id) -> Stat {
@@ -431,10 +373,7 @@ impl Oracle {
             Kind::Regular | Kind::Symlink => Some(node.bytes.len() as u64),
             _ => None,
         };
-        Stat {
-            size,
-            ..node.stat.clone()
-        }
+        Stat { size, ..node.stat.clone() }
     }
 
     fn read(&self, id: Id, offset: u64, len: u64) -> Result<Answer, i32> {
@@ -470,14 +409,7 @@ impl Oracle {
         self.nodes[id].stat.mtime = None;
     }
 
-    fn clone_range(
-        &mut self,
-        from: Id,
-        from_offset: u64,
-        to: Id,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<Answer, i32> {
+    fn clone_range(&mut self, from: Id, from_offset: u64, to: Id, to_offset: u64, len: u64) -> Result<Answer, i32> {
         let len = len.min((self.nodes[from].bytes.len() as u64).saturating_sub(from_offset));
         if from == to && from_offset < to_offset + len && to_offset < from_offset + len {
             return Err(EINVAL);
@@ -493,15 +425,7 @@ impl Node {
     fn new(kind: Kind, mode: u32) -> Node {
         let nlink = if kind == Kind::Directory { 2 } else { 1 };
         Node {
-            stat: Stat {
-                kind,
-                mode,
-                uid: 0,
-                gid: 0,
-                nlink,
-                size: None,
-                mtime: None,
-            },
+            stat: Stat { kind, mode, uid: 0, gid: 0, nlink, size: None, mtime: None },
             bytes: Vec::new(),
             entries: BTreeMap::new(),
             xattrs: BTreeMap::new(),
@@ -516,13 +440,5 @@ pub fn xattr_name(index: u8) -> Vec<u8> {
 
 /// A target that leads nowhere, in components short enough to be names.
 pub fn symlink_target(len: u64) -> Vec<u8> {
-    (0..len)
-        .map(|at| {
-            if at % 200 == 199 {
-                b'/'
-            } else {
-                b'p' + (at % 7) as u8
-            }
-        })
-        .collect()
+    (0..len).map(|at| if at % 200 == 199 { b'/' } else { b'p' + (at % 7) as u8 }).collect()
 }

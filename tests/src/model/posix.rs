@@ -8,9 +8,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::path::{Path, PathBuf};
 
 use nvfold::{AllocateMode, RenameMode, XattrMode, errno};
-use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags,
-};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};
@@ -32,31 +30,17 @@ impl Posix {
     pub fn mounted(mount: Mount) -> Posix {
         let zero_by_writing = !mount.is_real();
         let root = mount.path().to_owned();
-        Posix {
-            name: "the mount",
-            root,
-            mount: Some(mount),
-            slots: Default::default(),
-            zero_by_writing,
-        }
+        Posix { name: "the mount", root, mount: Some(mount), slots: Default::default(), zero_by_writing }
     }
 
     /// A directory on tmpfs.
     pub fn tmpfs(root: &Path) -> Posix {
         let root = root.to_owned();
-        Posix {
-            name: "tmpfs",
-            root,
-            mount: None,
-            slots: Default::default(),
-            zero_by_writing: true,
-        }
+        Posix { name: "tmpfs", root, mount: None, slots: Default::default(), zero_by_writing: true }
     }
 
     fn path(&self, path: &NodePath) -> PathBuf {
-        path.iter().fold(self.root.clone(), |dir, &index| {
-            dir.join(OsStr::from_bytes(&op::name(index)))
-        })
+        path.iter().fold(self.root.clone(), |dir, &index| dir.join(OsStr::from_bytes(&op::name(index))))
     }
 
     /// Opens a regular file; anything else is the agreed error.
@@ -69,40 +53,22 @@ impl Posix {
     }
 
     fn slot(&self, slot: u8) -> io::Result<&File> {
-        self.slots[slot as usize]
-            .as_ref()
-            .ok_or(io::Error::from_raw_os_error(EMPTY_SLOT))
+        self.slots[slot as usize].as_ref().ok_or(io::Error::from_raw_os_error(EMPTY_SLOT))
     }
 
     fn carry_out(&mut self, op: &Op) -> io::Result<Answer> {
         match op {
-            Op::Create { path, mode } => done(
-                File::options()
-                    .write(true)
-                    .create_new(true)
-                    .mode(*mode)
-                    .open(self.path(path)),
-            ),
-            Op::Mkdir { path, mode } => done(rustix::fs::mkdir(
-                self.path(path),
-                Mode::from_raw_mode(*mode),
-            )),
+            Op::Create { path, mode } => {
+                done(File::options().write(true).create_new(true).mode(*mode).open(self.path(path)))
+            }
+            Op::Mkdir { path, mode } => done(rustix::fs::mkdir(self.path(path), Mode::from_raw_mode(*mode))),
             Op::Fifo { path } => {
                 let mode = Mode::from_raw_mode(0o644);
-                done(rustix::fs::mknodat(
-                    CWD,
-                    self.path(path),
-                    FileType::Fifo,
-                    mode,
-                    0,
-                ))
+                done(rustix::fs::mknodat(CWD, self.path(path), FileType::Fifo, mode, 0))
             }
             Op::Symlink { path, target_len } => {
                 let target = oracle::symlink_target(*target_len);
-                done(std::os::unix::fs::symlink(
-                    OsStr::from_bytes(&target),
-                    self.path(path),
-                ))
+                done(std::os::unix::fs::symlink(OsStr::from_bytes(&target), self.path(path)))
             }
             Op::Link { from, to } => done(std::fs::hard_link(self.path(from), self.path(to))),
             Op::Unlink { path } => done(rustix::fs::unlink(self.path(path))),
@@ -113,13 +79,7 @@ impl Posix {
                     RenameMode::NoReplace => RenameFlags::NOREPLACE,
                     RenameMode::Exchange => RenameFlags::EXCHANGE,
                 };
-                done(rustix::fs::renameat_with(
-                    CWD,
-                    self.path(from),
-                    CWD,
-                    self.path(to),
-                    flags,
-                ))
+                done(rustix::fs::renameat_with(CWD, self.path(from), CWD, self.path(to), flags))
             }
             Op::Readdir { path } => readdir(&self.path(path)),
             Op::Readlink { path } => {
@@ -132,47 +92,21 @@ impl Posix {
                 if path.symlink_metadata()?.is_symlink() {
                     return Err(io::Error::from_raw_os_error(NOT_A_FILE));
                 }
-                done(std::fs::set_permissions(
-                    path,
-                    std::fs::Permissions::from_mode(*mode),
-                ))
+                done(std::fs::set_permissions(path, std::fs::Permissions::from_mode(*mode)))
             }
-            Op::Chown { path, uid, gid } => done(std::os::unix::fs::lchown(
-                self.path(path),
-                Some(*uid),
-                Some(*gid),
-            )),
+            Op::Chown { path, uid, gid } => done(std::os::unix::fs::lchown(self.path(path), Some(*uid), Some(*gid))),
             Op::SetTimes { path, atime, mtime } => {
-                let times = Timestamps {
-                    last_access: timespec(*atime),
-                    last_modification: timespec(*mtime),
-                };
-                done(rustix::fs::utimensat(
-                    CWD,
-                    self.path(path),
-                    &times,
-                    AtFlags::SYMLINK_NOFOLLOW,
-                ))
+                let times = Timestamps { last_access: timespec(*atime), last_modification: timespec(*mtime) };
+                done(rustix::fs::utimensat(CWD, self.path(path), &times, AtFlags::SYMLINK_NOFOLLOW))
             }
-            Op::SetXattr {
-                path,
-                name,
-                seed,
-                len,
-                mode,
-            } => {
+            Op::SetXattr { path, name, seed, len, mode } => {
                 let flags = match mode {
                     XattrMode::Set => XattrFlags::empty(),
                     XattrMode::Create => XattrFlags::CREATE,
                     XattrMode::Replace => XattrFlags::REPLACE,
                 };
                 let name = oracle::xattr_name(*name);
-                done(rustix::fs::lsetxattr(
-                    self.path(path),
-                    &name[..],
-                    &op::data(*seed, *len),
-                    flags,
-                ))
+                done(rustix::fs::lsetxattr(self.path(path), &name[..], &op::data(*seed, *len), flags))
             }
             Op::GetXattr { path, name } => {
                 let mut value = vec![0; 65536];
@@ -182,19 +116,12 @@ impl Posix {
                 Ok(Answer::Bytes(value))
             }
             Op::ListXattr { path } => list_xattr(&self.path(path)),
-            Op::RemoveXattr { path, name } => done(rustix::fs::lremovexattr(
-                self.path(path),
-                &oracle::xattr_name(*name)[..],
-            )),
-            Op::Write {
-                path,
-                offset,
-                len,
-                seed,
-            } => done(
-                self.open(path)?
-                    .write_all_at(&op::data(*seed, *len), *offset),
-            ),
+            Op::RemoveXattr { path, name } => {
+                done(rustix::fs::lremovexattr(self.path(path), &oracle::xattr_name(*name)[..]))
+            }
+            Op::Write { path, offset, len, seed } => {
+                done(self.open(path)?.write_all_at(&op::data(*seed, *len), *offset))
+            }
             Op::Append { path, len, seed } => {
                 self.open(path)?;
                 let mut file = File::options().append(true).open(self.path(path))?;
@@ -202,40 +129,19 @@ impl Posix {
             }
             Op::Read { path, offset, len } => read(&self.open(path)?, *offset, *len),
             Op::Truncate { path, size } => done(self.open(path)?.set_len(*size)),
-            Op::Allocate {
-                path,
-                offset,
-                len,
-                mode,
-            } => self.allocate(&self.open(path)?, *offset, *len, *mode),
-            Op::Clone {
-                from,
-                from_offset,
-                to,
-                to_offset,
-                len,
-            } => copy_range(
-                &self.open(from)?,
-                *from_offset,
-                &self.open(to)?,
-                *to_offset,
-                *len,
-            ),
+            Op::Allocate { path, offset, len, mode } => self.allocate(&self.open(path)?, *offset, *len, *mode),
+            Op::Clone { from, from_offset, to, to_offset, len } => {
+                copy_range(&self.open(from)?, *from_offset, &self.open(to)?, *to_offset, *len)
+            }
             Op::Sync { path } => done(self.open(path)?.sync_all()),
             Op::Open { path, slot } => {
                 let file = self.open(path)?;
                 self.slots[*slot as usize] = Some(file);
                 Ok(Answer::Done)
             }
-            Op::SlotWrite {
-                slot,
-                offset,
-                len,
-                seed,
-            } => done(
-                self.slot(*slot)?
-                    .write_all_at(&op::data(*seed, *len), *offset),
-            ),
+            Op::SlotWrite { slot, offset, len, seed } => {
+                done(self.slot(*slot)?.write_all_at(&op::data(*seed, *len), *offset))
+            }
             Op::SlotRead { slot, offset, len } => read(self.slot(*slot)?, *offset, *len),
             Op::SlotStat { slot } => Ok(Answer::Stat(stat(&self.slot(*slot)?.metadata()?))),
             Op::Close { slot } => {
@@ -261,13 +167,7 @@ impl Posix {
         }
     }
 
-    fn allocate(
-        &self,
-        file: &File,
-        offset: u64,
-        len: u64,
-        mode: AllocateMode,
-    ) -> io::Result<Answer> {
+    fn allocate(&self, file: &File, offset: u64, len: u64, mode: AllocateMode) -> io::Result<Answer> {
         let flags = match mode {
             AllocateMode::Reserve => FallocateFlags::empty(),
             AllocateMode::ReserveKeepSize => FallocateFlags::KEEP_SIZE,
@@ -280,9 +180,7 @@ impl Posix {
                 return done(file.write_all_at(&vec![0; len as usize], offset));
             }
             AllocateMode::ZeroRange => FallocateFlags::ZERO_RANGE,
-            AllocateMode::ZeroRangeKeepSize => {
-                FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
-            }
+            AllocateMode::ZeroRangeKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
         };
         done(rustix::fs::fallocate(file, flags, offset, len))
     }
@@ -294,9 +192,7 @@ impl Subject for Posix {
     }
 
     fn apply(&mut self, op: &Op) -> Answer {
-        self.carry_out(op)
-            .map_err(|error| error.raw_os_error().unwrap_or(errno::EIO))
-            .into()
+        self.carry_out(op).map_err(|error| error.raw_os_error().unwrap_or(errno::EIO)).into()
     }
 }
 
@@ -327,21 +223,14 @@ fn read(file: &File, offset: u64, len: u64) -> io::Result<Answer> {
     Ok(Answer::Bytes(buffer))
 }
 
-fn copy_range(
-    from: &File,
-    from_offset: u64,
-    to: &File,
-    to_offset: u64,
-    len: u64,
-) -> io::Result<Answer> {
+fn copy_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len: u64) -> io::Result<Answer> {
     // Once: a copy within one file may move its end.
     let len = len.min(from.metadata()?.len().saturating_sub(from_offset));
     let mut copied = 0;
     while copied < len {
         let (mut source, mut target) = (from_offset + copied, to_offset + copied);
         let rest = (len - copied) as usize;
-        let count =
-            rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), rest)?;
+        let count = rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), rest)?;
         if count == 0 {
             break;
         }
@@ -354,9 +243,7 @@ fn copy_range(
 fn list_xattr(path: &Path) -> io::Result<Answer> {
     let mut list = vec![0; 65536];
     let len = rustix::fs::llistxattr(path, &mut list[..])?;
-    let names = list[..len]
-        .split(|&byte| byte == 0)
-        .filter(|name| name.starts_with(b"trusted."));
+    let names = list[..len].split(|&byte| byte == 0).filter(|name| name.starts_with(b"trusted."));
     let mut names: Vec<_> = names.map(<[u8]>::to_vec).collect();
     names.sort();
     Ok(Answer::Names(names))
@@ -389,10 +276,7 @@ fn kind(file_type: std::fs::FileType) -> Kind {
 }
 
 fn timespec(ns: i64) -> Timespec {
-    Timespec {
-        tv_sec: ns.div_euclid(1_000_000_000),
-        tv_nsec: ns.rem_euclid(1_000_000_000) as _,
-    }
+    Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) as _ }
 }
 
 fn done<T, E: Into<Failure>>(result: Result<T, E>) -> io::Result<Answer> {

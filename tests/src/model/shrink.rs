@@ -12,27 +12,18 @@ const TRIES_MAX: usize = 600;
 #[track_caller]
 pub fn assert_holds(ops: Vec<Op>, check: impl Fn(&[Op]) -> Result<(), String>) {
     let check = |ops: &[Op]| -> Result<(), String> {
-        panic::catch_unwind(AssertUnwindSafe(|| check(ops)))
-            .unwrap_or_else(|payload| Err(text(&payload)))
+        panic::catch_unwind(AssertUnwindSafe(|| check(ops))).unwrap_or_else(|payload| Err(text(&payload)))
     };
     if let Err(first) = check(&ops) {
         eprintln!("{first}\nshrinking {} operations", ops.len());
         let (fewest, why) = shrink(ops, first, check);
         let listing: Vec<String> = fewest.iter().map(|op| format!("  {op:?}")).collect();
-        panic!(
-            "{} operations that fail:\n{}\n{why}",
-            fewest.len(),
-            listing.join("\n")
-        );
+        panic!("{} operations that fail:\n{}\n{why}", fewest.len(), listing.join("\n"));
     }
 }
 
 /// Removes ever smaller runs of operations as long as the rest fails.
-fn shrink(
-    mut ops: Vec<Op>,
-    mut why: String,
-    check: impl Fn(&[Op]) -> Result<(), String>,
-) -> (Vec<Op>, String) {
+fn shrink(mut ops: Vec<Op>, mut why: String, check: impl Fn(&[Op]) -> Result<(), String>) -> (Vec<Op>, String) {
     let mut tries = 0;
     let mut run = ops.len().div_ceil(2);
     while run > 0 && tries < TRIES_MAX {
@@ -55,8 +46,7 @@ fn shrink(
 
 fn text(payload: &Box<dyn std::any::Any + Send>) -> String {
     let text = payload.downcast_ref::<String>().cloned();
-    text.or_else(|| payload.downcast_ref::<&str>().map(|text| text.to_string()))
-        .unwrap_or_else(|| "panicked".into())
+    text.or_else(|| payload.downcast_ref::<&str>().map(|text| text.to_string())).unwrap_or_else(|| "panicked".into())
 }
 
 #[cfg(test)]
@@ -70,11 +60,7 @@ mod tests {
         ops[13] = needle(1);
         ops[77] = needle(2);
         let check = |ops: &[Op]| {
-            if ops.contains(&needle(1)) && ops.contains(&needle(2)) {
-                Err("both".into())
-            } else {
-                Ok(())
-            }
+            if ops.contains(&needle(1)) && ops.contains(&needle(2)) { Err("both".into()) } else { Ok(()) }
         };
         let (fewest, _) = shrink(ops, "both".into(), check);
         assert_eq!(fewest, [needle(1), needle(2)]);
