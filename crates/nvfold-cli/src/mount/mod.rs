@@ -65,7 +65,11 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
             return Err(failure);
         }
     };
-    set_read_ahead(&dir);
+    {
+        // Looking at the mount waits until it is served, which this thread is about to do.
+        let dir = dir.clone();
+        thread::spawn(move || set_read_ahead(&dir));
+    }
     let stop_trimming = start_trimming(fs.clone());
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
@@ -88,7 +92,11 @@ fn check_dir(dir: &Path) -> Outcome<PathBuf> {
         return Err(Failure::new(mounts::show(dir), why).hint("unmount it first with `nvfold umount`"));
     }
     let resolved = dir.canonicalize().doing(mounts::show(dir))?;
-    if resolved.is_dir() { Ok(resolved) } else { Err(Failure::new(mounts::show(dir), "not a directory, so nothing can be mounted there")) }
+    if resolved.is_dir() {
+        Ok(resolved)
+    } else {
+        Err(Failure::new(mounts::show(dir), "not a directory, so nothing can be mounted there"))
+    }
 }
 
 /// The file system of the plan. A memory device is made and formatted here.
@@ -98,8 +106,11 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
     let region = match device::spec(&plan.device) {
         DeviceSpec::Memory => memory_device(options)?,
         DeviceSpec::Path(_) if options.size_bytes.is_some() => {
-            return Err(Failure::usage("mount option size", "only a memory device (mem:) gets its size when it is mounted")
-                .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"));
+            return Err(Failure::usage(
+                "mount option size",
+                "only a memory device (mem:) gets its size when it is mounted",
+            )
+            .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"));
         }
         DeviceSpec::Path(_) => device::open(&plan.device, &options.device, options.read_only)?,
     };
@@ -213,7 +224,8 @@ pub fn unmount(dir: &Path, flags: UnmountFlags) -> rustix::io::Result<()> {
         Err(rustix::io::Errno::PERM) => {
             let how = if flags.contains(UnmountFlags::DETACH) { "-uz" } else { "-u" };
             let arguments = [OsStr::new(how), OsStr::new("--"), dir.as_os_str()];
-            let status = std::process::Command::new("fusermount3").args(arguments).stderr(std::process::Stdio::null()).status();
+            let status =
+                std::process::Command::new("fusermount3").args(arguments).stderr(std::process::Stdio::null()).status();
             match status {
                 Ok(status) if status.success() => Ok(()),
                 Ok(_) => Err(rustix::io::Errno::BUSY),
