@@ -32,7 +32,6 @@ use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -154,11 +153,11 @@ fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outc
     })
 }
 
-/// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone.
+/// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone. Nothing is asked of
+/// the mount itself, for nobody answers yet.
 fn set_read_ahead(dir: &Path) {
-    if let Ok(metadata) = std::fs::metadata(dir) {
-        let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
-        let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB);
+    if let Some(mounted) = mounts::at(dir) {
+        let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.number), READ_AHEAD_KIB);
     }
 }
 
