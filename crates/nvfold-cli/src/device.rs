@@ -72,7 +72,7 @@ pub fn spec(device: &Path) -> DeviceSpec {
 /// Opens a device that exists.
 pub fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<Region> {
     let opened = Region::open(&spec(device), &options.open_options(read_only));
-    opened.doing(mounts::show(device)).map_err(|failure| in_use_hint(device, failure))
+    opened.doing("open the device").map_err(|failure| in_use_hint(device, failure))
 }
 
 /// A device that is mounted can be asked through its mount point.
@@ -94,7 +94,13 @@ pub fn processors() -> usize {
 }
 
 /// Opens a device and mounts what is on it in this process.
-pub fn mount_embedded(device: &Path, options: &DeviceOptions, policy: Policy, read_only: bool, threads: usize) -> Outcome<FileSystem> {
+pub fn mount_embedded(
+    device: &Path,
+    options: &DeviceOptions,
+    policy: Policy,
+    read_only: bool,
+    threads: usize,
+) -> Outcome<FileSystem> {
     if device == Path::new("mem:") {
         return Err(Failure::usage("mem:", "a memory device exists only while it is mounted"));
     }

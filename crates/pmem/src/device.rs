@@ -245,8 +245,8 @@ impl Mapping {
         options: &OpenOptions,
     ) -> Result<Mapping, PmemError> {
         check_length(spec.to_string(), length)?;
-        let (base, level) = map_file(&file, length, is_character_device, options.read_only)
-            .map_err(|errno| io("map", spec, errno))?;
+        let (base, level) =
+            map_file(&file, length, is_character_device, options.read_only).map_err(|errno| io("map", spec, errno))?;
         if options.huge_pages {
             // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
             let _ = unsafe { rustix::mm::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };

@@ -46,7 +46,15 @@ impl Default for Profile {
 impl Profile {
     fn new(name: &str, [write_line_ns, fence_ns, read_line_ns]: [u64; 3], energy: [f64; 2], endurance: f64) -> Profile {
         let [write_j_gb, read_j_gb] = energy;
-        Profile { name: name.into(), write_line_ns, fence_ns, read_line_ns, write_j_gb, read_j_gb, endurance_writes: endurance }
+        Profile {
+            name: name.into(),
+            write_line_ns,
+            fence_ns,
+            read_line_ns,
+            write_j_gb,
+            read_j_gb,
+            endurance_writes: endurance,
+        }
     }
 
     /// All named profiles.

@@ -91,7 +91,12 @@ impl Recording {
 
     /// The media after a crash behind the first `events` events, where of the words that are not guaranteed
     /// those reached it that `reached` chooses.
-    pub fn crash_image(&self, base: &[u8], events: usize, mut reached: impl FnMut(usize, &PendingWord) -> bool) -> Vec<u8> {
+    pub fn crash_image(
+        &self,
+        base: &[u8],
+        events: usize,
+        mut reached: impl FnMut(usize, &PendingWord) -> bool,
+    ) -> Vec<u8> {
         let mut image = base.to_vec();
         let pending = self.pending(events, &mut image);
         for (at, word) in pending.iter().enumerate() {

@@ -193,7 +193,8 @@ impl Region {
     pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<Pm<'_, u64, Dirty>, u64> {
         self.writable();
         let word = self.word(offset);
-        word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire).map_err(u64::from_le)?;
+        word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire)
+            .map_err(u64::from_le)?;
         self.after_store(offset, &new.to_le_bytes());
         Ok(Pm::new(self, offset, 8))
     }
@@ -300,9 +301,8 @@ impl Region {
             return Ok(());
         }
         // SAFETY: the range is our whole mapping.
-        let synced = unsafe {
-            rustix::mm::msync(self.mapping.base.cast(), self.mapping.length as usize, MsyncFlags::SYNC)
-        };
+        let synced =
+            unsafe { rustix::mm::msync(self.mapping.base.cast(), self.mapping.length as usize, MsyncFlags::SYNC) };
         synced.map_err(|errno| self.failed("sync", errno))
     }
 
@@ -376,7 +376,8 @@ impl Region {
         let (words, rest) = if offset.is_multiple_of(8) { bytes.as_chunks::<8>() } else { (&[][..], bytes) };
         for (at, word) in words.iter().enumerate() {
             // SAFETY: in range (checked above) and aligned: the base is page-aligned and the offset a multiple of 8.
-            unsafe { AtomicU64::from_ptr(to.cast::<u64>().add(at)) }.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            unsafe { AtomicU64::from_ptr(to.cast::<u64>().add(at)) }
+                .store(u64::from_ne_bytes(*word), Ordering::Relaxed);
         }
         let done = words.len() * 8;
         for (at, byte) in rest.iter().enumerate() {

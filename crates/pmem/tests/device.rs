@@ -19,7 +19,10 @@ fn what_cannot_be_a_device_is_refused_with_its_reason() {
     let options = OpenOptions::default();
     let open = |name: &str| Region::open(&spec(&dir.path().join(name)), &options).err().unwrap();
     assert_eq!(open("absent").errno(), 2);
-    assert!(matches!(Region::open(&spec(dir.path()), &options), Err(PmemError::NotADevice { what: "a directory", .. })));
+    assert!(matches!(
+        Region::open(&spec(dir.path()), &options),
+        Err(PmemError::NotADevice { what: "a directory", .. })
+    ));
     fs::write(dir.path().join("empty"), b"").unwrap();
     assert!(matches!(open("empty"), PmemError::Size { bytes: 0, .. }));
     fs::write(dir.path().join("odd"), [0; 5000]).unwrap();
@@ -81,7 +84,8 @@ fn traffic_is_counted_and_charged() {
 #[test]
 fn flushing_always_and_only_where_it_matters_store_the_same() {
     for flush in [FlushMode::Auto, FlushMode::Always] {
-        let region = Region::create(&DeviceSpec::Memory, 8192, &OpenOptions { flush, ..OpenOptions::default() }).unwrap();
+        let region =
+            Region::create(&DeviceSpec::Memory, 8192, &OpenOptions { flush, ..OpenOptions::default() }).unwrap();
         let _ = region.fence((region.write(3, b"abc").flush(), region.stream(100, &[9; 1000])));
         assert!(region.equal(3, b"abc") && region.equal(100, &[9; 1000]));
         assert!(!region.equal(100, &[9; 1001]));

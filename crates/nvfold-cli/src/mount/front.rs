@@ -1,8 +1,8 @@
 //! The FUSE front end: translates requests of the kernel into calls of the library, and nothing more.
 //!
 //! Everything that changes a file system goes through its one mount, so the kernel may cache all it has seen:
-//! attributes, names, names that are not there, symlink targets, directory listings, pages. Opening needs no
-//! request then (an inode number is all that reads and writes need), nor does closing; creating is one `mknod`.
+//! attributes, names, names that are not there, symlink targets, directory listings, pages; what changes without
+//! its doing it is told (`notices`). Opening a file needs no request then (an inode number is all that reads and writes need), nor does closing; creating is one `mknod`.
 //!
 //! What the library leaves to a front end is done here: lifetimes of nameless files (`lookups`), ACLs (`acl`), and
 //! taking away set-user-id bits when a file changes hands or content.
@@ -10,19 +10,26 @@
 use super::acl::{self, Acl};
 use super::convert;
 use super::lookups::Lookups;
+use super::notices::Notice;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use nvfold::{
-    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr, Whence, XattrMode, errno,
+    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr, Whence,
+    XattrMode, errno,
 };
+use parking_lot::Mutex;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime};
 
 /// How long the kernel may believe what it was told: nothing changes behind its back.
@@ -72,14 +79,28 @@ pub struct Front {
     /// Whether an fsync has anything to do beyond what the kernel does.
     sync_needed: bool,
     no_open: bool,
-    no_open_dir: bool,
+    notices: Sender<Notice>,
+    /// Open directories: the youngest cookie when the listing began. A listing stops past it, or it would not end
+    /// for a program that renames what it finds.
+    listings: Mutex<HashMap<u64, u64>>,
+    next_listing: AtomicU64,
 }
 
 impl Front {
     /// Serves `fs`; `max_write_bytes` is the largest write request asked for.
-    pub fn new(fs: FileSystem, clock: Clock, report: Reporter, max_write_bytes: u32) -> Front {
-        let sync_needed = fs.region().level() == pmem::PersistenceLevel::File;
-        Front { fs, clock, lookups: Lookups::new(), report, max_write_bytes, sync_needed, no_open: false, no_open_dir: false }
+    pub fn new(fs: FileSystem, clock: Clock, report: Reporter, notices: Sender<Notice>, max_write_bytes: u32) -> Front {
+        Front {
+            sync_needed: fs.region().level() == pmem::PersistenceLevel::File,
+            fs,
+            clock,
+            lookups: Lookups::new(),
+            report,
+            max_write_bytes,
+            no_open: false,
+            notices,
+            listings: Mutex::default(),
+            next_listing: AtomicU64::new(1),
+        }
     }
 
     /// Attributes for the kernel, which counts this telling.
@@ -99,7 +120,16 @@ impl Front {
     }
 
     /// Makes an inode as the process, the umask and the directory's default ACL say.
-    fn make(&self, who: &Request, parent: INodeNo, name: &OsStr, kind: FileKind, mode: u32, umask: u32, rdev: u32) -> Answer<Attr> {
+    fn make(
+        &self,
+        who: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    ) -> Answer<Attr> {
         let parent = convert::ino(parent);
         let default = self.fs.get_xattr(parent, acl::DEFAULT).ok();
         let default = default.as_deref().and_then(Acl::decode);
@@ -113,7 +143,8 @@ impl Front {
             _ => self.fs.create(parent, name.as_bytes(), &new),
         };
         let attr = made.map_err(convert::errno)?;
-        let set = |name, acl: &Acl| self.fs.set_xattr(attr.ino, name, &acl.encode(), XattrMode::Set).map_err(convert::errno);
+        let set =
+            |name, acl: &Acl| self.fs.set_xattr(attr.ino, name, &acl.encode(), XattrMode::Set).map_err(convert::errno);
         if let Some(access) = &access {
             set(acl::ACCESS, access)?;
         }
@@ -134,7 +165,9 @@ impl Front {
     }
 
     fn set_attributes(&self, who: &Request, ino: InodeNumber, change: SetAttr) -> Answer<Attr> {
-        let changes_hands = change.uid.is_some() || change.gid.is_some();
+        // chown(-1, -1) takes privileges away too; it comes as a change of nothing but perhaps the time of change.
+        let changes_hands =
+            change.uid.is_some() || change.gid.is_some() || SetAttr { ctime: None, ..change } == SetAttr::default();
         let loses_privileges = changes_hands || (change.size.is_some() && who.uid() != 0);
         let mut change = change;
         if loses_privileges && change.mode.is_none() {
@@ -217,7 +250,14 @@ impl Front {
     }
 
     /// Calls `add` for each entry of a directory from position `offset` until it says that the reply is full.
-    fn list(&self, dir: InodeNumber, offset: u64, mut add: impl FnMut(u64, &DirEntry) -> bool) -> Answer<()> {
+    fn list(
+        &self,
+        dir: InodeNumber,
+        listing: FileHandle,
+        offset: u64,
+        mut add: impl FnMut(u64, &DirEntry) -> bool,
+    ) -> Answer<()> {
+        let last_cookie = self.last_cookie_of(dir, listing, offset)?;
         let own = |ino, name: &[u8]| DirEntry { ino, kind: FileKind::Directory, cookie: 0, name: name.to_vec() };
         if offset < FIRST && add(FIRST, &own(dir, b".")) {
             return Ok(());
@@ -226,7 +266,7 @@ impl Front {
             return Ok(());
         }
         let mut cookie = offset.saturating_sub(SECOND);
-        loop {
+        while cookie < last_cookie {
             // Gathered first: the directory is locked while it is read, and its entries need locks of their own.
             let mut names = Vec::with_capacity(NAMES_AT_A_TIME);
             let mut gather = |entry| {
@@ -234,7 +274,7 @@ impl Front {
                 names.len() < NAMES_AT_A_TIME
             };
             self.fs.readdir(dir, cookie, &mut gather).map_err(convert::errno)?;
-            for entry in &names {
+            for entry in names.iter().filter(|entry| entry.cookie <= last_cookie) {
                 if add(entry.cookie + SECOND, entry) {
                     return Ok(());
                 }
@@ -244,6 +284,32 @@ impl Front {
                 _ => return Ok(()),
             }
         }
+        Ok(())
+    }
+
+    /// Where a listing ends. It begins anew at offset 0.
+    fn last_cookie_of(&self, dir: InodeNumber, listing: FileHandle, offset: u64) -> Answer<u64> {
+        if offset == 0 {
+            let last = self.fs.last_cookie(dir).map_err(convert::errno)?;
+            self.listings.lock().insert(listing.0, last);
+        }
+        Ok(self.listings.lock().get(&listing.0).copied().unwrap_or(u64::MAX))
+    }
+
+    /// Writes, and has the kernel told when that changed the number of blocks.
+    fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8]) -> nvfold::Result<()> {
+        let file = self.fs.open(ino)?;
+        let before = file.attr().blocks;
+        file.write_at(offset, data)?;
+        let ino = INodeNo(ino.0);
+        let notice = match before {
+            before if before == file.attr().blocks => return Ok(()),
+            0 => Notice::FirstBlocks(ino),
+            _ => Notice::OtherBlocks(ino),
+        };
+        // Fails when the mount is ending: nobody will ask then.
+        let _ = self.notices.send(notice);
+        Ok(())
     }
 
     fn read_into<R>(&self, ino: InodeNumber, offset: u64, size: u32, send: impl FnOnce(Answer<&[u8]>) -> R) -> R {
@@ -277,7 +343,9 @@ impl Front {
 
 /// Names of extended attributes there may be.
 fn check_attribute_name(name: &[u8]) -> Answer<()> {
-    let free = [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
+    let free = [&b"user."[..], b"trusted.", b"security."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
     if free || name == acl::ACCESS || name == acl::DEFAULT { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
 }
 
@@ -330,7 +398,6 @@ impl Filesystem for Front {
             let _ = config.add_capabilities(flag);
         }
         self.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
-        self.no_open_dir = config.add_capabilities(InitFlags::FUSE_NO_OPENDIR_SUPPORT).is_ok();
         let _ = config.set_max_write(self.max_write_bytes);
         // More than the kernel offers is refused with what it offers.
         if let Err(most) = config.set_max_readahead(self.max_write_bytes) {
@@ -447,18 +514,31 @@ impl Filesystem for Front {
 
     /// ENOSYS: the kernel opens files without asking from now on, and keeps their pages.
     fn open(&self, _who: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.no_open { reply.error(Errno::ENOSYS) } else { reply.opened(FileHandle(0), fuser::FopenFlags::FOPEN_KEEP_CACHE) }
+        if self.no_open {
+            reply.error(Errno::ENOSYS)
+        } else {
+            reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE)
+        }
     }
 
     /// ENOSYS: the kernel creates files by `mknod` and opens them without asking.
-    fn create(&self, who: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _flags: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        who: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
         if self.no_open {
             return reply.error(Errno::ENOSYS);
         }
         match self.make(who, parent, name, FileKind::Regular, mode, umask, 0) {
             Ok(attr) => {
                 let (attr, generation) = self.tell(&attr);
-                reply.created(&BELIEVE, &attr, generation, FileHandle(0), fuser::FopenFlags::FOPEN_KEEP_CACHE);
+                reply.created(&BELIEVE, &attr, generation, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(errno) => reply.error(errno),
         }
@@ -496,7 +576,7 @@ impl Filesystem for Front {
         let ino = convert::ino(ino);
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let written = if kill { self.take_privileges(ino) } else { Ok(()) };
-        let write = || self.fs.open(ino).and_then(|file| file.write_at(offset, data)).map_err(convert::errno);
+        let write = || self.write_to(ino, offset, data).map_err(convert::errno);
         match written.and_then(|()| write()) {
             Ok(()) => reply.written(data.len() as u32),
             Err(errno) => reply.error(errno),
@@ -512,22 +592,40 @@ impl Filesystem for Front {
         answer_empty(self.sync(), reply);
     }
 
-    /// ENOSYS: the kernel opens directories without asking from now on, and keeps their listings.
-    fn opendir(&self, _who: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.no_open_dir { reply.error(Errno::ENOSYS) } else { reply.opened(FileHandle(0), fuser::FopenFlags::FOPEN_CACHE_DIR) }
+    fn opendir(&self, _who: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.fs.last_cookie(convert::ino(ino)) {
+            Ok(last) => {
+                let listing = self.next_listing.fetch_add(1, Ordering::Relaxed);
+                self.listings.lock().insert(listing, last);
+                reply.opened(FileHandle(listing), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+            }
+            Err(error) => reply.error(convert::errno(error)),
+        }
     }
 
-    fn readdir(&self, _who: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn releasedir(&self, _who: &Request, _ino: INodeNo, listing: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.listings.lock().remove(&listing.0);
+        reply.ok();
+    }
+
+    fn readdir(&self, _who: &Request, ino: INodeNo, listing: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let add = |next, entry: &DirEntry| {
             reply.add(INodeNo(entry.ino.0), next, convert::kind(entry.kind), OsStr::from_bytes(&entry.name))
         };
-        match self.list(convert::ino(ino), offset, add) {
+        match self.list(convert::ino(ino), listing, offset, add) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
         }
     }
 
-    fn readdirplus(&self, _who: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        _who: &Request,
+        ino: INodeNo,
+        listing: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
         let add = |next, entry: &DirEntry| {
             // Removed meanwhile: no longer an entry.
             let Ok(attr) = self.fs.getattr(entry.ino) else { return false };
@@ -540,7 +638,7 @@ impl Filesystem for Front {
             }
             full
         };
-        match self.list(convert::ino(ino), offset, add) {
+        match self.list(convert::ino(ino), listing, offset, add) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
         }
@@ -565,7 +663,16 @@ impl Filesystem for Front {
         );
     }
 
-    fn setxattr(&self, who: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+    fn setxattr(
+        &self,
+        who: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
         answer_empty(self.set_attribute(who, convert::ino(ino), name.as_bytes(), value, flags), reply);
     }
 
@@ -577,7 +684,8 @@ impl Filesystem for Front {
         let names = self.fs.list_xattr(convert::ino(ino)).map_err(convert::errno);
         // As other file systems do: trusted attributes are for the administrator.
         let shown = |name: &Vec<u8>| who.uid() == 0 || !name.starts_with(b"trusted.");
-        let joined = |names: Vec<Vec<u8>>| names.into_iter().filter(shown).flat_map(|name| [name, vec![0]].concat()).collect();
+        let joined =
+            |names: Vec<Vec<u8>>| names.into_iter().filter(shown).flat_map(|name| [name, vec![0]].concat()).collect();
         answer_value(names.map(joined), size, reply);
     }
 
@@ -589,11 +697,21 @@ impl Filesystem for Front {
         };
         // Taking away an ACL that is not there succeeds everywhere.
         let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
-        let removed = removed.or_else(|errno| if is_acl && errno.code() == errno::ENODATA { Ok(()) } else { Err(errno) });
+        let removed =
+            removed.or_else(|errno| if is_acl && errno.code() == errno::ENODATA { Ok(()) } else { Err(errno) });
         answer_empty(removed, reply);
     }
 
-    fn fallocate(&self, who: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(
+        &self,
+        who: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
         let ino = convert::ino(ino);
         let may = if who.uid() != 0 { self.take_privileges(ino) } else { Ok(()) };
         answer_empty(may.and_then(|()| self.allocate(ino, offset, length, mode)), reply);
@@ -606,10 +724,16 @@ impl Filesystem for Front {
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        match self.fs.open(convert::ino(ino)).and_then(|file| file.seek(offset, whence)) {
+        let (fs, target) = (self.fs.clone(), convert::ino(ino));
+        let seek = move || match fs.open(target).and_then(|file| file.seek(offset, whence)) {
             Ok(found) => reply.offset(found as i64),
             Err(error) => reply.error(convert::errno(error)),
+        };
+        if self.fs.is_read_only() {
+            return seek();
         }
+        // If the mount is ending the reply is dropped, which answers EIO.
+        let _ = self.notices.send(Notice::WriteBackThen(ino, Box::new(seek)));
     }
 
     /// A clone: metadata only.

@@ -13,6 +13,7 @@ mod acl;
 mod convert;
 mod front;
 mod lookups;
+mod notices;
 mod options;
 
 pub use front::REPORT_ATTRIBUTE;
@@ -87,7 +88,11 @@ fn check_dir(dir: &Path) -> Outcome<PathBuf> {
         return Err(Failure::new(mounts::show(dir), why).hint("unmount it first with `nvfold umount`"));
     }
     let resolved = dir.canonicalize().doing(mounts::show(dir))?;
-    if resolved.is_dir() { Ok(resolved) } else { Err(Failure::new(mounts::show(dir), "not a directory, so nothing can be mounted there")) }
+    if resolved.is_dir() {
+        Ok(resolved)
+    } else {
+        Err(Failure::new(mounts::show(dir), "not a directory, so nothing can be mounted there"))
+    }
 }
 
 /// The file system of the plan. A memory device is made and formatted here.
@@ -97,8 +102,11 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
     let region = match device::spec(&plan.device) {
         DeviceSpec::Memory => memory_device(options)?,
         DeviceSpec::Path(_) if options.size_bytes.is_some() => {
-            return Err(Failure::usage("mount option size", "only a memory device (mem:) gets its size when it is mounted")
-                .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"));
+            return Err(Failure::usage(
+                "mount option size",
+                "only a memory device (mem:) gets its size when it is mounted",
+            )
+            .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"));
         }
         DeviceSpec::Path(_) => device::open(&plan.device, &options.device, options.read_only)?,
     };
@@ -139,9 +147,9 @@ fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outc
             json.unwrap_or_default().into_bytes()
         })
     };
-    let front = Front::new(fs.clone(), device::clock(), reporter, plan.options.max_write_bytes);
-    let session = Session::new(front, dir, &plan.options.fuse_config(device));
-    session.map_err(|error| {
+    let (notices, to_tell) = mpsc::channel();
+    let front = Front::new(fs.clone(), device::clock(), reporter, notices, plan.options.max_write_bytes);
+    let session = Session::new(front, dir, &plan.options.fuse_config(device)).map_err(|error| {
         let failure = Failure::new(format!("mount on {}", dir.display()), error);
         if !Path::new("/dev/fuse").exists() {
             failure.hint("/dev/fuse is missing: load the kernel module with `modprobe fuse`")
@@ -150,7 +158,9 @@ fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outc
         } else {
             failure.hint("without root, fusermount3 must be installed (package fuse3) and the directory be yours")
         }
-    })
+    })?;
+    notices::start(session.notifier(), to_tell);
+    Ok(session)
 }
 
 /// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone. Nothing is asked of
@@ -212,7 +222,8 @@ pub fn unmount(dir: &Path, flags: UnmountFlags) -> rustix::io::Result<()> {
         Err(rustix::io::Errno::PERM) => {
             let how = if flags.contains(UnmountFlags::DETACH) { "-uz" } else { "-u" };
             let arguments = [OsStr::new(how), OsStr::new("--"), dir.as_os_str()];
-            let status = std::process::Command::new("fusermount3").args(arguments).stderr(std::process::Stdio::null()).status();
+            let status =
+                std::process::Command::new("fusermount3").args(arguments).stderr(std::process::Stdio::null()).status();
             match status {
                 Ok(status) if status.success() => Ok(()),
                 Ok(_) => Err(rustix::io::Errno::BUSY),
