@@ -37,12 +37,13 @@ pub struct Pm<'r, T: ?Sized, S> {
     region: &'r Region,
     offset: u64,
     length: u64,
-    state: PhantomData<(S, fn(&T))>,
+    state: PhantomData<S>,
+    pointee: PhantomData<fn(&T)>,
 }
 
 impl<'r, T: ?Sized, S> Pm<'r, T, S> {
     pub(crate) fn new(region: &'r Region, offset: u64, length: u64) -> Pm<'r, T, S> {
-        Pm { region, offset, length, state: PhantomData }
+        Pm { region, offset, length, state: PhantomData, pointee: PhantomData }
     }
 
     /// Device offset of the first byte.

@@ -449,9 +449,9 @@ mod pair {
     pub(super) unsafe fn load(at: *const u128) -> u128 {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx") && is_x86_feature_detected!("cmpxchg16b") {
+            let (low, high): (u64, u64);
             // SAFETY: aligned by contract; on CPUs with AVX an aligned 16-byte load is one access (Intel SDM 9.1.1,
             // AMD APM 7.3.2), written in assembly so that the compiler cannot split it.
-            let (low, high): (u64, u64);
             unsafe {
                 std::arch::asm!(
                     "vmovdqa {pair}, [{at}]", "vmovq {low}, {pair}", "vpextrq {high}, {pair}, 1",
