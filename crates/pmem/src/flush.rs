@@ -21,7 +21,8 @@ impl Instruction {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn detect() -> Instruction {
         // CPUID leaf 7: EBX bit 24 clwb, bit 23 clflushopt. The standard library has no names for them.
-        let features = if std::arch::x86_64::__cpuid(0).eax >= 7 { std::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
+        let features =
+            if std::arch::x86_64::__cpuid(0).eax >= 7 { std::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
         match features {
             _ if features & (1 << 24) != 0 => Instruction::Clwb,
             _ if features & (1 << 23) != 0 => Instruction::ClflushOpt,
@@ -46,7 +47,9 @@ impl Instruction {
             // SAFETY: the line holds at least one mapped byte, so it is mapped; flushing changes no value.
             unsafe {
                 match self {
-                    Instruction::Clwb => std::arch::asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
+                    Instruction::Clwb => {
+                        std::arch::asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags))
+                    }
                     Instruction::ClflushOpt => {
                         std::arch::asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
                     }
@@ -79,7 +82,11 @@ mod tests {
     #[test]
     fn every_instruction_of_this_cpu_keeps_the_bytes() {
         let bytes: Vec<u8> = (0..1000).map(|at| at as u8).collect();
-        for instruction in [Instruction::detect(), #[cfg(target_arch = "x86_64")] Instruction::Clflush] {
+        for instruction in [
+            Instruction::detect(),
+            #[cfg(target_arch = "x86_64")]
+            Instruction::Clflush,
+        ] {
             // SAFETY: the bytes are a live vector, the instructions are baseline or detected.
             unsafe { instruction.flush(bytes.as_ptr().add(3), 900) };
             store_fence();

@@ -19,7 +19,10 @@ fn what_cannot_be_a_device_is_refused_with_its_reason() {
     let options = OpenOptions::default();
     let open = |name: &str| Region::open(&spec(&dir.path().join(name)), &options).err().unwrap();
     assert_eq!(open("absent").errno(), 2);
-    assert!(matches!(Region::open(&spec(dir.path()), &options), Err(PmemError::NotADevice { what: "a directory", .. })));
+    assert!(matches!(
+        Region::open(&spec(dir.path()), &options),
+        Err(PmemError::NotADevice { what: "a directory", .. })
+    ));
     fs::write(dir.path().join("empty"), b"").unwrap();
     assert!(matches!(open("empty"), PmemError::Size { bytes: 0, .. }));
     fs::write(dir.path().join("odd"), [0; 5000]).unwrap();
@@ -53,7 +56,8 @@ fn a_large_fresh_device_takes_no_memory_and_punching_gives_it_back() {
     assert_eq!(region.allocated_bytes(), 0);
     assert!(region.allocated_ranges(0, 1 << 40).is_empty());
     let _ = region.fence(region.stream(1 << 30, &[7; 8192]));
-    assert_eq!(region.allocated_ranges(0, 1 << 40), [1 << 30..(1 << 30) + 8192]);
+    let expected = 1 << 30..(1 << 30) + 8192;
+    assert_eq!(region.allocated_ranges(0, 1 << 40), std::slice::from_ref(&expected));
     region.punch(1 << 30, 8192).unwrap();
     assert_eq!(region.allocated_bytes(), 0);
     let mut bytes = [1; 16];
@@ -72,16 +76,17 @@ fn traffic_is_counted_and_charged() {
     let counters = region.counters() - before;
     assert_eq!((counters.bytes_stored, counters.lines_flushed), (8, 2));
     assert_eq!((counters.bytes_streamed, counters.fences, counters.lines_written()), (4096, 1, 66));
-    assert_eq!(counters.charged_ns, 66 * 150 + 150);
+    assert_eq!(counters.charged_ns, 66 * 64 * 150, "DeEXT: 150 ns a byte");
     let wear = region.wear().unwrap();
     assert_eq!((wear.lines_written, wear.blocks_written, wear.lines_written_max), (66, 2, 64));
-    assert!((region.profile().joules(&counters) - 66.0 * 64.0 * 6.0 / 1e9).abs() < 1e-12);
+    assert!((region.profile().joules(&counters).unwrap() - 66.0 * 64.0 * 6.0 / 1e9).abs() < 1e-12);
 }
 
 #[test]
 fn flushing_always_and_only_where_it_matters_store_the_same() {
     for flush in [FlushMode::Auto, FlushMode::Always] {
-        let region = Region::create(&DeviceSpec::Memory, 8192, &OpenOptions { flush, ..OpenOptions::default() }).unwrap();
+        let region =
+            Region::create(&DeviceSpec::Memory, 8192, &OpenOptions { flush, ..OpenOptions::default() }).unwrap();
         let _ = region.fence((region.write(3, b"abc").flush(), region.stream(100, &[9; 1000])));
         assert!(region.equal(3, b"abc") && region.equal(100, &[9; 1000]));
         assert!(!region.equal(100, &[9; 1001]));
