@@ -68,11 +68,11 @@ pub(crate) enum Counter {
 struct Slot([AtomicU64; 6]);
 
 /// The counters of one region.
-pub(crate) struct Tally(Box<[Slot; SLOTS]>);
+pub(crate) struct Tally([Slot; SLOTS]);
 
 impl Tally {
     pub(crate) fn new() -> Tally {
-        Tally(Box::new([const { Slot([const { AtomicU64::new(0) }; 6]) }; SLOTS]))
+        Tally([const { Slot([const { AtomicU64::new(0) }; 6]) }; SLOTS])
     }
 
     #[inline]

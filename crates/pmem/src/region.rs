@@ -287,8 +287,7 @@ impl Region {
         }
         self.mapping.tally.add(Counter::Fences, 1);
         if let Some(start) = start {
-            self.charge(self.mapping.throttle.fence(start));
-            self.record(self.lock_recorder(), |thread| Event::Fence { thread });
+            self.fenced(start);
         }
         group.landed(Fenced(()))
     }
@@ -296,17 +295,15 @@ impl Region {
     /// Issues (if it buys anything here), counts, charges and records the flush of a range.
     #[inline]
     pub(crate) fn flush_lines(&self, offset: u64, length: u64) {
-        let at = self.at(offset, length);
-        let lines = lines_touched(offset, length);
         let start = self.watch();
         if self.mapping.flushes {
+            let at = self.at(offset, length);
             // SAFETY: mapped; the instruction was detected when the device was opened.
             unsafe { self.mapping.instruction.flush(at, length as usize) };
         }
-        self.mapping.tally.add(Counter::LinesFlushed, lines);
+        self.mapping.tally.add(Counter::LinesFlushed, lines_touched(offset, length));
         if let Some(start) = start {
-            self.record(self.lock_recorder(), |thread| Event::Flush { thread, offset, length });
-            self.charge_write(start, offset, length);
+            self.flushed(start, offset, length);
         }
     }
 }
@@ -465,20 +462,14 @@ impl Region {
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.at_mut(offset, bytes.len() as u64);
         let recorder = self.lock_recorder();
-        let head = ((offset.next_multiple_of(8) - offset) as usize).min(bytes.len());
+        let head = if offset.is_multiple_of(8) { 0 } else { (8 - offset % 8).min(bytes.len() as u64) as usize };
         let (words, tail) = bytes[head..].as_chunks::<8>();
-        for (at, byte) in bytes[..head].iter().enumerate() {
-            // SAFETY: in range; bytes are always aligned.
-            unsafe { AtomicU8::from_ptr(to.add(at)) }.store(*byte, Ordering::Relaxed);
-        }
-        for (at, word) in words.iter().enumerate() {
-            // SAFETY: in range, and aligned: the base is page-aligned and `offset + head` is a multiple of 8.
-            let to = unsafe { AtomicU64::from_ptr(to.add(head + at * 8).cast()) };
-            to.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-        }
-        for (at, byte) in tail.iter().enumerate() {
-            // SAFETY: in range; bytes are always aligned.
-            unsafe { AtomicU8::from_ptr(to.add(head + words.len() * 8 + at)) }.store(*byte, Ordering::Relaxed);
+        // SAFETY: the parts lie one behind the other in the range just checked, and the words are aligned: the base is
+        // page-aligned and `offset + head` a multiple of 8.
+        unsafe {
+            store_bytes(to, &bytes[..head]);
+            store_words(to.add(head).cast(), words);
+            store_bytes(to.add(bytes.len() - tail.len()), tail);
         }
         self.stored(recorder, offset, bytes);
     }
@@ -507,8 +498,7 @@ impl Region {
         unsafe { self.mapping.streaming.copy_lines(bytes.as_ptr(), to, bytes.len() / LINE_BYTES as usize) };
         self.mapping.tally.add(Counter::BytesStreamed, bytes.len() as u64);
         if let Some(start) = start {
-            self.record(recorder, |thread| Event::Stream { thread, offset, bytes: bytes.to_vec() });
-            self.charge_write(start, offset, bytes.len() as u64);
+            self.streamed(start, recorder, offset, bytes);
         }
     }
 
@@ -530,9 +520,12 @@ impl Region {
 
     #[inline]
     fn lock_recorder(&self) -> Recorder<'_> {
-        if !self.mapping.slow {
-            return None;
-        }
+        if self.mapping.slow { self.lock_recorder_slow() } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_recorder_slow(&self) -> Recorder<'_> {
         self.mapping.recorder.as_ref().map(|events| events.lock())
     }
 
@@ -540,19 +533,42 @@ impl Region {
     fn stored(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         self.mapping.tally.add(Counter::BytesStored, bytes.len() as u64);
         if self.mapping.slow {
-            self.record(recorder, |thread| Event::Store { thread, offset, bytes: bytes.to_vec() });
+            self.record_store(recorder, offset, bytes);
+        } else {
+            // Nothing was locked: without this the compiler would look.
+            std::mem::forget(recorder);
         }
     }
 
     #[cold]
-    fn record(&self, recorder: Recorder<'_>, event: impl FnOnce(usize) -> Event) {
-        if let Some(mut events) = recorder {
-            events.push(event(thread::number()));
-        }
+    #[inline(never)]
+    fn record_store(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
+        record(recorder, |thread| Event::Store { thread, offset, bytes: bytes.to_vec() });
     }
 
     #[cold]
-    fn charge_write(&self, start: Instant, offset: u64, length: u64) {
+    #[inline(never)]
+    fn streamed(&self, start: Instant, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
+        record(recorder, |thread| Event::Stream { thread, offset, bytes: bytes.to_vec() });
+        self.written(start, offset, bytes.len() as u64);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn flushed(&self, start: Instant, offset: u64, length: u64) {
+        record(self.lock_recorder(), |thread| Event::Flush { thread, offset, length });
+        self.written(start, offset, length);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fenced(&self, start: Instant) {
+        record(self.lock_recorder(), |thread| Event::Fence { thread });
+        self.charge(self.mapping.throttle.fence(start));
+    }
+
+    /// Lines reached the media.
+    fn written(&self, start: Instant, offset: u64, length: u64) {
         self.charge(self.mapping.throttle.write(start, lines_touched(offset, length)));
         if let Some(wear) = &self.mapping.wear {
             wear.add(offset, length);
@@ -562,18 +578,45 @@ impl Region {
     #[inline]
     fn charge_read(&self, start: Option<Instant>, offset: u64, length: u64) {
         if let Some(start) = start {
-            self.charge_read_slow(start, lines_touched(offset, length));
+            self.was_read(start, lines_touched(offset, length));
         }
     }
 
     #[cold]
-    fn charge_read_slow(&self, start: Instant, lines: u64) {
+    #[inline(never)]
+    fn was_read(&self, start: Instant, lines: u64) {
         self.mapping.tally.add(Counter::BytesRead, lines * LINE_BYTES);
         self.charge(self.mapping.throttle.read(start, lines));
     }
 
     fn charge(&self, ns: u64) {
         self.mapping.tally.add(Counter::ChargedNs, ns);
+    }
+}
+
+fn record(recorder: Recorder<'_>, event: impl FnOnce(usize) -> Event) {
+    if let Some(mut events) = recorder {
+        events.push(event(thread::number()));
+    }
+}
+
+/// # Safety
+/// `to` is writable for so many bytes; other accesses to them meanwhile are atomic or copies (see `device`).
+#[inline]
+unsafe fn store_bytes(to: *mut u8, bytes: &[u8]) {
+    for (at, byte) in bytes.iter().enumerate() {
+        // SAFETY: in range by contract; bytes are always aligned.
+        unsafe { AtomicU8::from_ptr(to.add(at)) }.store(*byte, Ordering::Relaxed);
+    }
+}
+
+/// # Safety
+/// As [`store_bytes`], and `to` is a multiple of 8.
+#[inline]
+unsafe fn store_words(to: *mut u64, words: &[[u8; 8]]) {
+    for (at, word) in words.iter().enumerate() {
+        // SAFETY: in range and aligned by contract.
+        unsafe { AtomicU64::from_ptr(to.add(at)) }.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
     }
 }
 
