@@ -114,12 +114,15 @@ mod bare {
     use std::arch::x86_64::*;
     use std::cell::RefCell;
 
+    /// As a mapping is aligned: a few bytes of offset between source and target can double the time of wide loads.
+    const PAGE: usize = 4096;
+
     thread_local!(static TARGET: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
 
     pub fn all(device_bytes: u64, data: &[u8]) {
         TARGET.with_borrow_mut(|target| {
-            target.resize(device_bytes as usize + 64, 1);
-            let aligned = target.as_ptr().align_offset(64);
+            target.resize(device_bytes as usize + PAGE, 1);
+            let aligned = target.as_ptr().align_offset(PAGE);
             let target = &mut target[aligned..aligned + device_bytes as usize];
             let step = data.len() as u64;
             if is_x86_feature_detected!("avx512f") {
