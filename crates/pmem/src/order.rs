@@ -192,3 +192,48 @@ impl<G: Group> Group for Vec<G> {
         self.into_iter().map(|member| member.landed(fenced)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceSpec, OpenOptions};
+
+    /// Has two answers for types that are `Send`, so that asking compiles only for those that are not.
+    trait NotSend<Answer> {
+        fn holds() {}
+    }
+    impl<T: ?Sized> NotSend<()> for T {}
+    impl<T: ?Sized + Send> NotSend<u8> for T {}
+
+    fn is_send<T: Send>() {}
+
+    #[test]
+    fn only_what_is_in_flight_is_bound_to_its_thread() {
+        <Pm<'_, u64, InFlight> as NotSend<_>>::holds();
+        <Flight as NotSend<_>>::holds();
+        is_send::<Pm<'_, u64, Dirty>>();
+        is_send::<Pm<'_, [u8], Clean>>();
+        is_send::<PmPtr<u64>>();
+        is_send::<Landed>();
+    }
+
+    #[test]
+    fn a_group_of_any_shape_takes_one_fence() {
+        let region = Region::create(&DeviceSpec::Memory, 4096, &OpenOptions::default()).unwrap();
+        let word = |at: u64| region.store_u64(at * 8, at).flush();
+        let fences = || region.counters().fences;
+        let (first, second, (), third, fourth) =
+            region.fence((word(1), Some(word(2)), (), vec![word(3), word(4)], None::<Flight>));
+        assert_eq!(fences(), 1);
+        assert_eq!((first.ptr().offset(), second.unwrap().ptr().offset()), (8, 16));
+        assert_eq!(third.iter().map(|clean| clean.ptr().offset()).collect::<Vec<_>>(), [24, 32]);
+        assert!(fourth.is_none());
+        let mut flight = Flight::new();
+        flight.add(word(5));
+        let mut other = Flight::new();
+        other.add(region.stream(64, &[1; 100]));
+        flight.extend(other);
+        let _: (Landed, Pm<'_, u64, Clean>) = region.fence((flight, word(6)));
+        assert_eq!(fences(), 2);
+    }
+}

@@ -45,18 +45,7 @@ pub struct Profile {
     pub endurance_writes: Option<f64>,
 }
 
-/// The memory as it is: charges nothing.
-const NATIVE: Profile = Profile {
-    name: "native",
-    write_line_ns: 0,
-    write_mb_s: 0,
-    fence_ns: 0,
-    read_latency_ns: 0,
-    read_line_ns: 0,
-    write_j_gb: None,
-    read_j_gb: None,
-    endurance_writes: None,
-};
+const NATIVE: Profile = Profile::NATIVE;
 
 const NAMED: [Profile; 5] = [
     NATIVE,
@@ -101,6 +90,19 @@ impl Default for Profile {
 }
 
 impl Profile {
+    /// The memory as it is: charges nothing.
+    pub const NATIVE: Profile = Profile {
+        name: "native",
+        write_line_ns: 0,
+        write_mb_s: 0,
+        fence_ns: 0,
+        read_latency_ns: 0,
+        read_line_ns: 0,
+        write_j_gb: None,
+        read_j_gb: None,
+        endurance_writes: None,
+    };
+
     /// All named profiles.
     pub fn all() -> [Profile; 5] {
         NAMED
