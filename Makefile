@@ -27,7 +27,7 @@ test-fast: ## Unit and documentation tests only: no mount, no root, nothing inst
 
 soak: build ## The long tests: more operations, more crashes, longer load
 	scripts/test-deps.sh
-	NVFOLD_SOAK=1 $(CARGO) test --workspace -- --include-ignored
+	NVFOLD_SOAK=20 $(CARGO) test --workspace -- --include-ignored
 
 bench: ## Writes, reads and metadata beside the raw limit and other file systems: target/bench/
 	scripts/bench.sh

@@ -16,10 +16,10 @@ awk -F = '
         printf "  <rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\" class=\"%s\"/>\n", x, y, w < 2 ? 2 : w, h, class
     }
     # A bar with its name before it and its figure behind it.
-    function bar(y, name, class, megabytes, note) {
+    function bar(y, name, class, megabytes) {
         text(left - 12, y + 21, "name", "end", name)
         box(left, y, px(megabytes), 32, class)
-        text(left + px(megabytes) + 10, y + 21, "figure", "start", sprintf("%.0f MB%s", megabytes, note))
+        text(left + px(megabytes) + 10, y + 21, "figure", "start", sprintf("%.0f MB", megabytes))
     }
     END {
         left = 190; wide = 400
@@ -36,16 +36,17 @@ awk -F = '
         print "  <rect x=\"0.5\" y=\"0.5\" width=\"759\" height=\"261\" rx=\"8\" class=\"card\"/>"
         text(24, 34, "title", "start", "Host memory for two copies of one tree")
         text(24, 55, "sub", "start", sprintf("%d files, %.0f MB a copy; measured by make demo", value["files"], mb("tree_bytes")))
-        bar(76, "tmpfs", "tmpfs", tmpfs, "")
+        bar(76, "tmpfs", "tmpfs", tmpfs)
         text(left - 12, 141, "name", "end", "nvfold")
         box(left, 120, px(device), 32, "device")
         box(left + px(device), 120, px(process), 32, "process")
         text(left + px(device + process) + 10, 141, "figure", "start", \
             sprintf("%.0f MB: %.0f %% less", device + process, 100 - 100 * (device + process) / tmpfs))
-        bar(164, "nvfold after rm -r", "empty", after, "")
+        bar(164, "nvfold after rm -r", "empty", after)
         box(left, 218, 12, 12, "device");        text(left + 18, 229, "note", "start", sprintf("device %.0f MB", device))
         box(left + 130, 218, 12, 12, "process"); text(left + 148, 229, "note", "start", sprintf("process %.0f MB", process))
-        text(left, 250, "note", "start", "page cache of files read through the mount is the kernel\047s, and not counted")
+        text(left, 250, "note", "start", \
+            sprintf("beside: kernel page cache of all files just read, %.0f MB, given up on demand", mb("cache_bytes")))
         print "</svg>"
     }
 ' "$figures" >"$out"

@@ -46,9 +46,9 @@ rate() { awk -v bytes="$1" -v seconds="$2" 'BEGIN { printf "%.0f MB/s", bytes / 
 files_in() { find "$1" -xdev -type f 2>/dev/null | wc -l; }
 bytes_in() { find "$1" -xdev -type f -printf '%s\n' 2>/dev/null | awk '{ sum += $1 } END { printf "%.0f", sum }'; }
 allocated() { du -s --block-size=1 "$1" | cut -f1; }
-kib_of() { awk -v key="$1:" '$1 == key { print $2 * 1024 }' "$2"; }
-# A field of a JSON report on one level, as a number.
-field() { tr ',{}' '\n' | awk -F '[":]+' -v key="$1" '$2 == key { gsub(/[ ]/, "", $3); print $3; exit }'; }
+kib_of() { awk -v key="$1:" '$1 == key { printf "%.0f", $2 * 1024 }' "$2"; }
+# A number in a JSON report.
+field() { awk -F '[":, ]+' -v key="$1" '$2 == key { print $3; exit }'; }
 figure() { echo "$1=$2" >>"$OUT/figures"; }
 
 # ------------------------------------------------------------------------------------------------ the tree
@@ -104,35 +104,37 @@ started=$(now)
 row "made in" "$(since "$started") s" "host memory taken: $(mb "$(allocated "$DEVICE")")"
 
 step "3  The tree, twice"
+# A bar where somebody watches, lines where a log is kept.
+PROGRESS=always
 import() {
     local started seconds
     started=$(now)
-    "$NVFOLD" import "$DEVICE" "$TREE" "$1" --progress always | sed 's/^/  /'
+    "$NVFOLD" import "$DEVICE" "$TREE" --to "$1" --one-file-system --progress "$PROGRESS" | sed 's/^/  /'
     seconds=$(since "$started")
     row "$1" "$(rate "$BYTES" "$seconds")" "in $seconds s; the device takes $(mb "$(allocated "$DEVICE")")"
     figure "import_seconds_${1#/}" "$seconds"
 }
+stored() { "$NVFOLD" df "$DEVICE" --json | field stored_bytes; }
 import /a
-FIRST=$(allocated "$DEVICE")
+FIRST=$(allocated "$DEVICE") FIRST_STORED=$(stored)
 import /b
-BOTH=$(allocated "$DEVICE")
+BOTH=$(allocated "$DEVICE") BOTH_STORED=$(stored)
 figure device_bytes_first "$FIRST"
 figure device_bytes_both "$BOTH"
+figure stored_bytes_first "$FIRST_STORED"
+figure stored_bytes_both "$BOTH_STORED"
 echo
 "$NVFOLD" df "$DEVICE" | sed 's/^/  /'
 
 # ------------------------------------------------------------------------------------------ mount and compare
 
-# The daemon that serves the mount: found by the device on its command line.
-daemon() { pgrep -f -- "mount.*$DEVICE" | head -1; }
-
 step "4  Mounted, unmounted, mounted again; every file compared"
-"$NVFOLD" mount "$DEVICE" "$SCRATCH/mnt"
-"$NVFOLD" umount "$SCRATCH/mnt"
+"$NVFOLD" mount "$DEVICE" "$SCRATCH/mnt" | sed 's/^/  /'
+"$NVFOLD" umount "$SCRATCH/mnt" | sed 's/^/  /'
 started=$(now)
-"$NVFOLD" mount "$DEVICE" "$SCRATCH/mnt"
+"$NVFOLD" mount "$DEVICE" "$SCRATCH/mnt" >/dev/null
 row "mounted again" "$(since "$started") s"
-PID=$(daemon)
+PID=$("$NVFOLD" stats "$SCRATCH/mnt" --json | field pid)
 IDLE_CACHE=$(($(kib_of Cached /proc/meminfo) - $(kib_of Shmem /proc/meminfo)))
 for copy in a b; do
     started=$(now)
@@ -173,19 +175,24 @@ for _ in $(seq 20); do
     sleep 0.5
 done
 row "device, mounted and empty" "$(mb "$(allocated "$DEVICE")")" "$(since "$started") s after the rm began"
-"$NVFOLD" umount "$SCRATCH/mnt"
+"$NVFOLD" umount "$SCRATCH/mnt" >/dev/null
 AFTER=$(allocated "$DEVICE")
 row "device, unmounted" "$(mb "$AFTER")"
 figure after_rm_bytes "$AFTER"
-"$NVFOLD" fsck "$DEVICE" | sed 's/^/  fsck: /'
+"$NVFOLD" fsck "$DEVICE" | sed 's/^/  /'
+row "fsck" "clean"
 
 # --------------------------------------------------------------------------------------------------- verdict
 
-# What the second copy cost, beside what the first one did: the tree's own repeats are in both.
-SAVED=$(awk -v first="$FIRST" -v both="$BOTH" 'BEGIN { printf "%.1f", 100 - 50 * both / first }')
+# What the second copy cost beside the first; what the tree itself repeats is saved in both and not counted.
+percent_saved() { awk -v first="$1" -v both="$2" 'BEGIN { printf "%.1f", 100 - 50 * both / first }'; }
+SAVED=$(percent_saved "$FIRST_STORED" "$BOTH_STORED")
+SAVED_HOST=$(percent_saved "$FIRST" "$BOTH")
 figure saved_percent "$SAVED"
-step "The second copy cost $(mb $((BOTH - FIRST))): $SAVED % saved beyond what the tree itself repeats."
-if awk -v saved="$SAVED" 'BEGIN { exit !(saved < 40) }'; then
+figure saved_host_percent "$SAVED_HOST"
+step "Saved beyond what the tree itself repeats: $SAVED % of the data, $SAVED_HOST % of the host memory"
+echo "  The second copy stored $(mb $((BOTH_STORED - FIRST_STORED))) of data and took $(mb $((BOTH - FIRST))) of memory: its inodes and names."
+if awk -v saved="$SAVED" 'BEGIN { exit !(saved < 45) }'; then
     echo "demo: a second copy should save about half" >&2
     exit 1
 fi

@@ -134,12 +134,8 @@ fn the_repository_speaks_of_no_particular_machine() {
 fn lines_are_readable() {
     let mut offences = Vec::new();
     for (file, text) in files(&[".rs"]) {
-<<<<<<< HEAD
         let is_table = |line: &str| line.trim_start().trim_start_matches(['/', '!', ' ']).starts_with('|');
         offences.extend(offending_lines(&file, &text, |line| line.chars().count() > 140 && !is_table(line)));
-=======
-        offences.extend(offending_lines(&file, &text, |line| line.chars().count() > 140));
->>>>>>> 1c42f78693efbcdadba02f0a5685ce06b0ab48e3
     }
     for (file, text) in files(&[".md"]) {
         // Tables and links cannot be wrapped.

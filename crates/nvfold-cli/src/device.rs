@@ -94,7 +94,13 @@ pub fn processors() -> usize {
 }
 
 /// Opens a device and mounts what is on it in this process.
-pub fn mount_embedded(device: &Path, options: &DeviceOptions, policy: Policy, read_only: bool, threads: usize) -> Outcome<FileSystem> {
+pub fn mount_embedded(
+    device: &Path,
+    options: &DeviceOptions,
+    policy: Policy,
+    read_only: bool,
+    threads: usize,
+) -> Outcome<FileSystem> {
     if device == Path::new("mem:") {
         return Err(Failure::usage("mem:", "a memory device exists only while it is mounted"));
     }

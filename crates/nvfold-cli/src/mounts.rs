@@ -14,6 +14,8 @@ pub struct Mounted {
     pub dir: PathBuf,
     /// The device as it was named in the mount table.
     pub source: OsString,
+    /// Device number that files on it have, as `major:minor`.
+    pub number: String,
 }
 
 /// All mounts of nvfold that this process sees.
@@ -24,9 +26,9 @@ pub fn all() -> Vec<Mounted> {
 
 /// The nvfold mounted at `dir`, if one is; the topmost of several.
 pub fn at(dir: &Path) -> Option<Mounted> {
-    // A dead mount cannot be resolved, so an absolute path is also taken as it is.
-    let resolved = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    all().into_iter().rev().find(|mounted| mounted.dir == resolved)
+    // Looked up before it is resolved: a mount whose process is stuck or dead cannot be.
+    let find = |dir: &Path| all().into_iter().rev().find(|mounted| mounted.dir == dir);
+    find(dir).or_else(|| find(&dir.canonicalize().ok()?))
 }
 
 /// Where a device is mounted.
@@ -39,9 +41,10 @@ pub fn of_device(device: &Path) -> Option<Mounted> {
 fn parse(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let dash = fields.iter().position(|field| *field == b"-")?;
-    let (dir, fs_type, source) = (fields.get(4)?, fields.get(dash + 1)?, fields.get(dash + 2)?);
+    let (number, dir, fs_type, source) = (fields.get(2)?, fields.get(4)?, fields.get(dash + 1)?, fields.get(dash + 2)?);
     let ours = *fs_type == FS_TYPE.as_bytes();
-    ours.then(|| Mounted { dir: PathBuf::from(unescape(dir)), source: unescape(source) })
+    let number = String::from_utf8_lossy(number).into_owned();
+    ours.then(|| Mounted { dir: PathBuf::from(unescape(dir)), source: unescape(source), number })
 }
 
 /// Blanks, tabs, newlines and backslashes are written as `\040` and the like.
@@ -77,7 +80,7 @@ mod tests {
     #[test]
     fn a_mount_with_blanks_in_its_names_is_found() {
         let line = br"40 29 0:36 / /mnt/a\040b rw,nosuid shared:5 - fuse.nvfold /dev/shm/x\134y rw,user_id=0";
-        let expected = Mounted { dir: "/mnt/a b".into(), source: r"/dev/shm/x\y".into() };
+        let expected = Mounted { dir: "/mnt/a b".into(), source: r"/dev/shm/x\y".into(), number: "0:36".into() };
         assert_eq!(parse(line), Some(expected));
     }
 

@@ -37,9 +37,9 @@ pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
 fn is_mount_helper_call(arguments: &[OsString]) -> bool {
     let [_, device, dir, option, ..] = arguments else { return false };
     let is_word = |argument: &OsStr| !argument.as_encoded_bytes().starts_with(b"-");
-    let is_command = Cli::command().get_subcommands().any(|command| {
-        command.get_name_and_visible_aliases().iter().any(|name| *name == device) || device == "help"
-    });
+    let is_command = Cli::command()
+        .get_subcommands()
+        .any(|command| command.get_name_and_visible_aliases().iter().any(|name| *name == device) || device == "help");
     is_word(device) && is_word(dir) && option == "-o" && !is_command
 }
 
@@ -69,6 +69,9 @@ mod tests {
 
     #[test]
     fn libfuse_calls_with_device_and_directory() {
-        assert_eq!(called(&["nvfold", "/dev/x", "/mnt", "-o", "rw"]), ["nvfold", "mount", "/dev/x", "/mnt", "-o", "rw"]);
+        assert_eq!(
+            called(&["nvfold", "/dev/x", "/mnt", "-o", "rw"]),
+            ["nvfold", "mount", "/dev/x", "/mnt", "-o", "rw"]
+        );
     }
 }

@@ -74,7 +74,11 @@ impl Progress {
         let of_total = if self.total_bytes == 0 {
             String::new()
         } else {
-            format!(" of {} ({:.0} %), {left:.0} s left", size::show(self.total_bytes), done_bytes as f64 * 100.0 / self.total_bytes as f64)
+            format!(
+                " of {} ({:.0} %), {left:.0} s left",
+                size::show(self.total_bytes),
+                done_bytes as f64 * 100.0 / self.total_bytes as f64
+            )
         };
         format!("{}: {}{of_total}, {}/s, {note}", self.what, size::show(done_bytes), size::show(rate as u64))
     }

@@ -10,7 +10,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let multiplier = multiplier(unit.trim()).ok_or_else(|| format!("`{text}`: unknown unit `{}`; write 4096, 64M or 1.5GiB", unit.trim()))?;
+    let multiplier = multiplier(unit.trim())
+        .ok_or_else(|| format!("`{text}`: unknown unit `{}`; write 4096, 64M or 1.5GiB", unit.trim()))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_number = !(whole.is_empty() && fraction.is_empty()) && !fraction.contains('.') && fraction.len() <= 18;
     if !is_number {
@@ -46,7 +47,13 @@ pub fn show(bytes: u64) -> String {
     }
     let power = (63 - bytes.leading_zeros()) / 10;
     let value = bytes as f64 / 1024f64.powi(power as i32);
-    let decimals = if value >= 100.0 || value.fract() == 0.0 { 0 } else if value >= 10.0 { 1 } else { 2 };
+    let decimals = if value >= 100.0 || value.fract() == 0.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
     let unit = UNITS.as_bytes()[power as usize - 1] as char;
     format!("{value:.decimals$} {unit}iB")
 }
@@ -80,14 +87,23 @@ mod tests {
 
     #[test]
     fn nonsense_and_overflow_are_refused() {
-        for text in ["", "G", ".", "1.2.3", "-1", "1X", "1GG", "16E", "18446744073709551616", "0.3K", "1e9", "0x10", "é"] {
+        for text in
+            ["", "G", ".", "1.2.3", "-1", "1X", "1GG", "16E", "18446744073709551616", "0.3K", "1e9", "0x10", "é"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn sizes_are_shown_short() {
-        let cases = [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.50 KiB"), (1 << 30, "1 GiB"), (u64::MAX, "16 EiB")];
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.50 KiB"),
+            (1 << 30, "1 GiB"),
+            (u64::MAX, "16 EiB"),
+        ];
         for (bytes, text) in cases {
             assert_eq!(show(bytes), text);
         }

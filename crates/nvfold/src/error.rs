@@ -32,7 +32,9 @@ pub enum Error {
         errno: i32,
     },
     /// ENOSPC.
-    #[error("no space left on the device: {doing} needs {blocks_needed} blocks and {blocks_free} are free; delete files or grow the device")]
+    #[error(
+        "no space left on the device: {doing} needs {blocks_needed} blocks and {blocks_free} are free; delete files or grow the device"
+    )]
     NoSpace {
         /// The operation.
         doing: &'static str,

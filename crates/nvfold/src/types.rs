@@ -226,13 +226,7 @@ pub struct MountOptions {
 
 impl Default for MountOptions {
     fn default() -> Self {
-        MountOptions {
-            policy: Policy::default(),
-            read_only: false,
-            cores: 2,
-            clock: Arc::new(|| 0),
-            discard: None,
-        }
+        MountOptions { policy: Policy::default(), read_only: false, cores: 2, clock: Arc::new(|| 0), discard: None }
     }
 }
 
@@ -281,6 +275,8 @@ impl FileKind {
     /// From its byte on the media or in a request; `None` when no kind has it.
     pub fn from_byte(byte: u8) -> Option<FileKind> {
         use FileKind::*;
-        [Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice].into_iter().find(|kind| *kind as u8 == byte)
+        [Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
     }
 }

@@ -158,7 +158,10 @@ fn exercise(policy: Policy) {
         let mut exerciser = Exerciser::new(seed, policy);
         for step in 0..3000 {
             let here = std::panic::AssertUnwindSafe(&mut exerciser);
-            let result = std::panic::catch_unwind(|| { let here = here; here.0.step() });
+            let result = std::panic::catch_unwind(|| {
+                let here = here;
+                here.0.step()
+            });
             assert!(result.is_ok(), "seed {seed} step {step}");
             if step % 500 == 499 {
                 exerciser.compare();

@@ -33,7 +33,8 @@ fn worker(fs: &FileSystem, seed: u64, steps: usize) {
                 let data = block.repeat(1 + (random(&mut state) % 4) as usize);
                 file.write_at(if random(&mut state).is_multiple_of(2) { offset / 4096 * 4096 } else { offset }, &data)
             }
-            6 | 7 => open(other).and_then(|source| file.clone_from(&source, random(&mut state) % 60_000, offset, 10_000).map(drop)),
+            6 | 7 => open(other)
+                .and_then(|source| file.clone_from(&source, random(&mut state) % 60_000, offset, 10_000).map(drop)),
             8 => file.set_len(offset),
             9 => fs.unlink(InodeNumber::ROOT, name),
             10 => fs.rename(InodeNumber::ROOT, name, InodeNumber::ROOT, other, RenameMode::Replace),

@@ -56,12 +56,20 @@ pub fn run(stats: &DedupStats, output: &Output) -> Outcome<u8> {
 }
 
 fn describe(report: &Report) -> String {
-    let pieces = |pieces: u64| format!("{pieces} ({} of those offered)", report::percent(pieces, report.pieces_offered));
+    let pieces =
+        |pieces: u64| format!("{pieces} ({} of those offered)", report::percent(pieces, report.pieces_offered));
     report::facts(&[
         ("policy", report.policy.clone().unwrap_or_else(|| "not mounted".into())),
         ("logical", size::show(report.logical_bytes)),
         ("stored", size::show(report.stored_bytes)),
-        ("saved", format!("{} ({} of logical)", size::show(report.saved_bytes), report::percent(report.saved_bytes, report.logical_bytes))),
+        (
+            "saved",
+            format!(
+                "{} ({} of logical)",
+                size::show(report.saved_bytes),
+                report::percent(report.saved_bytes, report.logical_bytes)
+            ),
+        ),
         ("ratio", report.ratio.map_or("-".into(), |ratio| format!("{ratio:.2} : 1"))),
         ("pieces offered since mount", report.pieces_offered.to_string()),
         ("pieces shared", pieces(report.pieces_shared)),

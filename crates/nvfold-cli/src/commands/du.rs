@@ -85,7 +85,9 @@ pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
 }
 
 fn describe(report: &Report) -> String {
-    let row = |row: &Row| vec![row.path.clone(), size::show(row.logical_bytes), size::show(row.apparent_bytes), row.files.to_string()];
+    let row = |row: &Row| {
+        vec![row.path.clone(), size::show(row.logical_bytes), size::show(row.apparent_bytes), row.files.to_string()]
+    };
     report::table(&["directory", "logical", "apparent", "files"], report.directories.iter().map(row))
 }
 
@@ -114,7 +116,10 @@ impl Sums {
                 add(&mut row, &self.host_directory(&path, level + 1)?);
             } else {
                 let (identity, allocated_bytes) = ((metadata.dev(), metadata.ino()), metadata.blocks() * 512);
-                self.add_file(&mut row, &Found { identity, links: metadata.nlink(), allocated_bytes, size_bytes: metadata.len() });
+                self.add_file(
+                    &mut row,
+                    &Found { identity, links: metadata.nlink(), allocated_bytes, size_bytes: metadata.len() },
+                );
             }
         }
         self.finish(&row, level);
@@ -130,7 +135,10 @@ impl Sums {
                 add(&mut row, &self.directory(fs, attr, &below, level + 1)?);
             } else {
                 let (identity, links) = ((0, attr.ino.0), u64::from(attr.nlink));
-                self.add_file(&mut row, &Found { identity, links, allocated_bytes: attr.blocks * 512, size_bytes: attr.size });
+                self.add_file(
+                    &mut row,
+                    &Found { identity, links, allocated_bytes: attr.blocks * 512, size_bytes: attr.size },
+                );
             }
         }
         self.finish(&row, level);

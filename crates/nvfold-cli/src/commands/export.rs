@@ -49,7 +49,8 @@ pub fn run(export: &Export, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&export.device);
     let tally = Tally::new()?;
     let fs = mount_embedded(&export.device, &export.device_options, Policy::Off, true, export.threads)?;
-    let from = fs.resolve(export.from.as_os_str().as_bytes()).doing(format!("{name}: {}", mounts::show(&export.from)))?;
+    let from =
+        fs.resolve(export.from.as_os_str().as_bytes()).doing(format!("{name}: {}", mounts::show(&export.from)))?;
     if from.kind != FileKind::Directory && export.dest.is_dir() {
         return Err(Failure::new(mounts::show(&export.dest), "is a directory; name the new file"));
     }
@@ -65,7 +66,12 @@ pub fn run(export: &Export, output: &Output) -> Outcome<u8> {
     }
     let report = Report { device: name, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };
     report::emit(output.json, "export", &report, || {
-        format!("exported {} in {:.2} s, {}/s", report.counts.words(), seconds, size::show(report.bytes_per_second as u64))
+        format!(
+            "exported {} in {:.2} s, {}/s",
+            report.counts.words(),
+            seconds,
+            size::show(report.bytes_per_second as u64)
+        )
     })?;
     Ok(u8::from(report.counts.problem_count > 0))
 }

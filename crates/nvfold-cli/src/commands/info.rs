@@ -29,7 +29,9 @@ pub fn run(info: &Info, output: &Output) -> Outcome<u8> {
 fn describe(snapshot: &Snapshot) -> String {
     let superblock = &snapshot.superblock;
     let mounted = match (&snapshot.mount_point, snapshot.pid) {
-        (Some(dir), Some(pid)) => format!("on {dir}, by process {pid}{}", if snapshot.read_only { ", read-only" } else { "" }),
+        (Some(dir), Some(pid)) => {
+            format!("on {dir}, by process {pid}{}", if snapshot.read_only { ", read-only" } else { "" })
+        }
         _ => "no".into(),
     };
     let state = match (superblock.clean, &snapshot.mount_point) {
@@ -37,14 +39,26 @@ fn describe(snapshot: &Snapshot) -> String {
         (false, Some(_)) => "in use",
         (false, None) => "not unmounted in order; the next mount recovers it",
     };
-    let flags = [superblock.incompatible_features, superblock.read_only_compatible_features, superblock.compatible_features];
-    let offsets = [superblock.journal_offset, superblock.segment_table_offset, superblock.chunk_table_offset, superblock.data_offset];
+    let flags =
+        [superblock.incompatible_features, superblock.read_only_compatible_features, superblock.compatible_features];
+    let offsets = [
+        superblock.journal_offset,
+        superblock.segment_table_offset,
+        superblock.chunk_table_offset,
+        superblock.data_offset,
+    ];
     let [journal, segments, chunks, data] = offsets.map(|offset| format!("{offset:#x}"));
     report::facts(&[
         ("device", snapshot.device.clone()),
         ("label", superblock.label.clone()),
         ("uuid", superblock.uuid.clone()),
-        ("format", format!("version {}, feature flags {:#x} {:#x} {:#x}", superblock.format_version, flags[0], flags[1], flags[2])),
+        (
+            "format",
+            format!(
+                "version {}, feature flags {:#x} {:#x} {:#x}",
+                superblock.format_version, flags[0], flags[1], flags[2]
+            ),
+        ),
         ("size", format!("{} ({} bytes)", size::show(superblock.device_bytes), superblock.device_bytes)),
         ("persistence", snapshot.persistence.clone()),
         ("state", state.into()),

@@ -28,7 +28,8 @@ pub fn run(man: &Man) -> Outcome<u8> {
         None => cli,
         Some(name) => {
             let found = cli.find_subcommand(name).cloned();
-            let found = found.ok_or_else(|| Failure::usage(format!("command `{name}`"), "there is none of that name"))?;
+            let found =
+                found.ok_or_else(|| Failure::usage(format!("command `{name}`"), "there is none of that name"))?;
             let page_name = found.get_bin_name().unwrap_or(name).replace(' ', "-");
             found.name(clap::builder::Str::from(page_name.leak() as &'static str))
         }

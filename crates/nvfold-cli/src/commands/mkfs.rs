@@ -131,7 +131,10 @@ fn describe(formatted: &Formatted, level: &'static str) -> String {
         ("size", size::show(superblock.device_bytes)),
         ("capacity", size::show(*capacity_bytes)),
         ("tables", format!("{} (holes until they are used)", size::show(*table_bytes))),
-        ("blocks", format!("{} B in segments of {}", superblock.block_bytes, size::show(u64::from(superblock.segment_bytes)))),
+        (
+            "blocks",
+            format!("{} B in segments of {}", superblock.block_bytes, size::show(u64::from(superblock.segment_bytes))),
+        ),
         ("persistence", level.to_owned()),
         ("uuid", superblock.uuid.clone()),
     ];

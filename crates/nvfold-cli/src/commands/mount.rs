@@ -62,7 +62,10 @@ pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
     }
     if mount.foreground || mount.background_child {
         let in_background = mount.background_child;
-        serve(&plan, |snapshot| if in_background { report_and_detach(snapshot) } else { describe(snapshot, output.json) })?;
+        serve(
+            &plan,
+            |snapshot| if in_background { report_and_detach(snapshot) } else { describe(snapshot, output.json) },
+        )?;
         return Ok(0);
     }
     start_in_background(&plan, output.json)

@@ -57,7 +57,9 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     mount::unmount(&dir, flags).map_err(|errno| {
         let failure = Failure::new(format!("unmount {}", dir.display()), errno);
         match errno {
-            rustix::io::Errno::BUSY => failure.hint("files on it are open or directories in use; see `fuser -vm DIR`, or use --lazy"),
+            rustix::io::Errno::BUSY => {
+                failure.hint("files on it are open or directories in use; see `fuser -vm DIR`, or use --lazy")
+            }
             rustix::io::Errno::PERM => failure.hint("it was mounted by somebody else"),
             _ => failure,
         }

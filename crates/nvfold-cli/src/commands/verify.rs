@@ -56,7 +56,13 @@ pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
     let fs = mount_embedded(&verify.device, &verify.device_options, Policy::Off, true, verify.threads)?;
     let at = match &verify.at {
         Some(at) => at.clone(),
-        None => verify.source.canonicalize().doing(mounts::show(&verify.source))?.file_name().map(PathBuf::from).unwrap_or_default(),
+        None => verify
+            .source
+            .canonicalize()
+            .doing(mounts::show(&verify.source))?
+            .file_name()
+            .map(PathBuf::from)
+            .unwrap_or_default(),
     };
     let copy = fs.resolve(at.as_os_str().as_bytes()).doing(format!("{name}: {}", mounts::show(&at)))?;
     let started = Instant::now();
@@ -70,7 +76,8 @@ pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
         return Err(reason);
     }
     let equal = counts.problem_count == 0;
-    let report = Report { device: name, equal, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };
+    let report =
+        Report { device: name, equal, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };
     report::emit(output.json, "verify", &report, || {
         let rate = size::show(report.bytes_per_second as u64);
         let verdict = if equal { "all equal".into() } else { format!("{} differences", report.counts.problem_count) };

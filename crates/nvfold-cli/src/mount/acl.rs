@@ -110,7 +110,13 @@ mod tests {
 
     #[test]
     fn an_acl_survives_encoding() {
-        let acl = acl(&[(USER_OBJ, 7, u32::MAX), (USER, 6, 1000), (GROUP_OBJ, 5, u32::MAX), (MASK, 7, u32::MAX), (OTHER, 0, u32::MAX)]);
+        let acl = acl(&[
+            (USER_OBJ, 7, u32::MAX),
+            (USER, 6, 1000),
+            (GROUP_OBJ, 5, u32::MAX),
+            (MASK, 7, u32::MAX),
+            (OTHER, 0, u32::MAX),
+        ]);
         assert_eq!(Acl::decode(&acl.encode()), Some(acl));
     }
 

@@ -12,11 +12,12 @@ use super::convert;
 use super::lookups::Lookups;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use nvfold::{
-    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr, Whence, XattrMode, errno,
+    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr, Whence,
+    XattrMode, errno,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -79,7 +80,16 @@ impl Front {
     /// Serves `fs`; `max_write_bytes` is the largest write request asked for.
     pub fn new(fs: FileSystem, clock: Clock, report: Reporter, max_write_bytes: u32) -> Front {
         let sync_needed = fs.region().level() == pmem::PersistenceLevel::File;
-        Front { fs, clock, lookups: Lookups::new(), report, max_write_bytes, sync_needed, no_open: false, no_open_dir: false }
+        Front {
+            fs,
+            clock,
+            lookups: Lookups::new(),
+            report,
+            max_write_bytes,
+            sync_needed,
+            no_open: false,
+            no_open_dir: false,
+        }
     }
 
     /// Attributes for the kernel, which counts this telling.
@@ -99,7 +109,16 @@ impl Front {
     }
 
     /// Makes an inode as the process, the umask and the directory's default ACL say.
-    fn make(&self, who: &Request, parent: INodeNo, name: &OsStr, kind: FileKind, mode: u32, umask: u32, rdev: u32) -> Answer<Attr> {
+    fn make(
+        &self,
+        who: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    ) -> Answer<Attr> {
         let parent = convert::ino(parent);
         let default = self.fs.get_xattr(parent, acl::DEFAULT).ok();
         let default = default.as_deref().and_then(Acl::decode);
@@ -113,7 +132,8 @@ impl Front {
             _ => self.fs.create(parent, name.as_bytes(), &new),
         };
         let attr = made.map_err(convert::errno)?;
-        let set = |name, acl: &Acl| self.fs.set_xattr(attr.ino, name, &acl.encode(), XattrMode::Set).map_err(convert::errno);
+        let set =
+            |name, acl: &Acl| self.fs.set_xattr(attr.ino, name, &acl.encode(), XattrMode::Set).map_err(convert::errno);
         if let Some(access) = &access {
             set(acl::ACCESS, access)?;
         }
@@ -277,7 +297,9 @@ impl Front {
 
 /// Names of extended attributes there may be.
 fn check_attribute_name(name: &[u8]) -> Answer<()> {
-    let free = [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
+    let free = [&b"user."[..], b"trusted.", b"security."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
     if free || name == acl::ACCESS || name == acl::DEFAULT { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
 }
 
@@ -447,11 +469,24 @@ impl Filesystem for Front {
 
     /// ENOSYS: the kernel opens files without asking from now on, and keeps their pages.
     fn open(&self, _who: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.no_open { reply.error(Errno::ENOSYS) } else { reply.opened(FileHandle(0), fuser::FopenFlags::FOPEN_KEEP_CACHE) }
+        if self.no_open {
+            reply.error(Errno::ENOSYS)
+        } else {
+            reply.opened(FileHandle(0), fuser::FopenFlags::FOPEN_KEEP_CACHE)
+        }
     }
 
     /// ENOSYS: the kernel creates files by `mknod` and opens them without asking.
-    fn create(&self, who: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _flags: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        who: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
         if self.no_open {
             return reply.error(Errno::ENOSYS);
         }
@@ -514,7 +549,11 @@ impl Filesystem for Front {
 
     /// ENOSYS: the kernel opens directories without asking from now on, and keeps their listings.
     fn opendir(&self, _who: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.no_open_dir { reply.error(Errno::ENOSYS) } else { reply.opened(FileHandle(0), fuser::FopenFlags::FOPEN_CACHE_DIR) }
+        if self.no_open_dir {
+            reply.error(Errno::ENOSYS)
+        } else {
+            reply.opened(FileHandle(0), fuser::FopenFlags::FOPEN_CACHE_DIR)
+        }
     }
 
     fn readdir(&self, _who: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -565,7 +604,16 @@ impl Filesystem for Front {
         );
     }
 
-    fn setxattr(&self, who: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+    fn setxattr(
+        &self,
+        who: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
         answer_empty(self.set_attribute(who, convert::ino(ino), name.as_bytes(), value, flags), reply);
     }
 
@@ -577,7 +625,8 @@ impl Filesystem for Front {
         let names = self.fs.list_xattr(convert::ino(ino)).map_err(convert::errno);
         // As other file systems do: trusted attributes are for the administrator.
         let shown = |name: &Vec<u8>| who.uid() == 0 || !name.starts_with(b"trusted.");
-        let joined = |names: Vec<Vec<u8>>| names.into_iter().filter(shown).flat_map(|name| [name, vec![0]].concat()).collect();
+        let joined =
+            |names: Vec<Vec<u8>>| names.into_iter().filter(shown).flat_map(|name| [name, vec![0]].concat()).collect();
         answer_value(names.map(joined), size, reply);
     }
 
@@ -589,11 +638,21 @@ impl Filesystem for Front {
         };
         // Taking away an ACL that is not there succeeds everywhere.
         let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
-        let removed = removed.or_else(|errno| if is_acl && errno.code() == errno::ENODATA { Ok(()) } else { Err(errno) });
+        let removed =
+            removed.or_else(|errno| if is_acl && errno.code() == errno::ENODATA { Ok(()) } else { Err(errno) });
         answer_empty(removed, reply);
     }
 
-    fn fallocate(&self, who: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(
+        &self,
+        who: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
         let ino = convert::ino(ino);
         let may = if who.uid() != 0 { self.take_privileges(ino) } else { Ok(()) };
         answer_empty(may.and_then(|()| self.allocate(ino, offset, length, mode)), reply);

@@ -32,7 +32,6 @@ use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -65,7 +64,11 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
             return Err(failure);
         }
     };
-    set_read_ahead(&dir);
+    {
+        // Looking at the mount waits until it is served, which this thread is about to do.
+        let dir = dir.clone();
+        thread::spawn(move || set_read_ahead(&dir));
+    }
     let stop_trimming = start_trimming(fs.clone());
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
@@ -88,7 +91,11 @@ fn check_dir(dir: &Path) -> Outcome<PathBuf> {
         return Err(Failure::new(mounts::show(dir), why).hint("unmount it first with `nvfold umount`"));
     }
     let resolved = dir.canonicalize().doing(mounts::show(dir))?;
-    if resolved.is_dir() { Ok(resolved) } else { Err(Failure::new(mounts::show(dir), "not a directory, so nothing can be mounted there")) }
+    if resolved.is_dir() {
+        Ok(resolved)
+    } else {
+        Err(Failure::new(mounts::show(dir), "not a directory, so nothing can be mounted there"))
+    }
 }
 
 /// The file system of the plan. A memory device is made and formatted here.
@@ -98,8 +105,11 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
     let region = match device::spec(&plan.device) {
         DeviceSpec::Memory => memory_device(options)?,
         DeviceSpec::Path(_) if options.size_bytes.is_some() => {
-            return Err(Failure::usage("mount option size", "only a memory device (mem:) gets its size when it is mounted")
-                .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"));
+            return Err(Failure::usage(
+                "mount option size",
+                "only a memory device (mem:) gets its size when it is mounted",
+            )
+            .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"));
         }
         DeviceSpec::Path(_) => device::open(&plan.device, &options.device, options.read_only)?,
     };
@@ -154,11 +164,11 @@ fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outc
     })
 }
 
-/// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone.
+/// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone. Nothing is asked of
+/// the mount itself, for nobody answers yet.
 fn set_read_ahead(dir: &Path) {
-    if let Ok(metadata) = std::fs::metadata(dir) {
-        let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
-        let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB);
+    if let Some(mounted) = mounts::at(dir) {
+        let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.number), READ_AHEAD_KIB);
     }
 }
 
@@ -213,7 +223,8 @@ pub fn unmount(dir: &Path, flags: UnmountFlags) -> rustix::io::Result<()> {
         Err(rustix::io::Errno::PERM) => {
             let how = if flags.contains(UnmountFlags::DETACH) { "-uz" } else { "-u" };
             let arguments = [OsStr::new(how), OsStr::new("--"), dir.as_os_str()];
-            let status = std::process::Command::new("fusermount3").args(arguments).stderr(std::process::Stdio::null()).status();
+            let status =
+                std::process::Command::new("fusermount3").args(arguments).stderr(std::process::Stdio::null()).status();
             match status {
                 Ok(status) if status.success() => Ok(()),
                 Ok(_) => Err(rustix::io::Errno::BUSY),

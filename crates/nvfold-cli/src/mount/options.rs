@@ -72,7 +72,8 @@ impl Options {
             "max_write" => {
                 let bytes = size::parse(value("1M")?).map_err(wrong)?;
                 let fits = (4096..=u64::from(MAX_WRITE_BYTES)).contains(&bytes) && bytes % 4096 == 0;
-                self.max_write_bytes = fits.then_some(bytes as u32).ok_or_else(|| wrong("it must be 4K to 1M".into()))?;
+                self.max_write_bytes =
+                    fits.then_some(bytes as u32).ok_or_else(|| wrong("it must be 4K to 1M".into()))?;
             }
             "fsname" => self.fs_name = Some(value("NAME")?.to_owned()),
             "suid" => self.kernel_option(MountOption::Suid, MountOption::NoSuid),
@@ -90,11 +91,37 @@ impl Options {
                 self.kernel_option(MountOption::NoDev, MountOption::Dev);
             }
             // Always so, or read by mount(8) and systemd alone.
-            "default_permissions" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "nouser" | "nousers" | "atime"
-            | "noatime" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime" | "nolazytime" | "diratime"
-            | "nodiratime" | "silent" | "loud" | "subtype" | "comment" | "nosymfollow" | "context" | "uhelper" => {}
+            "default_permissions"
+            | "defaults"
+            | "auto"
+            | "noauto"
+            | "nofail"
+            | "_netdev"
+            | "nouser"
+            | "nousers"
+            | "atime"
+            | "noatime"
+            | "relatime"
+            | "norelatime"
+            | "strictatime"
+            | "nostrictatime"
+            | "lazytime"
+            | "nolazytime"
+            | "diratime"
+            | "nodiratime"
+            | "silent"
+            | "loud"
+            | "subtype"
+            | "comment"
+            | "nosymfollow"
+            | "context"
+            | "uhelper" => {}
             name if name.starts_with("x-") || name.starts_with("X-") => {}
-            _ => return Err(Failure::usage(format!("mount option {option}"), "unknown").hint(format!("there are: {OURS}"))),
+            _ => {
+                return Err(
+                    Failure::usage(format!("mount option {option}"), "unknown").hint(format!("there are: {OURS}"))
+                );
+            }
         }
         Ok(())
     }
@@ -161,7 +188,17 @@ mod tests {
 
     #[test]
     fn wrong_options_are_refused() {
-        for list in ["size", "size=x", "policy=all", "threads=0", "threads=x", "max_write=1", "max_write=2M", "bogus", "bogus=1"] {
+        for list in [
+            "size",
+            "size=x",
+            "policy=all",
+            "threads=0",
+            "threads=x",
+            "max_write=1",
+            "max_write=2M",
+            "bogus",
+            "bogus=1",
+        ] {
             assert!(Options::new(true).take(list).is_err(), "{list}");
         }
     }

@@ -66,7 +66,11 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Calls `each` with the ranges of a file that hold data: all of it, unless it is sparse.
-pub fn data_ranges(file: &File, metadata: &Metadata, mut each: impl FnMut(u64, u64) -> io::Result<()>) -> io::Result<()> {
+pub fn data_ranges(
+    file: &File,
+    metadata: &Metadata,
+    mut each: impl FnMut(u64, u64) -> io::Result<()>,
+) -> io::Result<()> {
     let size = metadata.len();
     if metadata.blocks().saturating_mul(512) >= size {
         return if size > 0 { each(0, size) } else { Ok(()) };
@@ -127,7 +131,8 @@ pub fn set_times(path: &Path, attr: &Attr) -> io::Result<()> {
 
 /// Names in a directory, in order.
 pub fn names(dir: &Path) -> io::Result<Vec<std::ffi::OsString>> {
-    let mut names = std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()?;
+    let mut names =
+        std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()?;
     names.sort_unstable();
     Ok(names)
 }

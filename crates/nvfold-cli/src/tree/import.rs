@@ -78,7 +78,11 @@ impl Import<'_> {
     }
 
     fn create(&self, source: &Source, metadata: &Metadata, kind: FileKind) -> nvfold::Result<InodeNumber> {
-        let rdev = if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) { host::encode_rdev(metadata.rdev()) } else { 0 };
+        let rdev = if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            host::encode_rdev(metadata.rdev())
+        } else {
+            0
+        };
         let mode = metadata.mode() & 0o7777;
         let new = NewInode { kind, mode, uid: metadata.uid(), gid: metadata.gid(), rdev };
         Ok(self.fs.create(source.parent, &source.name, &new)?.ino)

@@ -98,7 +98,10 @@ impl Walk<'_, '_> {
                 if metadata.len() == attr.size {
                     (self.give)(Job { path, ino: attr.ino, size: attr.size });
                 } else {
-                    tally.problem(&path, format!("has {} bytes in the tree and {} on the device", metadata.len(), attr.size));
+                    tally.problem(
+                        &path,
+                        format!("has {} bytes in the tree and {} on the device", metadata.len(), attr.size),
+                    );
                 }
             }
             FileKind::Regular => Tally::count(&tally.hard_links),

@@ -1,1 +1,495 @@
-//! fsck (to be filled).
+//! fsck: the numbered invariants of the design as code, on an unmounted device.
+//!
+//! The problem: a file system that says "consistent by construction" must be able to show it, and to say where
+//! it is not. The idea: count everything anew from the inode logs - in one pass over the inode table - and hold
+//! the tables against it. Nothing is written unless repair is asked for, and then only what follows from the
+//! logs without a guess: recovery does most of it, for it rebuilds the same truth.
+//!
+//! | number | invariant | what is looked at |
+//! |---|---|---|
+//! | 0 | the format | superblocks, segment table, inode slots, log entries, names |
+//! | 1 | a count is never lower than the extents that touch the block | chunk table |
+//! | 2 | counts are exact, nothing leaks | chunk table, nameless inodes, link counts |
+//! | 3 | an operation happened wholly or not at all | journal, names and the inodes they lead to |
+//! | 4 | no block is used for two things | log pages, xattr blocks, data |
+//! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
+//!
+//! Invariants 6 (pm index) and 7 (fsck finds nothing after recovery) belong to the index and to the tests.
+//! On a device that was not unmounted, what recovery is there to mend is counted as `recoverable`, not found.
+
+use crate::error::Result;
+use crate::fingerprint;
+use crate::fs::inode::{Body, Inode, State};
+use crate::media::chunk_entry::ChunkEntry;
+use crate::media::inode::{COMMIT_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
+use crate::media::journal::WordStore;
+use crate::media::log_entry::LINE;
+use crate::media::segment::SegmentEntry;
+use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, Superblock};
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::namespace::table::read_segments;
+use crate::recovery;
+use crate::types::{FileKind, InodeNumber, MountOptions};
+use pmem::Region;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+
+const ROOT: u64 = InodeNumber::ROOT.0;
+/// Findings that a report lists; more are only counted.
+const FINDINGS_MAX: usize = 10_000;
+
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckOptions {
+    /// Repair what can be repaired without a guess.
+    pub repair: bool,
+    /// Also hash every fingerprinted block and compare (reads all of them).
+    pub data: bool,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        CheckOptions { repair: false, data: true }
+    }
+}
+
+/// Something that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Finding {
+    /// Number of the invariant, 0 for the format.
+    pub invariant: u8,
+    /// What is wrong.
+    pub what: String,
+    /// Device offset in bytes.
+    pub at: u64,
+    /// It was repaired.
+    pub repaired: bool,
+}
+
+/// What was looked at, and what was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is not as it must be, in the order it was met, 10,000 at most.
+    pub findings: Vec<Finding>,
+    /// Findings that the list had no room for.
+    pub findings_unlisted: u64,
+    /// The device was unmounted in order.
+    pub clean: bool,
+    /// On a device that was not: traces of the crash that the next mount (or repair) removes.
+    pub recoverable: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Of them directories.
+    pub directories: u64,
+    /// Names in directories.
+    pub names: u64,
+    /// Extents.
+    pub extents: u64,
+    /// Data blocks that extents name.
+    pub blocks: u64,
+    /// Chunk entries in use.
+    pub chunks: u64,
+    /// Log pages and xattr blocks.
+    pub metadata_blocks: u64,
+}
+
+impl Report {
+    /// Whether nothing is left to repair.
+    pub fn is_consistent(&self) -> bool {
+        self.findings_unlisted == 0 && self.findings.iter().all(|finding| finding.repaired)
+    }
+}
+
+/// Checks a device, and repairs it if asked to.
+///
+/// # Errors
+/// When the device holds no nvfold file system of this version, or cannot be read at all. Damage is no error but a
+/// finding.
+pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
+    let before = survey(region, options)?;
+    if !options.repair || region.is_read_only() || (before.clean && before.findings.is_empty()) {
+        return Ok(before);
+    }
+    repair(region)?;
+    let after = survey(region, options)?;
+    let left: HashSet<(String, u64)> =
+        after.findings.iter().map(|finding| (finding.what.clone(), finding.at)).collect();
+    let mut findings = after.findings.clone();
+    findings.extend(
+        before
+            .findings
+            .into_iter()
+            .filter(|finding| !left.contains(&(finding.what.clone(), finding.at)))
+            .map(|finding| Finding { repaired: true, ..finding }),
+    );
+    Ok(Report { findings, clean: before.clean, ..after })
+}
+
+/// Recovery rebuilds counts, link counts and allocation from the logs; what it cannot know of is done here.
+fn repair(region: &Region) -> Result<()> {
+    let (superblock, geometry) = recovery::read_superblock(region)?;
+    recovery::write_superblock(region, superblock);
+    clear_torn_segment_entries(region, &geometry);
+    // A device whose logs are damaged cannot be mounted read-write: which blocks they named is not known, and cutting
+    // them off would be a guess. It is left as it is.
+    let Ok(core) = recovery::mount(region.clone(), &MountOptions::default()) else { return Ok(()) };
+    for (directory, cookie) in names_to_nowhere(&core)? {
+        core.drop_name(directory, cookie)?;
+    }
+    recovery::write_state(region, STATE_CLEAN, None)?;
+    Ok(region.sync()?)
+}
+
+fn names_to_nowhere(core: &crate::fs::Core) -> Result<Vec<(u64, u64)>> {
+    let mut found = Vec::new();
+    for ino in 1..core.table.end() {
+        let slot = core.table.slot(ino).expect("in the table");
+        let Some(inode) = Inode::load(&core.region, &core.geometry, slot, ino)? else { continue };
+        if let Body::Directory(directory) = &inode.state.into_inner().body {
+            let leads_nowhere = |target: u64| {
+                let slot = core.table.slot(target);
+                slot.is_none_or(|slot| core.region.read::<InodeHead>(slot).live(target).is_none())
+            };
+            found.extend(directory.after(0).filter(|name| leads_nowhere(name.ino)).map(|name| (ino, name.cookie)));
+        }
+    }
+    Ok(found)
+}
+
+fn clear_torn_segment_entries(region: &Region, geometry: &Geometry) {
+    for segment in torn_segment_entries(region, geometry) {
+        let entry = region.write(geometry.segment_entry_offset(segment), &SegmentEntry::default()).flush();
+        let _ = region.fence(entry);
+    }
+}
+
+fn torn_segment_entries(region: &Region, geometry: &Geometry) -> Vec<u64> {
+    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
+    let mut torn = Vec::new();
+    for range in region.allocated_ranges(table.start, table.end - table.start) {
+        let first = (range.start.max(table.start) - table.start) / size_of::<SegmentEntry>() as u64;
+        let last = (range.end.min(table.end) - table.start).div_ceil(size_of::<SegmentEntry>() as u64);
+        torn.extend((first..last).filter(|segment| {
+            let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
+            entry != SegmentEntry::default() && entry.inode_ordinal(*segment).is_none()
+        }));
+    }
+    torn
+}
+
+/// A name as a directory has it.
+struct Name {
+    directory: u64,
+    kind: FileKind,
+    at: u64,
+}
+
+/// What the checks of names need to know of an inode.
+struct Facts {
+    slot: u64,
+    kind: FileKind,
+    nlink: u32,
+    parent: u64,
+}
+
+struct Survey<'r> {
+    region: &'r Region,
+    geometry: Geometry,
+    report: Report,
+    /// Extents that touch each block, for segments that have any.
+    references: HashMap<u64, Box<[u32; SEGMENT_BLOCKS as usize]>>,
+    /// Blocks of logs and xattr values, with the inode they belong to.
+    metadata: HashMap<u64, u64>,
+    reserved: HashSet<u64>,
+    names: HashMap<u64, Vec<Name>>,
+    inodes: HashMap<u64, Facts>,
+}
+
+fn survey(region: &Region, options: &CheckOptions) -> Result<Report> {
+    let (superblock, geometry) = recovery::read_superblock(region)?;
+    let mut survey = Survey {
+        region,
+        geometry,
+        report: Report { clean: superblock.state == STATE_CLEAN, ..Report::default() },
+        references: HashMap::new(),
+        metadata: HashMap::new(),
+        reserved: HashSet::new(),
+        names: HashMap::new(),
+        inodes: HashMap::new(),
+    };
+    survey.superblocks();
+    survey.segment_table();
+    let segments = match read_segments(region, &geometry) {
+        Ok(segments) => segments,
+        Err(error) => {
+            survey.find(0, error.to_string(), geometry.segment_table_offset);
+            return Ok(survey.report);
+        }
+    };
+    let stores = match recovery::journal_stores(region, &geometry, &segments) {
+        Ok(stores) => stores,
+        Err(error) => {
+            survey.find(3, error.to_string(), geometry.journal_offset);
+            Vec::new()
+        }
+    };
+    if !stores.is_empty() {
+        survey.trace(3, "the journal holds an operation that was not finished".into(), geometry.journal_offset);
+    }
+    survey.inodes(&segments, &stores);
+    survey.check_names();
+    survey.check_blocks(options.data);
+    Ok(survey.report)
+}
+
+impl Survey<'_> {
+    fn find(&mut self, invariant: u8, what: String, at: u64) {
+        if self.report.findings.len() == FINDINGS_MAX {
+            self.report.findings_unlisted += 1;
+        } else {
+            self.report.findings.push(Finding { invariant, what, at, repaired: false });
+        }
+    }
+
+    /// Something that a crash may leave behind and recovery removes: a finding only on a clean device.
+    fn trace(&mut self, invariant: u8, what: String, at: u64) {
+        if self.report.clean {
+            self.find(invariant, what, at);
+        } else {
+            self.report.recoverable += 1;
+        }
+    }
+
+    fn superblocks(&mut self) {
+        let copies = COPIES.map(|offset| self.region.read::<Superblock>(offset));
+        for (offset, copy) in COPIES.into_iter().zip(&copies) {
+            if let Err(refusal) = copy.verify() {
+                self.find(0, format!("this copy of the superblock cannot be used: {refusal:?}"), offset);
+                return;
+            }
+        }
+        if copies[0].check != copies[1].check {
+            // The second copy is written after the first: a crash in between leaves them apart.
+            self.trace(0, "the copies of the superblock differ".into(), COPIES[1]);
+        }
+    }
+
+    fn segment_table(&mut self) {
+        for segment in torn_segment_entries(self.region, &self.geometry) {
+            let at = self.geometry.segment_entry_offset(segment);
+            self.trace(0, format!("segment {segment}: half an entry"), at);
+        }
+    }
+
+    fn inodes(&mut self, segments: &[u64], stores: &[WordStore]) {
+        for (ordinal, segment) in segments.iter().enumerate() {
+            for index in 0..INODES_PER_SEGMENT {
+                let ino = ordinal as u64 * INODES_PER_SEGMENT + index;
+                let slot = segment * SEGMENT_BYTES + index * crate::media::inode::INODE_BYTES;
+                if ino != 0 {
+                    self.inode(ino, slot, stores);
+                }
+            }
+        }
+        if !matches!(self.inodes.get(&ROOT), Some(Facts { kind: FileKind::Directory, .. })) {
+            self.find(0, "the root directory is not there".into(), segments[0] * SEGMENT_BYTES);
+        }
+    }
+
+    fn inode(&mut self, ino: u64, slot: u64, stores: &[WordStore]) {
+        let mut head: InodeHead = self.region.read(slot);
+        for store in stores.iter().filter(|store| store.offset / 512 == slot / 512) {
+            match store.offset - slot {
+                COMMIT_WORD => head.commit = store.value,
+                PARENT_WORD => head.parent = store.value,
+                8 => head.head = store.value,
+                _ => {}
+            }
+        }
+        if head.in_use != IN_USE {
+            return;
+        }
+        match Inode::load_with_head(self.region, &self.geometry, slot, ino, head) {
+            Ok(Some(inode)) => self.live_inode(inode, slot),
+            Ok(None) => self.trace(0, format!("inode {ino}: its head is torn"), slot),
+            Err(error) => self.find(0, error.to_string(), slot),
+        }
+    }
+
+    fn live_inode(&mut self, inode: Inode, slot: u64) {
+        let (ino, kind, parent) = (inode.ino, inode.kind, inode.parent.load(Ordering::Relaxed));
+        let state = inode.state.into_inner();
+        self.report.inodes += 1;
+        self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent });
+        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
+        for block in pages.chain(state.xattr_blocks()) {
+            if let Some(other) = self.metadata.insert(block.0, ino) {
+                self.find(4, format!("a block belongs to inode {other} and to inode {ino}"), block.address());
+            }
+        }
+        self.extents(&state);
+        if let Body::Directory(directory) = &state.body {
+            self.report.directories += 1;
+            let mut seen = HashSet::new();
+            for slot_of_name in directory.after(0) {
+                let name = slot_of_name.name(self.region);
+                let (target, kind) = (slot_of_name.ino, slot_of_name.kind());
+                self.report.names += 1;
+                let shown = String::from_utf8_lossy(&name).into_owned();
+                if name.contains(&b'/') || name.contains(&0) || matches!(&name[..], b"." | b"..") {
+                    self.find(0, format!("directory {ino}: the name `{shown}` is none"), slot);
+                }
+                if !seen.insert(name) {
+                    self.find(3, format!("directory {ino}: the name `{shown}` is there twice"), slot);
+                }
+                self.names.entry(target).or_default().push(Name { directory: ino, kind, at: slot });
+            }
+        }
+    }
+
+    fn extents(&mut self, state: &State) {
+        for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
+            self.report.extents += 1;
+            for block in extent.blocks().blocks() {
+                let counts = self.references.entry(block.0 / SEGMENT_BLOCKS);
+                let counts = counts.or_insert_with(|| Box::new([0; SEGMENT_BLOCKS as usize]));
+                let count = &mut counts[(block.0 % SEGMENT_BLOCKS) as usize];
+                *count = count.saturating_add(1);
+                if extent.unwritten {
+                    self.reserved.insert(block.0);
+                }
+            }
+        }
+    }
+
+    fn check_names(&mut self) {
+        let names = std::mem::take(&mut self.names);
+        for (target, names) in &names {
+            let Some(facts) = self.inodes.get(target) else {
+                self.find(
+                    3,
+                    format!("directory {}: a name leads to inode {target}, which is not there", names[0].directory),
+                    names[0].at,
+                );
+                continue;
+            };
+            let (kind, parent, slot) = (facts.kind, facts.parent, facts.slot);
+            for name in names.iter().filter(|name| name.kind != kind) {
+                self.find(
+                    3,
+                    format!("directory {}: inode {target} is no {:?} as its name says", name.directory, name.kind),
+                    name.at,
+                );
+            }
+            if kind == FileKind::Directory && (names.len() != 1 || *target == ROOT) {
+                self.find(3, format!("directory {target} has {} names", names.len()), slot);
+            } else if kind == FileKind::Directory && parent != names[0].directory {
+                let what = format!("directory {target} is in {} and says it is in {parent}", names[0].directory);
+                self.find(3, what, slot);
+            }
+        }
+        let mut inodes: Vec<u64> = self.inodes.keys().copied().collect();
+        inodes.sort_unstable();
+        let mut reachable = HashSet::from([ROOT]);
+        for ino in inodes {
+            let facts = &self.inodes[&ino];
+            let (kind, nlink, slot) = (facts.kind, facts.nlink, facts.slot);
+            let count = names.get(&ino).map_or(0, Vec::len) as u32;
+            if ino != ROOT && count == 0 {
+                self.trace(2, format!("inode {ino} has no name"), slot);
+            } else if nlink != if kind == FileKind::Directory { 1 } else { count } {
+                self.trace(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
+            } else if kind == FileKind::Directory && !self.leads_to_root(ino, &mut reachable) {
+                self.find(3, format!("directory {ino} cannot be reached from the root"), slot);
+            }
+        }
+    }
+
+    /// Follows parents upward; `reachable` remembers directories that are known to lead to the root.
+    fn leads_to_root(&self, ino: u64, reachable: &mut HashSet<u64>) -> bool {
+        let mut path = Vec::new();
+        let mut at = ino;
+        while !reachable.contains(&at) {
+            let Some(facts) = self.inodes.get(&at).filter(|_| path.len() <= self.inodes.len()) else { return false };
+            path.push(at);
+            at = facts.parent;
+        }
+        reachable.extend(path);
+        true
+    }
+
+    fn check_blocks(&mut self, data: bool) {
+        let geometry = self.geometry;
+        let mut conflicts = Vec::new();
+        for (block, ino) in &self.metadata {
+            let segment = self.references.get(&(block / SEGMENT_BLOCKS));
+            let references = segment.map_or(0, |counts| counts[(block % SEGMENT_BLOCKS) as usize]);
+            if references > 0 {
+                conflicts.push((*block, *ino));
+            }
+        }
+        conflicts.sort_unstable();
+        for (block, ino) in conflicts {
+            self.find(4, format!("a block of inode {ino}'s log or attributes is file data too"), block * BLOCK_BYTES);
+        }
+        self.report.metadata_blocks = self.metadata.len() as u64;
+        let table = geometry.chunk_entry_offset(BlockNumber(0));
+        let table_bytes = geometry.chunk_entry_offset(BlockNumber(geometry.blocks())) - table;
+        let mut backed = self.region.allocated_ranges(table, table_bytes).into_iter().peekable();
+        for segment in 0..geometry.segments() {
+            let counts = self.references.remove(&segment);
+            let first = segment * SEGMENT_BLOCKS;
+            let after = first + geometry.blocks_in_segment(segment);
+            let offset_of = |block| geometry.chunk_entry_offset(BlockNumber(block));
+            while backed.next_if(|range| range.end <= offset_of(first)).is_some() {}
+            if counts.is_none() && backed.peek().is_none_or(|range| range.start >= offset_of(after)) {
+                continue;
+            }
+            for block in first..after {
+                while backed.next_if(|range| range.end <= offset_of(block)).is_some() {}
+                let has_line = backed.peek().is_some_and(|range| range.start < offset_of(block) + LINE);
+                let entry = if has_line { self.region.read(offset_of(block)) } else { ChunkEntry::default() };
+                let references = counts.as_ref().map_or(0, |counts| counts[(block - first) as usize]);
+                self.check_block(BlockNumber(block), references, &entry, data);
+            }
+        }
+    }
+
+    fn check_block(&mut self, block: BlockNumber, references: u32, entry: &ChunkEntry, data: bool) {
+        let at = self.geometry.chunk_entry_offset(block);
+        self.report.blocks += u64::from(references > 0);
+        if references > 1 && self.reserved.contains(&block.0) {
+            self.find(5, format!("block {} is reserved by one file and named {references} times", block.0), at);
+        }
+        if *entry == ChunkEntry::default() {
+            if references > 1 {
+                self.find(1, format!("block {} is named by {references} extents and not counted", block.0), at);
+            }
+            return;
+        }
+        if references == 0 {
+            self.trace(2, format!("block {} is free and its chunk entry is not", block.0), at);
+            return;
+        }
+        self.report.chunks += 1;
+        if entry.count < references && !(entry.count == 0 && references == 1) {
+            self.find(
+                1,
+                format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),
+                at,
+            );
+        } else if entry.count != references {
+            self.trace(
+                2,
+                format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),
+                at,
+            );
+        } else if entry.address() != block.address() || entry.spare != [0; 3] || entry.update_count != 0 {
+            self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
+        } else if let Some(weak) = entry.weak().filter(|_| data) {
+            if fingerprint::weak(self.region.bytes(block.address(), BLOCK_BYTES)) != weak {
+                self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
+            }
+        }
+    }
+}

@@ -9,8 +9,8 @@
 //! install:  the DRAM state follows
 //! ```
 
-use super::inode::{Inode, State};
 use super::Core;
+use super::inode::{Inode, State};
 use crate::error::Result;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
@@ -102,7 +102,12 @@ impl Core {
     }
 
     /// Changes several inodes (and stores `words`, such as the parent of a moved directory) in one commit.
-    pub(super) fn change_all(&self, changes: &mut [Change<'_, '_>], words: &[WordStore], mut flight: Flight) -> Result<()> {
+    pub(super) fn change_all(
+        &self,
+        changes: &mut [Change<'_, '_>],
+        words: &[WordStore],
+        mut flight: Flight,
+    ) -> Result<()> {
         let mut staged: SmallVec<[(Staged<'_>, SmallVec<[u64; 4]>); 4]> = SmallVec::new();
         for change in changes.iter() {
             let mut lines = Vec::new();
@@ -119,7 +124,8 @@ impl Core {
             staged.push(self.stage_lines(inode, state, &encoded, *attributes, *purpose, &mut flight)?);
         }
         let landed = self.region.fence(flight);
-        let mut stores: SmallVec<[WordStore; 7]> = staged.iter().map(|(staged, _)| staged.commit_word(&landed)).collect();
+        let mut stores: SmallVec<[WordStore; 7]> =
+            staged.iter().map(|(staged, _)| staged.commit_word(&landed)).collect();
         stores.extend_from_slice(words);
         self.publish(&stores);
         for (change, (staged, positions)) in changes.iter_mut().zip(staged) {
@@ -196,4 +202,3 @@ pub(crate) fn store_words(region: &Region, stores: &[WordStore]) {
     }
     let _ = region.fence(flight);
 }
-

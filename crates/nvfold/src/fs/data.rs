@@ -436,7 +436,8 @@ impl Core {
         let writes = pieces.iter().map(|(offset, extent)| {
             ExtentEntry::write(*offset, extent.length, extent.address, extent.unwritten, time, size)
         });
-        let entries: SmallVec<[ExtentEntry; 2]> = unmap.into_iter().chain(writes).map(|e| e.sealed(inode.ino)).collect();
+        let entries: SmallVec<[ExtentEntry; 2]> =
+            unmap.into_iter().chain(writes).map(|e| e.sealed(inode.ino)).collect();
         let lines: SmallVec<[&[u8]; 2]> = entries.iter().map(zerocopy::IntoBytes::as_bytes).collect();
         let freeing = pieces.is_empty() || !claims.reserved.is_empty();
         let purpose = if freeing { Purpose::Promised } else { Purpose::Log };
@@ -544,7 +545,8 @@ impl Core {
             return Ok(());
         }
         if pieces.is_empty() {
-            let attributes = crate::media::inode::AttributeLine { size, mtime: stamp.0, ctime: stamp.0, ..state.attributes };
+            let attributes =
+                crate::media::inode::AttributeLine { size, mtime: stamp.0, ctime: stamp.0, ..state.attributes };
             return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
         }
         // The new extents fill holes only, so nothing is replaced and nothing released.
@@ -638,7 +640,14 @@ impl Core {
         Ok((within.map(|(at, extent)| (at - source_offset + offset, extent)).collect(), length))
     }
 
-    fn clone_into(&self, target: &Inode, state: &mut State, offset: u64, length: u64, pieces: &[(u64, Extent)]) -> Result<u64> {
+    fn clone_into(
+        &self,
+        target: &Inode,
+        state: &mut State,
+        offset: u64,
+        length: u64,
+        pieces: &[(u64, Extent)],
+    ) -> Result<u64> {
         self.file_extents(state, "clone")?;
         if length == 0 {
             return Ok(0);

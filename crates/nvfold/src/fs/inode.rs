@@ -135,7 +135,9 @@ impl State {
                 entry.time
             }
             LogEntry::Name { name, ino, kind, cookie, time } => {
-                let Body::Directory(directory) = &mut self.body else { return Err("name in something that is no directory") };
+                let Body::Directory(directory) = &mut self.body else {
+                    return Err("name in something that is no directory");
+                };
                 directory.add(name, *ino, *kind, *cookie, position);
                 if newer {
                     self.attributes.mtime = *time;
@@ -143,7 +145,9 @@ impl State {
                 *time
             }
             LogEntry::Unname { cookie, time } => {
-                let Body::Directory(directory) = &mut self.body else { return Err("name in something that is no directory") };
+                let Body::Directory(directory) = &mut self.body else {
+                    return Err("name in something that is no directory");
+                };
                 if !directory.remove(*cookie) {
                     return Err("removal of a name that is not there");
                 }
@@ -181,7 +185,17 @@ pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '
 impl Inode {
     /// Reads the inode in `slot`; `None` when the slot is free. Everything on the media is checked.
     pub fn load(region: &Region, geometry: &Geometry, slot: u64, ino: u64) -> Result<Option<Inode>> {
-        let head: InodeHead = region.read(slot);
+        Inode::load_with_head(region, geometry, slot, ino, region.read(slot))
+    }
+
+    /// As `load`, with the head as it will be once the journal has been replayed.
+    pub fn load_with_head(
+        region: &Region,
+        geometry: &Geometry,
+        slot: u64,
+        ino: u64,
+        head: InodeHead,
+    ) -> Result<Option<Inode>> {
         let Some(kind) = head.live(ino) else { return Ok(None) };
         let corrupt = |what: &str, at: u64| Error::Corrupt { what: format!("inode {ino}: {what}"), at };
         let line = slot + ATTRIBUTE_LINES[head.selector() as usize];
@@ -260,7 +274,10 @@ fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(),
         LogEntry::Extent(entry) if entry.maps() => {
             let end = entry.file_offset.checked_add(entry.length);
             // A file's last block may reach past the largest offset.
-            if entry.length == 0 || end.is_none_or(|end| end > FILE_BYTES_MAX + BLOCK_BYTES) || entry.size > FILE_BYTES_MAX {
+            if entry.length == 0
+                || end.is_none_or(|end| end > FILE_BYTES_MAX + BLOCK_BYTES)
+                || entry.size > FILE_BYTES_MAX
+            {
                 return Err("extent length");
             }
             if !geometry.holds_data(entry.address, entry.length) {
@@ -270,7 +287,8 @@ fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(),
         }
         LogEntry::Extent(entry) if entry.size > FILE_BYTES_MAX => Err("file size"),
         LogEntry::XattrSet { value: XattrValue::Blocks { blocks, .. }, .. } => {
-            let valid = |address: &u64| address.is_multiple_of(BLOCK_BYTES) && geometry.holds_data(*address, BLOCK_BYTES);
+            let valid =
+                |address: &u64| address.is_multiple_of(BLOCK_BYTES) && geometry.holds_data(*address, BLOCK_BYTES);
             if blocks.len() > VALUE_BLOCKS_MAX || !blocks.iter().all(valid) { Err("xattr blocks") } else { Ok(()) }
         }
         _ => Ok(()),

@@ -39,7 +39,9 @@ fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
         b"" => Err(posix(doing, "the name is empty", errno::ENOENT)),
         b"." | b".." => Err(posix(doing, "the name is . or ..", errno::EINVAL)),
         _ if name.len() > NAME_BYTES_MAX => Err(posix(doing, "the name is longer than 255 bytes", errno::ENAMETOOLONG)),
-        _ if name.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(posix(doing, "the name has a / or NUL in it", errno::EINVAL)),
+        _ if name.iter().any(|byte| matches!(byte, b'/' | 0)) => {
+            Err(posix(doing, "the name has a / or NUL in it", errno::EINVAL))
+        }
         _ => Ok(()),
     }
 }
@@ -47,7 +49,9 @@ fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
 /// The names of a live directory.
 fn directory<'s>(doing: &'static str, state: &'s State) -> Result<&'s Directory> {
     match &state.body {
-        _ if state.freed || state.attributes.nlink == 0 => Err(posix(doing, "the directory was removed", errno::ENOENT)),
+        _ if state.freed || state.attributes.nlink == 0 => {
+            Err(posix(doing, "the directory was removed", errno::ENOENT))
+        }
         Body::Directory(directory) => Ok(directory),
         _ => Err(posix(doing, "it is not a directory", errno::ENOTDIR)),
     }
@@ -75,7 +79,13 @@ impl Core {
     }
 
     /// Makes an inode of any kind and gives it a name.
-    pub(super) fn create(&self, parent: InodeNumber, name: &[u8], target: Option<&[u8]>, new: &NewInode) -> Result<Attr> {
+    pub(super) fn create(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        target: Option<&[u8]>,
+        new: &NewInode,
+    ) -> Result<Attr> {
         self.writable("create")?;
         check_name("create", name)?;
         let parent = self.inode(parent.0)?;
@@ -208,7 +218,13 @@ impl Core {
         let attributes = Some(AttributeLine { nlink, ctime: time, ..state.attributes });
         self.change_all(
             &mut [
-                Change { inode: &parent, state: &mut parent_state, entries: &entry, attributes: None, purpose: Purpose::Log },
+                Change {
+                    inode: &parent,
+                    state: &mut parent_state,
+                    entries: &entry,
+                    attributes: None,
+                    purpose: Purpose::Log,
+                },
                 Change { inode: &child, state: &mut state, entries: &[], attributes, purpose: Purpose::Log },
             ],
             &[],
@@ -339,7 +355,8 @@ impl Core {
         if to_guard.is_none() {
             // One directory: removals first, additions in the order of their cookies.
             let unnamed = |entry: &LogEntry| matches!(entry, LogEntry::Unname { .. });
-            let (mut removed, mut added): (Vec<_>, Vec<_>) = from_entries.into_iter().chain(to_entries).partition(unnamed);
+            let (mut removed, mut added): (Vec<_>, Vec<_>) =
+                from_entries.into_iter().chain(to_entries).partition(unnamed);
             added.sort_by_key(|entry| if let LogEntry::Name { cookie, .. } = entry { *cookie } else { 0 });
             removed.extend(added);
             (from_entries, to_entries) = (removed, Vec::new());
@@ -350,7 +367,9 @@ impl Core {
         if moves_between && moved.kind == FileKind::Directory {
             words.push(WordStore { offset: moved.slot + PARENT_WORD, value: to.ino });
         }
-        if let Some(other) = other.as_ref().filter(|other| moves_between && exchanged.is_some() && other.kind == FileKind::Directory) {
+        if let Some(other) =
+            other.as_ref().filter(|other| moves_between && exchanged.is_some() && other.kind == FileKind::Directory)
+        {
             words.push(WordStore { offset: other.slot + PARENT_WORD, value: from.ino });
         }
         let moved_attributes = Some(AttributeLine { ctime: time, ..moved_state.attributes });
@@ -371,7 +390,11 @@ impl Core {
         }
         self.change_all(&mut changes, &words, Flight::new())?;
         for word in words {
-            let (inode, parent) = if word.offset == moved.slot + PARENT_WORD { (&moved, to.ino) } else { (other.as_ref().expect("exchanged"), from.ino) };
+            let (inode, parent) = if word.offset == moved.slot + PARENT_WORD {
+                (&moved, to.ino)
+            } else {
+                (other.as_ref().expect("exchanged"), from.ino)
+            };
             inode.parent.store(parent, Ordering::Relaxed);
         }
         if let (Some(other), Some(state)) = (&other, other_state.as_deref_mut()) {
@@ -394,7 +417,11 @@ impl Core {
             if at == InodeNumber::ROOT.0 {
                 return Ok(());
             }
-            at = if at == new_parent.ino { new_parent.parent.load(Ordering::Relaxed) } else { self.inode(at)?.parent.load(Ordering::Relaxed) };
+            at = if at == new_parent.ino {
+                new_parent.parent.load(Ordering::Relaxed)
+            } else {
+                self.inode(at)?.parent.load(Ordering::Relaxed)
+            };
         }
         Err(Error::Corrupt { what: format!("inode {}: parents form a loop", new_parent.ino), at: new_parent.slot })
     }
@@ -413,6 +440,14 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Repair: removes a name that leads nowhere.
+    pub(crate) fn drop_name(&self, dir: u64, cookie: u64) -> Result<()> {
+        let inode = self.inode(dir)?;
+        let mut state = inode.state.write();
+        let entry = LogEntry::Unname { cookie, time: self.now() };
+        self.change(&inode, &mut state, &[entry], None, Purpose::Promised, Flight::new())
     }
 
     pub(super) fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
@@ -461,7 +496,9 @@ impl Core {
 
 fn check_empty(doing: &'static str, state: &State) -> Result<()> {
     match &state.body {
-        Body::Directory(directory) if !directory.is_empty() => Err(posix(doing, "the directory is not empty", errno::ENOTEMPTY)),
+        Body::Directory(directory) if !directory.is_empty() => {
+            Err(posix(doing, "the directory is not empty", errno::ENOTEMPTY))
+        }
         _ => Ok(()),
     }
 }

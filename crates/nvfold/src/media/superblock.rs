@@ -124,7 +124,12 @@ impl Superblock {
         let tables = (self.journal_offset, self.segment_table_offset, self.chunk_table_offset, self.data_offset);
         let sizes = (u64::from(self.block_bytes), u64::from(self.segment_bytes), u64::from(self.inode_bytes));
         if tables
-            != (geometry.journal_offset, geometry.segment_table_offset, geometry.chunk_table_offset, geometry.data_offset)
+            != (
+                geometry.journal_offset,
+                geometry.segment_table_offset,
+                geometry.chunk_table_offset,
+                geometry.data_offset,
+            )
             || sizes != (BLOCK_BYTES, SEGMENT_BYTES, INODE_BYTES)
         {
             return Err(Refusal::Damaged("layout"));

@@ -18,10 +18,10 @@ use crate::fs::inode::{Body, Inode};
 use crate::fs::{Core, store_words};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, InodeHead, USE_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
+use crate::media::log_entry::LINE;
 use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
 };
-use crate::media::log_entry::LINE;
 use crate::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::namespace::table::{read_segments, write_segment};
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions, TimeNs};
@@ -77,7 +77,7 @@ pub(crate) fn write_state(region: &Region, state: u32, mounted: Option<TimeNs>) 
     Ok(())
 }
 
-fn write_superblock(region: &Region, superblock: Superblock) {
+pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
     for offset in COPIES {
         let written = region.write(offset, &superblock.sealed()).flush();
         let _ = region.fence(written);
@@ -171,7 +171,9 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     let (superblock, geometry) = read_superblock(&region)?;
     let unknown = superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE;
     if unknown != 0 && !options.read_only {
-        return Err(Error::Newer { what: format!("feature flags {unknown:#x} allow reading only; mount read-only or") });
+        return Err(Error::Newer {
+            what: format!("feature flags {unknown:#x} allow reading only; mount read-only or"),
+        });
     }
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
@@ -211,7 +213,9 @@ fn read_only_core(region: Region, geometry: Geometry, options: &MountOptions, se
         for block in pages.chain(state.xattr_blocks()) {
             core.space.mark_used(block);
         }
-        for block in state.extents().into_iter().flat_map(|extents| extents.iter()).flat_map(|(_, e)| e.blocks().blocks()) {
+        for block in
+            state.extents().into_iter().flat_map(|extents| extents.iter()).flat_map(|(_, e)| e.blocks().blocks())
+        {
             if core.space.mark_used(block) {
                 core.data_blocks.fetch_add(1, Ordering::Relaxed);
             }
@@ -221,7 +225,7 @@ fn read_only_core(region: Region, geometry: Geometry, options: &MountOptions, se
 }
 
 /// The words of whole journal slots. A word must lie in an inode slot of the table.
-fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Result<Vec<WordStore>> {
+pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Result<Vec<WordStore>> {
     let mut stores = Vec::new();
     for slot in 0..JOURNAL_SLOTS {
         let offset = geometry.journal_slot_offset(slot);

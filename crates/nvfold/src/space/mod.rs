@@ -285,7 +285,9 @@ impl Space {
     fn reserve(&self, doing: &'static str, count: u64, purpose: Purpose) -> Result<()> {
         let kept = if purpose == Purpose::Promised { 0 } else { KEPT_BLOCKS };
         self.free_blocks
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(count).filter(|left| *left >= kept))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
+                free.checked_sub(count).filter(|left| *left >= kept)
+            })
             .map(drop)
             .map_err(|_| self.no_space(doing, count))
     }
