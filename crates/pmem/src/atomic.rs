@@ -101,14 +101,15 @@ mod wide {
     pub(super) unsafe fn compare_exchange(at: *mut u128, current: u128, new: u128) -> u128 {
         let (mut low, mut high) = (current as u64, (current >> 64) as u64);
         // SAFETY: mapped, writable and aligned by contract. The instruction takes the low half of `new` in rbx, which
-        // the compiler keeps for itself, so it is put there and back by hand.
+        // may not be named as an operand, so it is put there and back by hand. All operands have registers by name:
+        // left to choose, the compiler may choose rbx for one of them.
         unsafe {
             asm!(
-                "xchg {new_low}, rbx",
-                "lock cmpxchg16b xmmword ptr [{at}]",
-                "mov rbx, {new_low}",
-                at = in(reg) at,
-                new_low = inout(reg) new as u64 => _,
+                "xchg rsi, rbx",
+                "lock cmpxchg16b xmmword ptr [rdi]",
+                "mov rbx, rsi",
+                in("rdi") at,
+                inout("rsi") new as u64 => _,
                 in("rcx") (new >> 64) as u64,
                 inout("rax") low,
                 inout("rdx") high,

@@ -25,8 +25,8 @@
 //! | `recorder` | every store, flush and fence, and the states a crash could leave |
 //! | [`clock`] | time of day |
 //!
-//! All `unsafe` of nvfold's core lives here. The story is told once, in `device`: [`device::Mapping`] is shared
-//! memory that other processes could change; no `&mut` to it is ever made, metadata is read by copying and
+//! All `unsafe` of nvfold's core lives here. The story is told once, in `device`: a mapping is shared memory
+//! that other processes could change; no `&mut` to it is ever made, metadata is read by copying and
 //! written through atomics, and `&[u8]` is handed out only for bytes that copy on write keeps as they are.
 #![warn(missing_docs)]
 

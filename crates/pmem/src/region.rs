@@ -493,8 +493,8 @@ impl Region {
         let start = self.watch();
         let recorder = self.lock_recorder();
         thread::note_stream();
-        // SAFETY: the source is a slice of this many lines, the target was checked; `offset` is a multiple of 64 and the
-        // base page-aligned; the instructions were detected when the device was opened.
+        // SAFETY: the source is a slice of this many lines, the target was checked; `offset` is a multiple of 64 and
+        // the base page-aligned; the instructions were detected when the device was opened.
         unsafe { self.mapping.streaming.copy_lines(bytes.as_ptr(), to, bytes.len() / LINE_BYTES as usize) };
         self.mapping.tally.add(Counter::BytesStreamed, bytes.len() as u64);
         if let Some(start) = start {
