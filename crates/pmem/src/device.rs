@@ -262,7 +262,14 @@ impl Mapping {
         options: &OpenOptions,
     ) -> Result<Mapping, PmemError> {
         if !opened.is_character_device {
-            rustix::fs::ftruncate(&opened.file, size_bytes).map_err(|errno| io("set the size of", spec, errno))?;
+            rustix::fs::ftruncate(&opened.file, size_bytes).map_err(|errno| match errno {
+                Errno::INVAL => PmemError::Size {
+                    device: spec.to_string(),
+                    bytes: size_bytes,
+                    why: "is no multiple of the pages of its file system (2 MiB on most hugetlbfs)",
+                },
+                _ => io("set the size of", spec, errno),
+            })?;
             return Mapping::map(opened, spec, size_bytes, options);
         }
         let length = device_length(&opened, spec)?;
