@@ -1,1 +1,148 @@
-//! Workloads, baselines and plots.
+//! Workloads, baselines and plots: what nvfold costs, beside the raw limit and beside what one would use instead.
+//!
+//! The problem: machines are shared and noisy, so an absolute figure says little. The idea: everything that is
+//! compared runs in turn in one process, several times, on data made before the clock starts; what is reported is
+//! the median and its ratio to the raw limit of the same run.
+//!
+//! | module | what |
+//! |---|---|
+//! | `throughput` | `bench write`, `bench read`: bytes a second |
+//! | `meta` | `bench meta`: operations on names a second |
+//! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
+//! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs mounted for a run, and gone after it |
+//! | `ceiling` | the simplest FUSE file system in memory: what FUSE itself allows |
+//! | `data` | blocks with an exact share of duplicates |
+//! | `report` | table, JSON, SVG |
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod ceiling;
+mod data;
+mod lanes;
+mod meta;
+mod mounts;
+mod report;
+mod throughput;
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// What to measure.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum What {
+    /// Bytes written a second, beside the raw limit and other file systems
+    Write(Options),
+    /// Bytes read a second, likewise
+    Read(Options),
+    /// Files made, looked up, listed, renamed and removed a second
+    Meta(Options),
+    /// Serve the in-memory FUSE file system that mounts are compared with
+    #[command(hide = true)]
+    Ceiling {
+        /// Where to mount it
+        dir: PathBuf,
+    },
+}
+
+/// How to measure.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// MiB that a thread group writes in one pass
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16384))]
+    mebibytes: u64,
+    /// Passes of which the median is taken
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// Files that `meta` makes
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
+    files: u64,
+    /// Leave out everything that is mounted
+    #[arg(long)]
+    embedded_only: bool,
+    /// Sizes for a test that it runs at all, not for figures
+    #[arg(long)]
+    smoke: bool,
+    /// Write a bar chart of the ratios
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+impl Options {
+    fn settled(mut self) -> Options {
+        if self.smoke {
+            (self.mebibytes, self.repeats, self.files) = (4, 2, 200);
+        }
+        self
+    }
+}
+
+/// Why a benchmark could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// nvfold refused.
+    #[error("{doing}: {source}")]
+    Nvfold {
+        /// What was being done.
+        doing: String,
+        /// Why not.
+        source: nvfold::Error,
+    },
+    /// The system refused.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// What was read back is not what was written: no figure of it is worth anything.
+    #[error("{0} gave back other bytes than were written")]
+    Wrong(String),
+    /// The plot could not be drawn.
+    #[error("draw the plot: {0}")]
+    Plot(String),
+}
+
+pub(crate) type Result<T> = std::result::Result<T, BenchError>;
+
+pub(crate) trait Doing<T> {
+    fn doing(self, what: impl Into<String>) -> Result<T>;
+}
+
+impl<T> Doing<T> for std::io::Result<T> {
+    fn doing(self, what: impl Into<String>) -> Result<T> {
+        self.map_err(|source| BenchError::Io { doing: what.into(), source })
+    }
+}
+
+impl<T> Doing<T> for nvfold::Result<T> {
+    fn doing(self, what: impl Into<String>) -> Result<T> {
+        self.map_err(|source| BenchError::Nvfold { doing: what.into(), source })
+    }
+}
+
+/// Runs a benchmark and prints its report: a table, or JSON.
+///
+/// # Errors
+/// When the machine refuses something that the benchmark itself needs; what only some rows need (a tool, root) is
+/// left out and named in the report.
+pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
+    let report = match &args.what {
+        What::Write(options) => throughput::run(&options.clone().settled(), throughput::Direction::Write)?,
+        What::Read(options) => throughput::run(&options.clone().settled(), throughput::Direction::Read)?,
+        What::Meta(options) => meta::run(&options.clone().settled())?,
+        What::Ceiling { dir } => return ceiling::serve(dir),
+    };
+    let (What::Write(options) | What::Read(options) | What::Meta(options)) = &args.what else { unreachable!("returned") };
+    if let Some(file) = &options.plot {
+        report.plot(file)?;
+    }
+    println!("{}", if json { report.json() } else { report.table() });
+    Ok(())
+}

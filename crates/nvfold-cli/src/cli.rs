@@ -45,6 +45,8 @@ pub enum Command {
     Verify(verify::Verify),
     /// Estimate what sharing would save on files and directories; changes nothing
     Estimate(estimate::Estimate),
+    /// Measure this machine: writes, reads and names, beside the raw limit and other file systems
+    Bench(nvfold_bench::BenchArgs),
     Completions(completions::Completions),
     Man(man::Man),
 }

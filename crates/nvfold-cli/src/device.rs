@@ -72,7 +72,7 @@ pub fn spec(device: &Path) -> DeviceSpec {
 /// Opens a device that exists.
 pub fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<Region> {
     let opened = Region::open(&spec(device), &options.open_options(read_only));
-    opened.doing(mounts::show(device)).map_err(|failure| in_use_hint(device, failure))
+    opened.doing("open the device").map_err(|failure| in_use_hint(device, failure))
 }
 
 /// A device that is mounted can be asked through its mount point.

@@ -2,7 +2,7 @@
 
 use crate::cli::Output;
 use crate::device::DeviceOptions;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::mounts;
 use crate::report;
 use crate::size;
@@ -43,10 +43,15 @@ struct Row {
 
 /// Runs it.
 pub fn run(df: &Df, output: &Output) -> Outcome<u8> {
-    let mounted = || mounts::all().into_iter().map(|mounted| mounted.dir).collect();
-    let targets: Vec<PathBuf> = if df.targets.is_empty() { mounted() } else { df.targets.clone() };
     let row = |target: &PathBuf| Snapshot::of(target, &df.device_options).and_then(row);
-    let report = Report { file_systems: targets.iter().map(row).collect::<Outcome<_>>()? };
+    let file_systems = if df.targets.is_empty() {
+        // One mount that does not answer must not hide the others.
+        let told = |row: Outcome<Row>| row.inspect_err(Failure::report).ok();
+        mounts::all().iter().filter_map(|mounted| told(row(&mounted.dir))).collect()
+    } else {
+        df.targets.iter().map(row).collect::<Outcome<_>>()?
+    };
+    let report = Report { file_systems };
     report::emit(output.json, "df", &report, || describe(&report))?;
     Ok(0)
 }

@@ -15,6 +15,8 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+/// What a device error happened in; the error names the device.
+const OPENING: &str = "open the device";
 /// Longest label in bytes.
 const LABEL_BYTES_MAX: usize = 32;
 
@@ -97,13 +99,13 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
     let spec = device::spec(device);
     let size = match mkfs.size {
         Some(size) => size,
-        None if is_dax || present_bytes > 0 => return Region::open(&spec, &open_options).doing(name),
+        None if is_dax || present_bytes > 0 => return Region::open(&spec, &open_options).doing(OPENING),
         None => return Err(Failure::usage(name, "a new device needs a size").hint("for example: --size 1G")),
     };
     if Geometry::of(size).is_none() {
         return Err(Failure::new(name, unusable(size)));
     }
-    Region::create(&spec, size, &open_options).doing(name)
+    Region::create(&spec, size, &open_options).doing(OPENING)
 }
 
 fn unusable(bytes: u64) -> String {

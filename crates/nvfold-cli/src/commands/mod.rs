@@ -1,5 +1,6 @@
 //! One file a command: its arguments, what it does, what it reports.
 
+pub mod bench;
 pub mod completions;
 pub mod dedup_stats;
 pub mod df;

@@ -1,8 +1,8 @@
 //! The FUSE front end: translates requests of the kernel into calls of the library, and nothing more.
 //!
 //! Everything that changes a file system goes through its one mount, so the kernel may cache all it has seen:
-//! attributes, names, names that are not there, symlink targets, directory listings, pages. Opening needs no
-//! request then (an inode number is all that reads and writes need), nor does closing; creating is one `mknod`.
+//! attributes, names, names that are not there, symlink targets, directory listings, pages; what changes without
+//! its doing it is told (`notices`). Opening a file needs no request then (an inode number is all that reads and writes need), nor does closing; creating is one `mknod`.
 //!
 //! What the library leaves to a front end is done here: lifetimes of nameless files (`lookups`), ACLs (`acl`), and
 //! taking away set-user-id bits when a file changes hands or content.
@@ -10,20 +10,26 @@
 use super::acl::{self, Acl};
 use super::convert;
 use super::lookups::Lookups;
+use super::notices::Notice;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use nvfold::{
     AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr, Whence,
     XattrMode, errno,
 };
+use parking_lot::Mutex;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime};
 
 /// How long the kernel may believe what it was told: nothing changes behind its back.
@@ -73,22 +79,27 @@ pub struct Front {
     /// Whether an fsync has anything to do beyond what the kernel does.
     sync_needed: bool,
     no_open: bool,
-    no_open_dir: bool,
+    notices: Sender<Notice>,
+    /// Open directories: the youngest cookie when the listing began. A listing stops past it, or it would not end
+    /// for a program that renames what it finds.
+    listings: Mutex<HashMap<u64, u64>>,
+    next_listing: AtomicU64,
 }
 
 impl Front {
     /// Serves `fs`; `max_write_bytes` is the largest write request asked for.
-    pub fn new(fs: FileSystem, clock: Clock, report: Reporter, max_write_bytes: u32) -> Front {
-        let sync_needed = fs.region().level() == pmem::PersistenceLevel::File;
+    pub fn new(fs: FileSystem, clock: Clock, report: Reporter, notices: Sender<Notice>, max_write_bytes: u32) -> Front {
         Front {
+            sync_needed: fs.region().level() == pmem::PersistenceLevel::File,
             fs,
             clock,
             lookups: Lookups::new(),
             report,
             max_write_bytes,
-            sync_needed,
             no_open: false,
-            no_open_dir: false,
+            notices,
+            listings: Mutex::default(),
+            next_listing: AtomicU64::new(1),
         }
     }
 
@@ -154,7 +165,9 @@ impl Front {
     }
 
     fn set_attributes(&self, who: &Request, ino: InodeNumber, change: SetAttr) -> Answer<Attr> {
-        let changes_hands = change.uid.is_some() || change.gid.is_some();
+        // chown(-1, -1) takes privileges away too; it comes as a change of nothing but perhaps the time of change.
+        let changes_hands =
+            change.uid.is_some() || change.gid.is_some() || SetAttr { ctime: None, ..change } == SetAttr::default();
         let loses_privileges = changes_hands || (change.size.is_some() && who.uid() != 0);
         let mut change = change;
         if loses_privileges && change.mode.is_none() {
@@ -237,7 +250,14 @@ impl Front {
     }
 
     /// Calls `add` for each entry of a directory from position `offset` until it says that the reply is full.
-    fn list(&self, dir: InodeNumber, offset: u64, mut add: impl FnMut(u64, &DirEntry) -> bool) -> Answer<()> {
+    fn list(
+        &self,
+        dir: InodeNumber,
+        listing: FileHandle,
+        offset: u64,
+        mut add: impl FnMut(u64, &DirEntry) -> bool,
+    ) -> Answer<()> {
+        let last_cookie = self.last_cookie_of(dir, listing, offset)?;
         let own = |ino, name: &[u8]| DirEntry { ino, kind: FileKind::Directory, cookie: 0, name: name.to_vec() };
         if offset < FIRST && add(FIRST, &own(dir, b".")) {
             return Ok(());
@@ -246,7 +266,7 @@ impl Front {
             return Ok(());
         }
         let mut cookie = offset.saturating_sub(SECOND);
-        loop {
+        while cookie < last_cookie {
             // Gathered first: the directory is locked while it is read, and its entries need locks of their own.
             let mut names = Vec::with_capacity(NAMES_AT_A_TIME);
             let mut gather = |entry| {
@@ -254,7 +274,7 @@ impl Front {
                 names.len() < NAMES_AT_A_TIME
             };
             self.fs.readdir(dir, cookie, &mut gather).map_err(convert::errno)?;
-            for entry in &names {
+            for entry in names.iter().filter(|entry| entry.cookie <= last_cookie) {
                 if add(entry.cookie + SECOND, entry) {
                     return Ok(());
                 }
@@ -264,6 +284,32 @@ impl Front {
                 _ => return Ok(()),
             }
         }
+        Ok(())
+    }
+
+    /// Where a listing ends. It begins anew at offset 0.
+    fn last_cookie_of(&self, dir: InodeNumber, listing: FileHandle, offset: u64) -> Answer<u64> {
+        if offset == 0 {
+            let last = self.fs.last_cookie(dir).map_err(convert::errno)?;
+            self.listings.lock().insert(listing.0, last);
+        }
+        Ok(self.listings.lock().get(&listing.0).copied().unwrap_or(u64::MAX))
+    }
+
+    /// Writes, and has the kernel told when that changed the number of blocks.
+    fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8]) -> nvfold::Result<()> {
+        let file = self.fs.open(ino)?;
+        let before = file.attr().blocks;
+        file.write_at(offset, data)?;
+        let ino = INodeNo(ino.0);
+        let notice = match before {
+            before if before == file.attr().blocks => return Ok(()),
+            0 => Notice::FirstBlocks(ino),
+            _ => Notice::OtherBlocks(ino),
+        };
+        // Fails when the mount is ending: nobody will ask then.
+        let _ = self.notices.send(notice);
+        Ok(())
     }
 
     fn read_into<R>(&self, ino: InodeNumber, offset: u64, size: u32, send: impl FnOnce(Answer<&[u8]>) -> R) -> R {
@@ -352,7 +398,6 @@ impl Filesystem for Front {
             let _ = config.add_capabilities(flag);
         }
         self.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
-        self.no_open_dir = config.add_capabilities(InitFlags::FUSE_NO_OPENDIR_SUPPORT).is_ok();
         let _ = config.set_max_write(self.max_write_bytes);
         // More than the kernel offers is refused with what it offers.
         if let Err(most) = config.set_max_readahead(self.max_write_bytes) {
@@ -472,7 +517,7 @@ impl Filesystem for Front {
         if self.no_open {
             reply.error(Errno::ENOSYS)
         } else {
-            reply.opened(FileHandle(0), fuser::FopenFlags::FOPEN_KEEP_CACHE)
+            reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE)
         }
     }
 
@@ -493,7 +538,7 @@ impl Filesystem for Front {
         match self.make(who, parent, name, FileKind::Regular, mode, umask, 0) {
             Ok(attr) => {
                 let (attr, generation) = self.tell(&attr);
-                reply.created(&BELIEVE, &attr, generation, FileHandle(0), fuser::FopenFlags::FOPEN_KEEP_CACHE);
+                reply.created(&BELIEVE, &attr, generation, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(errno) => reply.error(errno),
         }
@@ -531,7 +576,7 @@ impl Filesystem for Front {
         let ino = convert::ino(ino);
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let written = if kill { self.take_privileges(ino) } else { Ok(()) };
-        let write = || self.fs.open(ino).and_then(|file| file.write_at(offset, data)).map_err(convert::errno);
+        let write = || self.write_to(ino, offset, data).map_err(convert::errno);
         match written.and_then(|()| write()) {
             Ok(()) => reply.written(data.len() as u32),
             Err(errno) => reply.error(errno),
@@ -547,26 +592,40 @@ impl Filesystem for Front {
         answer_empty(self.sync(), reply);
     }
 
-    /// ENOSYS: the kernel opens directories without asking from now on, and keeps their listings.
-    fn opendir(&self, _who: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.no_open_dir {
-            reply.error(Errno::ENOSYS)
-        } else {
-            reply.opened(FileHandle(0), fuser::FopenFlags::FOPEN_CACHE_DIR)
+    fn opendir(&self, _who: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.fs.last_cookie(convert::ino(ino)) {
+            Ok(last) => {
+                let listing = self.next_listing.fetch_add(1, Ordering::Relaxed);
+                self.listings.lock().insert(listing, last);
+                reply.opened(FileHandle(listing), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+            }
+            Err(error) => reply.error(convert::errno(error)),
         }
     }
 
-    fn readdir(&self, _who: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn releasedir(&self, _who: &Request, _ino: INodeNo, listing: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.listings.lock().remove(&listing.0);
+        reply.ok();
+    }
+
+    fn readdir(&self, _who: &Request, ino: INodeNo, listing: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let add = |next, entry: &DirEntry| {
             reply.add(INodeNo(entry.ino.0), next, convert::kind(entry.kind), OsStr::from_bytes(&entry.name))
         };
-        match self.list(convert::ino(ino), offset, add) {
+        match self.list(convert::ino(ino), listing, offset, add) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
         }
     }
 
-    fn readdirplus(&self, _who: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        _who: &Request,
+        ino: INodeNo,
+        listing: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
         let add = |next, entry: &DirEntry| {
             // Removed meanwhile: no longer an entry.
             let Ok(attr) = self.fs.getattr(entry.ino) else { return false };
@@ -579,7 +638,7 @@ impl Filesystem for Front {
             }
             full
         };
-        match self.list(convert::ino(ino), offset, add) {
+        match self.list(convert::ino(ino), listing, offset, add) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
         }
@@ -665,10 +724,16 @@ impl Filesystem for Front {
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        match self.fs.open(convert::ino(ino)).and_then(|file| file.seek(offset, whence)) {
+        let (fs, target) = (self.fs.clone(), convert::ino(ino));
+        let seek = move || match fs.open(target).and_then(|file| file.seek(offset, whence)) {
             Ok(found) => reply.offset(found as i64),
             Err(error) => reply.error(convert::errno(error)),
+        };
+        if self.fs.is_read_only() {
+            return seek();
         }
+        // If the mount is ending the reply is dropped, which answers EIO.
+        let _ = self.notices.send(Notice::WriteBackThen(ino, Box::new(seek)));
     }
 
     /// A clone: metadata only.

@@ -13,6 +13,7 @@ mod acl;
 mod convert;
 mod front;
 mod lookups;
+mod notices;
 mod options;
 
 pub use front::REPORT_ATTRIBUTE;
@@ -64,11 +65,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
             return Err(failure);
         }
     };
-    {
-        // Looking at the mount waits until it is served, which this thread is about to do.
-        let dir = dir.clone();
-        thread::spawn(move || set_read_ahead(&dir));
-    }
+    set_read_ahead(&dir);
     let stop_trimming = start_trimming(fs.clone());
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
@@ -150,9 +147,9 @@ fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outc
             json.unwrap_or_default().into_bytes()
         })
     };
-    let front = Front::new(fs.clone(), device::clock(), reporter, plan.options.max_write_bytes);
-    let session = Session::new(front, dir, &plan.options.fuse_config(device));
-    session.map_err(|error| {
+    let (notices, to_tell) = mpsc::channel();
+    let front = Front::new(fs.clone(), device::clock(), reporter, notices, plan.options.max_write_bytes);
+    let session = Session::new(front, dir, &plan.options.fuse_config(device)).map_err(|error| {
         let failure = Failure::new(format!("mount on {}", dir.display()), error);
         if !Path::new("/dev/fuse").exists() {
             failure.hint("/dev/fuse is missing: load the kernel module with `modprobe fuse`")
@@ -161,7 +158,9 @@ fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outc
         } else {
             failure.hint("without root, fusermount3 must be installed (package fuse3) and the directory be yours")
         }
-    })
+    })?;
+    notices::start(session.notifier(), to_tell);
+    Ok(session)
 }
 
 /// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone. Nothing is asked of

@@ -1,0 +1,164 @@
+//! The report: a table for people, JSON with a version, a bar chart.
+
+use crate::throughput::median;
+use crate::{BenchError, Result};
+use comfy_table::{CellAlignment, Table, presets};
+use plotters::prelude::*;
+use serde::Serialize;
+use std::path::Path;
+
+/// One line of the report.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// Bytes a call, or the operation's name in `meta`.
+    pub unit: String,
+    /// Threads.
+    pub threads: u64,
+    /// Share of duplicate blocks in the data.
+    pub duplicates_percent: u64,
+    /// Calls a second, median.
+    pub operations_per_second: f64,
+    /// Bytes a second, median (0 for `meta`).
+    pub bytes_per_second: f64,
+    /// Fastest pass, seconds.
+    pub seconds_min: f64,
+    /// Median pass.
+    pub seconds_median: f64,
+    /// Slowest pass.
+    pub seconds_max: f64,
+    /// To the base row of the same group.
+    pub ratio: f64,
+}
+
+impl Row {
+    /// A throughput row; `base` is the raw limit's median in seconds.
+    pub fn new(name: &str, block: u64, threads: u64, percent: u64, bytes: f64, seconds: &[f64], base: f64) -> Row {
+        let calls = bytes / block as f64;
+        let row = Row::operations(name, &format!("{} KiB", block / 1024), threads, calls, seconds, base);
+        Row { duplicates_percent: percent, bytes_per_second: bytes / row.seconds_median, ..row }
+    }
+
+    /// A row of operations a second.
+    pub fn operations(name: &str, unit: &str, threads: u64, operations: f64, seconds: &[f64], base: f64) -> Row {
+        let middle = median(seconds);
+        Row {
+            name: name.into(),
+            unit: unit.into(),
+            threads,
+            duplicates_percent: 0,
+            operations_per_second: operations / middle,
+            bytes_per_second: 0.0,
+            seconds_min: seconds.iter().copied().fold(f64::INFINITY, f64::min),
+            seconds_median: middle,
+            seconds_max: seconds.iter().copied().fold(0.0, f64::max),
+            ratio: base / middle,
+        }
+    }
+}
+
+/// All rows of one run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Version of this schema.
+    pub version: u32,
+    /// Which benchmark.
+    pub benchmark: String,
+    /// The command that makes these figures.
+    pub command: String,
+    /// What `ratio` is a ratio to.
+    pub ratio_to: String,
+    /// What could not be measured here, and why.
+    pub left_out: Vec<String>,
+    /// The rows.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// An empty report.
+    pub fn new(benchmark: &str, ratio_to: &str) -> Report {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        Report {
+            version: 1,
+            benchmark: benchmark.into(),
+            command: format!("nvfold {}", arguments.join(" ")),
+            ratio_to: ratio_to.into(),
+            left_out: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Notes what is left out, once.
+    pub fn leave_out(&mut self, why: String) {
+        if !self.left_out.contains(&why) {
+            self.left_out.push(why);
+        }
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings have a JSON form")
+    }
+
+    /// As a table.
+    pub fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header(["", "unit", "threads", "op/s", "MB/s", "min ms", "median ms", "max ms", "ratio"]);
+        for row in &self.rows {
+            let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
+            let rate = if row.bytes_per_second > 0.0 { format!("{:.0}", row.bytes_per_second / 1e6) } else { "-".into() };
+            table.add_row([
+                row.name.clone(),
+                row.unit.clone(),
+                row.threads.to_string(),
+                format!("{:.0}", row.operations_per_second),
+                rate,
+                ms(row.seconds_min),
+                ms(row.seconds_median),
+                ms(row.seconds_max),
+                format!("{:.2}", row.ratio),
+            ]);
+        }
+        for column in 2..9 {
+            table.column_mut(column).expect("nine columns").set_cell_alignment(CellAlignment::Right);
+        }
+        let mut text = format!("{} ({})\n{table}", self.command, self.ratio_to);
+        self.left_out.iter().for_each(|why| text.push_str(&format!("\nleft out: {why}")));
+        text
+    }
+
+    /// A bar a row, as long as its ratio.
+    pub fn plot(&self, file: &Path) -> Result<()> {
+        self.draw(file).map_err(|error| BenchError::Plot(error.to_string()))
+    }
+
+    fn draw(&self, file: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let height = 60 + 22 * self.rows.len() as u32;
+        let root = SVGBackend::new(file, (900, height)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let font = |size| ("sans-serif", size).into_font();
+        root.draw(&Text::new(format!("{}: {}", self.benchmark, self.ratio_to), (20, 14), font(18)))?;
+        let longest = self.rows.iter().map(|row| row.ratio).fold(1.0, f64::max);
+        let mut groups: Vec<(String, u64)> = Vec::new();
+        for (at, row) in self.rows.iter().enumerate() {
+            let top = 48 + 22 * at as i32;
+            let group = (row.unit.clone(), row.threads);
+            let color = match groups.iter().position(|known| *known == group) {
+                Some(place) => place,
+                None => {
+                    groups.push(group);
+                    groups.len() - 1
+                }
+            };
+            let label = format!("{}, {}, {} thread(s)", row.name, row.unit, row.threads);
+            root.draw(&Text::new(label, (20, top), font(13)))?;
+            let end = 440 + (row.ratio / longest * 380.0) as i32;
+            root.draw(&Rectangle::new([(440, top), (end, top + 15)], Palette99::pick(color).filled()))?;
+            root.draw(&Text::new(format!("{:.2}", row.ratio), (end + 6, top), font(13)))?;
+        }
+        root.present()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! `bench write` and `bench read`: every target in turn, pass by pass, so that drift hits all alike.
+
+use crate::data::fill;
+use crate::lanes::{self, Access, Lane, Target};
+use crate::mounts::Mounts;
+use crate::report::{Report, Row};
+use crate::{BenchError, Options, Result};
+use nvfold::Policy;
+use pmem::FlushMode;
+use std::sync::Barrier;
+use std::time::Instant;
+
+const BLOCKS: [usize; 2] = [4 << 10, 128 << 10];
+const PERCENTS: [u64; 4] = [0, 25, 50, 75];
+const PAGE: usize = 4096;
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To the target.
+    Write,
+    /// From it.
+    Read,
+}
+
+/// A buffer whose start is a multiple of the page size, as O_DIRECT wants it.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    fn new(length: usize) -> Aligned {
+        let bytes = vec![0; length + PAGE];
+        let start = bytes.as_ptr().align_offset(PAGE);
+        Aligned { bytes, start, length }
+    }
+
+    fn get(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+
+    fn get_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
+/// Runs one of the two.
+pub fn run(options: &Options, direction: Direction) -> Result<Report> {
+    let title = if direction == Direction::Write { "write" } else { "read" };
+    let mut report = Report::new(title, "ratio to the raw limit");
+    for threads in [1, 2] {
+        let bytes_a_lane = (options.mebibytes << 20) / threads;
+        let mounts = Mounts::set_up(options, 3 * (options.mebibytes << 20), &mut report)?;
+        for block in BLOCKS {
+            let targets = targets(options, &mounts, direction, threads, bytes_a_lane)?;
+            measure(options, direction, &targets, block, bytes_a_lane as usize, &mut report)?;
+        }
+    }
+    Ok(report)
+}
+
+fn targets(options: &Options, mounts: &Mounts, direction: Direction, threads: u64, bytes_a_lane: u64) -> Result<Vec<Target>> {
+    let embedded = |policy, percent, flush| lanes::embedded(policy, percent, flush, threads, bytes_a_lane);
+    let mut targets = vec![
+        lanes::raw(threads, bytes_a_lane)?,
+        embedded(Policy::Off, 0, FlushMode::Auto)?,
+    ];
+    for percent in PERCENTS {
+        targets.push(embedded(Policy::Inline, percent, FlushMode::Auto)?);
+    }
+    if direction == Direction::Write {
+        targets.push(embedded(Policy::Off, 0, FlushMode::Always)?);
+        targets.push(embedded(Policy::Inline, 0, FlushMode::Always)?);
+    }
+    targets.push(lanes::files("tmpfs", &mounts.tmpfs, Access::Plain, threads)?);
+    if !options.embedded_only {
+        for mounted in &mounts.mounted {
+            targets.push(lanes::files(&mounted.name, &mounted.dir, Access::Synced, threads)?);
+            if mounted.is_fuse {
+                targets.push(lanes::files(&mounted.name, &mounted.dir.join("direct"), Access::Direct, threads)?);
+            }
+        }
+    }
+    Ok(targets)
+}
+
+/// Times all targets `repeats` times and adds their rows.
+fn measure(
+    options: &Options,
+    direction: Direction,
+    targets: &[Target],
+    block: usize,
+    bytes_a_lane: usize,
+    report: &mut Report,
+) -> Result<()> {
+    let threads = targets[0].lanes.len();
+    let mut buffer = Aligned::new(bytes_a_lane * threads);
+    let mut seconds: Vec<Vec<f64>> = vec![Vec::new(); targets.len()];
+    // Passes 0 and 1 are not timed: they give every target its memory, new and old version both.
+    for pass in 0..options.repeats as u64 + 2 {
+        for percent in PERCENTS {
+            fill(buffer.get_mut(), percent, (pass * 100 + percent) << 32 | block as u64);
+            for (at, target) in targets.iter().enumerate().filter(|(_, target)| target.percent == percent) {
+                let took = one_pass(target, buffer.get(), block, bytes_a_lane, direction)?;
+                if pass >= 2 {
+                    seconds[at].push(took);
+                }
+            }
+        }
+    }
+    let bytes = (bytes_a_lane * threads) as f64;
+    let raw = median(&seconds[0]);
+    for (target, seconds) in targets.iter().zip(&seconds) {
+        report.rows.push(Row::new(&target.name, block as u64, threads as u64, target.percent, bytes, seconds, raw));
+    }
+    Ok(())
+}
+
+/// Seconds of one pass over the buffer; what was written is compared afterwards.
+fn one_pass(target: &Target, data: &[u8], block: usize, bytes_a_lane: usize, direction: Direction) -> Result<f64> {
+    let parts: Vec<&[u8]> = data.chunks(bytes_a_lane).collect();
+    let write = |lane: &dyn Lane, part: &[u8]| -> Result<()> {
+        for (at, piece) in part.chunks(block).enumerate() {
+            lane.write((at * block) as u64, piece)?;
+        }
+        lane.finish()
+    };
+    let read = |lane: &dyn Lane, part: &[u8]| -> Result<()> {
+        let mut buffer = Aligned::new(block);
+        (0..part.len() / block).try_for_each(|at| lane.read((at * block) as u64, buffer.get_mut()))
+    };
+    let seconds = match direction {
+        Direction::Write => timed(target, &parts, write)?,
+        Direction::Read => {
+            timed(target, &parts, write)?;
+            timed(target, &parts, read)?
+        }
+    };
+    for (lane, part) in target.lanes.iter().zip(&parts) {
+        if !lanes::holds(&**lane, part, block)? {
+            return Err(BenchError::Wrong(target.name.clone()));
+        }
+    }
+    Ok(seconds)
+}
+
+/// Runs `work` on every lane at once; seconds from the first start to the last end.
+fn timed(target: &Target, parts: &[&[u8]], work: impl Fn(&dyn Lane, &[u8]) -> Result<()> + Sync) -> Result<f64> {
+    let start = Barrier::new(parts.len() + 1);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = target.lanes.iter().zip(parts).map(|(lane, part)| {
+            let (start, work) = (&start, &work);
+            scope.spawn(move || {
+                start.wait();
+                work(&**lane, part)
+            })
+        }).collect();
+        start.wait();
+        let clock = Instant::now();
+        for worker in workers {
+            worker.join().expect("a lane does not panic")?;
+        }
+        Ok(clock.elapsed().as_secs_f64())
+    })
+}
+
+/// Middle value.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}

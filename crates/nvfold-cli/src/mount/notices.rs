@@ -1,0 +1,61 @@
+//! What the kernel must be told because it cannot know: how many blocks a file takes after pages were written back,
+//! and that pages must be written back before holes are looked for.
+//!
+//! The kernel caches attributes, and keeps size and times of a file it writes itself; the number of blocks only we
+//! know. And it passes SEEK_DATA and SEEK_HOLE on while it holds pages that we have never seen.
+//!
+//! All of it is said from a thread of its own: the kernel may answer a notice only after it has got an answer to some
+//! other request, so the threads that answer requests must never wait for it.
+
+use fuser::{INodeNo, Notifier};
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A file that grows is told of this often at most: each notice costs the writer one more request.
+const GROWTH_TOLD_EVERY: Duration = Duration::from_millis(50);
+
+/// Something to tell the kernel.
+pub enum Notice {
+    /// A file has got its first blocks. Told at once: no blocks and a size would mean a file of holes.
+    FirstBlocks(INodeNo),
+    /// The number of its blocks has changed.
+    OtherBlocks(INodeNo),
+    /// Have all its pages written back, then do this.
+    WriteBackThen(INodeNo, Box<dyn FnOnce() + Send>),
+}
+
+/// Tells the kernel until nobody is left who could send a notice.
+pub fn start(notifier: Notifier, notices: Receiver<Notice>) {
+    thread::spawn(move || {
+        let mut grown = HashSet::new();
+        let mut told = Instant::now();
+        loop {
+            let notice = if grown.is_empty() {
+                notices.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                notices.recv_timeout(GROWTH_TOLD_EVERY.saturating_sub(told.elapsed()))
+            };
+            // A notice about an inode that the kernel has forgotten meanwhile fails, and is not needed.
+            match notice {
+                Ok(Notice::FirstBlocks(ino)) => drop(notifier.inval_inode(ino, -1, 0)),
+                Ok(Notice::OtherBlocks(ino)) => {
+                    if grown.is_empty() {
+                        told = Instant::now();
+                    }
+                    grown.insert(ino.0);
+                }
+                Ok(Notice::WriteBackThen(ino, then)) => {
+                    let _ = notifier.inval_inode(ino, 0, 0);
+                    then();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if !grown.is_empty() && told.elapsed() >= GROWTH_TOLD_EVERY {
+                grown.drain().for_each(|ino| drop(notifier.inval_inode(INodeNo(ino), -1, 0)));
+            }
+        }
+    });
+}
