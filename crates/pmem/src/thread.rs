@@ -13,8 +13,7 @@ pub(crate) const SHARED_SLOT: usize = SLOTS - 1;
 
 const UNASSIGNED: usize = usize::MAX;
 
-/// One bit a slot: set while a thread owns it. The shared slot is never free.
-static OWNED: AtomicU64 = AtomicU64::new(1 << SHARED_SLOT);
+static OWNED: Owned = Owned::none();
 
 thread_local! {
     static STREAMED: Cell<bool> = const { Cell::new(false) };
@@ -57,19 +56,37 @@ struct Lease {
 
 impl Lease {
     fn take() -> Lease {
-        // Acquire pairs with the release below: the new owner sees what the old one counted.
-        let before = OWNED.fetch_update(Ordering::Acquire, Ordering::Relaxed, |owned| {
-            (owned != u64::MAX).then(|| owned | (owned + 1))
-        });
-        Lease { slot: before.map_or(SHARED_SLOT, |owned| owned.trailing_ones() as usize) }
+        Lease { slot: OWNED.take() }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         SLOT.set(SHARED_SLOT);
-        if self.slot != SHARED_SLOT {
-            OWNED.fetch_and(!(1 << self.slot), Ordering::Release);
+        OWNED.give_back(self.slot);
+    }
+}
+
+/// One bit a slot: set while a thread owns it. The shared slot is never free.
+struct Owned(AtomicU64);
+
+impl Owned {
+    const fn none() -> Owned {
+        Owned(AtomicU64::new(1 << SHARED_SLOT))
+    }
+
+    /// The lowest free slot; the shared one when none is free.
+    fn take(&self) -> usize {
+        // Acquire pairs with the release below: the new owner sees what the old one counted.
+        let before = self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, |owned| {
+            (owned != u64::MAX).then(|| owned | (owned + 1))
+        });
+        before.map_or(SHARED_SLOT, |owned| owned.trailing_ones() as usize)
+    }
+
+    fn give_back(&self, slot: usize) {
+        if slot != SHARED_SLOT {
+            self.0.fetch_and(!(1 << slot), Ordering::Release);
         }
     }
 }
@@ -86,23 +103,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn live_threads_never_share_an_owned_slot_and_dead_ones_give_it_back() {
-        for _ in 0..20 {
-            let barrier = std::sync::Barrier::new(10);
-            let mut slots: Vec<usize> = std::thread::scope(|scope| {
-                let work = || {
-                    let mine = slot();
-                    barrier.wait();
-                    mine
-                };
-                let threads: Vec<_> = (0..10).map(|_| scope.spawn(work)).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-            });
-            slots.retain(|slot| *slot != SHARED_SLOT);
-            // 200 threads came and went: without giving back, the later rounds would all share.
-            assert!(!slots.is_empty());
-            slots.sort_unstable();
-            assert!(slots.windows(2).all(|pair| pair[0] != pair[1]), "{slots:?}");
+    fn a_slot_has_one_owner_until_it_is_given_back() {
+        let owned = Owned::none();
+        let taken: Vec<usize> = (0..SLOTS - 1).map(|_| owned.take()).collect();
+        assert_eq!(taken, (0..SHARED_SLOT).collect::<Vec<_>>());
+        assert_eq!((owned.take(), owned.take()), (SHARED_SLOT, SHARED_SLOT));
+        owned.give_back(SHARED_SLOT);
+        assert_eq!(owned.take(), SHARED_SLOT, "the shared one is never owned");
+        owned.give_back(17);
+        assert_eq!((owned.take(), owned.take()), (17, SHARED_SLOT));
+    }
+
+    #[test]
+    fn a_thread_keeps_its_slot_and_leaves_it_when_it_ends() {
+        for _ in 0..3 * SLOTS {
+            let (first, second) = std::thread::spawn(|| (slot(), slot())).join().unwrap();
+            assert_eq!(first, second);
+        }
+        // Had they kept their slots, all would be owned by now, also once the tests beside this one are done.
+        let has_own = || std::thread::spawn(|| slot() != SHARED_SLOT).join().unwrap();
+        while !has_own() {
+            std::thread::yield_now();
         }
     }
 
