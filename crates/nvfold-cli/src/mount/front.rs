@@ -755,7 +755,7 @@ impl Filesystem for Front {
         let clone = || {
             let (source, target) = (self.fs.open(convert::ino(source))?, self.fs.open(target)?);
             // The reply counts in 32 bits; whoever copies goes on where it stopped.
-            let length = length.min(u64::from(u32::MAX & !4095));
+            let length = length.min(u64::from(!4095u32));
             target.clone_from(&source, source_offset, target_offset, length)
         };
         match may.and_then(|()| clone().map_err(convert::errno)) {
