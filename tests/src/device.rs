@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nvfold::check::CheckOptions;
 use nvfold::{FileKind, FileSystem, MkfsOptions, MountOptions, NewInode, Policy, TimeNs};
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 
@@ -79,9 +80,14 @@ pub fn region_of(path: &Path) -> Result<Region, PmemError> {
 
 /// What fsck finds on an unmounted device, one line each; empty when it is clean.
 pub fn check(path: &Path, repair: bool) -> nvfold::Result<Vec<String>> {
-    let _ = repair;
-    drop(region_of(path)?);
-    Ok(Vec::new())
+    let open = OpenOptions { read_only: !repair, ..OpenOptions::default() };
+    let region = Region::open(&DeviceSpec::Path(path.to_owned()), &open)?;
+    let report = nvfold::check::check(&region, &CheckOptions { repair, data: true })?;
+    let mut findings: Vec<_> = report.findings.iter().map(|finding| format!("{finding:?}")).collect();
+    if report.findings_unlisted > 0 {
+        findings.push(format!("and {} more", report.findings_unlisted));
+    }
+    Ok(findings)
 }
 
 /// Default options with the real clock.
