@@ -213,6 +213,9 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Closing would release the lock as well, but not before a child that another thread is just starting has
+        // closed its copy of the descriptor.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         // SAFETY: base and length are what mmap returned and was given; nobody holds a borrow, for every borrow
         // is bound to a `Region` that keeps this alive.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length as usize) };
