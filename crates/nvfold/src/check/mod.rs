@@ -355,7 +355,10 @@ impl Survey<'_> {
                 let counts = counts.or_insert_with(|| Box::new([0; SEGMENT_BLOCKS as usize]));
                 let count = &mut counts[(block.0 % SEGMENT_BLOCKS) as usize];
                 *count = count.saturating_add(1);
-                if extent.unwritten {
+                // Only a block that is reserved as a whole is ever written in place.
+                let whole = extent.address <= block.address()
+                    && block.address() + BLOCK_BYTES <= extent.address + extent.length;
+                if extent.unwritten && whole {
                     self.reserved.insert(block.0);
                 }
             }

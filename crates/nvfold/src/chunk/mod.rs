@@ -190,6 +190,11 @@ impl Chunks {
         }
     }
 
+    /// A read-only mount: one more extent touches a block, whatever its entry says.
+    pub fn note_extra_reference(&self) {
+        self.extra_references.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The count word is 0 already, so nobody can take a reference; empties the rest of the line.
     fn clear(&self, block: BlockNumber, weak: Option<u32>, flight: &mut Flight) {
         if let Some(weak) = weak {

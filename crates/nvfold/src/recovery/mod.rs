@@ -218,6 +218,8 @@ fn read_only_core(region: Region, geometry: Geometry, options: &MountOptions, se
         {
             if core.space.mark_used(block) {
                 core.data_blocks.fetch_add(1, Ordering::Relaxed);
+            } else {
+                core.chunks.note_extra_reference();
             }
         }
     }
