@@ -29,7 +29,7 @@ soak: build ## The long tests: more operations, more crashes, longer load
 	scripts/test-deps.sh
 	NVFOLD_SOAK=20 $(CARGO) test --workspace -- --include-ignored
 
-bench: ## Writes, reads and metadata beside the raw limit and other file systems: target/bench/
+bench: build ## Writes, reads and metadata beside the raw limit and other file systems: target/bench/
 	scripts/bench.sh
 
 picture: ## Draw docs/img/demo.svg again from the last demo's figures

@@ -97,7 +97,12 @@ impl Damage {
             6 => What::Word(1 << (argument % 64)),
             _ => What::Stolen { structure: argument, offset: bytes[6] },
         };
-        Damage { structure: u16::from_le_bytes([bytes[0], bytes[1]]), offset: bytes[2], what, mend: bytes[7] % 8 != 0 }
+        Damage {
+            structure: u16::from_le_bytes([bytes[0], bytes[1]]),
+            offset: bytes[2],
+            what,
+            mend: !bytes[7].is_multiple_of(8),
+        }
     }
 }
 

@@ -441,6 +441,7 @@ fn a_directory_is_not_moved_into_itself() {
         let parent = dirs[depth];
         dirs.push(fs.mkdir(parent, b"d", &device::directory()).expect("mkdir").ino);
     }
+    #[expect(clippy::needless_range_loop, reason = "the depth is what is tested")]
     for depth in 1..20 {
         let error = fs.rename(ROOT, b"d", dirs[depth], b"x", RenameMode::Replace).expect_err("into its own child");
         assert_eq!(error.errno(), errno::EINVAL);

@@ -99,7 +99,7 @@ fn no_reader_of_the_mount_sees_half_of_a_write() {
     for policy in mount::POLICIES {
         let mut mount = Mount::fresh(256, policy);
         let open = |number: u64| {
-            let direct = number % 2 == 0;
+            let direct = number.is_multiple_of(2);
             let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
             let file = OsFile::options()
                 .read(true)
@@ -202,7 +202,7 @@ fn look(shared: &impl Shared, number: u64, group: u64) -> Result<(), String> {
         let offset = start + (index * block::BYTES) as u64;
         seen.push(block::verify(bytes, number, offset)?.version);
     }
-    if shared.groups_are_atomic() && (count % GROUP_BYTES != 0 || seen.iter().any(|&one| one != seen[0])) {
+    if shared.groups_are_atomic() && (!count.is_multiple_of(GROUP_BYTES) || seen.iter().any(|&one| one != seen[0])) {
         return Err(format!("group {group} of file {number} is half written: versions {seen:?}"));
     }
     Ok(())

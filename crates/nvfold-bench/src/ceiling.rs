@@ -5,9 +5,9 @@
 
 use crate::{Doing, Result};
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyWrite, Request,
-    TimeOrNow, WriteFlags,
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry,
+    ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -21,7 +21,10 @@ const BLOCK: usize = 128 << 10;
 enum Node {
     Directory,
     /// Content in pieces of 128 KiB, so that growing copies nothing.
-    File { size: u64, pieces: Vec<Box<[u8]>> },
+    File {
+        size: u64,
+        pieces: Vec<Box<[u8]>>,
+    },
 }
 
 #[derive(Default)]

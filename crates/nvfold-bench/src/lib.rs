@@ -139,7 +139,9 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Meta(options) => meta::run(&options.clone().settled())?,
         What::Ceiling { dir } => return ceiling::serve(dir),
     };
-    let (What::Write(options) | What::Read(options) | What::Meta(options)) = &args.what else { unreachable!("returned") };
+    let (What::Write(options) | What::Read(options) | What::Meta(options)) = &args.what else {
+        unreachable!("returned")
+    };
     if let Some(file) = &options.plot {
         report.plot(file)?;
     }

@@ -23,11 +23,11 @@ type Times = [f64; 5];
 pub fn run(options: &Options) -> Result<Report> {
     let mut report = Report::new("meta", "ratio to tmpfs");
     let mounts = Mounts::set_up(options, 1 << 30, &mut report)?;
-    let mut places: Vec<(String, Option<PathBuf>)> = vec![
-        ("tmpfs".into(), Some(mounts.tmpfs.clone())),
-        ("embedded inline".into(), None),
-    ];
-    places.extend(mounts.mounted.iter().filter(|m| m.name.contains("nvfold")).map(|m| (m.name.clone(), Some(m.dir.clone()))));
+    let mut places: Vec<(String, Option<PathBuf>)> =
+        vec![("tmpfs".into(), Some(mounts.tmpfs.clone())), ("embedded inline".into(), None)];
+    places.extend(
+        mounts.mounted.iter().filter(|m| m.name.contains("nvfold")).map(|m| (m.name.clone(), Some(m.dir.clone()))),
+    );
     places.extend(mounts.mounted.iter().filter(|m| !m.is_fuse).map(|m| (m.name.clone(), Some(m.dir.clone()))));
     let mut times: Vec<Vec<Times>> = vec![Vec::new(); places.len()];
     for pass in 0..=options.repeats {
@@ -74,7 +74,12 @@ fn system_calls(dir: &Path, files: u64) -> Result<Times> {
                 fs::File::create(name).and_then(|mut file| file.write_all(&block)).doing("create a file")
             })
         })?,
-        timed(|| names.iter().try_for_each(|(name, _)| fs::metadata(name).doing("stat").map(|found| drop(black_box(found)))))?,
+        timed(|| {
+            names.iter().try_for_each(|(name, _)| {
+                black_box(fs::metadata(name).doing("stat")?.len());
+                Ok(())
+            })
+        })?,
         timed(|| {
             let found = fs::read_dir(dir).doing("list")?.count() as u64;
             assert_eq!(black_box(found), files, "every name is listed once");
@@ -95,7 +100,8 @@ fn embedded(files: u64) -> Result<Times> {
     let clock = Arc::new(pmem::clock::coarse_now_ns);
     let fs = FileSystem::mount(region, MountOptions { clock, ..MountOptions::default() }).doing("mount")?;
     let root = InodeNumber::ROOT;
-    let names: Vec<(String, String)> = (0..files).map(|file| (format!("file{file}"), format!("renamed{file}"))).collect();
+    let names: Vec<(String, String)> =
+        (0..files).map(|file| (format!("file{file}"), format!("renamed{file}"))).collect();
     let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
     let mut block = [1; 4096];
     Ok([

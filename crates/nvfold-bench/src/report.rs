@@ -108,7 +108,8 @@ impl Report {
         table.set_header(["", "unit", "threads", "op/s", "MB/s", "min ms", "median ms", "max ms", "ratio"]);
         for row in &self.rows {
             let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
-            let rate = if row.bytes_per_second > 0.0 { format!("{:.0}", row.bytes_per_second / 1e6) } else { "-".into() };
+            let rate =
+                if row.bytes_per_second > 0.0 { format!("{:.0}", row.bytes_per_second / 1e6) } else { "-".into() };
             table.add_row([
                 row.name.clone(),
                 row.unit.clone(),

@@ -61,12 +61,15 @@ pub fn run(options: &Options, direction: Direction) -> Result<Report> {
     Ok(report)
 }
 
-fn targets(options: &Options, mounts: &Mounts, direction: Direction, threads: u64, bytes_a_lane: u64) -> Result<Vec<Target>> {
+fn targets(
+    options: &Options,
+    mounts: &Mounts,
+    direction: Direction,
+    threads: u64,
+    bytes_a_lane: u64,
+) -> Result<Vec<Target>> {
     let embedded = |policy, percent, flush| lanes::embedded(policy, percent, flush, threads, bytes_a_lane);
-    let mut targets = vec![
-        lanes::raw(threads, bytes_a_lane)?,
-        embedded(Policy::Off, 0, FlushMode::Auto)?,
-    ];
+    let mut targets = vec![lanes::raw(threads, bytes_a_lane)?, embedded(Policy::Off, 0, FlushMode::Auto)?];
     for percent in PERCENTS {
         targets.push(embedded(Policy::Inline, percent, FlushMode::Auto)?);
     }
@@ -150,13 +153,18 @@ fn one_pass(target: &Target, data: &[u8], block: usize, bytes_a_lane: usize, dir
 fn timed(target: &Target, parts: &[&[u8]], work: impl Fn(&dyn Lane, &[u8]) -> Result<()> + Sync) -> Result<f64> {
     let start = Barrier::new(parts.len() + 1);
     std::thread::scope(|scope| {
-        let workers: Vec<_> = target.lanes.iter().zip(parts).map(|(lane, part)| {
-            let (start, work) = (&start, &work);
-            scope.spawn(move || {
-                start.wait();
-                work(&**lane, part)
+        let workers: Vec<_> = target
+            .lanes
+            .iter()
+            .zip(parts)
+            .map(|(lane, part)| {
+                let (start, work) = (&start, &work);
+                scope.spawn(move || {
+                    start.wait();
+                    work(&**lane, part)
+                })
             })
-        }).collect();
+            .collect();
         start.wait();
         let clock = Instant::now();
         for worker in workers {

@@ -13,8 +13,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let multiplier = multiplier(unit.trim())
         .ok_or_else(|| format!("`{text}`: unknown unit `{}`; write 4096, 64M or 1.5GiB", unit.trim()))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let is_number = !(whole.is_empty() && fraction.is_empty()) && !fraction.contains('.') && fraction.len() <= 18;
-    if !is_number {
+    let has_digits = !whole.is_empty() || !fraction.is_empty();
+    if !has_digits || fraction.contains('.') || fraction.len() > 18 {
         return Err(format!("`{text}` is not a size; write 4096, 64M or 1.5GiB"));
     }
     let too_large = || format!("`{text}` is larger than 2^64 bytes");

@@ -39,7 +39,9 @@ impl Exerciser {
         FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
         let fs = FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() }).unwrap();
         let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
-        NAMES.iter().for_each(|name| drop(fs.create(InodeNumber::ROOT, name, &new).unwrap()));
+        for name in NAMES {
+            fs.create(InodeNumber::ROOT, name, &new).unwrap();
+        }
         let files = open_all(&fs);
         Exerciser { region, policy, fs, files, model: vec![Vec::new(); 3], random: Random(seed) }
     }

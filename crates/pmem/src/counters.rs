@@ -1,13 +1,12 @@
-//! What was written, flushed and fenced: the figures behind every claim about traffic, wear and energy.
+//! What was written, flushed and fenced: the figures behind every claim about traffic and energy.
 //!
 //! Counting must cost next to nothing on the write path, so each thread adds to a slot of its own without
-//! atomic read-modify-write; threads beyond the slots share the last one with real atomic additions.
+//! atomic read-modify-write (see `thread`), and a snapshot adds the slots up.
 
-use std::cell::Cell;
+use crate::LINE_BYTES;
+use crate::thread::{SHARED_SLOT, SLOTS, slot};
 use std::ops::Sub;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-
-const SLOTS: usize = 64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Totals since the region was opened; subtract two snapshots to measure between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,18 +15,31 @@ pub struct Counters {
     pub bytes_stored: u64,
     /// Lines flushed (counted also where the instruction is not issued, see `FlushMode`).
     pub lines_flushed: u64,
-    /// Bytes stored past the cache.
+    /// Bytes stored past the cache, in whole lines.
     pub bytes_streamed: u64,
     /// Fences.
     pub fences: u64,
-    /// Bytes read; counted with a profile other than `native` only.
+    /// Bytes of the lines read; counted with a profile other than `native` only.
     pub bytes_read: u64,
     /// Nanoseconds that the profile charged.
     pub charged_ns: u64,
 }
 
+impl Counters {
+    /// Lines stored past the cache.
+    pub fn lines_streamed(&self) -> u64 {
+        self.bytes_streamed / LINE_BYTES
+    }
+
+    /// Lines that reached the media: flushed ones and streamed ones.
+    pub fn lines_written(&self) -> u64 {
+        self.lines_flushed + self.lines_streamed()
+    }
+}
+
 impl Sub for Counters {
     type Output = Counters;
+
     fn sub(self, earlier: Counters) -> Counters {
         Counters {
             bytes_stored: self.bytes_stored - earlier.bytes_stored,
@@ -40,13 +52,7 @@ impl Sub for Counters {
     }
 }
 
-impl Counters {
-    /// Lines that reached the media: flushed ones and streamed ones.
-    pub fn lines_written(&self) -> u64 {
-        self.lines_flushed + self.bytes_streamed.div_ceil(64)
-    }
-}
-
+/// Names a counter of a slot.
 #[derive(Clone, Copy)]
 pub(crate) enum Counter {
     BytesStored,
@@ -57,25 +63,27 @@ pub(crate) enum Counter {
     ChargedNs,
 }
 
-#[repr(align(64))]
-#[derive(Default)]
+/// Two lines, for the hardware prefetches lines in pairs.
+#[repr(align(128))]
 struct Slot([AtomicU64; 6]);
 
-pub(crate) struct Tally(Box<[Slot]>);
+/// The counters of one region.
+pub(crate) struct Tally([Slot; SLOTS]);
 
 impl Tally {
     pub(crate) fn new() -> Tally {
-        Tally((0..SLOTS).map(|_| Slot::default()).collect())
+        Tally([const { Slot([const { AtomicU64::new(0) }; 6]) }; SLOTS])
     }
 
     #[inline]
     pub(crate) fn add(&self, counter: Counter, amount: u64) {
-        let thread = thread_number();
-        let cell = &self.0[thread.min(SLOTS - 1)].0[counter as usize];
-        if thread < SLOTS - 1 {
-            cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
-        } else {
+        let slot = slot();
+        let cell = &self.0[slot % SLOTS].0[counter as usize];
+        if slot == SHARED_SLOT {
             cell.fetch_add(amount, Ordering::Relaxed);
+        } else {
+            // The slot is this thread's alone: nothing is lost between load and store.
+            cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
         }
     }
 
@@ -92,58 +100,30 @@ impl Tally {
     }
 }
 
-/// Small number of the calling thread; each thread has its own and keeps it.
-#[inline]
-pub(crate) fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) });
-    NUMBER.with(|number| {
-        if number.get() == usize::MAX {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        number.get()
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Line writes per 4 KiB block, with `OpenOptions::track_wear`.
-pub(crate) struct Wear(Vec<AtomicU32>);
-
-impl Wear {
-    pub(crate) fn new(device_bytes: u64) -> Wear {
-        Wear((0..device_bytes.div_ceil(crate::BLOCK_BYTES)).map(|_| AtomicU32::new(0)).collect())
+    #[test]
+    fn no_count_is_lost_with_more_threads_than_slots() {
+        let tally = Tally::new();
+        std::thread::scope(|scope| {
+            for _ in 0..SLOTS + 20 {
+                scope.spawn(|| (0..1000).for_each(|_| tally.add(Counter::Fences, 3)));
+            }
+        });
+        assert_eq!(tally.snapshot().fences, (SLOTS as u64 + 20) * 3000);
     }
 
-    pub(crate) fn add(&self, offset: u64, length: u64) {
-        let first = offset / 64;
-        let last = (offset + length).div_ceil(64);
-        for line in first..last {
-            self.0[(line / 64) as usize].fetch_add(1, Ordering::Relaxed);
-        }
+    #[test]
+    fn a_difference_is_what_happened_between() {
+        let tally = Tally::new();
+        tally.add(Counter::BytesStreamed, 4096);
+        let before = tally.snapshot();
+        tally.add(Counter::BytesStreamed, 128);
+        tally.add(Counter::LinesFlushed, 1);
+        let between = tally.snapshot() - before;
+        assert_eq!(between, Counters { bytes_streamed: 128, lines_flushed: 1, ..Counters::default() });
+        assert_eq!(between.lines_written(), 3);
     }
-
-    pub(crate) fn summary(&self) -> WearSummary {
-        let counts = || self.0.iter().map(|count| count.load(Ordering::Relaxed));
-        let written = counts().filter(|count| *count > 0).count() as u64;
-        let mut histogram = [0; 33];
-        counts().for_each(|count| histogram[(32 - count.leading_zeros()) as usize] += 1);
-        WearSummary {
-            lines_written: counts().map(u64::from).sum(),
-            blocks_written: written,
-            lines_written_max: counts().max().unwrap_or(0),
-            histogram,
-        }
-    }
-}
-
-/// How evenly a device is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WearSummary {
-    /// Line writes in all.
-    pub lines_written: u64,
-    /// Blocks written at least once.
-    pub blocks_written: u64,
-    /// Line writes to the block that had most.
-    pub lines_written_max: u32,
-    /// Blocks by line writes: element 0 has those with none, element n those with 2^(n-1) to 2^n - 1.
-    pub histogram: [u64; 33],
 }

@@ -7,17 +7,23 @@
 //! (flock), so nobody else who plays by the rules writes it. Every access is checked against the length first,
 //! and the mapping lives as long as the last `Region` of it.
 
-use crate::counters::{Tally, Wear};
+use crate::copy::Streaming;
+use crate::counters::Tally;
+use crate::flush::Instruction;
+use crate::profile::{Profile, Throttle};
 use crate::recorder::Event;
-use crate::{DEVICE_BYTES_MAX, Profile, copy::Streaming, flush::Instruction};
+use crate::wear::Wear;
+use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FileType, FlockOperation, MemfdFlags};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, MemfdFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::convert::Infallible;
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -152,6 +158,14 @@ pub enum PmemError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// EROFS: it is to be written and may only be read.
+    #[error("{device} may only be read ({source}); mount it read-only, or change its permissions")]
+    ReadOnlyFile {
+        /// Path.
+        device: String,
+        /// The host's reason.
+        source: std::io::Error,
+    },
     /// EINVAL: a memory device exists only once it was created with a size.
     #[error("mem: needs a size, for example size=8G")]
     MemoryNeedsSize,
@@ -163,6 +177,7 @@ impl PmemError {
         match self {
             PmemError::Io { source, .. } => source.raw_os_error().unwrap_or(5),
             PmemError::Busy { .. } => 16,
+            PmemError::ReadOnlyFile { .. } => 30,
             PmemError::NotADevice { .. } | PmemError::Size { .. } | PmemError::MemoryNeedsSize => 22,
         }
     }
@@ -177,7 +192,7 @@ pub(crate) struct Mapping {
     pub(crate) level: PersistenceLevel,
     pub(crate) read_only: bool,
     pub(crate) is_character_device: bool,
-    pub(crate) profile: Profile,
+    pub(crate) can_punch: bool,
     /// Issue flush instructions.
     pub(crate) flushes: bool,
     /// Something beyond counting must happen on every access: profile, wear or recorder.
@@ -185,6 +200,7 @@ pub(crate) struct Mapping {
     pub(crate) streaming: Streaming,
     pub(crate) instruction: Instruction,
     pub(crate) tally: Tally,
+    pub(crate) throttle: Throttle,
     pub(crate) wear: Option<Wear>,
     pub(crate) recorder: Option<Mutex<Vec<Event>>>,
 }
@@ -197,104 +213,153 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Closing would release the lock as well, but not before a child that another thread is just starting has
+        // closed its copy of the descriptor.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         // SAFETY: base and length are what mmap returned and was given; nobody holds a borrow, for every borrow
         // is bound to a `Region` that keeps this alive.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length as usize) };
     }
 }
 
+/// A device that was opened and locked, not yet mapped.
+struct Opened {
+    file: OwnedFd,
+    is_character_device: bool,
+}
+
 impl Mapping {
     /// Opens what exists.
     pub(crate) fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Mapping, PmemError> {
-        let DeviceSpec::Path(path) = spec else { return Err(PmemError::MemoryNeedsSize) };
-        let (file, is_character_device) = open_path(path, options.read_only, false)?;
-        lock(&file, path, options.read_only)?;
-        let length = device_length(&file, path, is_character_device)?;
-        Mapping::map(file, spec, length, is_character_device, options)
+        let DeviceSpec::Path(path) = spec else {
+            return Err(PmemError::MemoryNeedsSize);
+        };
+        let opened = open_path(path, options.read_only)?;
+        let length = device_length(&opened, spec)?;
+        Mapping::map(opened, spec, length, options)
     }
 
     /// Makes or resizes it first.
     pub(crate) fn create(spec: &DeviceSpec, size_bytes: u64, options: &OpenOptions) -> Result<Mapping, PmemError> {
-        check_length(spec.to_string(), size_bytes)?;
-        let (file, is_character_device) = match spec {
+        check_length(spec, size_bytes)?;
+        match spec {
             DeviceSpec::Memory => {
                 let file = rustix::fs::memfd_create("nvfold", MemfdFlags::CLOEXEC);
-                (file.map_err(|errno| io("create", spec, errno))?, false)
+                let file = file.map_err(|errno| io("create", spec, errno))?;
+                Mapping::resize_and_map(Opened { file, is_character_device: false }, spec, size_bytes, options)
             }
-            DeviceSpec::Path(path) => {
-                let opened = open_path(path, false, true)?;
-                lock(&opened.0, path, false)?;
-                opened
-            }
-        };
-        let length = match spec {
-            DeviceSpec::Path(path) if is_character_device => device_length(&file, path, true)?,
-            _ => {
-                rustix::fs::ftruncate(&file, size_bytes).map_err(|errno| io("set the size of", spec, errno))?;
-                size_bytes
-            }
-        };
-        Mapping::map(file, spec, length, is_character_device, options)
+            DeviceSpec::Path(path) => match create_path(path)? {
+                Some(created) => Mapping::resize_and_map(created, spec, size_bytes, options).inspect_err(|_| {
+                    // What we made and could not use must not stay. That it cannot be removed either is no news.
+                    let _ = fs::remove_file(path);
+                }),
+                None => Mapping::resize_and_map(open_path(path, false)?, spec, size_bytes, options),
+            },
+        }
     }
 
-    fn map(
-        file: OwnedFd,
+    fn resize_and_map(
+        opened: Opened,
         spec: &DeviceSpec,
-        length: u64,
-        is_character_device: bool,
+        size_bytes: u64,
         options: &OpenOptions,
     ) -> Result<Mapping, PmemError> {
-        check_length(spec.to_string(), length)?;
-        let (base, level) =
-            map_file(&file, length, is_character_device, options.read_only).map_err(|errno| io("map", spec, errno))?;
+        if !opened.is_character_device {
+            rustix::fs::ftruncate(&opened.file, size_bytes).map_err(|errno| match errno {
+                Errno::INVAL => PmemError::Size {
+                    device: spec.to_string(),
+                    bytes: size_bytes,
+                    why: "is no multiple of the pages of its file system (2 MiB on most hugetlbfs)",
+                },
+                _ => io("set the size of", spec, errno),
+            })?;
+            return Mapping::map(opened, spec, size_bytes, options);
+        }
+        let length = device_length(&opened, spec)?;
+        if length < size_bytes {
+            let why = "is more than the device has";
+            return Err(PmemError::Size { device: spec.to_string(), bytes: size_bytes, why });
+        }
+        Mapping::map(opened, spec, length, options)
+    }
+
+    fn map(opened: Opened, spec: &DeviceSpec, length: u64, options: &OpenOptions) -> Result<Mapping, PmemError> {
+        check_length(spec, length)?;
+        let wear = match options.track_wear.then(|| Wear::new(length)) {
+            Some(None) => return Err(io("count the wear of", spec, Errno::NOMEM)),
+            wear => wear.flatten(),
+        };
+        let (base, level) = map_file(&opened, length, options.read_only).map_err(|errno| io("map", spec, errno))?;
         if options.huge_pages {
             // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
             let _ = unsafe { rustix::mm::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
         }
-        let recorder = options.record.then(|| Mutex::new(Vec::new()));
-        let wear = options.track_wear.then(|| Wear::new(length));
+        let can_punch = !options.read_only && !options.record && can_punch(&opened, length);
         Ok(Mapping {
             base,
             length,
-            file,
+            file: opened.file,
             name: spec.to_string(),
             level,
             read_only: options.read_only,
-            is_character_device,
+            is_character_device: opened.is_character_device,
+            can_punch,
             flushes: level == PersistenceLevel::Dax || options.flush == FlushMode::Always,
-            slow: !options.profile.is_native() || recorder.is_some() || wear.is_some(),
-            profile: options.profile.clone(),
+            slow: !options.profile.is_native() || options.record || options.track_wear,
             streaming: Streaming::detect(),
             instruction: Instruction::detect(),
             tally: Tally::new(),
+            throttle: Throttle::new(options.profile.clone()),
             wear,
-            recorder,
+            recorder: options.record.then(|| Mutex::new(Vec::new())),
         })
     }
 }
 
-fn io(doing: &'static str, device: impl fmt::Display, errno: rustix::io::Errno) -> PmemError {
+fn io(doing: &'static str, device: impl fmt::Display, errno: Errno) -> PmemError {
     PmemError::Io { doing, device: device.to_string(), source: errno.into() }
 }
 
-fn open_path(path: &Path, read_only: bool, create: bool) -> Result<(OwnedFd, bool), PmemError> {
-    let failed = |source| PmemError::Io { doing: "open", device: path.display().to_string(), source };
-    // Look before opening: opening a fifo would block.
-    if let Ok(metadata) = fs::metadata(path) {
-        device_kind(path, metadata.mode())?;
+/// Opens and locks an existing device.
+fn open_path(path: &Path, read_only: bool) -> Result<Opened, PmemError> {
+    let device = || path.display().to_string();
+    let failed = |source| PmemError::Io { doing: "open", device: device(), source };
+    // Look before opening: opening a fifo would block, and other devices may do anything.
+    device_kind(path, &fs::metadata(path).map_err(failed)?)?;
+    let open = |write| fs::OpenOptions::new().read(true).write(write).open(path);
+    let file = open(!read_only).map_err(|source| {
+        let refused = matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
+        if refused && open(false).is_ok() {
+            return PmemError::ReadOnlyFile { device: device(), source };
+        }
+        failed(source)
+    })?;
+    let is_character_device = device_kind(path, &file.metadata().map_err(failed)?)?;
+    let file = file.into();
+    lock(&file, path, read_only)?;
+    Ok(Opened { file, is_character_device })
+}
+
+/// Makes and locks a new file; `None` when something is there already. A device holds the files of many users: only
+/// its owner may read it.
+fn create_path(path: &Path) -> Result<Option<Opened>, PmemError> {
+    match fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => {
+            let file = file.into();
+            lock(&file, path, false)?;
+            Ok(Some(Opened { file, is_character_device: false }))
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+        Err(source) => Err(PmemError::Io { doing: "create", device: path.display().to_string(), source }),
     }
-    let mut how = fs::OpenOptions::new();
-    let file = how.read(true).write(!read_only).create(create).truncate(false).open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    let is_character_device = device_kind(path, metadata.mode())?;
-    Ok((file.into(), is_character_device))
 }
 
 /// Whether it is a character device; an error for what cannot be mapped.
-fn device_kind(path: &Path, mode: u32) -> Result<bool, PmemError> {
-    let what = match FileType::from_raw_mode(mode) {
+fn device_kind(path: &Path, metadata: &fs::Metadata) -> Result<bool, PmemError> {
+    let what = match FileType::from_raw_mode(metadata.mode()) {
         FileType::RegularFile => return Ok(false),
-        FileType::CharacterDevice => return Ok(true),
+        FileType::CharacterDevice if dax_size_bytes(metadata.rdev()).is_some() => return Ok(true),
+        FileType::CharacterDevice => "a character device that is no device-dax",
         FileType::Directory => "a directory",
         FileType::BlockDevice => "a block device (put a file on it, or use its DAX node)",
         FileType::Socket => "a socket",
@@ -304,26 +369,31 @@ fn device_kind(path: &Path, mode: u32) -> Result<bool, PmemError> {
     Err(PmemError::NotADevice { device: path.display().to_string(), what })
 }
 
-fn device_length(file: &OwnedFd, path: &Path, is_character_device: bool) -> Result<u64, PmemError> {
-    let stat = rustix::fs::fstat(file).map_err(|errno| io("stat", path.display(), errno))?;
-    if !is_character_device {
-        return Ok(stat.st_size as u64);
-    }
-    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-    let size = fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size"));
-    let what = "a character device that is no device-dax";
-    let not_dax = PmemError::NotADevice { device: path.display().to_string(), what };
-    size.ok().and_then(|size| size.trim().parse().ok()).ok_or(not_dax)
+fn device_length(opened: &Opened, device: impl fmt::Display) -> Result<u64, PmemError> {
+    let stat = rustix::fs::fstat(&opened.file).map_err(|errno| io("stat", device, errno))?;
+    let size = if opened.is_character_device { dax_size_bytes(stat.st_rdev) } else { None };
+    Ok(size.unwrap_or(stat.st_size as u64))
 }
 
-fn check_length(device: String, bytes: u64) -> Result<(), PmemError> {
+/// Size of a device-dax node as the kernel tells it; `None` for other character devices.
+fn dax_size_bytes(device_number: u64) -> Option<u64> {
+    let (major, minor) = (rustix::fs::major(device_number), rustix::fs::minor(device_number));
+    let node = PathBuf::from(format!("/sys/dev/char/{major}:{minor}"));
+    let subsystem = fs::read_link(node.join("subsystem")).ok()?;
+    if !subsystem.ends_with("dax") {
+        return None;
+    }
+    fs::read_to_string(node.join("size")).ok()?.trim().parse().ok()
+}
+
+fn check_length(spec: &DeviceSpec, bytes: u64) -> Result<(), PmemError> {
     let why = match bytes {
         0 => "is no device yet; give it a size",
-        _ if !bytes.is_multiple_of(crate::BLOCK_BYTES) => "is not a multiple of 4096",
+        _ if !bytes.is_multiple_of(BLOCK_BYTES) => "is not a multiple of 4096",
         _ if bytes > DEVICE_BYTES_MAX => "is more than the largest device, 16 TiB",
         _ => return Ok(()),
     };
-    Err(PmemError::Size { device, bytes, why })
+    Err(PmemError::Size { device: spec.to_string(), bytes, why })
 }
 
 /// One process owns a device: exclusively to write, together with other readers to read.
@@ -332,50 +402,97 @@ fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
         if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
     match rustix::fs::flock(file, operation) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(PmemError::Busy { device: path.display().to_string(), owner: owner_of(path) })
+        Err(Errno::WOULDBLOCK) => {
+            let owner = owner_of(path).map_or_else(|| "another process".into(), describe_process);
+            Err(PmemError::Busy { device: path.display().to_string(), owner })
         }
         Err(errno) => Err(io("lock", path.display(), errno)),
     }
 }
 
-/// Who holds the lock, from the kernel's list: `N: FLOCK ADVISORY WRITE pid major:minor:inode 0 EOF`.
-fn owner_of(path: &Path) -> String {
-    let unknown = "another process".to_string();
-    let (Ok(metadata), Ok(locks)) = (fs::metadata(path), fs::read_to_string("/proc/locks")) else { return unknown };
-    let inode = format!(":{}", metadata.ino());
-    let pid = locks.lines().filter(|line| line.contains("FLOCK")).find_map(|line| {
+/// Process that owns a device, as far as it can be told.
+fn owner_of(path: &Path) -> Option<u32> {
+    let device = fs::metadata(path).ok()?;
+    lock_holder(&fs::read_to_string("/proc/locks").ok()?, &device)
+        // The one that took the lock may have handed it to a child and gone.
+        .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
+        .or_else(|| process_with_open(&device))
+}
+
+/// Who holds the lock by the kernel's list: `N: FLOCK ADVISORY WRITE pid major:minor:inode 0 EOF`.
+fn lock_holder(locks: &str, device: &fs::Metadata) -> Option<u32> {
+    let (major, minor) = (rustix::fs::major(device.dev()), rustix::fs::minor(device.dev()));
+    let file = format!("{major:02x}:{minor:02x}:{}", device.ino());
+    locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        fields.get(5).filter(|file| file.ends_with(&inode))?;
-        fields.get(4)?.parse::<u32>().ok()
-    });
-    let Some(pid) = pid else { return unknown };
+        let is_ours = fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&file.as_str());
+        if is_ours { fields.get(4)?.parse().ok() } else { None }
+    })
+}
+
+/// Another process that has the device open.
+fn process_with_open(device: &fs::Metadata) -> Option<u32> {
+    let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| *pid != std::process::id()).find(|pid| {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        descriptors
+            .filter_map(|descriptor| fs::metadata(descriptor.path()).ok())
+            .any(|open| (open.dev(), open.ino()) == (device.dev(), device.ino()))
+    })
+}
+
+fn describe_process(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("process {pid} ({})", name.trim()),
         Err(_) => format!("process {pid}"),
     }
 }
 
-fn map_file(
-    file: &OwnedFd,
-    length: u64,
-    is_character_device: bool,
-    read_only: bool,
-) -> rustix::io::Result<(*mut u8, PersistenceLevel)> {
+fn map_file(opened: &Opened, length: u64, read_only: bool) -> rustix::io::Result<(*mut u8, PersistenceLevel)> {
     let protection = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
     let map = |flags| {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), length as usize, protection, flags, file.as_fd(), 0) }
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), length as usize, protection, flags, opened.file.as_fd(), 0) }
     };
-    if let Ok(base) = map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+    // Without flush instructions that we know a fence makes nothing power-safe, whatever the mapping.
+    if cfg!(target_arch = "x86_64")
+        && let Ok(base) = map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
+    {
         return Ok((base.cast(), PersistenceLevel::Dax));
     }
     let base = map(MapFlags::SHARED)?;
-    let in_memory = rustix::fs::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS | RAMFS | HUGETLBFS));
-    let level = match (is_character_device, in_memory) {
-        (true, _) => PersistenceLevel::Dax,
-        (false, true) => PersistenceLevel::Memory,
-        (false, false) => PersistenceLevel::File,
-    };
+    let level = if is_in_memory(&opened.file) { PersistenceLevel::Memory } else { PersistenceLevel::File };
     Ok((base.cast(), level))
+}
+
+/// Whether the file lives in memory alone.
+fn is_in_memory(file: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS | RAMFS | HUGETLBFS))
+}
+
+/// Whether the host gives back the memory of holes. Asked with a hole behind the end, which changes nothing.
+fn can_punch(opened: &Opened, length: u64) -> bool {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    !opened.is_character_device && rustix::fs::fallocate(&opened.file, flags, length, BLOCK_BYTES).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_read_from_the_kernels_list_of_locks() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let device = file.as_file().metadata().unwrap();
+        let name =
+            |inode| format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device.dev()), rustix::fs::minor(device.dev()));
+        let locks = format!(
+            "1: POSIX  ADVISORY  WRITE 11 {ours} 0 EOF\n2: FLOCK  ADVISORY  WRITE 22 {other} 0 EOF\n\
+             3: FLOCK  ADVISORY  WRITE 33 {ours} 0 EOF\n",
+            ours = name(device.ino()),
+            other = name(device.ino() + 1),
+        );
+        assert_eq!(lock_holder(&locks, &device), Some(33));
+        assert_eq!(lock_holder("garbage\n\n", &device), None);
+    }
 }

@@ -47,7 +47,9 @@ impl Instruction {
             // SAFETY: the line holds at least one mapped byte, so it is mapped; flushing changes no value.
             unsafe {
                 match self {
-                    Instruction::Clwb => std::arch::asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
+                    Instruction::Clwb => {
+                        std::arch::asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags))
+                    }
                     Instruction::ClflushOpt => {
                         std::arch::asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
                     }

@@ -15,19 +15,22 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`region`](Region) | loads, stores, atomics, streams, fences |
+//! | `region` | [`Region`]: loads, stores, atomics, streams, fences |
 //! | `order` | the handles and their states |
 //! | `device` | opening, mapping, locking; what a fence is worth there |
-//! | `copy` | non-temporal stores in AVX-512, AVX2, SSE2 and portable twins |
-//! | `flush` | clwb, clflushopt, clflush |
-//! | `profile`, `counters` | emulated devices; what was written, flushed and fenced |
-//! | `recorder` | every store, flush and fence, for tests that enumerate crash states |
+//! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
+//! | `flush`, `atomic` | clwb, clflushopt, clflush; 16-byte atomics |
+//! | `profile` | emulated devices |
+//! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block |
+//! | `recorder` | every store, flush and fence, and the states a crash could leave |
+//! | [`clock`] | time of day |
 //!
-//! All `unsafe` of nvfold's core lives here. The story is told once, in `device`: [`device::Mapping`] is shared
-//! memory that other processes could change; no `&mut` to it is ever made, metadata is read by copying and
+//! All `unsafe` of nvfold's core lives here. The story is told once, in `device`: a mapping is shared memory
+//! that other processes could change; no `&mut` to it is ever made, metadata is read by copying and
 //! written through atomics, and `&[u8]` is handed out only for bytes that copy on write keeps as they are.
 #![warn(missing_docs)]
 
+mod atomic;
 pub mod clock;
 mod copy;
 mod counters;
@@ -37,13 +40,16 @@ mod order;
 mod profile;
 mod recorder;
 mod region;
+mod thread;
+mod wear;
 
-pub use counters::{Counters, WearSummary};
+pub use counters::Counters;
 pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use profile::{Profile, ProfileError};
-pub use recorder::{Event, Recording};
+pub use recorder::{Event, PendingWord, Recording, Replay, StoreOrder};
 pub use region::Region;
+pub use wear::WearSummary;
 
 /// Bytes in one CPU cache line: the unit of flushing.
 pub const LINE_BYTES: u64 = 64;

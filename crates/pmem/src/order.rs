@@ -37,20 +37,24 @@ pub struct Pm<'r, T: ?Sized, S> {
     region: &'r Region,
     offset: u64,
     length: u64,
-    state: PhantomData<(S, fn(&T))>,
+    value: PhantomData<fn(&T)>,
+    state: PhantomData<S>,
 }
 
 impl<'r, T: ?Sized, S> Pm<'r, T, S> {
+    #[inline]
     pub(crate) fn new(region: &'r Region, offset: u64, length: u64) -> Pm<'r, T, S> {
-        Pm { region, offset, length, state: PhantomData }
+        Pm { region, offset, length, value: PhantomData, state: PhantomData }
     }
 
     /// Device offset of the first byte.
+    #[inline]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.length
     }
@@ -67,6 +71,7 @@ impl<'r, T: ?Sized> Pm<'r, T, Dirty> {
 
 impl<T: ?Sized> Pm<'_, T, Clean> {
     /// The pointer that may be stored on media.
+    #[inline]
     pub fn ptr(&self) -> PmPtr<T> {
         PmPtr { offset: self.offset, pointee: PhantomData }
     }
@@ -88,6 +93,7 @@ impl<T: ?Sized> Copy for PmPtr<T> {}
 
 impl<T: ?Sized> PmPtr<T> {
     /// Device offset it points to.
+    #[inline]
     pub fn offset(self) -> u64 {
         self.offset
     }
@@ -107,6 +113,10 @@ impl Flight {
     /// Takes one more handle in.
     #[inline]
     pub fn add<T: ?Sized>(&mut self, _handle: Pm<'_, T, InFlight>) {}
+
+    /// Takes another flight in.
+    #[inline]
+    pub fn extend(&mut self, _other: Flight) {}
 }
 
 /// Receipt of a fenced [`Flight`]: all of it is durable.
@@ -129,6 +139,7 @@ pub struct Fenced(pub(crate) ());
 
 impl<'r, T: ?Sized> Group for Pm<'r, T, InFlight> {
     type Clean = Pm<'r, T, Clean>;
+    #[inline]
     fn landed(self, _: Fenced) -> Self::Clean {
         Pm::new(self.region, self.offset, self.length)
     }
@@ -136,21 +147,93 @@ impl<'r, T: ?Sized> Group for Pm<'r, T, InFlight> {
 
 impl Group for Flight {
     type Clean = Landed;
+    #[inline]
     fn landed(self, _: Fenced) -> Landed {
         Landed(())
     }
 }
 
-impl<A: Group, B: Group> Group for (A, B) {
-    type Clean = (A::Clean, B::Clean);
+/// Nothing: a fence for its own sake.
+impl Group for () {
+    type Clean = ();
+    fn landed(self, _: Fenced) {}
+}
+
+impl<G: Group> Group for Option<G> {
+    type Clean = Option<G::Clean>;
     fn landed(self, fenced: Fenced) -> Self::Clean {
-        (self.0.landed(fenced), self.1.landed(fenced))
+        self.map(|member| member.landed(fenced))
     }
 }
+
+/// Tuples of two to five.
+macro_rules! tuple_group {
+    ($($member:ident)+) => {
+        impl<$($member: Group),+> Group for ($($member,)+) {
+            type Clean = ($($member::Clean,)+);
+            #[allow(non_snake_case)]
+            #[inline]
+            fn landed(self, fenced: Fenced) -> Self::Clean {
+                let ($($member,)+) = self;
+                ($($member.landed(fenced),)+)
+            }
+        }
+    };
+}
+
+tuple_group!(A B);
+tuple_group!(A B C);
+tuple_group!(A B C D);
+tuple_group!(A B C D E);
 
 impl<G: Group> Group for Vec<G> {
     type Clean = Vec<G::Clean>;
     fn landed(self, fenced: Fenced) -> Self::Clean {
         self.into_iter().map(|member| member.landed(fenced)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceSpec, OpenOptions};
+
+    /// Has two answers for types that are `Send`, so that asking compiles only for those that are not.
+    trait NotSend<Answer> {
+        fn holds() {}
+    }
+    impl<T: ?Sized> NotSend<()> for T {}
+    impl<T: ?Sized + Send> NotSend<u8> for T {}
+
+    fn is_send<T: Send>() {}
+
+    #[test]
+    fn only_what_is_in_flight_is_bound_to_its_thread() {
+        <Pm<'_, u64, InFlight> as NotSend<_>>::holds();
+        <Flight as NotSend<_>>::holds();
+        is_send::<Pm<'_, u64, Dirty>>();
+        is_send::<Pm<'_, [u8], Clean>>();
+        is_send::<PmPtr<u64>>();
+        is_send::<Landed>();
+    }
+
+    #[test]
+    fn a_group_of_any_shape_takes_one_fence() {
+        let region = Region::create(&DeviceSpec::Memory, 4096, &OpenOptions::default()).unwrap();
+        let word = |at: u64| region.store_u64(at * 8, at).flush();
+        let fences = || region.counters().fences;
+        let (first, second, (), third, fourth) =
+            region.fence((word(1), Some(word(2)), (), vec![word(3), word(4)], None::<Flight>));
+        assert_eq!(fences(), 1);
+        assert_eq!((first.ptr().offset(), second.unwrap().ptr().offset()), (8, 16));
+        assert_eq!(third.iter().map(|clean| clean.ptr().offset()).collect::<Vec<_>>(), [24, 32]);
+        assert!(fourth.is_none());
+        let mut flight = Flight::new();
+        flight.add(word(5));
+        let mut other = Flight::new();
+        other.add(region.stream(64, &[1; 100]));
+        flight.extend(other);
+        let _: (Landed, Pm<'_, u64, Clean>) = region.fence((flight, word(6)));
+        assert_eq!(fences(), 2);
     }
 }

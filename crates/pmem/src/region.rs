@@ -1,45 +1,79 @@
 //! `Region`: the only way to touch media.
+//!
+//! Every access is checked against the device's length, done, counted, and, when the region is watched (a profile
+//! other than `native`, wear, or the recorder), also charged and recorded. The fast path pays one branch for that.
 
-use crate::counters::{Counter, Counters, WearSummary, thread_number};
+use crate::counters::{Counter, Counters};
 use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError};
 use crate::flush::store_fence;
 use crate::order::{Dirty, Fenced, Group, InFlight, Pm};
-use crate::profile::{Profile, spin};
+use crate::profile::Profile;
 use crate::recorder::{Event, Recording};
-use crate::{BLOCK_BYTES, LINE_BYTES};
-use parking_lot::Mutex;
+use crate::wear::WearSummary;
+use crate::{LINE_BYTES, atomic, thread};
+use parking_lot::MutexGuard;
 use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MsyncFlags};
-use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Streams shorter than this go through the cache where flushes cost nothing: draining the write-combining buffers
+/// at the fence would cost more than the cache lines are worth.
+const STREAM_BYTES_MIN: usize = 1024;
 
 /// One device, mapped. Cheap to clone; the device is unmapped and its lock released with the last clone.
 ///
 /// Offsets are device offsets in bytes. A range outside the device, or a write to a read-only region, is a mistake
 /// of the caller and panics: numbers that come from media are checked with [`Region::contains`] first.
+///
+/// Bytes that somebody stores while another thread reads them may be seen in part; no value is ever invalid, for
+/// only types without invalid bit patterns are read. Aligned words are never torn. A host that runs out of memory
+/// for a sparse device, or a file truncated by another process, ends the process with SIGBUS, as with any mapping.
+///
+/// ```
+/// use pmem::{DeviceSpec, OpenOptions, Region};
+///
+/// # fn main() -> Result<(), pmem::PmemError> {
+/// let region = Region::create(&DeviceSpec::Memory, 1 << 20, &OpenOptions::default())?;
+/// let data = region.stream(4096, b"the bytes, written past the cache");
+/// let data = region.fence(data); // durable now
+/// let commit = region.store_u64(0, data.ptr().offset()).flush();
+/// let _ = region.fence(commit);
+/// assert_eq!(region.load_u64(0), 4096);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Region {
     mapping: Arc<Mapping>,
 }
 
-thread_local! {
-    /// This thread has stored past the cache since its last fence.
-    static STREAMED: Cell<bool> = const { Cell::new(false) };
+impl std::fmt::Debug for Region {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut fields = out.debug_struct("Region");
+        fields.field("name", &self.name()).field("len_bytes", &self.len_bytes()).field("level", &self.level());
+        fields.finish_non_exhaustive()
+    }
 }
 
+/// The device.
 impl Region {
     /// Opens an existing device.
     ///
     /// # Errors
-    /// Not there, no permission, no regular file or device-dax, size 0 or not a multiple of 4096, in use.
+    /// Not there, no permission, neither regular file nor device-dax, size 0 or not a multiple of 4096, in use;
+    /// `mem:`, which exists only once it was created.
     pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Region, PmemError> {
         Ok(Region { mapping: Arc::new(Mapping::open(spec, options)?) })
     }
 
-    /// Creates a device of `size_bytes` (sparse), or opens one and gives it that size.
+    /// Creates a device of `size_bytes` (sparse), or opens one and gives it that size. The content of an existing one
+    /// stays as far as it fits. A device-dax node keeps its own size, which must not be smaller.
     ///
     /// # Errors
     /// As [`Region::open`].
@@ -48,6 +82,7 @@ impl Region {
     }
 
     /// Size of the device in bytes.
+    #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.mapping.length
     }
@@ -69,7 +104,7 @@ impl Region {
 
     /// The emulated device.
     pub fn profile(&self) -> &Profile {
-        &self.mapping.profile
+        self.mapping.throttle.profile()
     }
 
     /// Whether `length` bytes at `offset` lie in the device.
@@ -77,60 +112,73 @@ impl Region {
     pub fn contains(&self, offset: u64, length: u64) -> bool {
         offset.checked_add(length).is_some_and(|end| end <= self.mapping.length)
     }
+}
 
+/// Reading.
+impl Region {
     /// Reads a value by copying it.
     #[inline]
-    pub fn read<T: FromBytes + IntoBytes>(&self, offset: u64) -> T {
-        let mut value = T::new_zeroed();
-        self.read_into(offset, value.as_mut_bytes());
-        value
+    pub fn read<T: FromBytes>(&self, offset: u64) -> T {
+        let mut value = MaybeUninit::<T>::uninit();
+        self.copy_out(offset, value.as_mut_ptr().cast(), size_of::<T>());
+        // SAFETY: all its bytes were just written, and `FromBytes` says that any bytes are a value.
+        unsafe { value.assume_init() }
     }
 
     /// Copies bytes out.
     #[inline]
     pub fn read_into(&self, offset: u64, buffer: &mut [u8]) {
-        let from = self.at(offset, buffer.len() as u64);
-        // SAFETY: `at` checked that the source is mapped; the destination is ours and cannot overlap a mapping
-        // that no `&mut` points into. A concurrent store to the same metadata gives old or new words; the
-        // callers verify checksums or hold the lock that excludes it.
-        unsafe { std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), buffer.len()) };
-        self.after_read(offset, buffer.len() as u64);
+        self.copy_out(offset, buffer.as_mut_ptr(), buffer.len());
     }
 
-    /// Borrows bytes that nobody changes while they are borrowed: those of referenced chunks (copy on write).
+    /// Borrows bytes that nobody changes while they are borrowed: those of chunks that are referenced and pinned
+    /// (copy on write), or of a region that nobody writes.
     #[inline]
     pub fn bytes(&self, offset: u64, length: u64) -> &[u8] {
+        let start = self.watch();
         let from = self.at(offset, length);
-        self.after_read(offset, length);
+        self.charge_read(start, offset, length);
         // SAFETY: mapped as long as self lives, and not written meanwhile by the contract above.
         unsafe { std::slice::from_raw_parts(from, length as usize) }
     }
 
-    /// Whether the media holds these bytes at `offset`. Stops at the first difference; memcmp of the platform is
-    /// vectorised at run time.
+    /// Whether the media holds these bytes at `offset`. Stops at the first difference. For bytes that nobody changes
+    /// meanwhile, as [`Region::bytes`]. The platform's memcmp is vectorised at run time: loops of our own measured no
+    /// faster (`examples/raw_limit.rs`).
     #[inline]
     pub fn equal(&self, offset: u64, bytes: &[u8]) -> bool {
         self.bytes(offset, bytes.len() as u64) == bytes
     }
 
-    /// Loads an aligned word.
-    #[inline]
-    pub fn load_u64(&self, offset: u64) -> u64 {
-        let value = self.word(offset).load(Ordering::Acquire);
-        self.after_read(offset, 8);
-        u64::from_le(value)
+    /// How many bytes at `offset` are the same as the first of `bytes`. As [`Region::equal`].
+    pub fn common_prefix(&self, offset: u64, bytes: &[u8]) -> u64 {
+        const STRIDE: usize = 256;
+        let media = self.bytes(offset, bytes.len() as u64);
+        let strides = media.chunks(STRIDE).zip(bytes.chunks(STRIDE));
+        let equal = strides.take_while(|(media, bytes)| media == bytes).count() * STRIDE;
+        let Some((media, bytes)) = media.get(equal..).zip(bytes.get(equal..)) else { return bytes.len() as u64 };
+        let rest = media.iter().zip(bytes).take_while(|(media, byte)| media == byte);
+        (equal + rest.count()) as u64
     }
 
-    /// Loads an aligned pair of words at once.
+    /// Loads an aligned word (acquire).
+    #[inline]
+    pub fn load_u64(&self, offset: u64) -> u64 {
+        u64::from_le(self.word(offset).load(Ordering::Acquire))
+    }
+
+    /// Loads an aligned pair of words at once (acquire).
     #[inline]
     pub fn load_u128(&self, offset: u64) -> u128 {
         assert!(offset.is_multiple_of(16), "16-byte atomics are aligned");
         let at = self.at(offset, 16);
-        self.after_read(offset, 16);
-        // SAFETY: mapped and aligned.
-        u128::from_le(unsafe { pair::load(at.cast()) })
+        // SAFETY: mapped and aligned (the base is page-aligned); pairs are written through `atomic` alone.
+        u128::from_le(unsafe { atomic::load(at.cast()) })
     }
+}
 
+/// Writing.
+impl Region {
     /// Stores a value through the cache, in aligned words where its place allows.
     #[inline]
     pub fn write<T: IntoBytes + Immutable + ?Sized>(&self, offset: u64, value: &T) -> Pm<'_, T, Dirty> {
@@ -139,148 +187,177 @@ impl Region {
         Pm::new(self, offset, bytes.len() as u64)
     }
 
-    /// Stores bytes past the cache. Lines that are covered only in part go through the cache and are flushed.
+    /// Stores bytes past the cache. Lines that are covered only in part, and short streams where that is cheaper, go
+    /// through the cache and are flushed.
     #[inline]
     pub fn stream(&self, offset: u64, bytes: &[u8]) -> Pm<'_, [u8], InFlight> {
         let length = bytes.len() as u64;
-        let to = self.at_mut(offset, length);
         let head = (offset.next_multiple_of(LINE_BYTES) - offset).min(length) as usize;
-        let lines = (bytes.len() - head) / LINE_BYTES as usize;
-        let tail = head + lines * LINE_BYTES as usize;
-        if head > 0 {
-            self.store(offset, &bytes[..head]);
-            self.flush_lines(offset, head as u64);
-        }
-        if lines > 0 {
-            STREAMED.set(true);
-            // SAFETY: both ranges were checked; offset + head is a multiple of 64 and the base is page-aligned;
-            // the instructions were detected when the device was opened.
-            unsafe { self.mapping.streaming.copy_lines(bytes.as_ptr().add(head), to.add(head), lines) };
-            self.mapping.tally.add(Counter::BytesStreamed, (tail - head) as u64);
-            if self.mapping.slow {
-                self.after_stream(offset + head as u64, &bytes[head..tail]);
-            }
-        }
-        if tail < bytes.len() {
-            self.store(offset + tail as u64, &bytes[tail..]);
-            self.flush_lines(offset + tail as u64, length - tail as u64);
+        let tail = head + (bytes.len() - head) / LINE_BYTES as usize * LINE_BYTES as usize;
+        if bytes.len() < STREAM_BYTES_MIN && !self.mapping.flushes {
+            self.store_and_flush(offset, bytes);
+        } else {
+            self.store_and_flush(offset, &bytes[..head]);
+            self.stream_lines(offset + head as u64, &bytes[head..tail]);
+            self.store_and_flush(offset + tail as u64, &bytes[tail..]);
         }
         Pm::new(self, offset, length)
     }
 
     /// Streams zeros.
     pub fn stream_zeros(&self, offset: u64, length: u64) -> Pm<'_, [u8], InFlight> {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
         let mut at = 0;
         while at < length {
-            let part = (length - at).min(ZEROS.len() as u64);
+            // Parts end on line boundaries, so that only the first and the last line can be covered in part.
+            let line_rest = ZEROS.len() as u64 - (offset + at) % LINE_BYTES;
+            let part = line_rest.min(length - at);
             let _ = self.stream(offset + at, &ZEROS[..part as usize]);
             at += part;
         }
         Pm::new(self, offset, length)
     }
 
-    /// Stores an aligned word at once.
+    /// Stores an aligned word at once (release).
     #[inline]
     pub fn store_u64(&self, offset: u64, value: u64) -> Pm<'_, u64, Dirty> {
-        self.writable();
+        self.assert_writable();
+        let recorder = self.lock_recorder();
         self.word(offset).store(value.to_le(), Ordering::Release);
-        self.after_store(offset, &value.to_le_bytes());
+        self.stored(recorder, offset, &value.to_le_bytes());
         Pm::new(self, offset, 8)
     }
 
-    /// Replaces an aligned word if it is `current`; otherwise returns what it is.
+    /// Stores an aligned pair of words at once (release).
+    #[inline]
+    pub fn store_u128(&self, offset: u64, value: u128) -> Pm<'_, u128, Dirty> {
+        let at = self.pair(offset);
+        let recorder = self.lock_recorder();
+        // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
+        unsafe { atomic::store(at, value.to_le()) };
+        self.stored(recorder, offset, &value.to_le_bytes());
+        Pm::new(self, offset, 16)
+    }
+
+    /// Replaces an aligned word if it is `current`.
+    ///
+    /// # Errors
+    /// What it is instead.
+    #[inline]
     pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<Pm<'_, u64, Dirty>, u64> {
-        self.writable();
+        self.assert_writable();
         let word = self.word(offset);
-        word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire)
-            .map_err(u64::from_le)?;
-        self.after_store(offset, &new.to_le_bytes());
+        let recorder = self.lock_recorder();
+        let exchanged = word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire);
+        exchanged.map_err(u64::from_le)?;
+        self.stored(recorder, offset, &new.to_le_bytes());
         Ok(Pm::new(self, offset, 8))
     }
 
-    /// Replaces an aligned pair of words at once if it is `current`; otherwise returns what it is.
+    /// Replaces an aligned pair of words at once if it is `current`.
+    ///
+    /// # Errors
+    /// What it is instead.
     #[inline]
     pub fn compare_exchange_u128(&self, offset: u64, current: u128, new: u128) -> Result<Pm<'_, u128, Dirty>, u128> {
-        assert!(offset.is_multiple_of(16), "16-byte atomics are aligned");
-        let at = self.at_mut(offset, 16);
-        // SAFETY: mapped, writable and aligned.
-        let seen = u128::from_le(unsafe { pair::compare_exchange(at.cast(), current.to_le(), new.to_le()) });
+        let at = self.pair(offset);
+        let recorder = self.lock_recorder();
+        // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
+        let seen = u128::from_le(unsafe { atomic::compare_exchange(at, current.to_le(), new.to_le()) });
         if seen != current {
             return Err(seen);
         }
-        self.after_store(offset, &new.to_le_bytes());
+        self.stored(recorder, offset, &new.to_le_bytes());
         Ok(Pm::new(self, offset, 16))
     }
 
     /// Waits until everything in the group is durable: one sfence for all of it.
     ///
-    /// Where flushes are not issued (`FlushMode::Auto` below level `dax`) what counts is the order in which other
-    /// processors and a killed process's memory see stores. The CPU keeps that order for stores through the cache;
-    /// the sfence is needed, and issued, only when this thread has streamed since its last fence.
+    /// Where no flushes are issued (`FlushMode::Auto` below level `dax`) what counts is the order in which other
+    /// threads see the stores, and with them whoever maps the device after this process was killed. The CPU keeps that
+    /// order for stores through the cache; the sfence is needed, and issued, when this thread has streamed since its
+    /// last fence.
     #[inline]
     pub fn fence<G: Group>(&self, group: G) -> G::Clean {
-        if STREAMED.replace(false) || self.mapping.flushes {
+        let start = self.watch();
+        if thread::take_streamed() || self.mapping.flushes {
             store_fence();
         } else {
-            compiler_fence(Ordering::SeqCst);
+            std::sync::atomic::fence(Ordering::Release); // for the compiler: no instruction on x86
         }
         self.mapping.tally.add(Counter::Fences, 1);
-        if self.mapping.slow {
-            self.charge(self.mapping.profile.fence_ns);
-            self.record(|thread| Event::Fence { thread });
+        if let Some(start) = start {
+            self.fenced(start);
         }
         group.landed(Fenced(()))
     }
 
+    /// Issues (if it buys anything here), counts, charges and records the flush of a range.
+    #[inline]
+    pub(crate) fn flush_lines(&self, offset: u64, length: u64) {
+        let start = self.watch();
+        if self.mapping.flushes {
+            let at = self.at(offset, length);
+            // SAFETY: mapped; the instruction was detected when the device was opened.
+            unsafe { self.mapping.instruction.flush(at, length as usize) };
+        }
+        self.mapping.tally.add(Counter::LinesFlushed, lines_touched(offset, length));
+        if let Some(start) = start {
+            self.flushed(start, offset, length);
+        }
+    }
+}
+
+/// Memory and disk of the host.
+impl Region {
     /// Asks the host for the memory of a range at once, instead of page fault by page fault. Best effort, at level
     /// `memory` only.
     pub fn populate(&self, offset: u64, length: u64) {
-        if self.mapping.level != PersistenceLevel::Memory || length == 0 {
-            return;
-        }
         let at = self.at_mut(offset, length);
-        // SAFETY: the range is ours and mapped; populating changes no content.
-        let _ = unsafe { rustix::mm::madvise(at.cast(), length as usize, Advice::LinuxPopulateWrite) };
+        if self.mapping.level == PersistenceLevel::Memory {
+            // SAFETY: the range is ours and mapped; populating changes no content.
+            let _ = unsafe { rustix::mm::madvise(at.cast(), length as usize, Advice::LinuxPopulateWrite) };
+        }
     }
 
-    /// Whether memory can be given back.
+    /// Whether memory can be given back. A recorded region keeps everything: a crash image could not tell when the
+    /// hole reached the media.
     pub fn can_punch(&self) -> bool {
-        !self.mapping.is_character_device && !self.mapping.read_only && self.mapping.recorder.is_none()
+        self.mapping.can_punch
     }
 
-    /// Gives the memory of a range back to the host; it reads as zeros then. Where the host cannot do that nothing
-    /// happens and the bytes stay.
+    /// Gives the memory of a range back to the host; it reads as zeros then. Where that cannot be done
+    /// ([`Region::can_punch`]) nothing happens and the bytes stay.
+    ///
+    /// # Errors
+    /// The host's, for example no memory for its own tables.
     pub fn punch(&self, offset: u64, length: u64) -> Result<(), PmemError> {
         let _ = self.at_mut(offset, length);
         if !self.can_punch() || length == 0 {
             return Ok(());
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.mapping.file, flags, offset, length) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-            Err(errno) => Err(self.failed("give back memory of", errno)),
-        }
+        let punched = rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.mapping.file, flags, offset, length));
+        punched.map_err(|errno| self.failed("give back memory of", errno))
     }
 
     /// The parts of a range for which the host holds memory or disk; the rest reads as zeros. A scan that keeps to
-    /// them does not make the host allocate pages for holes.
+    /// them does not make the host allocate pages for holes. Where the host cannot tell, the whole range.
     pub fn allocated_ranges(&self, offset: u64, length: u64) -> Vec<Range<u64>> {
-        let end = (offset + length).min(self.len_bytes());
+        let end = offset.saturating_add(length).min(self.len_bytes());
+        let seek = |to| rustix::fs::seek(&self.mapping.file, to);
         let mut ranges = Vec::new();
         let mut at = offset;
         while at < end {
-            let start = match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(at)) {
-                Ok(start) => start,
-                Err(rustix::io::Errno::NXIO) => break,
-                // The host cannot tell: all of it may hold data.
+            let start = match seek(SeekFrom::Data(at)) {
+                Ok(start) => start.max(at),
+                Err(Errno::NXIO) if !self.mapping.is_character_device => break,
                 Err(_) => at,
             };
             if start >= end {
                 break;
             }
-            let stop = rustix::fs::seek(&self.mapping.file, SeekFrom::Hole(start)).unwrap_or(end);
-            let stop = if stop > start { stop.min(end) } else { end };
+            let stop = seek(SeekFrom::Hole(start)).ok().filter(|stop| *stop > start).map_or(end, |stop| stop.min(end));
             ranges.push(start..stop);
             at = stop;
         }
@@ -296,16 +373,22 @@ impl Region {
     }
 
     /// At level `file`: writes everything to disk and waits. Elsewhere a fence has done all there is to do.
+    ///
+    /// # Errors
+    /// The disk's.
     pub fn sync(&self) -> Result<(), PmemError> {
         if self.mapping.level != PersistenceLevel::File || self.mapping.read_only {
             return Ok(());
         }
-        // SAFETY: the range is our whole mapping.
+        // SAFETY: the range is our whole mapping; msync changes no content.
         let synced =
             unsafe { rustix::mm::msync(self.mapping.base.cast(), self.mapping.length as usize, MsyncFlags::SYNC) };
-        synced.map_err(|errno| self.failed("sync", errno))
+        synced.map_err(|errno| self.failed("write back", errno))
     }
+}
 
+/// What was counted and recorded.
+impl Region {
     /// Totals since it was opened.
     pub fn counters(&self) -> Counters {
         self.mapping.tally.snapshot()
@@ -316,32 +399,20 @@ impl Region {
         self.mapping.wear.as_ref().map(|wear| wear.summary())
     }
 
-    /// Takes what was recorded; empty when `record` was not asked for.
+    /// A copy of what was recorded, when `record` was asked for.
+    pub fn recording(&self) -> Option<Recording> {
+        self.mapping.recorder.as_ref().map(|events| Recording { events: events.lock().clone() })
+    }
+
+    /// Takes what was recorded and goes on with an empty recording; empty when `record` was not asked for.
     pub fn take_recording(&self) -> Recording {
-        let taken = self.mapping.recorder.as_ref().map(|events| std::mem::take(&mut *events.lock()));
-        Recording { events: taken.unwrap_or_default() }
+        let events = self.mapping.recorder.as_ref().map(|events| std::mem::take(&mut *events.lock()));
+        Recording { events: events.unwrap_or_default() }
     }
+}
 
-    /// Issues (if it buys anything here), counts, charges and records the flush of a range.
-    #[inline]
-    pub(crate) fn flush_lines(&self, offset: u64, length: u64) {
-        if length == 0 {
-            return;
-        }
-        let lines = (offset + length).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
-        if self.mapping.flushes {
-            let at = self.at(offset, length);
-            // SAFETY: mapped; the instruction was detected when the device was opened.
-            unsafe { self.mapping.instruction.flush(at, length as usize) };
-        }
-        self.mapping.tally.add(Counter::LinesFlushed, lines);
-        if self.mapping.slow {
-            self.charge(self.mapping.profile.write_line_ns * lines);
-            self.wear_out(offset, length);
-            self.record(|thread| Event::Flush { thread, offset, length });
-        }
-    }
-
+/// The places where bytes move. All pointers into the mapping come from `at`.
+impl Region {
     #[inline]
     fn at(&self, offset: u64, length: u64) -> *const u8 {
         assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
@@ -351,12 +422,12 @@ impl Region {
 
     #[inline]
     fn at_mut(&self, offset: u64, length: u64) -> *mut u8 {
-        self.writable();
+        self.assert_writable();
         self.at(offset, length).cast_mut()
     }
 
     #[inline]
-    fn writable(&self) {
+    fn assert_writable(&self) {
         assert!(!self.mapping.read_only, "a read-only device is written");
     }
 
@@ -364,147 +435,193 @@ impl Region {
     fn word(&self, offset: u64) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "words are aligned");
         let at = self.at(offset, 8);
-        // SAFETY: mapped as long as self lives, aligned, and all other accesses to words that change are atomic or
-        // copies whose result is verified.
+        // SAFETY: mapped as long as self lives, and aligned (the base is page-aligned). On a read-only region it is
+        // only loaded: every caller that stores asserts that it is writable.
         unsafe { AtomicU64::from_ptr(at.cast_mut().cast()) }
     }
 
-    /// Stores bytes in whole aligned words where possible, so that no word is torn by our own stores.
     #[inline]
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        let to = self.at_mut(offset, bytes.len() as u64);
-        let (words, rest) = if offset.is_multiple_of(8) { bytes.as_chunks::<8>() } else { (&[][..], bytes) };
-        for (at, word) in words.iter().enumerate() {
-            // SAFETY: in range (checked above) and aligned: the base is page-aligned and the offset a multiple of 8.
-            unsafe { AtomicU64::from_ptr(to.cast::<u64>().add(at)) }
-                .store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-        }
-        let done = words.len() * 8;
-        for (at, byte) in rest.iter().enumerate() {
-            // SAFETY: in range; bytes are always aligned.
-            unsafe { AtomicU8::from_ptr(to.add(done + at)) }.store(*byte, Ordering::Relaxed);
-        }
-        self.after_store(offset, bytes);
+    fn pair(&self, offset: u64) -> *mut u128 {
+        assert!(offset.is_multiple_of(16), "16-byte atomics are aligned");
+        self.at_mut(offset, 16).cast()
     }
 
     #[inline]
-    fn after_store(&self, offset: u64, bytes: &[u8]) {
+    fn copy_out(&self, offset: u64, to: *mut u8, length: usize) {
+        let start = self.watch();
+        let from = self.at(offset, length as u64);
+        // SAFETY: `at` checked that the source is mapped. The destination is the caller's own, of that length, and
+        // cannot overlap a mapping into which no `&mut` exists. A store to the same bytes meanwhile leaves some mix of
+        // old and new bytes in the copy, which is a value of its type like any other (see `Region`).
+        unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
+        self.charge_read(start, offset, length as u64);
+    }
+
+    /// Stores bytes through the cache, in whole aligned words where possible, so that our stores tear none.
+    #[inline]
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        let to = self.at_mut(offset, bytes.len() as u64);
+        let recorder = self.lock_recorder();
+        let head = if offset.is_multiple_of(8) { 0 } else { (8 - offset % 8).min(bytes.len() as u64) as usize };
+        let (words, tail) = bytes[head..].as_chunks::<8>();
+        // SAFETY: the parts lie one behind the other in the range just checked, and the words are aligned: the base is
+        // page-aligned and `offset + head` a multiple of 8.
+        unsafe {
+            store_bytes(to, &bytes[..head]);
+            store_words(to.add(head).cast(), words);
+            store_bytes(to.add(bytes.len() - tail.len()), tail);
+        }
+        self.stored(recorder, offset, bytes);
+    }
+
+    #[inline]
+    fn store_and_flush(&self, offset: u64, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.store(offset, bytes);
+            self.flush_lines(offset, bytes.len() as u64);
+        }
+    }
+
+    /// Streams whole aligned lines.
+    #[inline]
+    fn stream_lines(&self, offset: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        debug_assert!(offset.is_multiple_of(LINE_BYTES));
+        let to = self.at_mut(offset, bytes.len() as u64);
+        let start = self.watch();
+        let recorder = self.lock_recorder();
+        thread::note_stream();
+        // SAFETY: the source is a slice of this many lines, the target was checked; `offset` is a multiple of 64 and
+        // the base page-aligned; the instructions were detected when the device was opened.
+        unsafe { self.mapping.streaming.copy_lines(bytes.as_ptr(), to, bytes.len() / LINE_BYTES as usize) };
+        self.mapping.tally.add(Counter::BytesStreamed, bytes.len() as u64);
+        if let Some(start) = start {
+            self.streamed(start, recorder, offset, bytes);
+        }
+    }
+
+    fn failed(&self, doing: &'static str, errno: Errno) -> PmemError {
+        PmemError::Io { doing, device: self.name().into(), source: errno.into() }
+    }
+}
+
+/// What the recorder holds while a store is done, so that the log has the order of the stores.
+type Recorder<'r> = Option<MutexGuard<'r, Vec<Event>>>;
+
+/// Watching: charges, wear and the recorder.
+impl Region {
+    /// When the operation began, if anybody wants to know. Everything below is off the fast path by this one branch.
+    #[inline]
+    fn watch(&self) -> Option<Instant> {
+        self.mapping.slow.then(Instant::now)
+    }
+
+    #[inline]
+    fn lock_recorder(&self) -> Recorder<'_> {
+        if self.mapping.slow { self.lock_recorder_slow() } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_recorder_slow(&self) -> Recorder<'_> {
+        self.mapping.recorder.as_ref().map(|events| events.lock())
+    }
+
+    #[inline]
+    fn stored(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         self.mapping.tally.add(Counter::BytesStored, bytes.len() as u64);
         if self.mapping.slow {
-            self.record(|thread| Event::Store { thread, offset, bytes: bytes.to_vec() });
+            self.record_store(recorder, offset, bytes);
+        } else {
+            // Nothing was locked: without this the compiler would look.
+            std::mem::forget(recorder);
         }
     }
 
     #[cold]
-    fn after_stream(&self, offset: u64, bytes: &[u8]) {
-        self.charge(self.mapping.profile.write_line_ns * (bytes.len() as u64).div_ceil(LINE_BYTES));
-        self.wear_out(offset, bytes.len() as u64);
-        self.record(|thread| Event::Stream { thread, offset, bytes: bytes.to_vec() });
+    #[inline(never)]
+    fn record_store(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
+        record(recorder, |thread| Event::Store { thread, offset, bytes: bytes.to_vec() });
     }
 
-    #[inline]
-    fn after_read(&self, offset: u64, length: u64) {
-        if self.mapping.slow && length > 0 {
-            let lines = (offset + length).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
-            self.mapping.tally.add(Counter::BytesRead, lines * LINE_BYTES);
-            self.charge(self.mapping.profile.read_line_ns * lines);
-        }
+    #[cold]
+    #[inline(never)]
+    fn streamed(&self, start: Instant, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
+        record(recorder, |thread| Event::Stream { thread, offset, bytes: bytes.to_vec() });
+        self.written(start, offset, bytes.len() as u64);
     }
 
-    fn charge(&self, ns: u64) {
-        if ns > 0 {
-            self.mapping.tally.add(Counter::ChargedNs, ns);
-            spin(ns);
-        }
+    #[cold]
+    #[inline(never)]
+    fn flushed(&self, start: Instant, offset: u64, length: u64) {
+        record(self.lock_recorder(), |thread| Event::Flush { thread, offset, length });
+        self.written(start, offset, length);
     }
 
-    fn wear_out(&self, offset: u64, length: u64) {
+    #[cold]
+    #[inline(never)]
+    fn fenced(&self, start: Instant) {
+        record(self.lock_recorder(), |thread| Event::Fence { thread });
+        self.charge(self.mapping.throttle.fence(start));
+    }
+
+    /// Lines reached the media.
+    fn written(&self, start: Instant, offset: u64, length: u64) {
+        self.charge(self.mapping.throttle.write(start, lines_touched(offset, length)));
         if let Some(wear) = &self.mapping.wear {
             wear.add(offset, length);
         }
     }
 
-    fn record(&self, event: impl FnOnce(usize) -> Event) {
-        if let Some(events) = &self.mapping.recorder {
-            events.lock().push(event(thread_number()));
+    #[inline]
+    fn charge_read(&self, start: Option<Instant>, offset: u64, length: u64) {
+        if let Some(start) = start {
+            self.was_read(start, lines_touched(offset, length));
         }
     }
 
-    fn failed(&self, doing: &'static str, errno: rustix::io::Errno) -> PmemError {
-        PmemError::Io { doing, device: self.name().into(), source: errno.into() }
+    #[cold]
+    #[inline(never)]
+    fn was_read(&self, start: Instant, lines: u64) {
+        self.mapping.tally.add(Counter::BytesRead, lines * LINE_BYTES);
+        self.charge(self.mapping.throttle.read(start, lines));
+    }
+
+    fn charge(&self, ns: u64) {
+        self.mapping.tally.add(Counter::ChargedNs, ns);
     }
 }
 
-const _: () = assert!(BLOCK_BYTES.is_multiple_of(LINE_BYTES));
-
-/// Two words at once: cmpxchg16b where the CPU has it, else a lock that all users of the word share.
-mod pair {
-    use super::Mutex;
-
-    static LOCKS: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
-
-    /// # Safety
-    /// `at` is mapped, readable, and a multiple of 16.
-    #[inline]
-    pub(super) unsafe fn load(at: *const u128) -> u128 {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx") && is_x86_feature_detected!("cmpxchg16b") {
-            // SAFETY: aligned by contract; on CPUs with AVX an aligned 16-byte load is one access (Intel SDM 9.1.1,
-            // AMD APM 7.3.2), written in assembly so that the compiler cannot split it.
-            let (low, high): (u64, u64);
-            unsafe {
-                std::arch::asm!(
-                    "vmovdqa {pair}, [{at}]", "vmovq {low}, {pair}", "vpextrq {high}, {pair}, 1",
-                    at = in(reg) at, pair = out(xmm_reg) _, low = out(reg) low, high = out(reg) high,
-                    options(nostack, readonly, preserves_flags));
-            }
-            return u128::from(high) << 64 | u128::from(low);
-        }
-        let _held = lock(at);
-        // SAFETY: mapped and aligned by contract; writers hold the same lock.
-        unsafe { at.read_volatile() }
+fn record(recorder: Recorder<'_>, event: impl FnOnce(usize) -> Event) {
+    if let Some(mut events) = recorder {
+        events.push(event(thread::number()));
     }
+}
 
-    /// Returns what was there; it was replaced if that is `current`.
-    ///
-    /// # Safety
-    /// `at` is mapped, writable, and a multiple of 16.
-    #[inline]
-    pub(super) unsafe fn compare_exchange(at: *mut u128, current: u128, new: u128) -> u128 {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx") && is_x86_feature_detected!("cmpxchg16b") {
-            // SAFETY: aligned and writable by contract, instruction detected.
-            return unsafe { cmpxchg16b(at, current, new) };
-        }
-        let _held = lock(at);
-        // SAFETY: mapped, writable and aligned by contract; all users hold the same lock.
-        unsafe {
-            let seen = at.read_volatile();
-            if seen == current {
-                at.write_volatile(new);
-            }
-            seen
-        }
+/// # Safety
+/// `to` is writable for so many bytes; other accesses to them meanwhile are atomic or copies (see `device`).
+#[inline]
+unsafe fn store_bytes(to: *mut u8, bytes: &[u8]) {
+    for (at, byte) in bytes.iter().enumerate() {
+        // SAFETY: in range by contract; bytes are always aligned.
+        unsafe { AtomicU8::from_ptr(to.add(at)) }.store(*byte, Ordering::Relaxed);
     }
+}
 
-    /// # Safety
-    /// As [`compare_exchange`]; needs cmpxchg16b.
-    #[cfg(target_arch = "x86_64")]
-    #[inline]
-    unsafe fn cmpxchg16b(at: *mut u128, current: u128, new: u128) -> u128 {
-        let (mut low, mut high) = (current as u64, (current >> 64) as u64);
-        // SAFETY: the memory is valid and aligned by contract. The compiler keeps rbx for itself, so it is swapped
-        // in and restored; no operand can lie in it, for all have registers of their own.
-        unsafe {
-            std::arch::asm!(
-                "xchg rsi, rbx", "lock cmpxchg16b [rdi]", "mov rbx, rsi",
-                in("rdi") at, inout("rsi") new as u64 => _, in("rcx") (new >> 64) as u64,
-                inout("rax") low, inout("rdx") high, options(nostack));
-        }
-        u128::from(high) << 64 | u128::from(low)
+/// # Safety
+/// As [`store_bytes`], and `to` is a multiple of 8.
+#[inline]
+unsafe fn store_words(to: *mut u64, words: &[[u8; 8]]) {
+    for (at, word) in words.iter().enumerate() {
+        // SAFETY: in range and aligned by contract.
+        unsafe { AtomicU64::from_ptr(to.add(at)) }.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
     }
+}
 
-    fn lock(at: *const u128) -> parking_lot::MutexGuard<'static, ()> {
-        LOCKS[at.addr() / 64 % LOCKS.len()].lock()
-    }
+/// Lines that a range touches; none for an empty one.
+#[inline]
+fn lines_touched(offset: u64, length: u64) -> u64 {
+    if length == 0 { 0 } else { (offset + length).div_ceil(LINE_BYTES) - offset / LINE_BYTES }
 }

@@ -1,12 +1,26 @@
 //! Devices: what is refused, what is owned, what takes memory, what is counted.
 
-use pmem::{Counters, DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, Region};
+use pmem::{Counters, DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, Profile, Region};
 use proptest::prelude::*;
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 fn spec(path: &Path) -> DeviceSpec {
     DeviceSpec::Path(path.into())
+}
+
+const READ_ONLY: OpenOptions = OpenOptions {
+    read_only: true,
+    profile: Profile::NATIVE,
+    flush: FlushMode::Auto,
+    track_wear: false,
+    record: false,
+    huge_pages: false,
+};
+
+fn create(path: &Path, bytes: u64) -> Result<Region, PmemError> {
+    Region::create(&spec(path), bytes, &OpenOptions::default())
 }
 
 fn memory(bytes: u64) -> Region {
@@ -34,6 +48,74 @@ fn what_cannot_be_a_device_is_refused_with_its_reason() {
 }
 
 #[test]
+fn only_files_and_dax_nodes_are_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let socket = dir.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for (path, what) in [(fifo.as_path(), "fifo"), (&socket, "socket"), (Path::new("/dev/null"), "character device")] {
+        for open in [Region::open(&spec(path), &OpenOptions::default()), create(path, 8192)] {
+            let error = open.unwrap_err();
+            assert!(error.to_string().contains(what), "{error}");
+            assert_eq!(error.errno(), 22);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_may_only_be_read_is_refused_to_writers_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("device");
+    fs::write(&path, [7; 4096]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let as_nobody = || {
+        if rustix::process::geteuid().is_root() {
+            // Permissions do not bind root: this thread, and no other, becomes nobody.
+            let nobody = rustix::thread::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        }
+        let error = Region::open(&spec(&path), &OpenOptions::default()).unwrap_err();
+        assert!(matches!(error, PmemError::ReadOnlyFile { .. }), "{error}");
+        assert_eq!(error.errno(), 30);
+        let region = Region::open(&spec(&path), &READ_ONLY).unwrap();
+        assert!(region.equal(0, &[7; 4096]));
+        assert!(!region.can_punch());
+        assert_eq!(region.load_u128(16), u128::from_le_bytes([7; 16]), "no instruction that writes");
+        region
+    };
+    std::thread::scope(|scope| drop(scope.spawn(as_nobody).join().unwrap()));
+}
+
+#[test]
+#[should_panic(expected = "read-only device")]
+fn writing_to_a_read_only_region_is_a_mistake_of_the_caller() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("device");
+    drop(create(&path, 4096).unwrap());
+    let _ = Region::open(&spec(&path), &READ_ONLY).unwrap().store_u64(0, 1);
+}
+
+#[test]
+fn what_was_written_is_there_when_it_is_opened_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("device");
+    let region = create(&path, 1 << 20).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "a device holds the files of many users");
+    let _ = region.fence(region.stream(5000, &[7; 9000]));
+    region.sync().unwrap();
+    assert_eq!(fs::read(&path).unwrap()[5000..14000], [7; 9000]);
+    drop(region);
+    let region = create(&path, 2 << 20).unwrap();
+    assert_eq!(region.len_bytes(), 2 << 20);
+    assert!(region.equal(5000, &[7; 9000]), "growing keeps the content");
+    drop(region);
+    let region = create(&path, 8192).unwrap();
+    assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (8192, 8192));
+}
+
+#[test]
 fn one_owner_at_a_time_and_the_error_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let device = spec(&dir.path().join("device"));
@@ -56,12 +138,79 @@ fn a_large_fresh_device_takes_no_memory_and_punching_gives_it_back() {
     assert_eq!(region.allocated_bytes(), 0);
     assert!(region.allocated_ranges(0, 1 << 40).is_empty());
     let _ = region.fence(region.stream(1 << 30, &[7; 8192]));
-    assert_eq!(region.allocated_ranges(0, 1 << 40), [1 << 30..(1 << 30) + 8192]);
+    let expected = 1 << 30..(1 << 30) + 8192;
+    assert_eq!(region.allocated_ranges(0, 1 << 40), std::slice::from_ref(&expected));
     region.punch(1 << 30, 8192).unwrap();
     assert_eq!(region.allocated_bytes(), 0);
     let mut bytes = [1; 16];
     region.read_into(1 << 30, &mut bytes);
     assert_eq!(bytes, [0; 16]);
+}
+
+#[test]
+fn holes_lie_between_what_was_written() {
+    let region = memory(1 << 30);
+    for at in [0, 1 << 20, (1 << 30) - 4096] {
+        let _ = region.fence(region.store_u64(at, 1).flush());
+    }
+    let ranges = region.allocated_ranges(0, 1 << 30);
+    assert_eq!(ranges, [0..4096, 1 << 20..(1 << 20) + 4096, (1 << 30) - 4096..1 << 30]);
+    assert_eq!(region.allocated_ranges(4096, 1 << 20), ranges[1..2]);
+    assert_eq!(region.allocated_bytes(), 3 * 4096);
+    region.populate(1 << 21, 1 << 20);
+    assert_eq!(region.allocated_bytes(), 3 * 4096 + (1 << 20));
+}
+
+#[test]
+fn zeros_are_streamed_over_exactly_the_range() {
+    let region = memory(256 << 10);
+    for (offset, length) in [(0, 256 << 10), (1, 63), (63, 2), (100, 50_000), (4096, 0), (64, 128 << 10), (7, 100_001)]
+    {
+        let _ = region.fence(region.write(0, &vec![0xFFu8; 256 << 10][..]).flush());
+        let before = region.counters();
+        let _ = region.fence(region.stream_zeros(offset, length));
+        let bytes = region.bytes(0, 256 << 10);
+        let (start, end) = (offset as usize, (offset + length) as usize);
+        assert!(bytes[start..end].iter().all(|byte| *byte == 0), "{offset} {length}");
+        assert!(bytes[..start].iter().chain(&bytes[end..]).all(|byte| *byte == 0xFF), "{offset} {length}");
+        let lines = if length == 0 { 0 } else { (offset + length).div_ceil(64) - offset / 64 };
+        assert_eq!((region.counters() - before).lines_written(), lines, "each line once");
+    }
+}
+
+#[test]
+fn what_is_read_is_charged_to_a_slow_device_only() {
+    let options = OpenOptions {
+        profile: "custom:read_latency_ns=100,read_line_ns=10".parse().unwrap(),
+        ..OpenOptions::default()
+    };
+    let slow = Region::create(&DeviceSpec::Memory, 1 << 20, &options).unwrap();
+    let _: [u8; 64] = slow.read(32);
+    slow.read_into(4096, &mut [0; 4096]);
+    let _ = slow.bytes(0, 1);
+    assert!(slow.equal(0, &[0; 256]));
+    let counters = slow.counters();
+    assert_eq!((counters.bytes_read, counters.charged_ns), ((2 + 64 + 1 + 4) * 64, 4 * 100 + 71 * 10));
+    let native = memory(1 << 20);
+    native.read_into(0, &mut [0; 4096]);
+    assert_eq!(native.counters(), Counters::default());
+    assert_eq!(native.wear(), None);
+}
+
+#[test]
+fn the_common_prefix_ends_at_the_first_difference() {
+    let region = memory(4096);
+    let mut bytes: Vec<u8> = (0..1000u32).map(|at| (at * 7) as u8).collect();
+    let _ = region.fence(region.stream(33, &bytes));
+    for length in [0, 1, 255, 256, 257, 512, 1000] {
+        assert_eq!(region.common_prefix(33, &bytes[..length]), length as u64);
+    }
+    for at in [0, 1, 255, 256, 511, 999] {
+        bytes[at] ^= 1;
+        assert_eq!(region.common_prefix(33, &bytes), at as u64);
+        assert!(!region.equal(33, &bytes));
+        bytes[at] ^= 1;
+    }
 }
 
 #[test]
@@ -75,10 +224,10 @@ fn traffic_is_counted_and_charged() {
     let counters = region.counters() - before;
     assert_eq!((counters.bytes_stored, counters.lines_flushed), (8, 2));
     assert_eq!((counters.bytes_streamed, counters.fences, counters.lines_written()), (4096, 1, 66));
-    assert_eq!(counters.charged_ns, 66 * 150 + 150);
+    assert_eq!(counters.charged_ns, 66 * 64 * 150, "DeEXT: 150 ns a byte");
     let wear = region.wear().unwrap();
     assert_eq!((wear.lines_written, wear.blocks_written, wear.lines_written_max), (66, 2, 64));
-    assert!((region.profile().joules(&counters) - 66.0 * 64.0 * 6.0 / 1e9).abs() < 1e-12);
+    assert!((region.profile().joules(&counters).unwrap() - 66.0 * 64.0 * 6.0 / 1e9).abs() < 1e-12);
 }
 
 #[test]
@@ -115,6 +264,8 @@ fn sixteen_bytes_change_at_once() {
     assert_eq!(region.load_u128(64) as u64, 80_000);
     assert!(region.compare_exchange_u64(64, 1, 2).is_err());
     assert!(region.compare_exchange_u64(64, 80_000, 2).is_ok());
+    let _ = region.store_u128(32, u128::MAX - 5).flush();
+    assert_eq!((region.load_u128(32), region.load_u64(32)), (u128::MAX - 5, u64::MAX - 5));
 }
 
 #[test]

@@ -252,4 +252,34 @@ mod tests {
         }
         assert_eq!(answer::device_for(1 << 44), None);
     }
+
+    /// Half of the blocks of a long file repeat, every other one, so that each extent is one block long; beside it
+    /// many small files, which cost a slot and a name each.
+    #[test]
+    fn the_advised_device_takes_what_was_surveyed() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = noise(4096, 7);
+        let long: Vec<u8> = (0..2000).flat_map(|block| [shared.clone(), noise(4096, 10 + block)].concat()).collect();
+        fs::write(dir.path().join("long"), &long).unwrap();
+        for file in 0..8000u64 {
+            let name = format!("{file:0>150}");
+            fs::write(dir.path().join(name), noise(1 + file as usize % 5000, 10_000 + file)).unwrap();
+        }
+        let answer = estimate(MEMORY_MIN, &[dir.path()]);
+        let device_bytes = answer.needs.device_bytes.unwrap();
+
+        let region = pmem::Region::create(&pmem::DeviceSpec::Memory, device_bytes, &Default::default()).unwrap();
+        nvfold::FileSystem::mkfs(&region, &Default::default()).unwrap();
+        let device = nvfold::FileSystem::mount(region, Default::default()).unwrap();
+        let new = nvfold::NewInode { kind: nvfold::FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            let inode = device.create(nvfold::InodeNumber::ROOT, entry.file_name().as_encoded_bytes(), &new).unwrap();
+            device.open(inode.ino).unwrap().write_at(0, &fs::read(entry.path()).unwrap()).unwrap();
+        }
+        let stats = device.stats();
+        assert_eq!(stats.data_blocks, answer.needs.chunk_entries);
+        assert!(stats.free_bytes > 0);
+        assert!(device_bytes < 3 * stats.stored_bytes, "{device_bytes} bytes are too generous for {stats:?}");
+    }
 }

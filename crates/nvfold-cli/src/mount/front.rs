@@ -42,6 +42,9 @@ const SECOND: u64 = 2;
 /// Requests the kernel may have under way in the background (read ahead, write back).
 const BACKGROUND: u16 = 64;
 
+/// Bytes of one `copy_file_range`: what the reply can count, in whole blocks.
+const COPIED_AT_A_TIME: u64 = (1 << 32) - 4096;
+
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
@@ -58,6 +61,14 @@ const SEEK_HOLE: i32 = 4;
 thread_local! {
     /// What a read puts its bytes into, one a thread.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An inode to make.
+struct Wanted {
+    kind: FileKind,
+    mode: u32,
+    umask: u32,
+    rdev: u32,
 }
 
 /// Result of an operation, in the words of the kernel.
@@ -120,16 +131,8 @@ impl Front {
     }
 
     /// Makes an inode as the process, the umask and the directory's default ACL say.
-    fn make(
-        &self,
-        who: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-    ) -> Answer<Attr> {
+    fn make(&self, who: &Request, parent: INodeNo, name: &OsStr, wanted: &Wanted) -> Answer<Attr> {
+        let Wanted { kind, mode, umask, rdev } = *wanted;
         let parent = convert::ino(parent);
         let default = self.fs.get_xattr(parent, acl::DEFAULT).ok();
         let default = default.as_deref().and_then(Acl::decode);
@@ -462,12 +465,15 @@ impl Filesystem for Front {
 
     fn mknod(&self, who: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let made = convert::kind_of_mode(mode).ok_or(Errno::EINVAL);
-        let made = made.and_then(|kind| self.make(who, parent, name, kind, mode, umask, rdev));
+        let made = made.and_then(|kind| self.make(who, parent, name, &Wanted { kind, mode, umask, rdev }));
         self.answer_entry(made, reply);
     }
 
     fn mkdir(&self, who: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        self.answer_entry(self.make(who, parent, name, FileKind::Directory, mode, umask, 0), reply);
+        self.answer_entry(
+            self.make(who, parent, name, &Wanted { kind: FileKind::Directory, mode, umask, rdev: 0 }),
+            reply,
+        );
     }
 
     fn unlink(&self, _who: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -535,7 +541,7 @@ impl Filesystem for Front {
         if self.no_open {
             return reply.error(Errno::ENOSYS);
         }
-        match self.make(who, parent, name, FileKind::Regular, mode, umask, 0) {
+        match self.make(who, parent, name, &Wanted { kind: FileKind::Regular, mode, umask, rdev: 0 }) {
             Ok(attr) => {
                 let (attr, generation) = self.tell(&attr);
                 reply.created(&BELIEVE, &attr, generation, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
@@ -755,7 +761,7 @@ impl Filesystem for Front {
         let clone = || {
             let (source, target) = (self.fs.open(convert::ino(source))?, self.fs.open(target)?);
             // The reply counts in 32 bits; whoever copies goes on where it stopped.
-            let length = length.min(u64::from(u32::MAX & !4095));
+            let length = length.min(COPIED_AT_A_TIME);
             target.clone_from(&source, source_offset, target_offset, length)
         };
         match may.and_then(|()| clone().map_err(convert::errno)) {

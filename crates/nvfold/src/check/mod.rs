@@ -486,10 +486,10 @@ impl Survey<'_> {
             );
         } else if entry.address() != block.address() || entry.spare != [0; 3] || entry.update_count != 0 {
             self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
-        } else if let Some(weak) = entry.weak().filter(|_| data) {
-            if fingerprint::weak(self.region.bytes(block.address(), BLOCK_BYTES)) != weak {
-                self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
-            }
+        } else if let Some(weak) = entry.weak().filter(|_| data)
+            && fingerprint::weak(self.region.bytes(block.address(), BLOCK_BYTES)) != weak
+        {
+            self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
         }
     }
 }

@@ -88,7 +88,7 @@ struct Shard {
 impl Shard {
     fn home(&self, slot: u64) -> usize {
         let in_shard = ((slot >> 32) as u32) << SHARD_BITS;
-        (u64::from(in_shard) * self.capacity as u64 >> 32) as usize
+        ((u64::from(in_shard) * self.capacity as u64) >> 32) as usize
     }
 
     fn find(&self, weak: u32) -> Candidates {

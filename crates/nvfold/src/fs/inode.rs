@@ -111,7 +111,7 @@ impl State {
             Body::Directory(directory) => directory.dram_bytes(),
             Body::Other => 0,
         };
-        let xattrs: usize = self.xattrs.iter().map(|(name, _)| name.len() + 256).sum();
+        let xattrs: usize = self.xattrs.keys().map(|name| name.len() + 256).sum();
         size_of::<Inode>() as u64 + body + xattrs as u64 + self.log.pages.capacity() as u64 * 8
     }
 

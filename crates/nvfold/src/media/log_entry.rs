@@ -26,6 +26,9 @@ pub const VALUE_MAX: usize = 65536;
 /// Most blocks one value can take.
 pub const VALUE_BLOCKS_MAX: usize = VALUE_MAX / super::BLOCK_BYTES as usize;
 
+/// No cookie reaches this: a directory that makes a billion names a second would take a century.
+const COOKIE_END: u64 = 1 << 62;
+
 const WRITE: u8 = 1;
 const UNMAP: u8 = 2;
 const NAME: u8 = 3;
@@ -334,7 +337,7 @@ fn decode_name(bytes: &[u8]) -> Result<LogEntry, &'static str> {
     let (head, rest) = NameHead::read_from_prefix(bytes).map_err(|_| "name entry length")?;
     let name = rest.get(..usize::from(head.name_bytes)).ok_or("name entry length")?.to_vec();
     let kind = FileKind::from_byte(head.file_kind).ok_or("name entry file kind")?;
-    if name.is_empty() || head.cookie == 0 {
+    if name.is_empty() || !(1..COOKIE_END).contains(&head.cookie) {
         return Err("name entry");
     }
     Ok(LogEntry::Name { name, ino: head.ino, kind, cookie: head.cookie, time: head.time })

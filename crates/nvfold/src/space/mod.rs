@@ -194,7 +194,7 @@ impl Space {
         self.reserve(doing, SEGMENT_BLOCKS, Purpose::Log)?;
         for attempt in 0..2 {
             let mut from = self.search_from.lock();
-            if let Some(segment) = self.find_segment(&mut from, |free| free == SEGMENT_BLOCKS) {
+            if let Some(segment) = self.find_segment(&mut from, |free, _| free == SEGMENT_BLOCKS) {
                 drop(from);
                 let words = segment as usize * WORDS_PER_SEGMENT;
                 self.used[words..words + WORDS_PER_SEGMENT].iter().for_each(|word| word.store(!0, Ordering::Relaxed));
@@ -341,9 +341,10 @@ impl Space {
     fn choose_segment(&self) -> Cursor {
         let mut from = self.search_from.lock();
         let chosen = self
-            .find_segment(&mut from, |free| free == SEGMENT_BLOCKS)
-            .or_else(|| self.find_segment(&mut from, |free| free >= SEGMENT_BLOCKS / 4))
-            .or_else(|| self.find_segment(&mut from, |free| free > 0));
+            .find_segment(&mut from, |free, backed| free == SEGMENT_BLOCKS && backed)
+            .or_else(|| self.find_segment(&mut from, |free, _| free == SEGMENT_BLOCKS))
+            .or_else(|| self.find_segment(&mut from, |free, _| free >= SEGMENT_BLOCKS / 4))
+            .or_else(|| self.find_segment(&mut from, |free, _| free > 0));
         let segment = match chosen {
             Some(segment) => Some(segment),
             None => (self.geometry.first_segment()..self.geometry.segments())
@@ -356,15 +357,16 @@ impl Space {
         Cursor { segment, next: 0, populated }
     }
 
-    /// The first segment at or after `from` whose free count fits and that nobody owns; owns it.
-    fn find_segment(&self, from: &mut u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    /// The first segment at or after `from` that fits (free blocks, backed) and that nobody owns; owns it.
+    fn find_segment(&self, from: &mut u64, fits: impl Fn(u64, bool) -> bool) -> Option<u64> {
         let first = self.geometry.first_segment();
         let segments = self.geometry.segments();
         let order = (*from..segments).chain(first..*from);
         for segment in order {
             let index = segment as usize;
             let free = u64::from(self.free_in[index].load(Ordering::Relaxed));
-            if fits(free) && self.owned[index].swap(1, Ordering::Acquire) == 0 {
+            let backed = self.backed[index].load(Ordering::Relaxed) != 0;
+            if fits(free, backed) && self.owned[index].swap(1, Ordering::Acquire) == 0 {
                 *from = segment;
                 return Some(segment);
             }

@@ -291,8 +291,11 @@ impl<'a> Survey<'a> {
     }
 }
 
+/// Called with each file found, or why one could not be looked at.
+type Visit<'a> = dyn FnMut(Result<(&Path, &Metadata), Failure>) + 'a;
+
 /// Calls `each` for `root` and everything below it, with a failure where something could not be listed.
-pub fn walk(root: &Path, one_file_system: bool, each: &mut dyn FnMut(Result<(&Path, &Metadata), Failure>)) {
+pub fn walk(root: &Path, one_file_system: bool, each: &mut Visit<'_>) {
     let mut pending = vec![root.to_owned()];
     let mut device = None;
     while let Some(directory) = pending.pop() {
@@ -308,7 +311,7 @@ fn walk_one(
     one_file_system: bool,
     device: &mut Option<u64>,
     pending: &mut Vec<PathBuf>,
-    each: &mut dyn FnMut(Result<(&Path, &Metadata), Failure>),
+    each: &mut Visit<'_>,
 ) -> io::Result<()> {
     let metadata = path.symlink_metadata()?;
     let root_device = *device.get_or_insert(metadata.dev());

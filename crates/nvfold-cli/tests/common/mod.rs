@@ -1,0 +1,173 @@
+//! What the tests of the command share: a scratch directory, the command in it, mounts that always go away.
+#![allow(dead_code)] // Each test file uses a part.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// No command of these tests takes nearly as long; one that hangs fails.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A scratch directory, in memory where there is /dev/shm.
+pub struct Scratch {
+    dir: tempfile::TempDir,
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        let shm = Path::new("/dev/shm");
+        let parent = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
+        Scratch { dir: tempfile::Builder::new().prefix("nvfold-cli-").tempdir_in(parent).unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The command with the scratch directory as its working directory.
+    pub fn nvfold(&self, arguments: &[&str]) -> Run {
+        self.run(env!("CARGO_BIN_EXE_nvfold"), arguments)
+    }
+
+    pub fn run(&self, program: impl AsRef<std::ffi::OsStr>, arguments: &[&str]) -> Run {
+        let output = Command::new(program.as_ref())
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .timeout(TIMEOUT)
+            .output()
+            .unwrap_or_else(|error| panic!("{:?} {arguments:?}: {error}", program.as_ref()));
+        Run {
+            call: arguments.join(" "),
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// A formatted device.
+    pub fn device(&self, name: &str, size: &str) {
+        self.nvfold(&["mkfs", name, "--size", size]).ok();
+    }
+
+    /// Mounts a device at `mnt`; unmounted when the result is dropped.
+    pub fn mount(&self, device: &str, options: &str) -> Mount<'_> {
+        let dir = self.path("mnt");
+        std::fs::create_dir_all(&dir).unwrap();
+        let run = self.nvfold(&["mount", device, "mnt", "-o", options, "--json"]).ok();
+        let pid = run.json()["pid"].as_u64().unwrap() as u32;
+        Mount { scratch: self, dir, pid }
+    }
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Run {
+    pub call: String,
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Run {
+    pub fn ok(self) -> Run {
+        self.code_is(0)
+    }
+
+    pub fn code_is(self, code: i32) -> Run {
+        assert!(!self.stderr.contains("panicked"), "{self:#?}");
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    /// Fails with `code` and says `why` on stderr, as `nvfold: what: why`.
+    pub fn fails(self, code: i32, why: &str) -> Run {
+        let run = self.code_is(code);
+        assert!(run.stderr.starts_with("nvfold: "), "{run:#?}");
+        assert!(run.stderr.contains(why), "`{why}` is not in {run:#?}");
+        run
+    }
+
+    pub fn json(&self) -> Value {
+        let value: Value = serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"));
+        assert_eq!(value["version"], 1, "{self:#?}");
+        value
+    }
+
+    /// One number of a JSON report.
+    pub fn number(&self, field: &str) -> u64 {
+        self.json()[field].as_u64().unwrap_or_else(|| panic!("no number {field} in {self:#?}"))
+    }
+}
+
+/// A mount.
+pub struct Mount<'s> {
+    scratch: &'s Scratch,
+    pub dir: PathBuf,
+    pub pid: u32,
+}
+
+impl Mount<'_> {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Unmounts in order.
+    pub fn unmount(self) {
+        let mut run = self.scratch.nvfold(&["umount", "mnt"]);
+        if run.stderr.contains("busy") {
+            // Between fork and exec, the child of another test holds our files open for a moment.
+            std::thread::sleep(Duration::from_millis(200));
+            run = self.scratch.nvfold(&["umount", "mnt"]);
+        }
+        run.ok();
+        assert!(!process_lives(self.pid), "umount returned before the process was gone");
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.contains(&format!(" {} ", self.dir.display()))
+    }
+
+    /// Waits until the serving process is gone.
+    pub fn wait_for_end(&self) {
+        wait_until("the serving process ends", || !process_lives(self.pid));
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            let _ = Command::new("umount").arg("-l").arg(&self.dir).timeout(TIMEOUT).output();
+        }
+    }
+}
+
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A process that is no more than a zombie does not live.
+pub fn process_lives(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Whether this machine can mount. Says why not; under CI that is a failure.
+pub fn can_mount() -> bool {
+    let is_root =
+        std::fs::metadata("/proc/self").is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0);
+    let missing = match (Path::new("/dev/fuse").exists(), is_root) {
+        (false, _) => "/dev/fuse is missing",
+        (_, false) => "root is needed",
+        _ => return true,
+    };
+    assert!(std::env::var_os("CI").is_none(), "cannot mount: {missing}");
+    eprintln!("skipped: {missing}");
+    false
+}

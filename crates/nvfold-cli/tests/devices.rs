@@ -1,0 +1,225 @@
+//! mkfs, info, df, stats, dedup-stats, fsck: on devices that are good, and on everything that is not.
+
+mod common;
+use common::Scratch;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+const BLOCK: u64 = 4096;
+
+fn overwrite(scratch: &Scratch, name: &str, at: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(scratch.path(name)).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+#[test]
+fn a_formatted_device_describes_itself() {
+    let scratch = Scratch::new();
+    let uuid = "01234567-89ab-cdef-0123-456789abcdef";
+    let made = scratch.nvfold(&["mkfs", "dev", "--size", "64M", "--label", "tea", "--uuid", uuid, "--json"]).ok();
+    assert_eq!(made.json()["superblock"]["device_bytes"], 64 << 20);
+    assert!(made.number("capacity_bytes") < 64 << 20);
+    let info = scratch.nvfold(&["info", "dev", "--json"]).ok().json();
+    assert_eq!(info["command"], "info");
+    assert_eq!(info["superblock"]["uuid"], uuid);
+    assert_eq!(info["superblock"]["label"], "tea");
+    assert_eq!(info["superblock"]["clean"], true);
+    assert_eq!(info["mount_point"], serde_json::Value::Null);
+    let text = scratch.nvfold(&["info", "dev"]).ok().stdout;
+    assert!(text.contains(uuid) && text.contains("tea") && text.contains("clean"), "{text}");
+}
+
+#[test]
+fn a_fresh_device_takes_no_memory_for_its_tables() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "8G");
+    let df = scratch.nvfold(&["df", "dev", "--json"]).ok().json();
+    let host = df["file_systems"][0]["host_bytes"].as_u64().unwrap();
+    assert!(host <= 8 << 20, "{host} bytes for an empty 8 GiB device");
+}
+
+#[test]
+fn the_level_of_a_file_in_memory_is_memory_and_no_more() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "16M");
+    let level = scratch.nvfold(&["info", "dev", "--json"]).ok().json()["persistence"].clone();
+    let in_memory = scratch.path("dev").starts_with("/dev/shm");
+    assert_eq!(level, if in_memory { "memory" } else { "file" });
+}
+
+#[test]
+fn every_report_has_versioned_json_and_text() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    for command in ["info", "df", "du", "stats", "dedup-stats", "fsck"] {
+        let json = scratch.nvfold(&[command, "dev", "--json"]).ok().json();
+        assert_eq!(json["command"], command);
+        assert!(!scratch.nvfold(&[command, "dev"]).ok().stdout.trim().is_empty(), "{command}");
+    }
+}
+
+#[test]
+fn a_device_that_holds_something_is_formatted_by_force_alone() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    let before = fs::read(scratch.path("dev")).unwrap();
+    scratch.nvfold(&["mkfs", "dev"]).fails(1, "holds an nvfold file system");
+    scratch.nvfold(&["mkfs", "dev", "--size", "32M"]).fails(1, "holds an nvfold file system");
+    assert!(fs::read(scratch.path("dev")).unwrap() == before, "a refused format changed the device");
+    scratch.nvfold(&["mkfs", "dev", "--force"]).ok();
+
+    fs::write(scratch.path("ext"), vec![0; 32 << 20]).unwrap();
+    overwrite(&scratch, "ext", 0x438, &[0x53, 0xef]);
+    scratch.nvfold(&["mkfs", "ext"]).fails(1, "ext4");
+    scratch.nvfold(&["mkfs", "ext", "--size", "64M"]).fails(1, "ext4");
+    assert_eq!(fs::metadata(scratch.path("ext")).unwrap().len(), 32 << 20);
+    scratch.nvfold(&["mkfs", "ext", "--force"]).ok();
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused_and_leave_no_file() {
+    let scratch = Scratch::new();
+    for size in ["4096", "1M", "67108865", "8E", "16383P", "9223372036854775807", "18446744073709551615"] {
+        scratch.nvfold(&["mkfs", "dev", "--size", size]).code_is(1);
+        assert!(!scratch.path("dev").exists(), "--size {size} left a file");
+    }
+    for size in ["16E", "0x10", "-1", "many"] {
+        scratch.nvfold(&["mkfs", "dev", "--size", size]).code_is(2);
+    }
+    scratch.nvfold(&["mkfs", "dev"]).fails(2, "needs a size");
+    scratch.nvfold(&["mkfs", "mem:", "--size", "1G"]).fails(2, "made when it is mounted");
+    let label = "x".repeat(33);
+    scratch.nvfold(&["mkfs", "dev", "--size", "64M", "--label", &label]).fails(2, "longer than 32 bytes");
+    assert!(!scratch.path("dev").exists());
+}
+
+#[test]
+fn what_is_no_device_is_named_as_such() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("dir")).unwrap();
+    fs::write(scratch.path("odd"), vec![1; 5000]).unwrap();
+    fs::write(scratch.path("empty"), b"").unwrap();
+    fs::write(scratch.path("noise"), vec![0x5a; 16 << 20]).unwrap();
+    for (command, failed) in [("info", 1), ("stats", 1), ("fsck", 8)] {
+        scratch.nvfold(&[command, "none"]).fails(failed, "No such file");
+        scratch.nvfold(&[command, "odd"]).fails(failed, "not a multiple of 4096");
+        scratch.nvfold(&[command, "empty"]).fails(failed, "0 bytes");
+        scratch.nvfold(&[command, "noise"]).fails(failed, "not an nvfold device");
+        scratch.nvfold(&[command, "/dev/null"]).fails(failed, "character device");
+        scratch.nvfold(&[command, "dir"]).code_is(failed);
+    }
+    scratch.nvfold(&["import", "noise", "dir"]).fails(1, "not an nvfold device");
+    scratch.nvfold(&["export", "noise", "out"]).fails(1, "not an nvfold device");
+    assert!(!scratch.path("out").exists());
+}
+
+#[test]
+fn a_truncated_device_is_recognised() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    OpenOptions::new().write(true).open(scratch.path("dev")).unwrap().set_len(32 << 20).unwrap();
+    for (command, failed) in [("info", 1), ("df", 1), ("fsck", 4)] {
+        scratch.nvfold(&[command, "dev"]).fails(failed, "truncated to 33554432 bytes");
+    }
+}
+
+#[test]
+fn one_damaged_superblock_is_repaired_and_two_are_not() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    overwrite(&scratch, "dev", 100, b"damage");
+    scratch.nvfold(&["info", "dev"]).ok();
+    let found = scratch.nvfold(&["fsck", "-n", "dev", "--json"]).code_is(4).json();
+    assert_eq!(found["consistent"], false);
+    assert_eq!(found["findings"][0]["repaired"], false);
+    scratch.nvfold(&["fsck", "-y", "dev"]).code_is(1);
+    scratch.nvfold(&["fsck", "dev"]).code_is(0);
+    overwrite(&scratch, "dev", 100, b"damage");
+    overwrite(&scratch, "dev", BLOCK + 100, b"damage");
+    scratch.nvfold(&["info", "dev"]).fails(1, "superblock");
+    scratch.nvfold(&["fsck", "-y", "dev"]).fails(4, "superblock");
+    scratch.nvfold(&["mkfs", "dev"]).fails(1, "--force");
+}
+
+/// A superblock as a newer version would write it.
+fn with_newer_feature(scratch: &Scratch, name: &str) {
+    use nvfold::media::superblock::{COPIES, Superblock};
+    use pmem::{DeviceSpec, OpenOptions, Region};
+    let spec = DeviceSpec::Path(scratch.path(name));
+    let region = Region::open(&spec, &OpenOptions::default()).unwrap();
+    let (superblock, _) = nvfold::read_superblock(&region).unwrap();
+    for copy in COPIES {
+        let newer = Superblock { incompatible: 1 << 40, ..superblock }.sealed();
+        let written = region.write(copy, &newer).flush();
+        let _ = region.fence(written);
+    }
+}
+
+#[test]
+fn a_newer_feature_flag_is_refused_by_name() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    with_newer_feature(&scratch, "dev");
+    for (command, failed) in [("info", 1), ("df", 1), ("fsck", 8)] {
+        scratch.nvfold(&[command, "dev"]).fails(failed, "feature flags 0x10000000000");
+    }
+    scratch.nvfold(&["mkfs", "dev"]).fails(1, "--force");
+}
+
+#[test]
+fn fsck_is_called_as_fsck_8_calls_it() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    let link = scratch.path("fsck.nvfold");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nvfold"), &link).unwrap();
+    for flags in [&["-a"][..], &["-p"], &["-n", "-f"], &["-y"], &["-a", "-f"]] {
+        scratch.run(&link, &[flags, &["dev"]].concat()).code_is(0);
+    }
+    assert!(scratch.run(&link, &["-a", "dev"]).stdout.contains("not checked"));
+    assert!(scratch.run(&link, &["-a", "-f", "dev"]).stdout.contains("consistent"));
+    scratch.run(&link, &["--no-such-option", "dev"]).code_is(16);
+    scratch.run(&link, &["none"]).code_is(8);
+    let mkfs = scratch.path("mkfs.nvfold");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nvfold"), &mkfs).unwrap();
+    scratch.run(&mkfs, &["other", "--size", "64M"]).ok();
+}
+
+#[test]
+fn a_device_of_another_process_names_its_owner() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    let spec = pmem::DeviceSpec::Path(scratch.path("dev"));
+    let held = pmem::Region::open(&spec, &pmem::OpenOptions::default()).unwrap();
+    let owner = format!("process {}", std::process::id());
+    scratch.nvfold(&["info", "dev"]).fails(1, &owner);
+    scratch.nvfold(&["fsck", "dev"]).fails(8, &owner);
+    scratch.nvfold(&["import", "dev", "/etc/hostname"]).fails(1, &owner);
+    scratch.nvfold(&["mkfs", "dev", "--force"]).fails(1, &owner);
+    drop(held);
+    scratch.nvfold(&["info", "dev"]).ok();
+}
+
+#[test]
+fn completions_and_manual_pages_are_printed() {
+    let scratch = Scratch::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(scratch.nvfold(&["completions", shell]).ok().stdout.contains("dedup-stats"), "{shell}");
+    }
+    assert!(scratch.nvfold(&["man"]).ok().stdout.contains(".TH nvfold"));
+    assert!(scratch.nvfold(&["man", "mkfs"]).ok().stdout.contains("nvfold\\-mkfs"));
+    scratch.nvfold(&["man", "nonsense"]).fails(2, "nonsense");
+    fs::create_dir(scratch.path("pages")).unwrap();
+    scratch.nvfold(&["man", "--into", "pages"]).ok();
+    assert!(scratch.path("pages/nvfold-import.1").exists());
+}
+
+#[test]
+fn wrong_calls_exit_with_2_and_help_with_0() {
+    let scratch = Scratch::new();
+    scratch.nvfold(&[]).code_is(2);
+    scratch.nvfold(&["frobnicate"]).code_is(2);
+    scratch.nvfold(&["mkfs"]).code_is(2);
+    scratch.nvfold(&["--help"]).code_is(0);
+    scratch.nvfold(&["import", "--help"]).code_is(0);
+    scratch.nvfold(&["--version"]).code_is(0);
+}

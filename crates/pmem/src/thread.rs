@@ -1,0 +1,144 @@
+//! What one thread keeps for itself: a counter slot, and whether it has streamed since its last fence.
+//!
+//! A slot has one owner at a time, so the owner counts without atomic read-modify-write. It goes back when the
+//! thread ends; threads beyond the slots share the last one.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Counter slots of a region, the shared one included.
+pub(crate) const SLOTS: usize = 64;
+/// The slot that any number of threads may use at once.
+pub(crate) const SHARED_SLOT: usize = SLOTS - 1;
+
+const UNASSIGNED: usize = usize::MAX;
+
+static OWNED: Owned = Owned::none();
+
+thread_local! {
+    static STREAMED: Cell<bool> = const { Cell::new(false) };
+    static SLOT: Cell<usize> = const { Cell::new(UNASSIGNED) };
+    static LEASE: Lease = Lease::take();
+}
+
+/// Notes that this thread stores past the cache.
+#[inline]
+pub(crate) fn note_stream() {
+    STREAMED.set(true);
+}
+
+/// Whether this thread has stored past the cache since it was last asked.
+#[inline]
+pub(crate) fn take_streamed() -> bool {
+    STREAMED.replace(false)
+}
+
+/// Slot of the calling thread.
+#[inline]
+pub(crate) fn slot() -> usize {
+    match SLOT.get() {
+        UNASSIGNED => assign_slot(),
+        slot => slot,
+    }
+}
+
+#[cold]
+fn assign_slot() -> usize {
+    // No lease can be had while the thread is being torn down: it shares.
+    let slot = LEASE.try_with(|lease| lease.slot).unwrap_or(SHARED_SLOT);
+    SLOT.set(slot);
+    slot
+}
+
+struct Lease {
+    slot: usize,
+}
+
+impl Lease {
+    fn take() -> Lease {
+        Lease { slot: OWNED.take() }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        SLOT.set(SHARED_SLOT);
+        OWNED.give_back(self.slot);
+    }
+}
+
+/// One bit a slot: set while a thread owns it. The shared slot is never free.
+struct Owned(AtomicU64);
+
+impl Owned {
+    const fn none() -> Owned {
+        Owned(AtomicU64::new(1 << SHARED_SLOT))
+    }
+
+    /// The lowest free slot; the shared one when none is free.
+    fn take(&self) -> usize {
+        // Acquire pairs with the release below: the new owner sees what the old one counted.
+        let before = self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, |owned| {
+            (owned != u64::MAX).then(|| owned | (owned + 1))
+        });
+        before.map_or(SHARED_SLOT, |owned| owned.trailing_ones() as usize)
+    }
+
+    fn give_back(&self, slot: usize) {
+        if slot != SHARED_SLOT {
+            self.0.fetch_and(!(1 << slot), Ordering::Release);
+        }
+    }
+}
+
+/// Number of the calling thread, never used again by another: what the recorder tells threads apart by.
+pub(crate) fn number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
+    NUMBER.with(|number| *number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_one_owner_until_it_is_given_back() {
+        let owned = Owned::none();
+        let taken: Vec<usize> = (0..SLOTS - 1).map(|_| owned.take()).collect();
+        assert_eq!(taken, (0..SHARED_SLOT).collect::<Vec<_>>());
+        assert_eq!((owned.take(), owned.take()), (SHARED_SLOT, SHARED_SLOT));
+        owned.give_back(SHARED_SLOT);
+        assert_eq!(owned.take(), SHARED_SLOT, "the shared one is never owned");
+        owned.give_back(17);
+        assert_eq!((owned.take(), owned.take()), (17, SHARED_SLOT));
+    }
+
+    #[test]
+    fn a_thread_keeps_its_slot_and_leaves_it_when_it_ends() {
+        for _ in 0..3 * SLOTS {
+            let (first, second) = std::thread::spawn(|| (slot(), slot())).join().unwrap();
+            assert_eq!(first, second);
+        }
+        // Had they kept their slots, all would be owned by now, also once the tests beside this one are done.
+        let has_own = || std::thread::spawn(|| slot() != SHARED_SLOT).join().unwrap();
+        while !has_own() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn more_threads_than_slots_share_the_last() {
+        let barrier = std::sync::Barrier::new(SLOTS + 6);
+        let sharing = std::thread::scope(|scope| {
+            let work = || {
+                let mine = slot();
+                barrier.wait();
+                mine
+            };
+            let threads: Vec<_> = (0..SLOTS + 6).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).filter(|slot| *slot == SHARED_SLOT).count()
+        });
+        assert!(sharing >= 7, "{sharing}");
+    }
+}
