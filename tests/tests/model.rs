@@ -14,7 +14,7 @@ use nvfold_tests::scratch::Scratch;
 const LIBRARY_SEQUENCES: u64 = 100;
 const LIBRARY_OPS: usize = 2500;
 /// The same through system calls.
-const MOUNT_SEQUENCES: u64 = 3;
+const MOUNT_SEQUENCES: u64 = 15;
 const MOUNT_OPS: usize = 2500;
 /// Device size: far more than the model ever holds.
 const DEVICE_MIB: u64 = 512;
