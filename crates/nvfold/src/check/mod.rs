@@ -203,6 +203,8 @@ struct Survey<'r> {
     reserved: HashSet<u64>,
     names: HashMap<u64, Vec<Name>>,
     inodes: HashMap<u64, Facts>,
+    /// Segments of the inode table.
+    tables: HashSet<u64>,
 }
 
 fn survey(region: &Region, options: &CheckOptions) -> Result<Report> {
@@ -216,6 +218,7 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<Report> {
         reserved: HashSet::new(),
         names: HashMap::new(),
         inodes: HashMap::new(),
+        tables: HashSet::new(),
     };
     survey.superblocks();
     survey.segment_table();
@@ -236,6 +239,7 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<Report> {
     if !stores.is_empty() {
         survey.trace(3, "the journal holds an operation that was not finished".into(), geometry.journal_offset);
     }
+    survey.tables.extend(&segments);
     survey.inodes(&segments, &stores);
     survey.check_names();
     survey.check_blocks(options.data);
@@ -323,6 +327,9 @@ impl Survey<'_> {
         self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent });
         let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
         for block in pages.chain(state.xattr_blocks()) {
+            if self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
+                self.find(4, format!("a block of inode {ino}'s log lies in the inode table"), block.address());
+            }
             if let Some(other) = self.metadata.insert(block.0, ino) {
                 self.find(4, format!("a block belongs to inode {other} and to inode {ino}"), block.address());
             }
@@ -461,6 +468,9 @@ impl Survey<'_> {
     fn check_block(&mut self, block: BlockNumber, references: u32, entry: &ChunkEntry, data: bool) {
         let at = self.geometry.chunk_entry_offset(block);
         self.report.blocks += u64::from(references > 0);
+        if references > 0 && self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
+            self.find(4, format!("block {} is file data and part of the inode table", block.0), block.address());
+        }
         if references > 1 && self.reserved.contains(&block.0) {
             self.find(5, format!("block {} is reserved by one file and named {references} times", block.0), at);
         }
@@ -475,7 +485,10 @@ impl Survey<'_> {
             return;
         }
         self.report.chunks += 1;
-        if entry.count < references && !(entry.count == 0 && references == 1) {
+        if references == 1 && self.reserved.contains(&block.0) {
+            // A crash in the first write to it; its content never happened.
+            self.trace(2, format!("block {} is reserved and has a chunk entry", block.0), at);
+        } else if entry.count < references && !(entry.count == 0 && references == 1) {
             self.find(
                 1,
                 format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),

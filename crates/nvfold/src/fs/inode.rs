@@ -138,6 +138,10 @@ impl State {
                 let Body::Directory(directory) = &mut self.body else {
                     return Err("name in something that is no directory");
                 };
+                // Also keeps a damaged log from making every addition a search.
+                if *cookie < directory.next_cookie() {
+                    return Err("name out of order");
+                }
                 directory.add(name, *ino, *kind, *cookie, position);
                 if newer {
                     self.attributes.mtime = *time;

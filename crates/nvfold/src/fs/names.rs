@@ -265,6 +265,7 @@ impl Core {
     /// Removes a name; the inode goes too when it was the last one and nobody holds it open.
     fn remove_name(&self, parent: &Inode, parent_state: &mut State, slot: NameSlot) -> Result<()> {
         let time = self.now();
+        check_no_self(&slot, parent)?;
         let child = self.inode(slot.ino)?;
         let mut state = child.state.write();
         check_empty("rmdir", &state)?;
@@ -331,6 +332,10 @@ impl Core {
             return Err(posix("rename", "the directory is not empty", errno::ENOTEMPTY));
         }
 
+        for slot in std::iter::once(&source).chain(&target) {
+            check_no_self(slot, &from)?;
+            check_no_self(slot, &to)?;
+        }
         let time = self.now();
         let moved = self.inode(source.ino)?;
         let other = target.map(|target| self.inode(target.ino)).transpose()?;
@@ -514,6 +519,14 @@ fn check_kinds(source: &NameSlot, replaced: Option<&NameSlot>) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// In a damaged directory a name may lead back to the directory, which is locked already.
+fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
+    if slot.ino != directory.ino {
+        return Ok(());
+    }
+    Err(Error::Corrupt { what: format!("directory {}: a name that leads to itself; it", slot.ino), at: directory.slot })
 }
 
 fn last_name(inode: &Inode, state: &State) -> bool {

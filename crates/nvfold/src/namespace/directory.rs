@@ -91,7 +91,8 @@ impl Directory {
         self.by_name.find(u64::from(hash) << 32 | u64::from(hash), same).map(|at| self.slots[*at as usize])
     }
 
-    /// Adds a name whose log entry lies at `position`. The caller knows that it is not there.
+    /// Adds a name whose log entry lies at `position`. The caller knows that it is not there, and
+    /// that the cookie is younger than all others.
     pub fn add(&mut self, name: &[u8], ino: u64, kind: FileKind, cookie: u64, position: u64) {
         let hash = hash(name);
         let slot = NameSlot {
@@ -102,23 +103,9 @@ impl Directory {
             name_bytes: name.len() as u8,
             live: true,
         };
-        let at = match self.slots.last() {
-            Some(last) if last.cookie > cookie => {
-                // Only a damaged log has cookies out of order; keep the order and rebuild.
-                let at = self.slots.partition_point(|slot| slot.cookie < cookie);
-                self.slots.insert(at, slot);
-                self.rebuild();
-                None
-            }
-            _ => {
-                self.slots.push(slot);
-                Some(self.slots.len() - 1)
-            }
-        };
-        if let Some(at) = at {
-            self.hash_in(at);
-        }
-        self.last_cookie = self.last_cookie.max(cookie);
+        self.slots.push(slot);
+        self.hash_in(self.slots.len() - 1);
+        self.last_cookie = cookie;
         self.subdirectories += u32::from(kind == FileKind::Directory);
     }
 

@@ -41,13 +41,19 @@ struct Area {
 
 impl Area {
     fn of(slot: u64, position: u64) -> Area {
-        if (slot + INLINE_LOG..=slot + INODE_BYTES).contains(&position) {
-            Area { end: slot + INODE_BYTES, next_word: slot + OVERFLOW_WORD }
+        if (slot + INLINE_LOG..=end_of_inline(slot)).contains(&position) {
+            Area { end: end_of_inline(slot), next_word: slot + OVERFLOW_WORD }
         } else {
             let footer = position / BLOCK_BYTES * BLOCK_BYTES + ENTRY_BYTES_MAX as u64;
             Area { end: footer, next_word: footer }
         }
     }
+}
+
+/// Where the inline lines end. In the last slot of a table segment this is the first byte of the next segment: the
+/// block there is never a page of this log, so that a position always tells its area.
+fn end_of_inline(slot: u64) -> u64 {
+    slot + INODE_BYTES
 }
 
 /// Bytes that fit behind `tail` without a new page.
@@ -68,8 +74,10 @@ pub fn walk(
     let mut log = Log { head: head.head, tail: head.tail(), pages: Vec::new(), lines: 0 };
     let mut position = head.head;
     let mut buffer = [0u8; ENTRY_BYTES_MAX];
+    // A loop of pages comes back to the page noted at the last power of two (Brent).
+    let mut noted = 0;
     if position != slot + INLINE_LOG {
-        enter_page(region, geometry, head.ino, position).map_err(|what| corrupt(what, slot))?;
+        enter_page(region, geometry, slot, head.ino, position).map_err(|what| corrupt(what, slot))?;
         log.pages.push(position);
     }
     loop {
@@ -92,17 +100,26 @@ pub fn walk(
             return Ok(log);
         }
         let next = region.load_u64(area.next_word);
-        enter_page(region, geometry, head.ino, next).map_err(|what| corrupt(what, area.next_word))?;
-        if log.pages.len() as u64 > geometry.blocks() {
+        enter_page(region, geometry, slot, head.ino, next).map_err(|what| corrupt(what, area.next_word))?;
+        if next == noted || next == position {
             return Err(corrupt("log pages form a loop", area.next_word));
         }
         log.pages.push(next);
+        if log.pages.len().is_power_of_two() {
+            noted = next;
+        }
         position = next;
     }
 }
 
-fn enter_page(region: &Region, geometry: &Geometry, ino: u64, page: u64) -> std::result::Result<(), &'static str> {
-    if !page.is_multiple_of(BLOCK_BYTES) || !geometry.holds_data(page, BLOCK_BYTES) {
+fn enter_page(
+    region: &Region,
+    geometry: &Geometry,
+    slot: u64,
+    ino: u64,
+    page: u64,
+) -> std::result::Result<(), &'static str> {
+    if !page.is_multiple_of(BLOCK_BYTES) || !geometry.holds_data(page, BLOCK_BYTES) || page == end_of_inline(slot) {
         return Err("log page address");
     }
     let footer: PageFooter = region.read(page + ENTRY_BYTES_MAX as u64);
@@ -178,11 +195,21 @@ impl<'a> Addition<'a> {
     }
 
     fn new_page(&mut self, flight: &mut Flight) -> Result<u64> {
-        let page = self.space.allocate_one("log", self.purpose)?.address();
+        let page = self.allocate_page()?;
         self.pages.push(page);
         let footer = PageFooter::new(page, self.ino);
         flight.add(self.region.write(page + ENTRY_BYTES_MAX as u64, &footer).flush());
         Ok(page)
+    }
+
+    fn allocate_page(&self) -> Result<u64> {
+        let block = self.space.allocate_one("log", self.purpose)?;
+        if block.address() != end_of_inline(self.slot) {
+            return Ok(block.address());
+        }
+        let other = self.space.allocate_one("log", self.purpose);
+        self.space.free(BlockRun { start: block, count: 1 });
+        Ok(other?.address())
     }
 }
 
@@ -191,5 +218,43 @@ impl Drop for Addition<'_> {
         for page in &self.pages {
             self.space.free(BlockRun { start: BlockNumber::containing(*page), count: 1 });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES};
+    use crate::types::FileKind;
+    use pmem::{DeviceSpec, OpenOptions};
+
+    #[test]
+    fn the_block_behind_the_last_slot_of_a_table_segment_is_no_page_of_its_log() {
+        let region = Region::create(&DeviceSpec::Memory, 16 << 20, &OpenOptions::default()).unwrap();
+        let geometry = Geometry::of(16 << 20).unwrap();
+        let space = Space::new(region.clone(), geometry, 1, false);
+        let (first, ino) = (geometry.first_segment(), 4095);
+        space.mark_segment_used(first);
+        let slot = (first + 1) * SEGMENT_BYTES - INODE_BYTES;
+        let behind = BlockNumber((first + 1) * SEGMENT_BLOCKS);
+        for block in behind.0 + 2..geometry.blocks() {
+            space.mark_used(BlockNumber(block));
+        }
+        let mut head = InodeHead::new(slot, ino, FileKind::Regular, 0, 1, 0);
+        let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
+        let mut flight = Flight::new();
+        let mut addition = Addition::new(&region, &space, slot, ino, &log, Purpose::Promised);
+        let mut entry = Vec::new();
+        LogEntry::Unname { cookie: 1, time: 0 }.encode(ino, &mut entry);
+        for _ in 0..20 {
+            addition.push(&entry, &mut flight).unwrap();
+        }
+        addition.keep(&mut log);
+        let _ = region.fence(flight);
+        assert_eq!(log.pages, [behind.address() + BLOCK_BYTES]);
+        assert_eq!(space.free_blocks(), 1, "the block that cannot serve is free for others");
+        head.commit = log.tail;
+        head.overflow = region.load_u64(slot + OVERFLOW_WORD);
+        assert_eq!(walk(&region, &geometry, slot, &head, |_, _, _| Ok(())).unwrap(), log);
     }
 }

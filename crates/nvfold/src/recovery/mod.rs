@@ -254,17 +254,21 @@ fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
     store_words(region, &cleared);
 }
 
+/// Bit of a [`Truth`] count: an extent reserves the block, so its bytes mean nothing.
+const UNWRITTEN: u32 = 1 << 31;
+
 /// What the inode logs say: how many extents touch each block, kept for the segments that have any.
 struct Truth {
     segments: Vec<Option<Box<[u32; SEGMENT_BLOCKS as usize]>>>,
 }
 
 impl Truth {
-    fn count(&mut self, block: BlockNumber) {
+    fn count(&mut self, block: BlockNumber, unwritten: bool) {
         let segment = &mut self.segments[(block.0 / SEGMENT_BLOCKS) as usize];
         let counts = segment.get_or_insert_with(|| Box::new([0; SEGMENT_BLOCKS as usize]));
         let count = &mut counts[(block.0 % SEGMENT_BLOCKS) as usize];
-        *count = count.saturating_add(1);
+        let touched = (*count & !UNWRITTEN).saturating_add(1).min(!UNWRITTEN);
+        *count = touched | *count & UNWRITTEN | if unwritten { UNWRITTEN } else { 0 };
     }
 }
 
@@ -339,7 +343,7 @@ fn adopt_inode(core: &Core, truth: &mut Truth, slot: u64, ino: u64, names: u32) 
         }
     }
     for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
-        extent.blocks().blocks().for_each(|block| truth.count(block));
+        extent.blocks().blocks().for_each(|block| truth.count(block, extent.unwritten));
     }
     core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
     let nlink = if kind == FileKind::Directory { 1 } else { names };
@@ -385,7 +389,8 @@ fn adopt_blocks(core: &Core, truth: &Truth) -> Result<()> {
     Ok(())
 }
 
-fn adopt_block(core: &Core, block: BlockNumber, references: u32, has_line: bool, flight: &mut Flight) -> Result<()> {
+fn adopt_block(core: &Core, block: BlockNumber, truth: u32, has_line: bool, flight: &mut Flight) -> Result<()> {
+    let (references, reserved) = (truth & !UNWRITTEN, truth & UNWRITTEN != 0);
     if references > 0 {
         if !core.space.mark_used(block) {
             let what = "block: it is file data and part of a log or table at once; it".into();
@@ -395,14 +400,16 @@ fn adopt_block(core: &Core, block: BlockNumber, references: u32, has_line: bool,
     }
     let entry = if has_line { core.chunks.entry(block) } else { Default::default() };
     let whole = entry.count > 0 && entry.address() == block.address();
-    let weak = entry.weak().filter(|_| whole);
+    // A crash in the first write to a reserved block leaves the entry of a content that never happened. Kept, it
+    // would let others share a block that its owner still writes in place (invariant 5).
+    let weak = entry.weak().filter(|_| whole && !reserved);
     match references {
-        0 if entry == Default::default() => {}
+        0 | 1 if entry == Default::default() => {}
         0 => core.chunks.set_exact(block, 0, None, flight),
-        1 if entry == Default::default() => {}
+        1 if reserved => core.chunks.set_exact(block, 0, None, flight),
         1 if weak.is_none() && !(whole && entry.count == 1) => core.chunks.set_exact(block, 0, None, flight),
         _ => {
-            if !whole || entry.count != references {
+            if !whole || entry.count != references || entry.weak() != weak {
                 core.chunks.set_exact(block, references, weak, flight);
             }
             core.chunks.adopt(block, references, weak);

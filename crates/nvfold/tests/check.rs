@@ -1,0 +1,682 @@
+//! fsck sees every invariant broken: each test breaks one thing on purpose and looks for the finding with its
+//! number; where repair is possible without a guess, the device is clean afterwards.
+
+use nvfold::check::{CheckOptions, Report, check};
+use nvfold::media::chunk_entry::ChunkEntry;
+use nvfold::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INODE_BYTES, InodeHead, PARENT_WORD, USE_WORD};
+use nvfold::media::journal::{JournalSlot, WordStore};
+use nvfold::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry};
+use nvfold::media::segment::SegmentEntry;
+use nvfold::media::superblock::{COPIES, Geometry, STATE_IN_USE, Superblock};
+use nvfold::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
+use nvfold::*;
+use pmem::{DeviceSpec, OpenOptions, Region};
+use zerocopy::{Immutable, IntoBytes};
+
+const DEVICE_BYTES: u64 = 16 << 20;
+const ROOT: u64 = InodeNumber::ROOT.0;
+
+/// An unmounted device with one of everything, and the inode numbers to break it by.
+struct Device {
+    region: Region,
+    geometry: Geometry,
+    /// Two extents: private blocks; a log in the slot.
+    plain: u64,
+    /// Four equal blocks: one stored, counted four times.
+    repeated: u64,
+    /// One reserved block.
+    reserved: u64,
+    /// A long xattr in blocks of its own.
+    labelled: u64,
+    /// A directory with 151 names: a log with pages.
+    crowded: u64,
+    /// A directory in `crowded`.
+    inner: u64,
+    /// A file with two names.
+    linked: u64,
+}
+
+fn new(kind: FileKind) -> NewInode {
+    NewInode { kind, mode: 0o644, uid: 1, gid: 2, rdev: 0 }
+}
+
+fn mount(region: &Region, policy: Policy) -> Result<FileSystem> {
+    FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() })
+}
+
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+impl Device {
+    fn make() -> Device {
+        let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+        FileSystem::mkfs(&region, &MkfsOptions { label: "check".into(), ..MkfsOptions::default() }).unwrap();
+        let root = InodeNumber::ROOT;
+        let fs = mount(&region, Policy::Off).unwrap();
+        let file = |name: &[u8]| fs.open(fs.create(root, name, &new(FileKind::Regular)).unwrap().ino).unwrap();
+        let plain = file(b"plain");
+        plain.write_at(0, &noise(1, 8192)).unwrap();
+        plain.write_at(1 << 20, &noise(2, 4096)).unwrap();
+        let reserved = file(b"reserved");
+        reserved.allocate(0, 4096, AllocateMode::Reserve).unwrap();
+        let labelled = file(b"labelled");
+        fs.set_xattr(labelled.ino(), b"user.long", &noise(3, 20_000), XattrMode::Set).unwrap();
+        let linked = file(b"linked").ino();
+        let crowded = fs.mkdir(root, b"crowded", &new(FileKind::Directory)).unwrap().ino;
+        let inner = fs.mkdir(crowded, b"inner", &new(FileKind::Directory)).unwrap().ino;
+        fs.link(linked, inner, b"other").unwrap();
+        fs.symlink(root, b"symlink", b"plain", &new(FileKind::Symlink)).unwrap();
+        fs.create(root, b"fifo", &new(FileKind::Fifo)).unwrap();
+        for at in 0..150 {
+            fs.create(crowded, format!("name {at}").as_bytes(), &new(FileKind::Regular)).unwrap();
+        }
+        let numbers = [plain.ino(), reserved.ino(), labelled.ino()].map(|ino| ino.0);
+        drop((plain, reserved, labelled));
+        fs.unmount().unwrap();
+        let fs = mount(&region, Policy::Inline).unwrap();
+        let repeated = fs.open(fs.create(root, b"repeated", &new(FileKind::Regular)).unwrap().ino).unwrap();
+        repeated.write_at(0, &[7; 4 * 4096]).unwrap();
+        repeated.write_at(1 << 20, &noise(4, 4096)).unwrap();
+        let shifted = fs.open(fs.create(root, b"shifted", &new(FileKind::Regular)).unwrap().ino).unwrap();
+        shifted.clone_from(&repeated, 1 << 20, 100, 3000).unwrap();
+        let repeated_ino = repeated.ino().0;
+        drop((repeated, shifted));
+        fs.unmount().unwrap();
+        let [plain, reserved, labelled] = numbers;
+        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+        let (crowded, inner, linked) = (crowded.0, inner.0, linked.0);
+        Device { region, geometry, plain, repeated: repeated_ino, reserved, labelled, crowded, inner, linked }
+    }
+
+    fn slot(&self, ino: u64) -> u64 {
+        let is_table = |segment: &u64| {
+            let entry: SegmentEntry = self.region.read(self.geometry.segment_entry_offset(*segment));
+            entry.inode_ordinal(*segment) == Some(0)
+        };
+        let segment = (0..self.geometry.segments()).find(is_table).unwrap();
+        segment * SEGMENT_BYTES + ino * INODE_BYTES
+    }
+
+    fn head(&self, ino: u64) -> InodeHead {
+        self.region.read(self.slot(ino))
+    }
+
+    fn write<T: IntoBytes + Immutable + ?Sized>(&self, offset: u64, value: &T) {
+        let written = self.region.write(offset, value).flush();
+        let _ = self.region.fence(written);
+    }
+
+    fn flip(&self, offset: u64) {
+        let byte: u8 = self.region.read(offset);
+        self.write(offset, &(byte ^ 0x40));
+    }
+
+    /// Adds whole entries with right checksums to an inode's log, as no operation would.
+    fn append(&self, ino: u64, entries: &[LogEntry]) {
+        let head = self.head(ino);
+        let mut lines = Vec::new();
+        for entry in entries {
+            entry.encode(ino, &mut lines);
+        }
+        let slot = self.slot(ino);
+        let inline = (slot..=slot + INODE_BYTES).contains(&head.tail());
+        let end =
+            if inline { slot + INODE_BYTES } else { head.tail() / BLOCK_BYTES * BLOCK_BYTES + ENTRY_BYTES_MAX as u64 };
+        assert!(head.tail() + lines.len() as u64 <= end, "the log of inode {ino} has no room left");
+        self.write(head.tail(), &lines[..]);
+        self.write(slot, &(head.commit + lines.len() as u64));
+    }
+
+    fn attributes(&self, ino: u64) -> (u64, AttributeLine) {
+        let offset = self.slot(ino) + ATTRIBUTE_LINES[self.head(ino).selector() as usize];
+        (offset, self.region.read(offset))
+    }
+
+    /// Entries of the inline part of an inode's log.
+    fn inline_entries(&self, ino: u64) -> Vec<LogEntry> {
+        let head = self.head(ino);
+        let mut entries = Vec::new();
+        let mut at = self.slot(ino) + 192;
+        while at < head.tail().min(self.slot(ino) + INODE_BYTES) {
+            let mut bytes = vec![0; (self.slot(ino) + INODE_BYTES - at) as usize];
+            self.region.read_into(at, &mut bytes);
+            let (entry, lines) = LogEntry::decode(ino, &bytes).unwrap();
+            entries.push(entry);
+            at += lines * 64;
+        }
+        entries
+    }
+
+    /// First media address that a file names.
+    fn address(&self, ino: u64) -> u64 {
+        let maps =
+            |entry: &LogEntry| if let LogEntry::Extent(e) = entry { e.maps().then_some(e.address) } else { None };
+        self.inline_entries(ino).iter().find_map(maps).unwrap()
+    }
+
+    fn extent(&self, file_offset: u64, address: u64) -> LogEntry {
+        LogEntry::Extent(ExtentEntry::write(file_offset, 4096, address, false, 0, 2 << 20))
+    }
+
+    fn name(&self, name: &[u8], ino: u64, kind: FileKind, cookie: u64) -> LogEntry {
+        LogEntry::Name { name: name.to_vec(), ino, kind, cookie, time: 0 }
+    }
+
+    fn entry_of(&self, address: u64) -> (u64, ChunkEntry) {
+        let offset = self.geometry.chunk_entry_offset(BlockNumber::containing(address));
+        (offset, self.region.read(offset))
+    }
+
+    fn free_block(&self) -> u64 {
+        // The last block of the device: the device is nearly empty.
+        DEVICE_BYTES - BLOCK_BYTES
+    }
+
+    fn in_use(&self) {
+        for offset in COPIES {
+            let superblock: Superblock = self.region.read(offset);
+            self.write(offset, &Superblock { state: STATE_IN_USE, ..superblock }.sealed());
+        }
+    }
+
+    fn check(&self) -> Report {
+        check(&self.region, &CheckOptions::default()).unwrap()
+    }
+
+    /// fsck finds `invariant` broken in these words.
+    #[track_caller]
+    fn finds(&self, invariant: u8, words: &str) {
+        let report = self.check();
+        let found =
+            report.findings.iter().any(|finding| finding.invariant == invariant && finding.what.contains(words));
+        assert!(found, "no finding {invariant} `{words}` in {:#?}", report.findings);
+        assert!(!report.is_consistent());
+    }
+
+    /// As `finds`; repair reports it as repaired, a second look finds nothing, and everything can be read.
+    #[track_caller]
+    fn finds_and_repairs(&self, invariant: u8, words: &str) {
+        self.finds(invariant, words);
+        let repaired = check(&self.region, &CheckOptions { repair: true, data: true }).unwrap();
+        assert!(repaired.is_consistent(), "{:#?}", repaired.findings);
+        assert!(repaired.findings.iter().any(|finding| finding.repaired && finding.what.contains(words)));
+        let after = self.check();
+        assert!(after.clean && after.findings.is_empty() && after.recoverable == 0, "{after:#?}");
+        let fs = mount(&self.region, Policy::Inline).unwrap();
+        let read = |path: &[u8], offset, length| {
+            let mut bytes = vec![0; length];
+            fs.open(fs.resolve(path).unwrap().ino).unwrap().read_at(offset, &mut bytes).unwrap();
+            bytes
+        };
+        assert!(read(b"plain", 0, 8192) == noise(1, 8192) && read(b"repeated", 0, 16384) == [7; 16384]);
+        assert!(read(b"shifted", 100, 3000) == noise(4, 4096)[..3000]);
+        fs.unmount().unwrap();
+    }
+
+    /// As `finds`; nothing can be repaired without a guess, so repair says so and a writer cannot mount.
+    #[track_caller]
+    fn finds_and_leaves(&self, invariant: u8, words: &str) {
+        self.finds(invariant, words);
+        let report = check(&self.region, &CheckOptions { repair: true, data: true }).unwrap();
+        assert!(!report.is_consistent());
+        assert!(report.findings.iter().any(|finding| !finding.repaired && finding.what.contains(words)));
+        assert!(matches!(mount(&self.region, Policy::Inline).map(drop), Err(Error::Corrupt { .. })));
+    }
+}
+
+#[test]
+fn a_device_with_one_of_everything_is_clean() {
+    let report = Device::make().check();
+    assert!(report.clean && report.findings.is_empty() && report.is_consistent(), "{report:#?}");
+    assert_eq!(report.recoverable, 0);
+    // root, plain, reserved, labelled, linked, crowded, inner, symlink, fifo, 150 files, repeated, shifted
+    assert_eq!((report.inodes, report.directories, report.names), (161, 3, 161));
+    assert_eq!(report.blocks, 3 + 1 + 2);
+    assert_eq!(report.chunks, 2);
+    assert!(report.metadata_blocks >= 5 + 1);
+}
+
+#[test]
+fn what_is_no_device_is_an_error_and_no_finding() {
+    let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+    assert!(matches!(check(&region, &CheckOptions::default()), Err(Error::NotNvfold { .. })));
+}
+
+#[test]
+fn a_device_that_was_not_unmounted_is_recoverable() {
+    let device = Device::make();
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let open = fs.open(fs.resolve(b"repeated").unwrap().ino).unwrap();
+    open.write_at(8192, &noise(9, 20_000)).unwrap();
+    fs.unlink(InodeNumber::ROOT, b"repeated").unwrap();
+    drop((open.clone(), fs));
+    let report = device.check();
+    assert!(!report.clean && report.findings.is_empty(), "{report:#?}");
+    assert!(report.recoverable > 0, "the unlinked file that was open has no name");
+    std::mem::forget(open);
+    let repaired = check(&device.region, &CheckOptions { repair: true, data: true }).unwrap();
+    assert!(repaired.is_consistent());
+    assert!(device.check().clean && device.check().recoverable == 0);
+}
+
+// --- 0: the format -----------------------------------------------------------------------------------
+
+#[test]
+fn a_damaged_superblock_is_restored_from_the_other_copy() {
+    for copy in COPIES {
+        let device = Device::make();
+        device.flip(copy + 60);
+        device.finds_and_repairs(0, "superblock cannot be used");
+    }
+}
+
+#[test]
+fn copies_of_the_superblock_that_differ_are_made_equal() {
+    let device = Device::make();
+    let superblock: Superblock = device.region.read(COPIES[1]);
+    device.write(COPIES[1], &Superblock { mounted: 12345, ..superblock }.sealed());
+    device.finds_and_repairs(0, "copies of the superblock differ");
+}
+
+#[test]
+fn half_a_segment_entry_is_cleared() {
+    let device = Device::make();
+    let last = device.geometry.segments() - 1;
+    let torn = SegmentEntry { check: 0, ..SegmentEntry::inodes(last, 1) };
+    device.write(device.geometry.segment_entry_offset(last), &torn);
+    device.finds_and_repairs(0, "half an entry");
+}
+
+#[test]
+fn a_gap_in_the_inode_table_is_found() {
+    let device = Device::make();
+    let last = device.geometry.segments() - 1;
+    device.write(device.geometry.segment_entry_offset(last), &SegmentEntry::inodes(last, 5));
+    device.finds_and_leaves(0, "segment table");
+}
+
+#[test]
+fn a_torn_inode_head_is_found() {
+    let device = Device::make();
+    device.write(device.slot(4000) + USE_WORD, &(u64::from(IN_USE) << 8 | 1));
+    device.finds(0, "head is torn");
+}
+
+#[test]
+fn a_damaged_attribute_line_is_found() {
+    let device = Device::make();
+    device.flip(device.attributes(device.plain).0 + 8);
+    device.finds_and_leaves(0, "attributes");
+}
+
+#[test]
+fn a_damaged_log_entry_is_found() {
+    let device = Device::make();
+    device.flip(device.slot(device.plain) + 192 + 20);
+    device.finds_and_leaves(0, "log entry checksum");
+}
+
+#[test]
+fn a_wild_log_tail_is_found() {
+    for tail in [0, 64, u64::MAX & !63, DEVICE_BYTES, DEVICE_BYTES - 64] {
+        let device = Device::make();
+        device.write(device.slot(device.plain), &tail);
+        device.finds_and_leaves(0, "inode");
+    }
+}
+
+#[test]
+fn a_loop_of_log_pages_is_found() {
+    let device = Device::make();
+    let page = device.head(device.crowded).overflow;
+    assert_ne!(device.region.load_u64(page + ENTRY_BYTES_MAX as u64), 0, "the log has several pages");
+    device.write(page + ENTRY_BYTES_MAX as u64, &page);
+    device.finds_and_leaves(0, "loop");
+}
+
+#[test]
+fn a_log_page_of_another_inode_is_found() {
+    let device = Device::make();
+    let page = device.head(device.crowded).overflow;
+    device.flip(page + ENTRY_BYTES_MAX as u64 + 8);
+    device.finds_and_leaves(0, "log page of another inode");
+}
+
+#[test]
+fn an_extent_outside_the_data_is_found() {
+    for address in [0, DEVICE_BYTES - 4095, 1 << 43, u64::MAX - 100] {
+        let device = Device::make();
+        device.append(device.plain, &[device.extent(0, address)]);
+        device.finds_and_leaves(0, "extent address");
+    }
+}
+
+#[test]
+fn a_name_with_a_slash_is_found() {
+    let device = Device::make();
+    device.append(device.inner, &[device.name(b"a/b", device.plain, FileKind::Regular, 99)]);
+    device.finds(0, "is none");
+}
+
+#[test]
+fn a_missing_root_is_found() {
+    let device = Device::make();
+    device.write(device.slot(ROOT) + USE_WORD, &0u64);
+    device.finds_and_leaves(0, "root directory");
+}
+
+#[test]
+fn a_chunk_entry_of_another_address_is_rewritten() {
+    let device = Device::make();
+    let (offset, entry) = device.entry_of(device.address(device.repeated));
+    device.write(offset, &ChunkEntry { address_length: entry.address_length + 4096, ..entry });
+    device.finds_and_repairs(0, "chunk entry is damaged");
+}
+
+// --- 1 and 2: counts ---------------------------------------------------------------------------------
+
+#[test]
+fn a_count_that_is_too_low_is_made_exact() {
+    let device = Device::make();
+    let (offset, entry) = device.entry_of(device.address(device.repeated));
+    assert!(entry.count > 1);
+    device.write(offset, &ChunkEntry { count: entry.count - 1, ..entry });
+    device.finds_and_repairs(1, "counted");
+    assert_eq!(device.entry_of(device.address(device.repeated)).1.count, entry.count);
+}
+
+#[test]
+fn a_shared_block_without_an_entry_gets_one() {
+    let device = Device::make();
+    let (offset, entry) = device.entry_of(device.address(device.repeated));
+    device.write(offset, &ChunkEntry::default());
+    device.finds_and_repairs(1, "not counted");
+    assert_eq!(device.entry_of(device.address(device.repeated)).1.count, entry.count);
+}
+
+#[test]
+fn a_count_that_is_too_low_is_a_finding_also_after_a_crash() {
+    let device = Device::make();
+    let (offset, entry) = device.entry_of(device.address(device.repeated));
+    device.write(offset, &ChunkEntry { count: entry.count - 1, ..entry });
+    device.in_use();
+    device.finds(1, "counted");
+}
+
+#[test]
+fn a_count_that_is_too_high_is_made_exact() {
+    let device = Device::make();
+    let (offset, entry) = device.entry_of(device.address(device.repeated));
+    device.write(offset, &ChunkEntry { count: entry.count + 1, ..entry });
+    device.in_use();
+    assert_eq!((device.check().findings.len(), device.check().recoverable), (0, 1), "a crash may leave that");
+    let device = Device::make();
+    device.write(offset, &ChunkEntry { count: entry.count + 1, ..entry });
+    device.finds_and_repairs(2, "counted");
+}
+
+#[test]
+fn an_entry_of_a_free_block_is_cleared() {
+    let device = Device::make();
+    let (_, entry) = device.entry_of(device.address(device.repeated));
+    let (offset, _) = device.entry_of(device.free_block());
+    device.write(offset, &entry);
+    device.finds_and_repairs(2, "is free and its chunk entry is not");
+}
+
+#[test]
+fn an_entry_of_a_reserved_block_is_cleared() {
+    let device = Device::make();
+    let address = device.address(device.reserved);
+    let (_, entry) = device.entry_of(device.address(device.repeated));
+    let (offset, _) = device.entry_of(address);
+    let address_length = entry.address_length >> 44 << 44 | address;
+    device.write(offset, &ChunkEntry { count: 1, address_length, ..entry });
+    device.finds_and_repairs(2, "is reserved and has a chunk entry");
+    assert_eq!(device.entry_of(address).1, ChunkEntry::default());
+}
+
+#[test]
+fn an_inode_without_a_name_is_freed() {
+    let device = Device::make();
+    let name = device.inline_entries(ROOT).into_iter().find_map(|entry| match entry {
+        LogEntry::Name { ino, cookie, .. } if ino == device.reserved => Some(cookie),
+        _ => None,
+    });
+    device.append(ROOT, &[LogEntry::Unname { cookie: name.unwrap(), time: 0 }]);
+    device.finds_and_repairs(2, "has no name");
+}
+
+#[test]
+fn a_wrong_link_count_is_made_exact() {
+    let device = Device::make();
+    let (offset, attributes) = device.attributes(device.linked);
+    assert_eq!(attributes.nlink, 2);
+    device.write(offset, &AttributeLine { nlink: 3, ..attributes }.sealed(device.linked));
+    device.finds_and_repairs(2, "has 2 names and counts 3");
+    assert_eq!(device.attributes(device.linked).1.nlink, 2);
+}
+
+// --- 3: wholly or not at all -------------------------------------------------------------------------
+
+#[test]
+fn an_operation_left_in_the_journal_is_finished() {
+    let device = Device::make();
+    let slot = device.slot(device.plain);
+    let word = WordStore { offset: slot, value: device.head(device.plain).commit };
+    device.write(device.geometry.journal_slot_offset(3), &JournalSlot::new(&[word]));
+    device.finds_and_repairs(3, "not finished");
+}
+
+#[test]
+fn a_journal_that_would_write_elsewhere_is_found() {
+    let device = Device::make();
+    let word = WordStore { offset: 8192, value: 1 };
+    device.write(device.geometry.journal_slot_offset(0), &JournalSlot::new(&[word]));
+    device.finds_and_leaves(3, "outside the inode table");
+}
+
+#[test]
+fn a_name_that_leads_nowhere_is_removed() {
+    for target in [3000, 5000, u64::MAX] {
+        let device = Device::make();
+        device.append(device.inner, &[device.name(b"ghost", target, FileKind::Regular, 99)]);
+        device.finds_and_repairs(3, "not there");
+    }
+}
+
+#[test]
+fn a_name_that_is_there_twice_is_found() {
+    let device = Device::make();
+    device.append(device.inner, &[device.name(b"other", device.linked, FileKind::Regular, 99)]);
+    device.finds(3, "there twice");
+}
+
+#[test]
+fn names_out_of_the_order_of_their_cookies_are_found() {
+    let device = Device::make();
+    let twins = [b"x", b"y"].map(|name| device.name(name, device.linked, FileKind::Regular, 99));
+    device.append(device.inner, &twins);
+    device.finds_and_leaves(0, "name out of order");
+}
+
+#[test]
+fn a_name_of_another_kind_is_found() {
+    let device = Device::make();
+    device.append(device.inner, &[device.name(b"pipe", device.plain, FileKind::Fifo, 99)]);
+    device.finds(3, "is no Fifo");
+}
+
+#[test]
+fn a_directory_with_two_names_is_found() {
+    let device = Device::make();
+    device.append(device.inner, &[device.name(b"again", device.crowded, FileKind::Directory, 99)]);
+    device.finds(3, "has 2 names");
+}
+
+#[test]
+fn a_wrong_parent_is_found() {
+    let device = Device::make();
+    device.write(device.slot(device.inner) + PARENT_WORD, &ROOT);
+    device.finds(3, "says it is in 1");
+}
+
+#[test]
+fn a_loop_of_directories_is_found_and_does_not_hang() {
+    let device = Device::make();
+    let name = device.inline_entries(ROOT).into_iter().find_map(|entry| match entry {
+        LogEntry::Name { ino, cookie, .. } if ino == device.crowded => Some(cookie),
+        _ => None,
+    });
+    device.append(ROOT, &[LogEntry::Unname { cookie: name.unwrap(), time: 0 }]);
+    device.append(device.inner, &[device.name(b"up", device.crowded, FileKind::Directory, 99)]);
+    device.write(device.slot(device.crowded) + PARENT_WORD, &device.inner);
+    device.finds(3, "cannot be reached");
+}
+
+#[test]
+fn a_directory_that_names_itself_is_refused_and_does_not_hang() {
+    let device = Device::make();
+    device.append(device.inner, &[device.name(b"self", device.inner, FileKind::Directory, 99)]);
+    device.finds(3, "has 2 names");
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let inner = InodeNumber(device.inner);
+    let corrupt = |result: Result<()>| assert!(matches!(result, Err(Error::Corrupt { .. })), "{result:?}");
+    corrupt(fs.rmdir(inner, b"self"));
+    corrupt(fs.rename(inner, b"self", InodeNumber::ROOT, b"out", RenameMode::Replace));
+    assert!(fs.rename(inner, b"self", inner, b"in", RenameMode::Replace).is_err());
+}
+
+// --- 4: one use a block ------------------------------------------------------------------------------
+
+#[test]
+fn file_data_in_a_log_page_is_found() {
+    let device = Device::make();
+    device.append(device.plain, &[device.extent(0, device.head(device.crowded).overflow)]);
+    device.finds_and_leaves(4, "is file data too");
+}
+
+#[test]
+fn file_data_in_an_xattr_block_is_found() {
+    let device = Device::make();
+    let blocks = device.inline_entries(device.labelled).into_iter().find_map(|entry| match entry {
+        LogEntry::XattrSet { value: nvfold::media::log_entry::XattrValue::Blocks { blocks, .. }, .. } => Some(blocks),
+        _ => None,
+    });
+    device.append(device.plain, &[device.extent(0, blocks.unwrap()[2])]);
+    device.finds_and_leaves(4, "is file data too");
+}
+
+#[test]
+fn file_data_in_the_inode_table_is_found() {
+    let device = Device::make();
+    device.append(device.plain, &[device.extent(0, device.slot(0))]);
+    device.finds_and_leaves(4, "part of the inode table");
+}
+
+#[test]
+fn an_xattr_block_of_two_inodes_is_found() {
+    let device = Device::make();
+    let value = device.inline_entries(device.labelled).into_iter().find(|e| matches!(e, LogEntry::XattrSet { .. }));
+    device.append(device.linked, &[value.unwrap()]);
+    device.finds_and_leaves(4, "belongs to inode");
+}
+
+// --- 5: shared bytes never change --------------------------------------------------------------------
+
+#[test]
+fn bytes_that_do_not_match_their_fingerprint_are_found() {
+    let device = Device::make();
+    device.flip(device.address(device.repeated) + 1000);
+    device.finds(5, "do not match");
+    let metadata_only = check(&device.region, &CheckOptions { repair: false, data: false }).unwrap();
+    assert!(metadata_only.is_consistent());
+}
+
+#[test]
+fn a_reserved_block_that_is_shared_is_found_and_never_written_in_place() {
+    let device = Device::make();
+    let address = device.address(device.reserved);
+    device.append(device.plain, &[device.extent(0, address)]);
+    device.finds(5, "reserved by one file");
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let open = |path: &[u8]| fs.open(fs.resolve(path).unwrap().ino).unwrap();
+    let (plain, reserved) = (open(b"plain"), open(b"reserved"));
+    let (mut before, mut after) = ([0; 4096], [0; 4096]);
+    plain.read_at(0, &mut before).unwrap();
+    reserved.write_at(0, &noise(20, 4096)).unwrap();
+    plain.read_at(0, &mut after).unwrap();
+    assert!(before == after, "one file's write changed the other");
+    // Both let go of the block: it is freed once.
+    reserved.set_len(0).unwrap();
+    plain.set_len(0).unwrap();
+}
+
+// --- anything at all ---------------------------------------------------------------------------------
+
+/// Walks everything a mount shows; what it returns does not matter, that it returns does.
+fn walk(fs: &FileSystem) {
+    let mut seen = std::collections::HashSet::new();
+    let mut left = vec![InodeNumber::ROOT];
+    while let Some(ino) = left.pop() {
+        if !seen.insert(ino) {
+            continue;
+        }
+        let _ = fs.getattr(ino).and_then(|_| fs.readlink(ino));
+        for name in fs.list_xattr(ino).unwrap_or_default() {
+            let _ = fs.get_xattr(ino, &name);
+        }
+        if let Ok(file) = fs.open(ino) {
+            let _ = file.read_at(0, &mut [0; 50_000]);
+            let _ = file.seek(0, Whence::Hole);
+        }
+        let _ = fs.readdir(ino, 0, &mut |entry| {
+            left.push(entry.ino);
+            true
+        });
+    }
+}
+
+#[test]
+fn random_damage_to_metadata_never_panics_or_hangs() {
+    use proptest::prelude::*;
+    let device = Device::make();
+    // Every line of metadata that holds anything: only there can damage matter.
+    let data_lines = 0..DEVICE_BYTES / 64;
+    let lines: Vec<u64> = data_lines.filter(|at| device.region.bytes(at * 64, 64) != [0; 64]).collect();
+    let snapshot: Vec<_> = lines.iter().map(|at| (*at, device.region.read::<[u8; 64]>(at * 64))).collect();
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(300)
+    });
+    let damage = prop::collection::vec((any::<prop::sample::Index>(), 0u64..64, any::<u8>()), 1..12);
+    let result = runner.run(&damage, |damage| {
+        let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+        let copy = Device { region, ..Device { region: device.region.clone(), ..device } };
+        snapshot.iter().for_each(|(at, line)| copy.write(at * 64, line));
+        for (line, byte, value) in &damage {
+            copy.write(line.get(&lines) * 64 + byte, value);
+        }
+        for read_only in [true, false] {
+            let options = MountOptions { read_only, ..MountOptions::default() };
+            if let Ok(fs) = FileSystem::mount(copy.region.clone(), options) {
+                walk(&fs);
+            }
+        }
+        if let Ok(report) = check(&copy.region, &CheckOptions { repair: true, data: true })
+            && report.is_consistent()
+        {
+            // What repair calls consistent stays so.
+            prop_assert!(copy.check().is_consistent());
+            prop_assert!(mount(&copy.region, Policy::Inline).is_ok());
+        }
+        Ok(())
+    });
+    result.unwrap();
+}
