@@ -19,7 +19,7 @@ demo: build ## Import a real tree twice, see the space saved, compare every file
 
 test: build ## All tests: units, docs, conformance suites, real programs, crashes (installs the suites)
 	scripts/test-deps.sh
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 test-fast: ## Unit and documentation tests only: no mount, no root, nothing installed
 	$(CARGO) test --workspace --exclude nvfold-tests

@@ -22,8 +22,17 @@ the version. Errors go to stderr and say what to do.
 
 PAGE
 help_of
-for command in $("$NVFOLD" --help | awk '/^Commands:/ { on = 1; next } /^[^ ]/ { on = 0 } on && /^  [a-z]/ { print $1 }'); do
-    [ "$command" != help ] || continue
+# Names of the subcommands of a command.
+commands_of() { # SUBCOMMAND...
+    "$NVFOLD" "$@" --help |
+        awk '/^Commands:/ { on = 1; next } /^[^ ]/ { on = 0 } on && /^  [a-z]/ && $1 != "help" { print $1 }'
+}
+
+for command in $(commands_of); do
     printf '\n## nvfold %s\n\n' "$command"
     help_of "$command"
+    for inner in $(commands_of "$command"); do
+        printf '\n### nvfold %s %s\n\n' "$command" "$inner"
+        help_of "$command" "$inner"
+    done
 done

@@ -131,6 +131,7 @@ echo
 step "4  Mounted, unmounted, mounted again; every file compared"
 "$NVFOLD" mount "$DEVICE" "$SCRATCH/mnt" | sed 's/^/  /'
 "$NVFOLD" umount "$SCRATCH/mnt" | sed 's/^/  /'
+"$NVFOLD" fsck "$DEVICE" | sed 's/^/  fsck: /'
 started=$(now)
 "$NVFOLD" mount "$DEVICE" "$SCRATCH/mnt" >/dev/null
 row "mounted again" "$(since "$started") s"
@@ -179,8 +180,7 @@ row "device, mounted and empty" "$(mb "$(allocated "$DEVICE")")" "$(since "$star
 AFTER=$(allocated "$DEVICE")
 row "device, unmounted" "$(mb "$AFTER")"
 figure after_rm_bytes "$AFTER"
-"$NVFOLD" fsck "$DEVICE" | sed 's/^/  /'
-row "fsck" "clean"
+"$NVFOLD" fsck "$DEVICE" | sed 's/^/  fsck: /'
 
 # --------------------------------------------------------------------------------------------------- verdict
 

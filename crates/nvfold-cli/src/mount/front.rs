@@ -2,7 +2,8 @@
 //!
 //! Everything that changes a file system goes through its one mount, so the kernel may cache all it has seen:
 //! attributes, names, names that are not there, symlink targets, directory listings, pages; what changes without
-//! its doing it is told (`notices`). Opening a file needs no request then (an inode number is all that reads and writes need), nor does closing; creating is one `mknod`.
+//! its doing it is told (`notices`). Opening a file needs no request then (an inode number is all that reads
+//! and writes need), nor does closing; creating is one `mknod`.
 //!
 //! What the library leaves to a front end is done here: lifetimes of nameless files (`lookups`), ACLs (`acl`), and
 //! taking away set-user-id bits when a file changes hands or content.

@@ -65,6 +65,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
             return Err(failure);
         }
     };
+    end_on_panic(&dir);
     set_read_ahead(&dir);
     let stop_trimming = start_trimming(fs.clone());
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
@@ -161,6 +162,19 @@ fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outc
     })?;
     notices::start(session.notifier(), to_tell);
     Ok(session)
+}
+
+/// A panic is a mistake of ours, and memory may be half changed: the process ends at once, as in a crash, and the
+/// next mount recovers the device. Going on without the thread would make requests wait for ever.
+fn end_on_panic(dir: &Path) {
+    let dir = dir.to_owned();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = format!("nvfold: internal error, the mount on {} ends: {panic}", dir.display());
+        // In the background stderr leads nowhere; the kernel's log is for root.
+        let _ = std::fs::write("/dev/kmsg", &message);
+        eprint_line(&message);
+        std::process::abort();
+    }));
 }
 
 /// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone. Nothing is asked of

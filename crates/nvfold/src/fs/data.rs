@@ -274,8 +274,8 @@ impl Core {
                         seen.insert(weak, fresh.len());
                     }
                     decisions.push(Decision::Twin(fresh.len()));
-                    let reserved = extents.reserved_block(offset + (at * BLOCK) as u64);
-                    fresh.push(Fresh { at, weak, count: 1, block: reserved.map(BlockNumber::containing) });
+                    let block = self.reserved_place(extents, offset + (at * BLOCK) as u64);
+                    fresh.push(Fresh { at, weak, count: 1, block });
                 }
             }
         }
@@ -313,6 +313,16 @@ impl Core {
         Ok(())
     }
 
+    /// The block that is reserved for a whole block of the file. One that is counted is not the file's alone (an
+    /// extent was damaged, or split) and is never written.
+    fn reserved_place(&self, extents: &Extents, offset: u64) -> Option<BlockNumber> {
+        if !extents.has_unwritten() {
+            return None;
+        }
+        let block = BlockNumber::containing(extents.reserved_block(offset)?);
+        (!self.chunks.has_entry(block)).then_some(block)
+    }
+
     /// Stores one new block, in its reserved place if the file has one.
     fn store_one(
         &self,
@@ -323,8 +333,7 @@ impl Core {
         claims: &mut Claims<'_>,
         flight: &mut Flight,
     ) -> Result<BlockNumber> {
-        let reserved = if extents.has_unwritten() { extents.reserved_block(offset) } else { None };
-        let block = match reserved.map(BlockNumber::containing) {
+        let block = match self.reserved_place(extents, offset) {
             Some(block) => {
                 claims.reserved.push(block);
                 block
