@@ -117,7 +117,7 @@ impl Mount {
             .append(true)
             .open(self.scratch.join("daemon.log"))
             .expect("open the log of the serving process");
-        let child = Command::new(binary())
+        let child = serving_command()
             .args(["mount", "--foreground", "-o", &self.options])
             .arg(&self.device)
             .arg(&self.dir)
@@ -301,6 +301,18 @@ pub fn nvfold_json(words: &[&str], paths: &[&Path]) -> serde_json::Value {
 #[track_caller]
 pub fn mkfs(device: &Path, bytes: u64) {
     nvfold(&["mkfs", "--size", &bytes.to_string()], &[device]).success();
+}
+
+/// `nvfold`, to be killed by the kernel when the test itself is killed (its guards do not run then).
+fn serving_command() -> Command {
+    match crate::requires::find_tool("setpriv") {
+        Some(setpriv) => {
+            let mut command = Command::new(setpriv);
+            command.args(["--pdeathsig", "KILL", "--"]).arg(binary());
+            command
+        }
+        None => Command::new(binary()),
+    }
 }
 
 fn is_mount_point(dir: &Path) -> bool {
