@@ -31,6 +31,7 @@ pub mod fingerprint;
 mod fs;
 pub mod media;
 mod namespace;
+mod padded;
 mod recovery;
 mod space;
 mod types;

@@ -14,6 +14,7 @@
 //! ```
 
 use crate::media::BlockNumber;
+use crate::padded::Padded;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
@@ -26,7 +27,7 @@ pub type Candidates = SmallVec<[BlockNumber; 4]>;
 
 /// The index: sharded by fingerprint, safe to use from any thread.
 pub struct Index {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Padded<Mutex<Shard>>>,
 }
 
 impl Default for Index {
@@ -38,7 +39,7 @@ impl Default for Index {
 impl Index {
     /// An empty index; takes no memory until used.
     pub fn new() -> Index {
-        Index { shards: (0..1 << SHARD_BITS).map(|_| Mutex::default()).collect() }
+        Index { shards: (0..1 << SHARD_BITS).map(|_| Padded::default()).collect() }
     }
 
     /// The blocks with this fingerprint. They may have been released since: the count decides.
@@ -65,7 +66,7 @@ impl Index {
     /// DRAM it takes, bytes.
     pub fn dram_bytes(&self) -> u64 {
         let slots: usize = self.shards.iter().map(|shard| shard.lock().slots.capacity()).sum();
-        (slots * 8 + self.shards.len() * size_of::<Mutex<Shard>>()) as u64
+        (slots * 8 + self.shards.len() * size_of::<Padded<Mutex<Shard>>>()) as u64
     }
 
     fn shard(&self, weak: u32) -> &Mutex<Shard> {

@@ -22,6 +22,7 @@ pub mod index;
 use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::padded::Padded;
 use crate::space::zeroed;
 use index::Index;
 use pmem::{Flight, Region};
@@ -46,11 +47,11 @@ pub struct Chunks {
     geometry: Geometry,
     /// Finds tracked blocks by weak fingerprint.
     pub index: Index,
-    next_tx: AtomicU64,
+    next_tx: Padded<AtomicU64>,
     /// One bit a block: has an entry. A private block is released without a look at the media, so the
     /// table of a device that shares nothing stays a hole.
     has_entry: Box<[AtomicU64]>,
-    extra_references: AtomicU64,
+    extra_references: Padded<AtomicU64>,
 }
 
 impl Chunks {
@@ -60,9 +61,9 @@ impl Chunks {
             region,
             geometry,
             index: Index::new(),
-            next_tx: AtomicU64::new(1),
+            next_tx: Padded(AtomicU64::new(1)),
             has_entry: zeroed(geometry.blocks().div_ceil(64)),
-            extra_references: AtomicU64::new(0),
+            extra_references: Padded::default(),
         }
     }
 

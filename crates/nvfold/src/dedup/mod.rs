@@ -9,6 +9,7 @@ pub use inline::Inline;
 
 use crate::chunk::Chunks;
 use crate::media::BlockNumber;
+use crate::padded::Padded;
 use crate::types::Policy;
 use pmem::Flight;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,9 +53,9 @@ pub trait Dedup: Send + Sync {
 #[derive(Default)]
 pub struct Tally {
     /// Pieces it was asked about.
-    pub offered: AtomicU64,
+    pub offered: Padded<AtomicU64>,
     /// Pieces it shared.
-    pub shared: AtomicU64,
+    pub shared: Padded<AtomicU64>,
     /// Weak fingerprints that matched where bytes did not.
     pub collisions: AtomicU64,
 }

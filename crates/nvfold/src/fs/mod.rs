@@ -32,6 +32,7 @@ use crate::media::inode::{AttributeLine, INODES_PER_SEGMENT};
 use crate::media::superblock::{Geometry, STATE_CLEAN};
 use crate::media::{BLOCK_BYTES, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::namespace::table::InodeTable;
+use crate::padded::Padded;
 use crate::recovery;
 use crate::space::{KEPT_BLOCKS, Purpose, Space};
 use crate::types::*;
@@ -114,8 +115,8 @@ pub(crate) struct Core {
     journal: Journal,
     tree: Mutex<()>,
     cached: Vec<Mutex<HashMap<u64, Arc<Inode>>>>,
-    pub(crate) mapped_bytes: AtomicU64,
-    pub(crate) data_blocks: AtomicU64,
+    pub(crate) mapped_bytes: Padded<AtomicU64>,
+    pub(crate) data_blocks: Padded<AtomicU64>,
     unmounted: AtomicBool,
 }
 
@@ -131,8 +132,8 @@ impl Core {
             journal: Journal::new(),
             tree: Mutex::new(()),
             cached: (0..CACHE_SHARDS).map(|_| Mutex::default()).collect(),
-            mapped_bytes: AtomicU64::new(0),
-            data_blocks: AtomicU64::new(0),
+            mapped_bytes: Padded::default(),
+            data_blocks: Padded::default(),
             unmounted: AtomicBool::new(false),
             read_only: options.read_only,
             clock: options.clock.clone(),

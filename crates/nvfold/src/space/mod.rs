@@ -16,6 +16,7 @@
 use crate::error::{Error, Result};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::padded::Padded;
 use parking_lot::Mutex;
 use pmem::Region;
 use smallvec::SmallVec;
@@ -86,10 +87,10 @@ pub struct Space {
     free_in: Box<[AtomicU16]>,
     owned: Box<[AtomicU8]>,
     backed: Box<[AtomicU8]>,
-    free_blocks: AtomicU64,
+    free_blocks: Padded<AtomicU64>,
     total_blocks: u64,
     search_from: Mutex<u64>,
-    cursors: Vec<Mutex<Cursors>>,
+    cursors: Vec<Padded<Mutex<Cursors>>>,
 }
 
 /// Zeroed memory that the system backs only where it is touched: the bitmap of a large device costs nothing until
@@ -113,10 +114,10 @@ impl Space {
             free_in: zeroed(segments),
             owned: zeroed(segments),
             backed: zeroed(segments),
-            free_blocks: AtomicU64::new(0),
+            free_blocks: Padded::default(),
             total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
             search_from: Mutex::new(geometry.first_segment()),
-            cursors: (0..cores.clamp(1, 64)).map(|_| Mutex::default()).collect(),
+            cursors: (0..cores.clamp(1, 64)).map(|_| Padded::default()).collect(),
         };
         for segment in geometry.first_segment()..segments {
             let blocks = geometry.blocks_in_segment(segment);
