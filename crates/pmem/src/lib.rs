@@ -47,7 +47,7 @@ pub use counters::Counters;
 pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use profile::{Profile, ProfileError};
-pub use recorder::{Event, PendingWord, Recording, Replay, StoreOrder};
+pub use recorder::{Action, Event, Pending, PendingWord, Recording, Replay, Site, StoreOrder};
 pub use region::Region;
 pub use wear::WearSummary;
 
