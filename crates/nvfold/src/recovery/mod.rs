@@ -16,7 +16,7 @@
 use crate::error::{Error, Result};
 use crate::fs::inode::{Body, Inode};
 use crate::fs::{Core, store_words};
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, InodeHead, USE_WORD};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, IN_USE, InodeHead, USE_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::LINE;
 use crate::media::superblock::{
@@ -77,8 +77,12 @@ pub(crate) fn write_state(region: &Region, state: u32, mounted: Option<TimeNs>) 
     Ok(())
 }
 
+/// Writes both copies, the second after the first is durable. One that is not whole comes first: a crash may tear
+/// the copy that is being written, and then the other is all there is.
 pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
-    for offset in COPIES {
+    let is_torn = |offset: &u64| region.read::<Superblock>(*offset).verify().is_err();
+    let (torn, whole): (Vec<u64>, Vec<u64>) = COPIES.into_iter().partition(is_torn);
+    for offset in torn.into_iter().chain(whole) {
         let written = region.write(offset, &superblock.sealed()).flush();
         let _ = region.fence(written);
     }
@@ -285,39 +289,52 @@ fn rebuild(core: &Core) -> Result<()> {
     }
     let names = count_names(core)?;
     let mut truth = Truth { segments: vec![None; geometry.segments() as usize] };
-    for ino in live_inodes(core) {
+    for ino in used_inodes(core) {
         let slot = core.table.slot(ino).expect("in the table");
         match names.get(&ino) {
             Some(count) => adopt_inode(core, &mut truth, slot, ino, *count)?,
+            // Unlinked, or cut off while it was made; then its slot may be torn.
             None => free_slot(&core.region, slot),
         }
     }
     adopt_blocks(core, &truth)
 }
 
-/// Inode numbers whose slots are live, in order. A torn slot was never reachable: it counts as free.
-fn live_inodes(core: &Core) -> impl Iterator<Item = u64> + '_ {
-    let live = |ino: &u64| {
+/// Inode numbers whose slots are in use, in order, torn ones included.
+fn used_inodes(core: &Core) -> impl Iterator<Item = u64> + '_ {
+    let in_use = |ino: &u64| {
         let slot = core.table.slot(*ino).expect("in the table");
-        core.region.read::<InodeHead>(slot).live(*ino).is_some()
+        core.region.read::<InodeHead>(slot).in_use == IN_USE
     };
-    (1..core.table.end()).filter(live)
+    (1..core.table.end()).filter(in_use)
 }
 
 /// How many names lead to each inode.
 fn count_names(core: &Core) -> Result<HashMap<u64, u32>> {
     let mut names = HashMap::from([(ROOT, 1)]);
+    let mut unreadable = Vec::new();
     let mut root_seen = false;
-    for ino in live_inodes(core) {
+    for ino in used_inodes(core) {
         let slot = core.table.slot(ino).expect("in the table");
         if core.region.read::<InodeHead>(slot).live(ino) != Some(FileKind::Directory) {
             continue;
         }
         root_seen |= ino == ROOT;
-        let Some(inode) = Inode::load(&core.region, &core.geometry, slot, ino)? else { continue };
+        let inode = match Inode::load(&core.region, &core.geometry, slot, ino) {
+            Ok(Some(inode)) => inode,
+            Ok(None) => continue,
+            Err(error) => {
+                unreadable.push((ino, error));
+                continue;
+            }
+        };
         if let Body::Directory(directory) = &inode.state.into_inner().body {
             directory.after(0).for_each(|name| *names.entry(name.ino).or_insert(0) += 1);
         }
+    }
+    // A directory without a name was cut off while it was made: it holds nothing. One with a name is damaged.
+    if let Some((_, error)) = unreadable.into_iter().find(|(ino, _)| names.contains_key(ino)) {
+        return Err(error);
     }
     let root = core.table.slot(ROOT).unwrap_or(0);
     if root_seen { Ok(names) } else { Err(Error::Corrupt { what: "root directory: not there".into(), at: root }) }
