@@ -197,6 +197,8 @@ pub(crate) struct Mapping {
     pub(crate) flushes: bool,
     /// Something beyond counting must happen on every access: profile, wear or recorder.
     pub(crate) slow: bool,
+    /// The profile takes time.
+    pub(crate) charges: bool,
     pub(crate) streaming: Streaming,
     pub(crate) instruction: Instruction,
     pub(crate) tally: Tally,
@@ -305,6 +307,7 @@ impl Mapping {
             is_character_device: opened.is_character_device,
             can_punch,
             flushes: level == PersistenceLevel::Dax || options.flush == FlushMode::Always,
+            charges: !options.profile.is_native(),
             slow: !options.profile.is_native() || options.record || options.track_wear,
             streaming: Streaming::detect(),
             instruction: Instruction::detect(),
