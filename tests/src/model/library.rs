@@ -1,36 +1,64 @@
 //! The library as a subject.
 
-use nvfold::{Attr, File, FileKind, FileSystem, InodeNumber, Policy, RenameMode, SetAttr, errno};
+use nvfold::check::{CheckOptions, check};
+use nvfold::{Attr, File, FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode, SetAttr, errno};
+use pmem::Region;
 
 use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};
 use super::{Subject, oracle};
 use crate::device::{self, Device};
 
-/// A device of its own, mounted through the library.
+/// A device, mounted through the library.
 pub struct Library {
-    device: Device,
-    policy: Policy,
+    region: Region,
+    options: MountOptions,
     mounted: Option<FileSystem>,
     slots: [Option<File>; SLOTS as usize],
+    /// Its file, when it has one of its own.
+    _device: Option<Device>,
 }
 
 impl Library {
     /// A fresh file system of `mib` MiB.
     pub fn fresh(mib: u64, policy: Policy) -> Library {
         let device = Device::fresh(mib);
-        let mounted = Some(device.mount(policy));
-        Library { device, policy, mounted, slots: Default::default() }
+        let region = device.region().expect("the device was just made");
+        let library = Library::on(region, MountOptions { policy, ..device::options() });
+        Library { _device: Some(device), ..library }
+    }
+
+    /// A formatted device, mounted.
+    pub fn on(region: Region, options: MountOptions) -> Library {
+        let mounted = FileSystem::mount(region.clone(), options.clone()).expect("mount");
+        Library { region, options, mounted: Some(mounted), slots: Default::default(), _device: None }
+    }
+
+    /// The mounted file system.
+    pub fn fs(&self) -> &FileSystem {
+        self.mounted.as_ref().expect("mounted")
+    }
+
+    /// Whether an open slot holds a file that has no name.
+    pub fn holds_nameless(&self) -> bool {
+        self.slots.iter().flatten().any(|file| file.attr().nlink == 0)
+    }
+
+    /// Closes all slots and unmounts.
+    pub fn unmount(mut self) {
+        self.slots = Default::default();
+        self.mounted.take().expect("mounted").unmount().expect("unmount");
     }
 
     fn remount(&mut self) {
         self.slots = Default::default();
         self.mounted.take().expect("mounted").unmount().expect("unmount");
-        self.device.check();
-        self.mounted = Some(self.device.mount(self.policy));
+        let report = check(&self.region, &CheckOptions::default()).expect("fsck");
+        assert!(report.findings.is_empty(), "fsck finds: {:#?}", report.findings);
+        self.mounted = Some(self.mount());
     }
 
-    fn fs(&self) -> &FileSystem {
-        self.mounted.as_ref().expect("mounted")
+    fn mount(&self) -> FileSystem {
+        FileSystem::mount(self.region.clone(), self.options.clone()).expect("mount")
     }
 
     fn parent(&self, path: &NodePath) -> Result<(InodeNumber, Vec<u8>), i32> {
@@ -168,6 +196,15 @@ impl Library {
                 self.slots[*slot as usize] = None;
                 Ok(Answer::Done)
             }
+            Op::Tmpfile { slot, mode } => {
+                let file = number(self.fs().tmpfile(&device::new_inode(FileKind::Regular, *mode)))?;
+                self.slots[*slot as usize] = Some(file);
+                Ok(Answer::Done)
+            }
+            Op::SlotLink { slot, to } => {
+                let (dir, name) = self.parent(to)?;
+                done(self.fs().link(self.slot(*slot)?.ino(), dir, &name))
+            }
             Op::Remount => {
                 self.remount();
                 Ok(Answer::Done)
@@ -175,7 +212,7 @@ impl Library {
             Op::Crash => {
                 self.slots = Default::default();
                 self.mounted = None;
-                self.mounted = Some(self.device.mount(self.policy));
+                self.mounted = Some(self.mount());
                 Ok(Answer::Done)
             }
         }
