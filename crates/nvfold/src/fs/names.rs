@@ -503,8 +503,7 @@ impl Core {
 
     /// Frees an inode and all that only it names: first the slot, so that nothing of it can be reached.
     fn free_inode(&self, inode: &Inode, state: &mut State) {
-        let head: InodeHead = self.region.read(inode.slot);
-        self.mark_slot_free(inode.slot, &head);
+        self.free_slot(inode.slot);
         state.freed = true;
         let mut mapped = 0;
         if let Body::File(extents) = &state.body {
@@ -527,7 +526,9 @@ impl Core {
         self.table.free(inode.ino);
     }
 
-    fn mark_slot_free(&self, slot: u64, head: &InodeHead) {
+    /// Marks an inode slot free on the media.
+    pub(crate) fn free_slot(&self, slot: u64) {
+        let head: InodeHead = self.region.read(slot);
         let freed = self.region.store_u64(slot + crate::media::inode::USE_WORD, head.freed_use_word()).flush();
         let _ = self.region.fence(freed);
     }
