@@ -131,7 +131,7 @@ impl Faults {
     }
 
     /// Offsets of the frozen pages and their bad sectors as bits.
-    fn frozen(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn frozen(&self) -> impl Iterator<Item = (u64, u64)> {
         let notes = self.pages.iter().map(|page| page.load(Ordering::Acquire)).take_while(|note| *note != 0);
         notes.map(|note| (note / BLOCK_BYTES * BLOCK_BYTES, note & (NOTED - 1)))
     }

@@ -465,6 +465,25 @@ impl Region {
         !self.is_lost()
     }
 
+    /// Whether a range that was just read is whole, and can be written. When not, [`Region::check`] does not tell it
+    /// again: for callers that go elsewhere.
+    #[inline]
+    pub fn is_sound(&self, offset: u64, length: u64) -> bool {
+        !self.faults.watched() || self.is_sound_watched(offset, length)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_sound_watched(&self, offset: u64, length: u64) -> bool {
+        thread::forget_bad(self.id(), offset / SECTOR_BYTES * SECTOR_BYTES..offset + length);
+        self.faults.frozen_in(offset, length).is_none()
+    }
+
+    /// Offsets of the pages (4096 bytes) with bad memory: what is stored there does not reach the device.
+    pub fn frozen_pages(&self) -> Vec<u64> {
+        if self.faults.watched() { self.faults.frozen().map(|(page, _)| page).collect() } else { Vec::new() }
+    }
+
     /// Ranges that were found to be bad since the device was opened, in the order they were met.
     pub fn bad_ranges(&self) -> Vec<Range<u64>> {
         if self.faults.watched() { self.faults.bad().collect() } else { Vec::new() }

@@ -5,6 +5,7 @@
 //! thread ends; threads beyond the slots share the last one.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Counter slots of a region, the shared one included.
@@ -40,6 +41,13 @@ pub(crate) fn take_streamed() -> bool {
 pub(crate) fn note_bad(mapping: usize, offset: u64) {
     if BAD.get().is_none_or(|(noted, _)| noted != mapping) {
         BAD.set(Some((mapping, offset)));
+    }
+}
+
+/// Takes a note back that lies in `range`.
+pub(crate) fn forget_bad(mapping: usize, range: Range<u64>) {
+    if BAD.get().is_some_and(|(noted, offset)| noted == mapping && range.contains(&offset)) {
+        BAD.set(None);
     }
 }
 

@@ -19,13 +19,13 @@
 
 pub mod index;
 
-use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
+use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::padded::Padded;
 use crate::space::zeroed;
 use index::Index;
-use pmem::{Flight, Region};
+use pmem::{Flight, PmemError, Region};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What became of a block when one extent let go of it.
@@ -37,9 +37,14 @@ pub enum Released {
     Kept,
 }
 
-/// The count of a block cannot grow further.
+/// Why a block gets no further reference.
 #[derive(Debug)]
-pub struct Saturated;
+pub enum Unshareable {
+    /// Its count cannot grow further.
+    Saturated,
+    /// Its entry lies in bad memory.
+    Bad(PmemError),
+}
 
 /// The table and its index.
 pub struct Chunks {
@@ -84,7 +89,9 @@ impl Chunks {
 
     /// Whether a referenced block holds these bytes.
     pub fn equal(&self, block: BlockNumber, piece: &[u8]) -> bool {
-        piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece)
+        let equal = piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece);
+        // Bad memory equals nothing, and is no failure of who compares with it.
+        self.region.is_sound(block.address(), BLOCK_BYTES) && equal
     }
 
     /// Adds the entry of a block that nobody can reach yet, with as many references as the operation makes.
@@ -97,10 +104,11 @@ impl Chunks {
 
     /// One more reference on a block that the caller knows to be referenced (it holds the lock of an
     /// inode that names it).
-    pub fn share(&self, block: BlockNumber, flight: &mut Flight) -> Result<(), Saturated> {
+    pub fn share(&self, block: BlockNumber, flight: &mut Flight) -> Result<(), Unshareable> {
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
             let seen = CountWord::decode(self.region.load_u128(offset));
+            self.region.check_writable(offset, ENTRY_BYTES).map_err(Unshareable::Bad)?;
             if seen.count > 0 {
                 match self.try_share(block, flight) {
                     Some(result) => return result,
@@ -121,16 +129,16 @@ impl Chunks {
     }
 
     /// One more reference on a tracked block; `None` when it is not tracked (any more).
-    pub fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Saturated>> {
+    pub fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
-            if seen.count == 0 {
+            if !self.region.is_sound(offset, ENTRY_BYTES) || seen.count == 0 {
                 return None;
             }
             if seen.count == u32::MAX {
-                return Some(Err(Saturated));
+                return Some(Err(Unshareable::Saturated));
             }
             let word = CountWord { tag: tag::INCREASE, tx: self.tx(), count: seen.count + 1, ..seen };
             if let Ok(line) = self.region.compare_exchange_u128(offset, stored, word.encode()) {
@@ -151,6 +159,8 @@ impl Chunks {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
             match seen.count {
+                // How many name it is not known, or cannot be written: it stays until it is counted anew.
+                _ if !self.region.is_sound(offset, ENTRY_BYTES) => return Released::Kept,
                 0 => return Released::Free,
                 1 => {
                     let weak = self.entry(block).weak();

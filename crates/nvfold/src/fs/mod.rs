@@ -147,7 +147,16 @@ impl Core {
     }
 
     fn writable(&self, doing: &'static str) -> Result<()> {
-        if self.read_only || self.unmounted.load(Ordering::Relaxed) { Err(Error::ReadOnly { doing }) } else { Ok(()) }
+        if self.read_only || self.unmounted.load(Ordering::Relaxed) {
+            return Err(Error::ReadOnly { doing });
+        }
+        if self.region.is_lost() { Ok(self.region.check()?) } else { Ok(()) }
+    }
+
+    /// What an operation answers: its result, unless it has read memory that is bad or the device is lost.
+    fn answer<T>(&self, result: Result<T>) -> Result<T> {
+        self.region.check()?;
+        result
     }
 
     /// The inode, from the cache or the media.
@@ -249,17 +258,26 @@ impl FileSystem {
     }
 
     /// Marks the device clean. Open `File`s can still read; writes through them fail with EROFS. Dropping a
-    /// `FileSystem` without this leaves the device as a crash does; the next mount recovers it.
+    /// `FileSystem` without this leaves the device as a crash does; the next mount recovers it. A device with bad
+    /// memory is left like that too.
+    ///
+    /// # Errors
+    /// The device's: [`pmem::PmemError::Lost`] when it was lost; nothing is written then.
     pub fn unmount(self) -> Result<()> {
         let core = &self.core;
         if core.read_only || core.unmounted.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
+        core.region.check()?;
         core.table.shrink(&core.space);
         core.space.trim()?;
         core.region.sync()?;
+        if !core.region.frozen_pages().is_empty() {
+            // Counts in bad memory could not follow: the next mount looks at everything.
+            return Ok(core.region.check()?);
+        }
         recovery::write_state(&core.region, STATE_CLEAN, None)?;
-        Ok(core.region.sync()?)
+        core.answer(core.region.sync().map_err(Error::from))
     }
 
     /// Whether it was mounted read-only.
@@ -279,19 +297,19 @@ impl FileSystem {
 
     /// Finds a name in a directory; `.` and `..` are found too. ENOENT, ENOTDIR, ENAMETOOLONG.
     pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
-        self.core.lookup(parent, name)
+        self.core.answer(self.core.lookup(parent, name))
     }
 
     /// What `stat` tells. ENOENT.
     pub fn getattr(&self, ino: InodeNumber) -> Result<Attr> {
-        let inode = self.core.live_inode(ino)?;
+        let inode = self.core.answer(self.core.live_inode(ino))?;
         let state = inode.state.read();
         Ok(inode.attr(&state))
     }
 
     /// Changes attributes. ENOENT, EISDIR or EINVAL for the size of what is no file, EFBIG.
     pub fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
-        self.core.setattr(ino, change)
+        self.core.answer(self.core.setattr(ino, change))
     }
 
     /// Makes a regular file, fifo, socket or device node. EEXIST, ENOENT, ENOTDIR, ENAMETOOLONG, ENOSPC.
@@ -300,37 +318,37 @@ impl FileSystem {
             let why = "directories and symlinks have calls of their own";
             return Err(Error::Posix { doing: "create", why, errno: errno::EINVAL });
         }
-        self.core.create(parent, name, None, new)
+        self.core.answer(self.core.create(parent, name, None, new))
     }
 
     /// Makes a directory; `new.kind` is ignored. Errors as `create`.
     pub fn mkdir(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> {
-        self.core.create(parent, name, None, &NewInode { kind: FileKind::Directory, ..*new })
+        self.core.answer(self.core.create(parent, name, None, &NewInode { kind: FileKind::Directory, ..*new }))
     }
 
     /// Makes a symbolic link to `target` (1 to 4095 bytes, any); `new.kind` is ignored. Errors as `create`.
     pub fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
-        self.core.symlink(parent, name, target, new)
+        self.core.answer(self.core.symlink(parent, name, target, new))
     }
 
     /// Target of a symbolic link. EINVAL when it is none.
     pub fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
-        self.core.readlink(ino)
+        self.core.answer(self.core.readlink(ino))
     }
 
     /// Gives an inode one more name. EPERM for directories, EEXIST, EMLINK.
     pub fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
-        self.core.link(ino, parent, name)
+        self.core.answer(self.core.link(ino, parent, name))
     }
 
     /// Removes a name of anything but a directory. ENOENT, EISDIR.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.core.unlink(parent, name)
+        self.core.answer(self.core.unlink(parent, name))
     }
 
     /// Removes an empty directory. ENOENT, ENOTDIR, ENOTEMPTY.
     pub fn rmdir(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.core.rmdir(parent, name)
+        self.core.answer(self.core.rmdir(parent, name))
     }
 
     /// Renames atomically. ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY, EINVAL for a directory into itself.
@@ -342,50 +360,51 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.core.rename(parent, name, new_parent, new_name, mode)
+        self.core.answer(self.core.rename(parent, name, new_parent, new_name, mode))
     }
 
     /// Calls `each` for every entry after `cookie` (0: from the start; no `.` and `..`) until it returns false.
     /// The directory is locked for readers meanwhile: `each` must not change it.
     pub fn readdir(&self, dir: InodeNumber, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
-        self.core.readdir(dir, cookie, each)
+        self.core.answer(self.core.readdir(dir, cookie, each))
     }
 
     /// The youngest cookie of a directory. A listing that stops past the one that was youngest when it began ends,
     /// even if every name it finds is renamed (which gives the name a new cookie).
     pub fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
-        self.core.last_cookie(dir)
+        self.core.answer(self.core.last_cookie(dir))
     }
 
     /// Parent of a directory (the root's is the root).
     pub fn parent(&self, dir: InodeNumber) -> Result<InodeNumber> {
-        Ok(InodeNumber(self.core.live_inode(dir)?.parent.load(Ordering::Relaxed)))
+        let dir = self.core.answer(self.core.live_inode(dir))?;
+        Ok(InodeNumber(dir.parent.load(Ordering::Relaxed)))
     }
 
     /// Sets an extended attribute; any name without NUL, 255 bytes at most, value 65536 bytes at most.
     /// EEXIST, ENODATA by `mode`; E2BIG, ERANGE, ENOSPC.
     pub fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.core.set_xattr(ino, name, value, mode)
+        self.core.answer(self.core.set_xattr(ino, name, value, mode))
     }
 
     /// Value of an extended attribute. ENODATA.
     pub fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
-        self.core.get_xattr(ino, name)
+        self.core.answer(self.core.get_xattr(ino, name))
     }
 
     /// Names of all extended attributes.
     pub fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
-        self.core.list_xattr(ino)
+        self.core.answer(self.core.list_xattr(ino))
     }
 
     /// Removes an extended attribute. ENODATA.
     pub fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
-        self.core.remove_xattr(ino, name)
+        self.core.answer(self.core.remove_xattr(ino, name))
     }
 
     /// Opens (pins) an inode of any kind; the data calls need a regular file. ENOENT.
     pub fn open(&self, ino: InodeNumber) -> Result<File> {
-        let pin = Arc::new(Pin::new(&self.core, self.core.inode(ino.0)?));
+        let pin = Arc::new(Pin::new(&self.core, self.core.answer(self.core.inode(ino.0))?));
         // Pinned first, looked at second: an unlink that saw no pin has set `freed` by now.
         if pin.inode.state.read().freed {
             return Err(Error::NotFound { what: format!("inode {}", ino.0) });
@@ -395,13 +414,13 @@ impl FileSystem {
 
     /// A regular file without a name (O_TMPFILE); `link` can give it one.
     pub fn tmpfile(&self, new: &NewInode) -> Result<File> {
-        let inode = self.core.tmpfile(&NewInode { kind: FileKind::Regular, ..*new })?;
+        let inode = self.core.answer(self.core.tmpfile(&NewInode { kind: FileKind::Regular, ..*new }))?;
         Ok(File { pin: Arc::new(Pin::new(&self.core, inode)) })
     }
 
     /// Makes everything acknowledged durable. Costs nothing but at persistence level `file`, where it is an msync.
     pub fn sync(&self) -> Result<()> {
-        Ok(self.core.region.sync()?)
+        self.core.answer(self.core.region.sync().map_err(Error::from))
     }
 
     /// Physical space.
@@ -456,7 +475,7 @@ impl FileSystem {
     /// Gives the memory of freed segments back to the host now; returns the bytes. Front ends call it every few
     /// seconds; unmount does too. Nothing happens when `discard` is off.
     pub fn trim(&self) -> Result<u64> {
-        if self.core.read_only {
+        if self.core.read_only || self.core.region.is_lost() {
             return Ok(0);
         }
         self.core.table.shrink(&self.core.space);
@@ -503,47 +522,53 @@ impl File {
 
     /// Reads into `buffer`; returns the bytes read, fewer than asked only at the end of the file.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.pin.core.read(&self.pin.inode, offset, buffer)
+        self.answer(self.pin.core.read(&self.pin.inode, offset, buffer))
     }
 
     /// Writes all of `data` atomically, or fails and changes nothing. EFBIG, ENOSPC, EROFS.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.pin.core.write(&self.pin.inode, Some(offset), data).map(drop)
+        self.answer(self.pin.core.write(&self.pin.inode, Some(offset), data)).map(drop)
     }
 
     /// Appends all of `data` atomically; returns the offset where it begins. Errors as `write_at`.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        self.pin.core.write(&self.pin.inode, None, data)
+        self.answer(self.pin.core.write(&self.pin.inode, None, data))
     }
 
     /// Sets the size in bytes; growing leaves a hole. EFBIG.
     pub fn set_len(&self, size: u64) -> Result<()> {
         let core = &self.pin.core;
         core.writable("truncate")?;
-        core.resize(&self.pin.inode, &mut self.pin.inode.state.write(), size, core.now())
+        self.answer(core.resize(&self.pin.inode, &mut self.pin.inode.state.write(), size, core.now()))
     }
 
     /// Reserves, zeroes or frees a range of bytes. EINVAL when `len` is 0, EFBIG, ENOSPC.
     ///
     /// Reserved space serves the first write to it; overwriting data needs new blocks (copy on write) as ever.
     pub fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
-        self.pin.core.allocate(&self.pin.inode, offset, len, mode)
+        self.answer(self.pin.core.allocate(&self.pin.inode, offset, len, mode))
     }
 
     /// Finds the next data or hole at or after `offset`. ENXIO when `offset` is at or past the end, or no data follows.
     pub fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {
-        self.pin.core.seek(&self.pin.inode, offset, whence)
+        self.answer(self.pin.core.seek(&self.pin.inode, offset, whence))
     }
 
     /// Shares any byte range of `source`: metadata only, whatever the policy. Returns the bytes cloned, fewer
     /// than `len` where the source ends. Both may be one file if the ranges do not overlap (else EINVAL).
     pub fn clone_from(&self, source: &File, source_offset: u64, offset: u64, len: u64) -> Result<u64> {
-        self.pin.core.clone_range(&source.pin.inode, source_offset, &self.pin.inode, offset, len)
+        self.answer(self.pin.core.clone_range(&source.pin.inode, source_offset, &self.pin.inode, offset, len))
     }
 
     /// Makes all acknowledged writes durable; see [`FileSystem::sync`].
     pub fn sync(&self) -> Result<()> {
-        Ok(self.pin.core.region.sync()?)
+        self.answer(self.pin.core.region.sync().map_err(Error::from))
+    }
+
+    fn answer<T>(&self, result: Result<T>) -> Result<T> {
+        let of_inode = Error::of(|| format!("inode {}", self.pin.inode.ino));
+        self.pin.core.region.check().map_err(of_inode)?;
+        result
     }
 }
 

@@ -44,6 +44,10 @@ pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
             return Err(Error::NotNvfold { why: format!("it has only {} bytes", region.len_bytes()) });
         }
         let superblock: Superblock = region.read(offset);
+        if region.check().is_err() {
+            refusals.push(Refusal::Damaged("it lies in bad memory"));
+            continue;
+        }
         match superblock.verify() {
             Ok(geometry) if geometry.device_bytes > region.len_bytes() => {
                 let (whole, here) = (geometry.device_bytes, region.len_bytes());
@@ -78,7 +82,8 @@ pub(crate) fn write_state(region: &Region, state: u32, mounted: Option<TimeNs>) 
 }
 
 pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
-    for offset in COPIES {
+    // A copy in bad memory stays as it is: the other one serves.
+    for offset in COPIES.into_iter().filter(|offset| region.check_writable(*offset, LINE).is_ok()) {
         let written = region.write(offset, &superblock.sealed()).flush();
         let _ = region.fence(written);
     }
@@ -190,10 +195,20 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     replay_journal(&region, &geometry, &stores);
     let core = Core::new(region, geometry, options, segments);
     rebuild(&core)?;
+    refuse_bad_memory(&core.region)?;
     let now = (options.clock)();
     write_state(&core.region, STATE_IN_USE, Some(now))?;
     core.region.sync()?;
     Ok(core)
+}
+
+/// What was rebuilt from tables and logs that lie in bad memory is not to be built on. A read-only mount serves the
+/// rest. Of the superblock one copy is enough.
+fn refuse_bad_memory(region: &Region) -> Result<()> {
+    let bad = region.bad_ranges().into_iter().find(|bad| bad.start >= COPIES[1] + BLOCK_BYTES);
+    let Some(bad) = bad else { return Ok(region.check()?) };
+    let what = "the file system cannot be mounted but read-only".into();
+    Err(Error::BadMemory { what, at: bad.start, length: bad.end - bad.start })
 }
 
 /// A read-only mount reads inodes as they are asked for and counts what it can without repairing.

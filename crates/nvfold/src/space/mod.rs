@@ -13,6 +13,8 @@
 //! free_in  per segment: free blocks       owned: a cursor walks it     backed: the host holds memory for it
 //! ```
 
+mod quarantine;
+
 use crate::error::{Error, Result};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
@@ -90,6 +92,8 @@ pub struct Space {
     free_blocks: Padded<AtomicU64>,
     total_blocks: u64,
     search_from: Mutex<u64>,
+    /// Pages with bad memory that are kept from use already.
+    quarantined: AtomicUsize,
     cursors: Vec<Padded<Mutex<Cursors>>>,
 }
 
@@ -117,6 +121,7 @@ impl Space {
             free_blocks: Padded::default(),
             total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
             search_from: Mutex::new(geometry.first_segment()),
+            quarantined: AtomicUsize::new(0),
             cursors: (0..cores.clamp(1, 64)).map(|_| Padded::default()).collect(),
         };
         for segment in geometry.first_segment()..segments {
@@ -159,6 +164,7 @@ impl Space {
 
     /// Adds exactly `count` blocks to `runs`, in as few runs as come easily, or fails with ENOSPC and adds none.
     pub fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
+        self.quarantine_bad_memory();
         self.reserve(doing, count, purpose)?;
         let mut missing = count;
         let mut cursors = self.lock_cursors();
@@ -180,6 +186,13 @@ impl Space {
 
     /// Returns blocks. What named them is gone from the media already (invariant 1).
     pub fn free(&self, run: BlockRun) {
+        match self.has_bad_memory() {
+            true => self.free_sound(run),
+            false => self.free_run(run),
+        }
+    }
+
+    fn free_run(&self, run: BlockRun) {
         let mut start = run.start.0;
         let end = start + run.count;
         while start < end {
