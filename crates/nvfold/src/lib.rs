@@ -34,6 +34,7 @@ mod namespace;
 mod padded;
 mod recovery;
 mod space;
+mod sync;
 mod types;
 
 pub use error::{Error, Result, errno};

@@ -29,10 +29,10 @@ use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::namespace::table::read_segments;
 use crate::recovery;
+use crate::sync::atomic::Ordering;
 use crate::types::{FileKind, InodeNumber, MountOptions};
 use pmem::Region;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
 
 const ROOT: u64 = InodeNumber::ROOT.0;
 /// Findings that a report lists; more are only counted.

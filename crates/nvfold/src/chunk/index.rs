@@ -15,7 +15,7 @@
 
 use crate::media::BlockNumber;
 use crate::padded::Padded;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use smallvec::SmallVec;
 
 const SHARD_BITS: u32 = 6;

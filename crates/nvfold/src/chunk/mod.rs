@@ -23,10 +23,10 @@ use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::padded::Padded;
-use crate::space::zeroed;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::zeroed;
 use index::Index;
 use pmem::{Flight, PmemError, Region};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What became of a block when one extent let go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
 use crate::namespace::log::{self, Addition};
 use crate::space::Purpose;
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard};
 use pmem::{Flight, Landed, Region};
 use smallvec::SmallVec;
 

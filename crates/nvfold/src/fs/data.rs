@@ -22,12 +22,12 @@ use crate::file::{Extent, Extents, Plan};
 use crate::media::log_entry::{ExtentEntry, LogEntry};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
+use crate::sync::atomic::Ordering;
 use crate::types::{AllocateMode, TimeNs, Whence};
 use hashbrown::HashMap;
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 

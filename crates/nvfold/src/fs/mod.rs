@@ -35,14 +35,14 @@ use crate::namespace::table::InodeTable;
 use crate::padded::Padded;
 use crate::recovery;
 use crate::space::{KEPT_BLOCKS, Purpose, Space};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::types::*;
 use commit::Journal;
 use hashbrown::HashMap;
 use inode::Inode;
-use parking_lot::Mutex;
 use pmem::{Flight, Region};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const CACHE_SHARDS: usize = 64;
 /// Cached inodes a shard keeps before it lets go of those nobody uses.

@@ -13,10 +13,10 @@ use crate::media::log_entry::LogEntry;
 use crate::namespace::directory::{Directory, NameSlot};
 use crate::namespace::log::{Addition, Log};
 use crate::space::{BlockRun, Purpose};
+use crate::sync::atomic::Ordering;
 use crate::types::{Attr, DirEntry, FileKind, InodeNumber, NewInode, RenameMode, TimeNs};
 use pmem::Flight;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Longest name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -10,7 +10,7 @@ use crate::media::segment::SegmentEntry;
 use crate::media::superblock::Geometry;
 use crate::media::{SEGMENT_BYTES, inode};
 use crate::space::Space;
-use parking_lot::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock};
 use pmem::Region;
 
 /// The table of one device.

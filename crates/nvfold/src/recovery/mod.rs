@@ -24,10 +24,10 @@ use crate::media::superblock::{
 };
 use crate::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::namespace::table::{read_segments, write_segment};
+use crate::sync::atomic::Ordering;
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions, TimeNs};
 use pmem::{Flight, Region};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use zerocopy::FromZeros;
 
 const ROOT: u64 = InodeNumber::ROOT.0;

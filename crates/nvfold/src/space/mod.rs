@@ -19,12 +19,10 @@ use crate::error::{Error, Result};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
-use parking_lot::Mutex;
+use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, thread_number, zeroed};
 use pmem::Region;
 use smallvec::SmallVec;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
-use zerocopy::{FromZeros, KnownLayout};
 
 /// Blocks next to one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,17 +91,8 @@ pub struct Space {
     total_blocks: u64,
     search_from: Mutex<u64>,
     /// Pages with bad memory that are kept from use already.
-    quarantined: AtomicUsize,
+    quarantined: AtomicU64,
     cursors: Vec<Padded<Mutex<Cursors>>>,
-}
-
-/// Zeroed memory that the system backs only where it is touched: the bitmap of a large device costs nothing until
-/// its segments are used.
-pub(crate) fn zeroed<T: FromZeros>(count: u64) -> Box<[T]>
-where
-    [T]: KnownLayout<PointerMetadata = usize>,
-{
-    <[T]>::new_box_zeroed_with_elems(count as usize).expect("DRAM for the tables of the device")
 }
 
 impl Space {
@@ -121,7 +110,7 @@ impl Space {
             free_blocks: Padded::default(),
             total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
             search_from: Mutex::new(geometry.first_segment()),
-            quarantined: AtomicUsize::new(0),
+            quarantined: AtomicU64::new(0),
             cursors: (0..cores.clamp(1, 64)).map(|_| Padded::default()).collect(),
         };
         for segment in geometry.first_segment()..segments {
@@ -307,16 +296,8 @@ impl Space {
     }
 
     /// This thread's cursors, or any free ones.
-    fn lock_cursors(&self) -> parking_lot::MutexGuard<'_, Cursors> {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local!(static CORE: Cell<usize> = const { Cell::new(usize::MAX) });
-        let core = CORE.with(|core| {
-            if core.get() == usize::MAX {
-                core.set(NEXT.fetch_add(1, Ordering::Relaxed));
-            }
-            core.get()
-        });
-        let own = core % self.cursors.len();
+    fn lock_cursors(&self) -> MutexGuard<'_, Cursors> {
+        let own = thread_number() % self.cursors.len();
         for step in 0..self.cursors.len() {
             if let Some(cursors) = self.cursors[(own + step) % self.cursors.len()].try_lock() {
                 return cursors;

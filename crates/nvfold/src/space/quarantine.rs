@@ -7,7 +7,7 @@
 use super::{BlockRun, Purpose, Space};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 
 impl Space {
     pub(super) fn has_bad_memory(&self) -> bool {
@@ -29,8 +29,8 @@ impl Space {
     /// Takes free blocks that became unusable since the last call, so that nobody gets them.
     pub(super) fn quarantine_bad_memory(&self) {
         let pages = self.region.frozen_pages();
-        let known = self.quarantined.swap(pages.len(), Ordering::Relaxed);
-        if pages.len() == known {
+        let known = self.quarantined.swap(pages.len() as u64, Ordering::Relaxed);
+        if pages.len() as u64 == known {
             return;
         }
         let first = self.geometry.first_segment() * SEGMENT_BLOCKS;
