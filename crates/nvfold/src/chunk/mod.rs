@@ -181,8 +181,11 @@ impl Chunks {
         }
     }
 
-    /// Recovery and fsck: makes the entry say what is true. `count` 0 empties it.
+    /// Recovery and fsck: makes the entry say what is true. `count` 0 empties it. One in bad memory stays as it is.
     pub fn set_exact(&self, block: BlockNumber, count: u32, weak: Option<u32>, flight: &mut Flight) {
+        if self.region.check_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES).is_err() {
+            return;
+        }
         let entry = match count {
             0 => ChunkEntry::default(),
             _ => {

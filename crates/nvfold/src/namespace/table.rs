@@ -51,6 +51,11 @@ impl InodeTable {
         self.segments.read().len() as u64 * INODES_PER_SEGMENT
     }
 
+    /// Numbers of its segments.
+    pub fn segments(&self) -> Vec<u64> {
+        self.segments.read().clone()
+    }
+
     /// Inodes in use.
     pub fn in_use(&self) -> u64 {
         self.used.lock().count

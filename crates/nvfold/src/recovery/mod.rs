@@ -26,8 +26,9 @@ use crate::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN,
 use crate::namespace::table::{read_segments, write_segment};
 use crate::sync::atomic::Ordering;
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions, TimeNs};
-use pmem::{Flight, Region};
+use pmem::{Flight, PmemError, Region};
 use std::collections::HashMap;
+use std::ops::Range;
 use zerocopy::FromZeros;
 
 const ROOT: u64 = InodeNumber::ROOT.0;
@@ -44,9 +45,12 @@ pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
             return Err(Error::NotNvfold { why: format!("it has only {} bytes", region.len_bytes()) });
         }
         let superblock: Superblock = region.read(offset);
-        if region.check().is_err() {
-            refusals.push(Refusal::Damaged("it lies in bad memory"));
-            continue;
+        match region.check() {
+            Err(PmemError::BadMemory { .. }) => {
+                refusals.push(Refusal::Damaged("it lies in bad memory"));
+                continue;
+            }
+            told => told?,
         }
         match superblock.verify() {
             Ok(geometry) if geometry.device_bytes > region.len_bytes() => {
@@ -185,6 +189,7 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     }
     let segments = read_segments(&region, &geometry)?;
     let stores = journal_stores(&region, &geometry, &segments)?;
+    let tables_read = region.check();
     if options.read_only {
         if !stores.is_empty() {
             let what = "journal: an operation that a crash cut off must be finished by a read-write mount; it".into();
@@ -192,22 +197,26 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
         }
         return read_only_core(region, geometry, options, segments);
     }
+    tables_read.map_err(Error::of(|| "tables (mount read-only to read what is left)".into()))?;
     replay_journal(&region, &geometry, &stores);
     let core = Core::new(region, geometry, options, segments);
     rebuild(&core)?;
-    refuse_bad_memory(&core.region)?;
+    refuse_bad_memory(&core)?;
     let now = (options.clock)();
     write_state(&core.region, STATE_IN_USE, Some(now))?;
     core.region.sync()?;
     Ok(core)
 }
 
-/// What was rebuilt from tables and logs that lie in bad memory is not to be built on. A read-only mount serves the
-/// rest. Of the superblock one copy is enough.
-fn refuse_bad_memory(region: &Region) -> Result<()> {
-    let bad = region.bad_ranges().into_iter().find(|bad| bad.start >= COPIES[1] + BLOCK_BYTES);
-    let Some(bad) = bad else { return Ok(region.check()?) };
-    let what = "the file system cannot be mounted but read-only".into();
+/// What was rebuilt from tables that lie in bad memory is not to be built on: a read-only mount serves the rest. Of
+/// the superblock one copy is enough; logs that cannot be read were an error before.
+fn refuse_bad_memory(core: &Core) -> Result<()> {
+    let told = core.region.check();
+    let tables = COPIES[1] + BLOCK_BYTES..core.geometry.data_offset;
+    let in_tables =
+        |bad: &Range<u64>| tables.contains(&bad.start) || core.table.segments().contains(&(bad.start / SEGMENT_BYTES));
+    let Some(bad) = core.region.bad_ranges().into_iter().find(in_tables) else { return Ok(told?) };
+    let what = "tables (mount read-only to read what is left)".into();
     Err(Error::BadMemory { what, at: bad.start, length: bad.end - bad.start })
 }
 
