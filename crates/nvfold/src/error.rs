@@ -57,6 +57,16 @@ pub enum Error {
         /// Device offset in bytes.
         at: u64,
     },
+    /// EIO: media bytes that cannot be read any more.
+    #[error("{what}: {length} bytes at device offset {at:#x} lie in bad memory; what they held is lost")]
+    BadMemory {
+        /// The structure.
+        what: String,
+        /// Device offset in bytes.
+        at: u64,
+        /// Bytes.
+        length: u64,
+    },
     /// EINVAL: the device holds no nvfold file system.
     #[error("not an nvfold device: {why}; format it with `nvfold mkfs` (this erases it)")]
     NotNvfold {
@@ -67,6 +77,12 @@ pub enum Error {
     #[error("made by a newer nvfold: {what}; use that version")]
     Newer {
         /// Version or feature flags.
+        what: String,
+    },
+    /// EINVAL: made by an older version, in a format that is not read any more.
+    #[error("made by an older nvfold: {what}; export its files with that version")]
+    Older {
+        /// Version.
         what: String,
     },
     /// EINVAL: the device cannot hold a file system.
@@ -109,6 +125,14 @@ pub mod errno {
 }
 
 impl Error {
+    /// Says of bad memory what lay there.
+    pub(crate) fn of(what: impl FnOnce() -> String) -> impl FnOnce(PmemError) -> Error {
+        |error| match error {
+            PmemError::BadMemory { offset: at, length, .. } => Error::BadMemory { what: what(), at, length },
+            error => Error::Device(error),
+        }
+    }
+
     /// The POSIX error number of this failure.
     pub fn errno(&self) -> i32 {
         match self {
@@ -117,8 +141,8 @@ impl Error {
             Error::Posix { errno, .. } => *errno,
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
-            Error::Corrupt { .. } => errno::EIO,
-            Error::NotNvfold { .. } | Error::Newer { .. } | Error::Format { .. } => errno::EINVAL,
+            Error::Corrupt { .. } | Error::BadMemory { .. } => errno::EIO,
+            Error::NotNvfold { .. } | Error::Newer { .. } | Error::Older { .. } | Error::Format { .. } => errno::EINVAL,
             Error::Device(error) => error.errno(),
         }
     }

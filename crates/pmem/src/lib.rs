@@ -16,6 +16,7 @@
 //! | module | what |
 //! |---|---|
 //! | `region` | [`Region`]: loads, stores, atomics, streams, fences |
+//! | `fault` | devices that fail under the mapping: SIGBUS becomes a note |
 //! | `order` | the handles and their states |
 //! | `device` | opening, mapping, locking; what a fence is worth there |
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
@@ -24,6 +25,7 @@
 //! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block |
 //! | `recorder` | every store, flush and fence, and the states a crash could leave |
 //! | [`clock`] | time of day |
+//! | `schedule` | feature `shuttle`: accesses as points where a test switches threads |
 //!
 //! All `unsafe` of nvfold's core lives here. The story is told once, in `device`: a mapping is shared memory
 //! that other processes could change; no `&mut` to it is ever made, metadata is read by copying and
@@ -35,11 +37,14 @@ pub mod clock;
 mod copy;
 mod counters;
 mod device;
+mod fault;
 mod flush;
 mod order;
 mod profile;
 mod recorder;
 mod region;
+#[cfg(feature = "shuttle")]
+mod schedule;
 mod thread;
 mod wear;
 
@@ -49,6 +54,8 @@ pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use profile::{Profile, ProfileError};
 pub use recorder::{Action, Event, Pending, PendingWord, Recording, Replay, Site, StoreOrder};
 pub use region::Region;
+#[cfg(feature = "shuttle")]
+pub use schedule::switch_threads_at_media;
 pub use wear::WearSummary;
 
 /// Bytes in one CPU cache line: the unit of flushing.

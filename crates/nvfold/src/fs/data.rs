@@ -15,19 +15,20 @@
 
 use super::Core;
 use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
-use crate::chunk::{Released, Saturated};
+use crate::chunk::recount::Recount;
+use crate::chunk::{Released, Unshareable};
 use crate::dedup::Place;
 use crate::error::{Error, Result, errno};
 use crate::file::{Extent, Extents, Plan};
 use crate::media::log_entry::{ExtentEntry, LogEntry};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
+use crate::sync::atomic::Ordering;
 use crate::types::{AllocateMode, TimeNs, Whence};
 use hashbrown::HashMap;
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -63,12 +64,15 @@ impl<'a> Claims<'a> {
     }
 
     fn share(&mut self, block: BlockNumber, flight: &mut Flight) -> Result<()> {
-        let saturated = |Saturated| Error::Posix {
-            doing: "share a block",
-            why: "it has as many references as can be counted",
-            errno: errno::EMLINK,
+        let refused = |refused| match refused {
+            Unshareable::Saturated => Error::Posix {
+                doing: "share a block",
+                why: "it has as many references as can be counted",
+                errno: errno::EMLINK,
+            },
+            Unshareable::Bad(error) => Error::Device(error),
         };
-        self.core.chunks.share(block, flight).map_err(saturated)?;
+        self.core.chunks.share(block, flight).map_err(refused)?;
         self.shared.push(block);
         Ok(())
     }
@@ -78,8 +82,11 @@ impl<'a> Claims<'a> {
     }
 
     /// Everything is reachable: others may find the new blocks, and `old` lost the references it had.
-    fn commit(&mut self, old: &[BlockRun]) {
+    fn commit(&mut self, ino: u64, old: &[BlockRun]) {
         let core = self.core;
+        if core.is_walked(ino) {
+            core.chunks.with_recount(|recount| self.recount(recount, old));
+        }
         let policy = core.policies.current();
         for (block, _, weak) in &self.entered {
             policy.committed(*block, *weak, &core.chunks);
@@ -90,6 +97,22 @@ impl<'a> Claims<'a> {
         self.entered.clear();
         self.shared.clear();
         self.fresh.clear();
+    }
+}
+
+impl Claims<'_> {
+    /// The extents of a walked inode name what was claimed, and no longer `old`.
+    fn recount(&self, recount: &Recount, old: &[BlockRun]) {
+        let fresh = self.fresh.iter().flat_map(|run| run.blocks());
+        fresh.chain(self.shared.iter().copied()).for_each(|block| recount.count(block, false));
+        for block in &self.reserved {
+            recount.count(*block, false);
+            recount.written(*block);
+        }
+        for (block, count, _) in &self.entered {
+            (1..*count).for_each(|_| recount.count(*block, false));
+        }
+        old.iter().flat_map(|run| run.blocks()).for_each(|block| recount.uncount(block));
     }
 }
 
@@ -110,7 +133,7 @@ impl Drop for Claims<'_> {
             }
         }
         let _ = self.core.region.fence(flight);
-        self.fresh.iter().for_each(|run| self.core.space.free(*run));
+        self.fresh.iter().for_each(|run| self.core.free(*run));
     }
 }
 
@@ -134,7 +157,6 @@ impl Core {
     }
 
     pub(super) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8]) -> Result<u64> {
-        self.writable("write")?;
         // An append does not know its offset yet; a guess that turns out wrong only costs the hashing again.
         let guess = at.unwrap_or_else(|| inode.state.read().attributes.size);
         let mut fingerprints = Fingerprints::new();
@@ -216,6 +238,8 @@ impl Core {
         let mut block = [0; BLOCK];
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
         self.read_extents(extents, start, &mut block);
+        // Zeros that stand for what cannot be read must not become content.
+        self.region.check()?;
         let at = (offset - start) as usize;
         block[at..at + part.len()].copy_from_slice(part);
         let policy = self.policies.current();
@@ -320,7 +344,8 @@ impl Core {
             return None;
         }
         let block = BlockNumber::containing(extents.reserved_block(offset)?);
-        (!self.chunks.has_entry(block)).then_some(block)
+        let is_sound = self.region.is_sound(block.address(), BLOCK_BYTES);
+        (is_sound && !self.chunks.has_entry(block)).then_some(block)
     }
 
     /// Stores one new block, in its reserved place if the file has one.
@@ -420,8 +445,8 @@ impl Core {
         let landed = self.region.fence(flight);
         self.commit_line(inode, state, &landed);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
-        self.account_mapped(before, state.mapped_bytes());
-        claims.commit(&dropped);
+        self.account_mapped(inode.ino, before, state.mapped_bytes());
+        claims.commit(inode.ino, &dropped);
         self.compact_if_worth_it(inode, state);
     }
 
@@ -458,8 +483,8 @@ impl Core {
         for (entry, position) in entries.iter().zip(positions) {
             state.apply(position, &LogEntry::Extent(*entry), true).expect("the inode is a regular file");
         }
-        self.account_mapped(before, state.mapped_bytes());
-        claims.commit(&plan.dropped);
+        self.account_mapped(inode.ino, before, state.mapped_bytes());
+        claims.commit(inode.ino, &plan.dropped);
         self.compact_if_worth_it(inode, state);
         Ok(())
     }
@@ -503,13 +528,25 @@ impl Core {
             let _ = self.region.fence(flight);
         }
         for run in &free {
-            lost += run.count;
-            self.space.free(*run);
+            lost += self.free_known(*run);
         }
         if gained != lost {
             // Two's complement: a decrease is an addition too.
             self.data_blocks.fetch_add(gained.wrapping_sub(lost), Ordering::Relaxed);
         }
+    }
+
+    /// Returns blocks that nothing names any more.
+    pub(super) fn free(&self, run: BlockRun) {
+        self.free_known(run);
+    }
+
+    /// As `free`; how many of the blocks were known to be in use: after a crash the others are in no total until
+    /// reconcile has found out about them.
+    fn free_known(&self, run: BlockRun) -> u64 {
+        let known = self.chunks.with_recount(|recount| recount.freed(run));
+        self.space.free(run);
+        known.unwrap_or(run.count)
     }
 
     /// Sets the size. Shrinking names nothing past it any more; growing leaves a hole.
@@ -527,7 +564,6 @@ impl Core {
 
     pub(super) fn allocate(&self, inode: &Inode, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
         use AllocateMode::*;
-        self.writable("fallocate")?;
         let end = range_end("fallocate", offset, length)?;
         if length == 0 {
             return Err(invalid("fallocate", "the length is zero"));
@@ -623,7 +659,6 @@ impl Core {
         offset: u64,
         length: u64,
     ) -> Result<u64> {
-        self.writable("clone")?;
         range_end("clone", source_offset, length)?;
         range_end("clone", offset, length)?;
         if source.ino == target.ino {

@@ -50,7 +50,10 @@ pub struct ChunkEntry {
     pub spare: [u8; 3],
 }
 
-const _: () = assert!(size_of::<ChunkEntry>() == 64);
+/// Bytes of one entry.
+pub const ENTRY_BYTES: u64 = 64;
+
+const _: () = assert!(size_of::<ChunkEntry>() == ENTRY_BYTES as usize);
 const _: () = assert!(offset_of!(ChunkEntry, count) == 8);
 const _: () = assert!(offset_of!(ChunkEntry, update_count) == 12);
 const _: () = assert!(offset_of!(ChunkEntry, address_length) == 16);
@@ -108,6 +111,23 @@ impl ChunkEntry {
             flags: if weak.is_some() { WEAK_VALID } else { 0 },
             ..ChunkEntry::default()
         }
+    }
+
+    /// Whether the block is free or private. One comparison of what any entry has: a whole one has an address, and a
+    /// torn one some word.
+    pub fn is_empty(&self) -> bool {
+        *self == ChunkEntry::default()
+    }
+
+    /// Count and transaction.
+    pub fn word(&self) -> CountWord {
+        let high = u64::from(self.update_count) << 32 | u64::from(self.count);
+        CountWord::decode(u128::from(high) << 64 | u128::from(self.tag_tx))
+    }
+
+    /// The weak fingerprint of an entry that counts and is `block`'s.
+    pub fn weak_of(&self, block: super::BlockNumber) -> Option<u32> {
+        self.weak().filter(|_| self.count > 0 && self.address() == block.address())
     }
 
     /// Media address of the chunk.
