@@ -1,7 +1,9 @@
 //! Crash states that once were not recovered, each in its smallest form.
 
 use nvfold::check::{CheckOptions, Report, check};
+use nvfold::media::chunk_entry::ChunkEntry;
 use nvfold::media::superblock::{COPIES, Superblock};
+use nvfold::media::{BlockNumber, SEGMENT_BLOCKS};
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode};
 use pmem::{Action, DeviceSpec, OpenOptions, PendingWord, Region, StoreOrder};
 
@@ -82,4 +84,25 @@ fn a_torn_copy_of_the_superblock_is_written_before_the_whole_one() {
         );
         assert!(COPIES.iter().all(|offset| region.read::<Superblock>(*offset).verify().is_ok()));
     }
+}
+
+#[test]
+fn an_entry_of_which_only_the_transaction_is_left_is_emptied() {
+    let region = recorded();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let fs = mount(&region);
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+    let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &new).unwrap().ino).unwrap();
+    file.write_at(0, &[7; 4096]).unwrap();
+    let (_, geometry) = nvfold::read_superblock(&region).unwrap();
+    let entries = (geometry.first_segment() * SEGMENT_BLOCKS..geometry.blocks()).map(BlockNumber);
+    let entry = |block: BlockNumber| region.read::<ChunkEntry>(geometry.chunk_entry_offset(block));
+    let used = entries.clone().find(|block| entry(*block).count > 0).unwrap();
+    let free = BlockNumber(used.0 + 1);
+    assert_eq!(entry(free), ChunkEntry::default());
+    let _ = region.fence(region.store_u64(geometry.chunk_entry_offset(free), entry(used).tag_tx).flush());
+    drop((file, fs));
+    assert_eq!(fsck(&region).recoverable, 1);
+    mount(&region).unmount().unwrap();
+    assert_eq!(fsck(&region).findings, []);
 }
