@@ -44,6 +44,7 @@ use nvfold::{MountOptions, Policy};
 use pmem::{Action, Event, Pending};
 
 use disk::{Difference, Disk};
+use oracle::Road;
 pub use states::Bounds;
 use tree::Tree;
 use workload::{Base, DEVICE_BYTES, Step, Trace, Workload, clock_from};
@@ -55,11 +56,17 @@ pub struct Subject {
     pub name: &'static str,
     /// Policy for new data.
     pub policy: Policy,
+    /// Whether the workloads begin after a crash, with nothing reconciled, instead of after an unmount.
+    pub after_crash: bool,
 }
 
 /// All that are tested.
-pub const SUBJECTS: [Subject; 2] =
-    [Subject { name: "off", policy: Policy::Off }, Subject { name: "inline", policy: Policy::Inline }];
+pub const SUBJECTS: [Subject; 4] = [
+    Subject { name: "off", policy: Policy::Off, after_crash: false },
+    Subject { name: "inline", policy: Policy::Inline, after_crash: false },
+    Subject { name: "off, not reconciled", policy: Policy::Off, after_crash: true },
+    Subject { name: "inline, not reconciled", policy: Policy::Inline, after_crash: true },
+];
 
 impl Subject {
     fn options(&self) -> MountOptions {
@@ -146,7 +153,8 @@ pub fn run(jobs: &[Job], seed: u64, violations_max: usize) -> ([Tally; SUBJECTS.
     quiet_judges();
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
     let seen: [Seen; SUBJECTS.len()] = Default::default();
-    let (next, tallies, violations) = (AtomicUsize::new(0), Mutex::new([Tally::default(); 2]), Mutex::new(Vec::new()));
+    let (next, tallies, violations) =
+        (AtomicUsize::new(0), Mutex::new([Tally::default(); SUBJECTS.len()]), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -268,11 +276,13 @@ impl<'a> Explorer<'a> {
             }
             let count = if depth == 0 { &mut self.tally.in_operations } else { &mut self.tally.in_recovery };
             *count += u64::from(is_new_image);
-            let recovery = match self.judge(&state, point.allowed) {
+            let road = Road::of(state.image_hash());
+            let recovery = match self.judge(&state, point.allowed, road) {
                 Ok(recovery) => recovery,
                 Err(why) => return Err(self.violation(point, &choice, depth, &why)),
             };
             if let Some(bounds) = effort.in_recovery.get(depth)
+                && road == Road::ReconciledFirst
                 && self.random.u64(0..if is_busy(&recovery) { effort.busy_recoveries } else { effort.idle_recoveries })
                     == 0
             {
@@ -291,12 +301,12 @@ impl<'a> Explorer<'a> {
     }
 
     /// Judges one state; gives what recovery did.
-    fn judge(&mut self, state: &Difference, allowed: &[Arc<Tree>]) -> Result<Vec<Event>, String> {
+    fn judge(&mut self, state: &Difference, allowed: &[Arc<Tree>], road: Road) -> Result<Vec<Event>, String> {
         self.disk.apply(state);
         let options = MountOptions { clock: clock_from(1 << 50), ..self.subject.options() };
         let judged = JUDGING.with(|judging| {
             judging.store(true, Ordering::Relaxed);
-            let judged = catch_unwind(AssertUnwindSafe(|| oracle::judge(self.disk, &options, allowed)));
+            let judged = catch_unwind(AssertUnwindSafe(|| oracle::judge(self.disk, &options, allowed, road)));
             judging.store(false, Ordering::Relaxed);
             judged
         });

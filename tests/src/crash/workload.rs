@@ -70,7 +70,7 @@ pub struct Trace {
     pub crashes_from: usize,
 }
 
-/// A device with the tree, unmounted, and the model's idea of it.
+/// A device with the tree, not mounted, and the model's idea of it.
 pub struct Base {
     setting: &'static Setting,
     /// The device.
@@ -96,43 +96,64 @@ impl Base {
             let answer = library.apply(&op);
             assert!(answer == op::Answer::Done && answer == model.apply(&op), "{op:?}: {answer:?}");
         }
-        library.unmount();
+        if setting.after_crash {
+            drop(library);
+        } else {
+            library.unmount();
+        }
         Base { setting, image: Image::of(&region), model }
     }
 
     /// Carries a workload out on a copy of the tree. Every answer must be the model's.
     pub fn trace(&self, workload: &Workload) -> Trace {
+        let trees = self.trees(workload);
         let region = self.image.region(DEVICE_BYTES);
-        let options = MountOptions { clock: clock_from(1 << 40), ..self.setting.options() };
-        let mut library = Library::on(region.clone(), options);
-        let mut model = self.model.clone();
-        let mut tree = now(&library);
         let mut trace = Trace { name: workload.name.clone(), steps: Vec::new(), crashes_from: 0 };
         let record = |trace: &mut Trace| {
             trace.steps.extend(region.take_recording().events.into_iter().map(Step::Event));
         };
-        trace.steps.push(Step::Outcomes(vec![tree.clone()]));
+        trace.steps.push(Step::Outcomes(vec![trees[0].clone()]));
+        let mut library = Library::on(region.clone(), self.options());
         record(&mut trace);
         for (number, op) in workload.ops.iter().enumerate() {
             if number == workload.crashes_from && number > 0 {
                 trace.crashes_from = trace.steps.len();
             }
+            let (before, after) = (&trees[number], &trees[number + 1]);
+            trace.steps.push(Step::Outcomes(vec![before.clone(), after.clone()]));
+            library.apply(op);
+            record(&mut trace);
+            trace.steps.push(Step::Outcomes(vec![after.clone()]));
+        }
+        let end = now(&library, self.setting);
+        assert!(end.agrees_with(&trees[workload.ops.len()]), "{}: it is not the same each time", workload.name);
+        trace
+    }
+
+    /// The trees before, between and after the operations of a workload. They are looked at in a run of their own:
+    /// looking fills caches that the recorded run has to fill itself.
+    fn trees(&self, workload: &Workload) -> Vec<Arc<Tree>> {
+        let mut library = Library::on(self.image.region(DEVICE_BYTES), self.options());
+        let mut model = self.model.clone();
+        let mut trees = vec![now(&library, self.setting)];
+        for op in &workload.ops {
             let (answer, expected) = (library.apply(op), model.apply(op));
             let name = &workload.name;
             assert!(answer.agrees_with(&expected), "{name}, {op:?}: {answer:?}, the model expects {expected:?}");
-            let after = now(&library);
-            trace.steps.push(Step::Outcomes(vec![tree, after.clone()]));
-            record(&mut trace);
-            trace.steps.push(Step::Outcomes(vec![after.clone()]));
-            tree = after;
+            trees.push(now(&library, self.setting));
         }
-        trace
+        trees
+    }
+
+    fn options(&self) -> MountOptions {
+        MountOptions { clock: clock_from(1 << 40), ..self.setting.options() }
     }
 }
 
-fn now(library: &Library) -> Arc<Tree> {
+/// The tree as it is. Its space is known when nothing is left to reconcile, and no file without a name is open.
+fn now(library: &Library, setting: &Setting) -> Arc<Tree> {
     let tree = Tree::of(library.fs()).expect("a mounted file system can be read");
-    Arc::new(if library.holds_nameless() { tree.without_space() } else { tree })
+    Arc::new(if setting.after_crash || library.holds_nameless() { tree.without_space() } else { tree })
 }
 
 /// The tree.
