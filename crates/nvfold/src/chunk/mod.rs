@@ -120,8 +120,9 @@ impl Chunks {
         }
     }
 
-    /// One more reference on a tracked block; `None` when it is not tracked (any more).
-    pub fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Saturated>> {
+    /// One more reference on a block that is tracked and known not to be freed meanwhile; `None` when it is not
+    /// tracked.
+    fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Saturated>> {
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
             let stored = self.region.load_u128(offset);
@@ -139,6 +140,16 @@ impl Chunks {
                 return Some(Ok(()));
             }
         }
+    }
+
+    /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
+    /// still from then on.
+    ///
+    /// The reference is taken while the index still has the block. A block leaves the index before it is freed and
+    /// enters it after its content was published, so a reference never falls on the next content of a block, which
+    /// its writer may not have stored yet.
+    pub fn share_candidate(&self, weak: u32, after: BlockNumber, flight: &mut Flight) -> Option<BlockNumber> {
+        self.index.find(weak, after, |block| matches!(self.try_share(*block, flight), Some(Ok(()))))
     }
 
     /// One reference less. The extent that was the reference cannot be reached any more.
