@@ -32,6 +32,8 @@ mod fs;
 pub mod media;
 mod namespace;
 mod padded;
+#[cfg(all(test, feature = "shuttle"))]
+mod races;
 mod recovery;
 mod space;
 mod sync;
