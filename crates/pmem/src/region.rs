@@ -743,6 +743,7 @@ impl Region {
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn streamed(&self, start: Option<Instant>, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         record(recorder, || Action::Stream { offset, bytes: bytes.to_vec() });
         if let Some(start) = start {
