@@ -13,15 +13,15 @@
 //! A recording is what it is: the program does not react to the mutation. So what is lost is durability and order, and
 //! nothing else.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::{fmt, fs};
 
 use pmem::{Action, Event, Site};
 
 use super::workload::{Base, Step, Trace, singles};
 use super::{Bounds, Case, Disk, Effort, Explorer, SUBJECTS, Seen, lock, on_all_cores};
-use std::sync::Mutex;
 
 /// How a recording is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,6 +32,16 @@ pub enum Mutation {
     DropFence,
     /// What follows the fence is durable before what it waits for.
     Swap,
+}
+
+impl fmt::Display for Mutation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Mutation::DropFlush => "drop flush",
+            Mutation::DropFence => "drop fence",
+            Mutation::Swap => "swap",
+        })
+    }
 }
 
 /// A place in the program, by a name that outlives the edits of other lines.
@@ -85,12 +95,21 @@ struct Recorded {
     state: Option<super::Difference>,
 }
 
+/// What became of all mutations, and where none was tried.
+pub struct Outcome {
+    /// By place.
+    pub verdicts: Vec<Verdict>,
+    /// Functions with lines that flush, stream or fence and that no recording came by, and how many such lines.
+    pub unreached: BTreeMap<(String, String), usize>,
+}
+
 /// Tries all mutations of all lines that the workloads of length 1, and recoveries from their crashes, come by.
-pub fn all(seed: u64) -> Vec<Verdict> {
+pub fn all(seed: u64) -> Outcome {
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
     let seen: Vec<Seen> = SUBJECTS.iter().map(|_| Seen::default()).collect();
     let recorded = record(&bases, &seen, seed);
-    let places = places(recorded.iter().flat_map(|recorded| recorded.trace.events()));
+    let mut sources = Sources::default();
+    let places = places(&mut sources, recorded.iter().flat_map(|recorded| recorded.trace.events()));
     let mut tasks: Vec<(&Place, &Vec<Site>, Mutation)> = Vec::new();
     for (place, sites) in &places {
         tasks.extend([Mutation::DropFlush, Mutation::DropFence, Mutation::Swap].map(|kind| (place, sites, kind)));
@@ -103,7 +122,7 @@ pub fn all(seed: u64) -> Vec<Verdict> {
     });
     let mut verdicts = verdicts.into_inner().expect("no panic");
     verdicts.sort_by(|one, other| (&one.place, one.mutation).cmp(&(&other.place, other.mutation)));
-    verdicts
+    Outcome { verdicts, unreached: sources.unreached(&places) }
 }
 
 /// Records all operations of length 1, and a few recoveries from crashes of each. The states on the way hold.
@@ -245,10 +264,9 @@ fn swapped(steps: &[Step], is_here: &impl Fn(&Event) -> bool) -> Option<Vec<Step
 }
 
 /// The places of all events, each with its lines of code. Lines of tests and of other crates are none.
-fn places<'e>(events: impl Iterator<Item = &'e Event>) -> BTreeMap<Place, Vec<Site>> {
+fn places<'e>(sources: &mut Sources, events: impl Iterator<Item = &'e Event>) -> BTreeMap<Place, Vec<Site>> {
     let sites: BTreeSet<Site> =
         events.filter(|event| !matches!(event.action, Action::Store { .. })).map(|event| event.site).collect();
-    let mut sources = Sources::default();
     let mut numbers: HashMap<(String, String), usize> = HashMap::new();
     let mut last: HashMap<(String, String), u32> = HashMap::new();
     let mut places: BTreeMap<Place, Vec<Site>> = BTreeMap::new();
@@ -272,17 +290,72 @@ struct Sources {
 }
 
 impl Sources {
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/nvfold/src")
+    }
+
+    fn lines(&mut self, name: &str) -> &[String] {
+        self.files.entry(name.to_owned()).or_insert_with(|| {
+            let path = Sources::root().join(name);
+            let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            text.lines().map(str::to_owned).collect()
+        })
+    }
+
     fn place(&mut self, site: Site) -> Option<(String, String)> {
         let name = site.file().split_once("crates/nvfold/src/")?.1.to_owned();
-        let lines = self.files.entry(name.clone()).or_insert_with(|| {
-            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/nvfold/src");
-            let text =
-                std::fs::read_to_string(root.join(&name)).unwrap_or_else(|error| panic!("reading {name}: {error}"));
-            text.lines().map(str::to_owned).collect()
-        });
-        let function = lines[..site.line() as usize].iter().rev().find_map(|line| function(line))?;
+        let function = self.function_of(&name, site.line() as usize)?;
         Some((name, function))
     }
+
+    /// The function around a line, counted from 1.
+    fn function_of(&mut self, name: &str, line: usize) -> Option<String> {
+        self.lines(name)[..line].iter().rev().find_map(|line| function(line))
+    }
+
+    /// Lines that do something to the media and are at none of these places.
+    fn unreached(&mut self, places: &BTreeMap<Place, Vec<Site>>) -> BTreeMap<(String, String), usize> {
+        const CALLS: [&str; 5] = [".flush()", ".fence(", ".stream(", ".stream_zeros(", "store_words("];
+        let reached: HashSet<(&str, usize)> = places
+            .iter()
+            .flat_map(|(place, sites)| sites.iter().map(|site| (&place.file[..], site.line() as usize)))
+            .collect();
+        let mut unreached = BTreeMap::new();
+        for name in source_files(&Sources::root(), "") {
+            let lines = self.lines(&name);
+            let code = lines.iter().position(|line| line.starts_with("#[cfg(test)]")).unwrap_or(lines.len());
+            let is_call = |line: &str| {
+                let line = line.trim_start();
+                !line.starts_with("//") && CALLS.iter().any(|call| line.contains(call)) && function(line).is_none()
+            };
+            let calls = lines[..code].iter().enumerate().filter(|(_, line)| is_call(line)).map(|(at, _)| at + 1);
+            for line in calls.collect::<Vec<_>>() {
+                let Some(function) = self.function_of(&name, line) else { continue };
+                // Its events are its callers'.
+                if function != "store_words" && !reached.contains(&(&name[..], line)) {
+                    *unreached.entry((name.clone(), function)).or_insert(0) += 1;
+                }
+            }
+        }
+        unreached
+    }
+}
+
+/// The Rust files below a directory, by their path in it. Rooms of tests are left out.
+fn source_files(root: &Path, within: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(root.join(within)).expect("the sources are there") {
+        let entry = entry.expect("the sources are there");
+        let name = entry.file_name().into_string().expect("names of sources are UTF-8");
+        let path = if within.is_empty() { name.clone() } else { format!("{within}/{name}") };
+        if entry.path().is_dir() && name != "races" {
+            files.extend(source_files(root, &path));
+        } else if name.ends_with(".rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
 }
 
 /// The name of the function that a line begins.
