@@ -141,6 +141,35 @@ impl Region {
         self.copy_out(offset, buffer.as_mut_ptr(), buffer.len());
     }
 
+    /// Copies bytes out for a scan of a table: through the file, where there is one. A hole is read without the host
+    /// allocating it, as it would for a load, and no page need be mapped for one look.
+    pub fn scan_into(&self, offset: u64, buffer: &mut [u8]) {
+        assert!(self.contains(offset, buffer.len() as u64), "a scan inside the device");
+        let mut done = 0;
+        while done < buffer.len() && !self.mapping.is_character_device && !self.faults.watched() {
+            let read = rustix::io::pread(&self.mapping.file, &mut buffer[done..], offset + done as u64);
+            match read {
+                Ok(bytes) if bytes > 0 => done += bytes,
+                Err(Errno::INTR) => {}
+                // The mapping knows what to do about a device that is shorter, or bad.
+                _ => break,
+            }
+        }
+        let start = self.before_read(offset, done as u64);
+        self.after_read(start, offset, done as u64);
+        self.read_into(offset + done as u64, &mut buffer[done..]);
+    }
+
+    /// Whether the host holds neither memory nor disk for a range, so that it reads as zeros. False where the host
+    /// cannot tell.
+    pub fn is_hole(&self, offset: u64, length: u64) -> bool {
+        match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+            Ok(data) => data >= offset + length,
+            Err(Errno::NXIO) => !self.mapping.is_character_device,
+            Err(_) => false,
+        }
+    }
+
     /// Borrows bytes that nobody changes while they are borrowed: those of chunks that are referenced and pinned
     /// (copy on write), or of a region that nobody writes.
     #[inline]

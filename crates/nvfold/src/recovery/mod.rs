@@ -30,7 +30,7 @@ use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
 };
 use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
-use crate::namespace::table::{read_segments, write_segment};
+use crate::namespace::table::{read_uses, table_segments, write_segment};
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions};
 use pmem::{Flight, PmemError, Region};
 use std::ops::Range;
@@ -186,7 +186,8 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
     }
-    let segments = read_segments(&region, &geometry)?;
+    let uses = read_uses(&region, &geometry);
+    let segments = table_segments(&geometry, &uses)?;
     let stores = journal_stores(&region, &geometry, &segments)?;
     let tables_read = region.check();
     if options.read_only && !stores.is_empty() {
@@ -203,7 +204,7 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     match &saved_in {
         Some(_) => {}
         None if options.read_only => scan::count_all(&core),
-        None => scan::after_crash(&core)?,
+        None => scan::after_crash(&core, &uses)?,
     }
     if !options.read_only {
         refuse_bad_memory(&core)?;
