@@ -10,7 +10,7 @@ pub(crate) use real_or_tested::*;
 
 #[cfg(not(feature = "shuttle"))]
 mod real_or_tested {
-    pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
+    pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
     pub(crate) use std::sync::atomic;
 
     use std::cell::Cell;
@@ -41,7 +41,7 @@ mod real_or_tested {
 #[cfg(feature = "shuttle")]
 mod real_or_tested {
     pub(crate) use shuttle::sync::atomic;
-    pub(crate) use shuttle_parking_lot::{Mutex, MutexGuard, RwLock};
+    pub(crate) use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
     /// Atomics of value 0.
     pub(crate) fn zeroed<T: Default>(count: u64) -> Box<[T]> {

@@ -15,6 +15,7 @@
 
 use super::Core;
 use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
+use crate::chunk::recount::Recount;
 use crate::chunk::{Released, Unshareable};
 use crate::dedup::Place;
 use crate::error::{Error, Result, errno};
@@ -81,8 +82,11 @@ impl<'a> Claims<'a> {
     }
 
     /// Everything is reachable: others may find the new blocks, and `old` lost the references it had.
-    fn commit(&mut self, old: &[BlockRun]) {
+    fn commit(&mut self, ino: u64, old: &[BlockRun]) {
         let core = self.core;
+        if core.is_walked(ino) {
+            core.chunks.with_recount(|recount| self.recount(recount, old));
+        }
         let policy = core.policies.current();
         for (block, _, weak) in &self.entered {
             policy.committed(*block, *weak, &core.chunks);
@@ -93,6 +97,22 @@ impl<'a> Claims<'a> {
         self.entered.clear();
         self.shared.clear();
         self.fresh.clear();
+    }
+}
+
+impl Claims<'_> {
+    /// The extents of a walked inode name what was claimed, and no longer `old`.
+    fn recount(&self, recount: &Recount, old: &[BlockRun]) {
+        let fresh = self.fresh.iter().flat_map(|run| run.blocks());
+        fresh.chain(self.shared.iter().copied()).for_each(|block| recount.count(block, false));
+        for block in &self.reserved {
+            recount.count(*block, false);
+            recount.written(*block);
+        }
+        for (block, count, _) in &self.entered {
+            (1..*count).for_each(|_| recount.count(*block, false));
+        }
+        old.iter().flat_map(|run| run.blocks()).for_each(|block| recount.uncount(block));
     }
 }
 
@@ -113,7 +133,7 @@ impl Drop for Claims<'_> {
             }
         }
         let _ = self.core.region.fence(flight);
-        self.fresh.iter().for_each(|run| self.core.space.free(*run));
+        self.fresh.iter().for_each(|run| self.core.free(*run));
     }
 }
 
@@ -137,7 +157,6 @@ impl Core {
     }
 
     pub(super) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8]) -> Result<u64> {
-        self.writable("write")?;
         // An append does not know its offset yet; a guess that turns out wrong only costs the hashing again.
         let guess = at.unwrap_or_else(|| inode.state.read().attributes.size);
         let mut fingerprints = Fingerprints::new();
@@ -426,8 +445,8 @@ impl Core {
         let landed = self.region.fence(flight);
         self.commit_line(inode, state, &landed);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
-        self.account_mapped(before, state.mapped_bytes());
-        claims.commit(&dropped);
+        self.account_mapped(inode.ino, before, state.mapped_bytes());
+        claims.commit(inode.ino, &dropped);
         self.compact_if_worth_it(inode, state);
     }
 
@@ -464,8 +483,8 @@ impl Core {
         for (entry, position) in entries.iter().zip(positions) {
             state.apply(position, &LogEntry::Extent(*entry), true).expect("the inode is a regular file");
         }
-        self.account_mapped(before, state.mapped_bytes());
-        claims.commit(&plan.dropped);
+        self.account_mapped(inode.ino, before, state.mapped_bytes());
+        claims.commit(inode.ino, &plan.dropped);
         self.compact_if_worth_it(inode, state);
         Ok(())
     }
@@ -509,13 +528,25 @@ impl Core {
             let _ = self.region.fence(flight);
         }
         for run in &free {
-            lost += run.count;
-            self.space.free(*run);
+            lost += self.free_known(*run);
         }
         if gained != lost {
             // Two's complement: a decrease is an addition too.
             self.data_blocks.fetch_add(gained.wrapping_sub(lost), Ordering::Relaxed);
         }
+    }
+
+    /// Returns blocks that nothing names any more.
+    pub(super) fn free(&self, run: BlockRun) {
+        self.free_known(run);
+    }
+
+    /// As `free`; how many of the blocks were known to be in use: after a crash the others are in no total until
+    /// reconcile has found out about them.
+    fn free_known(&self, run: BlockRun) -> u64 {
+        let known = self.chunks.with_recount(|recount| recount.freed(run));
+        self.space.free(run);
+        known.unwrap_or(run.count)
     }
 
     /// Sets the size. Shrinking names nothing past it any more; growing leaves a hole.
@@ -533,7 +564,6 @@ impl Core {
 
     pub(super) fn allocate(&self, inode: &Inode, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
         use AllocateMode::*;
-        self.writable("fallocate")?;
         let end = range_end("fallocate", offset, length)?;
         if length == 0 {
             return Err(invalid("fallocate", "the length is zero"));
@@ -629,7 +659,6 @@ impl Core {
         offset: u64,
         length: u64,
     ) -> Result<u64> {
-        self.writable("clone")?;
         range_end("clone", source_offset, length)?;
         range_end("clone", offset, length)?;
         if source.ino == target.ino {
