@@ -223,6 +223,8 @@ struct Survey<'r> {
     reserved: HashSet<u64>,
     names: HashMap<u64, Vec<Name>>,
     inodes: HashMap<u64, Facts>,
+    /// Inodes that could not be read: number, slot, why.
+    unreadable: Vec<(u64, u64, String)>,
     /// Segments of the inode table.
     tables: HashSet<u64>,
     /// Bad memory, and what it takes.
@@ -245,6 +247,7 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         reserved: HashSet::new(),
         names: HashMap::new(),
         inodes: HashMap::new(),
+        unreadable: Vec::new(),
         tables: HashSet::new(),
         bad: bad::Bad::default(),
         mapped_bytes: 0,
@@ -360,7 +363,7 @@ impl Survey<'_> {
             Ok(Some(inode)) => self.live_inode(inode, slot),
             Ok(None) => self.trace(0, format!("inode {ino}: its head is torn"), slot),
             Err(Error::BadMemory { at, length, .. }) => self.bad.inodes.push((ino, at..at + length)),
-            Err(error) => self.find(0, error.to_string(), slot),
+            Err(error) => self.unreadable.push((ino, slot, error.to_string())),
         }
     }
 
@@ -419,6 +422,14 @@ impl Survey<'_> {
 
     fn check_names(&mut self) {
         let names = std::mem::take(&mut self.names);
+        for (ino, slot, why) in std::mem::take(&mut self.unreadable) {
+            if ino == ROOT || names.contains_key(&ino) {
+                self.find(0, why, slot);
+            } else {
+                // Cut off while it was made: the head came first, the rest did not come.
+                self.trace(0, why, slot);
+            }
+        }
         for (target, names) in &names {
             let Some(facts) = self.inodes.get(target) else {
                 if self.bad.took(*target) {

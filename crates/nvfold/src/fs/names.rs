@@ -516,13 +516,13 @@ impl Core {
 
     /// Frees an inode and all that only it names: first the slot, so that nothing of it can be reached.
     fn free_inode(&self, inode: &Inode, state: &mut State) {
-        let head: InodeHead = self.region.read(inode.slot);
+        let _: InodeHead = self.region.read(inode.slot);
         state.freed = true;
         if !self.region.is_sound(inode.slot, INODE_BYTES) {
             // It cannot be freed on the media: all that it names stays in use.
             return self.forget(inode.ino);
         }
-        self.mark_slot_free(inode.slot, &head);
+        self.free_slot(inode.slot);
         let mut mapped = 0;
         if let Body::File(extents) = &state.body {
             mapped = extents.bytes();
@@ -544,7 +544,9 @@ impl Core {
         self.table.free(inode.ino);
     }
 
-    fn mark_slot_free(&self, slot: u64, head: &InodeHead) {
+    /// Marks an inode slot free on the media.
+    pub(crate) fn free_slot(&self, slot: u64) {
+        let head: InodeHead = self.region.read(slot);
         let freed = self.region.store_u64(slot + crate::media::inode::USE_WORD, head.freed_use_word()).flush();
         let _ = self.region.fence(freed);
     }

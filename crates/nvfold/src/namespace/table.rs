@@ -100,6 +100,11 @@ impl InodeTable {
         }
     }
 
+    /// Whether no name was found for an inode yet.
+    pub fn is_unnamed(&self, ino: u64) -> bool {
+        self.unnamed.lock().get((ino / 64) as usize).is_some_and(|word| word & 1 << (ino % 64) != 0)
+    }
+
     /// The first inode at or after `from` that no name was found for. `None` ends the search.
     pub fn next_unnamed(&self, from: u64) -> Option<u64> {
         let mut unnamed = self.unnamed.lock();

@@ -79,10 +79,17 @@ pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
     }
 }
 
-/// Writes both copies of the superblock, the second after the first is durable.
+/// Writes both copies, the second after the first is durable. One that is not whole comes first: a crash may tear
+/// the copy that is being written, and then the other is all there is.
 pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
     // A copy in bad memory stays as it is: the other one serves.
-    for offset in COPIES.into_iter().filter(|offset| region.check_writable(*offset, 1).is_ok()) {
+    let is_sound = |offset: &u64| {
+        let _: Superblock = region.read(*offset);
+        region.is_sound(*offset, size_of::<Superblock>() as u64)
+    };
+    let is_torn = |offset: &u64| region.read::<Superblock>(*offset).verify().is_err();
+    let (torn, whole): (Vec<u64>, Vec<u64>) = COPIES.into_iter().filter(is_sound).partition(is_torn);
+    for offset in torn.into_iter().chain(whole) {
         let written = region.write(offset, &superblock.sealed()).flush();
         let _ = region.fence(written);
     }

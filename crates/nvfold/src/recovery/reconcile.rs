@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::inode::INODE_BYTES;
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::space::{BlockRun, Runs};
 use crate::sync::atomic::Ordering;
@@ -32,8 +33,8 @@ const STEP: u64 = 2048;
 
 /// How far it is.
 pub enum Reconcile {
-    /// Walking inodes; the next one.
-    Walk { next: u64, marked: Vec<u64> },
+    /// Walking inodes; the next one, and those that could not be read.
+    Walk { next: u64, unreadable: Vec<Unreadable>, marked: Vec<u64> },
     /// Freeing inodes without a name, from this one on.
     Unnamed { next: u64, marked: Vec<u64> },
     /// Settling segments; the place of the next one in the list.
@@ -47,8 +48,16 @@ pub enum Reconcile {
 impl Reconcile {
     /// To be done in full; `marked` segments hold what is to be settled.
     pub fn begin(marked: Vec<u64>) -> Reconcile {
-        Reconcile::Walk { next: 1, marked }
+        Reconcile::Walk { next: 1, unreadable: Vec::new(), marked }
     }
+}
+
+/// An inode that could not be read. Without a name it is one whose making a crash cut off: its head reached the media
+/// and the rest did not. With one it is damaged.
+pub struct Unreadable {
+    ino: u64,
+    slot: u64,
+    why: Error,
 }
 
 impl Core {
@@ -67,7 +76,7 @@ impl Core {
         let recovery = self.recovery.lock().clone();
         let inodes = self.table.end();
         let (steps_done, segments, stalled) = match &*self.reconcile.lock() {
-            Reconcile::Walk { next, marked } => (*next, marked.len(), false),
+            Reconcile::Walk { next, marked, .. } => (*next, marked.len(), false),
             Reconcile::Unnamed { marked, .. } => (inodes, marked.len(), false),
             Reconcile::Settle { next, marked } => (inodes + *next as u64, marked.len(), false),
             Reconcile::Done => return Recovery { reconciled: true, ..recovery },
@@ -104,9 +113,12 @@ impl Core {
 
     fn advance(&self, reconcile: Reconcile) -> Result<Reconcile> {
         Ok(match reconcile {
-            Reconcile::Walk { next, marked } => match self.walk_some(next)? {
-                Some(next) => Reconcile::Walk { next, marked },
-                None => Reconcile::Unnamed { next: 0, marked },
+            Reconcile::Walk { next, mut unreadable, marked } => match self.walk_some(next, &mut unreadable)? {
+                Some(next) => Reconcile::Walk { next, unreadable, marked },
+                None => {
+                    unreadable.into_iter().try_for_each(|inode| self.free_unreadable(inode))?;
+                    Reconcile::Unnamed { next: 0, marked }
+                }
             },
             Reconcile::Unnamed { next, marked } => match self.free_unnamed(next)? {
                 Some(next) => Reconcile::Unnamed { next, marked },
@@ -128,20 +140,39 @@ impl Core {
     }
 
     /// Walks inodes from `next` on; the one to go on with.
-    fn walk_some(&self, mut next: u64) -> Result<Option<u64>> {
+    fn walk_some(&self, mut next: u64, unreadable: &mut Vec<Unreadable>) -> Result<Option<u64>> {
         let mut looked_at = 0;
         while next < self.table.end() && looked_at < STEP {
             looked_at += 1;
             let slot = self.table.slot(next).expect("in the table");
-            if self.table.is_used(next)
-                && let Some(inode) = Inode::load(&self.region, &self.geometry, slot, next)?
-            {
-                looked_at += self.walk(next, &inode.state.into_inner())?;
+            if self.table.is_used(next) {
+                match Inode::load(&self.region, &self.geometry, slot, next) {
+                    Ok(Some(inode)) => looked_at += self.walk(next, &inode.state.into_inner())?,
+                    Ok(None) => {
+                        let why = Error::Corrupt { what: format!("inode {next}: its head is torn; it"), at: slot };
+                        unreadable.push(Unreadable { ino: next, slot, why });
+                    }
+                    Err(why) => unreadable.push(Unreadable { ino: next, slot, why }),
+                }
             }
             next += 1;
             self.walked.store(next, Ordering::Release);
         }
         Ok((next < self.table.end()).then_some(next))
+    }
+
+    /// Frees an inode that cannot be read and that no name leads to: what its log names is nobody's.
+    fn free_unreadable(&self, inode: Unreadable) -> Result<()> {
+        if inode.ino == super::ROOT || !self.table.is_unnamed(inode.ino) {
+            return Err(inode.why);
+        }
+        self.table.found_name(inode.ino);
+        // In bad memory it cannot be marked as free, and stays in use.
+        if self.region.check_writable(inode.slot, INODE_BYTES).is_ok() {
+            self.free_slot(inode.slot);
+            self.table.free(inode.ino);
+        }
+        Ok(())
     }
 
     /// Takes one inode in; returns how many entries it has.

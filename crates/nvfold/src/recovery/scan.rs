@@ -8,7 +8,7 @@ use crate::chunk::recount::Recount;
 use crate::error::Result;
 use crate::fs::Core;
 use crate::fs::inode::Inode;
-use crate::media::inode::{INODE_BYTES, INODES_PER_SEGMENT, InodeHead};
+use crate::media::inode::{IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, USE_WORD};
 use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::{BlockNumber, SEGMENT_BYTES};
 use crate::parallel;
@@ -65,15 +65,15 @@ fn marked_segments(core: &Core) -> Vec<u64> {
     marked
 }
 
-/// Finds the live slots of the inode table. A torn one was never reachable: it counts as free. Returns how many slots
-/// there are.
+/// Finds the slots in use of the inode table, torn ones among them: reconcile knows what to do with those. Returns how
+/// many slots there are.
 fn scan_inodes(core: &Core) -> u64 {
-    let segments: Vec<(u64, u64)> = (0..).zip(core.table.segments()).collect();
+    let segments = core.table.segments();
     let threads = parallel::threads(segments.len(), TABLE_SEGMENTS_PER_THREAD_MIN);
     let words = parallel::map(threads, &segments, |part| {
         let mut words = vec![0; part.len() * WORDS_PER_TABLE_SEGMENT];
-        for (words, (ordinal, segment)) in words.chunks_mut(WORDS_PER_TABLE_SEGMENT).zip(part) {
-            scan_table_segment(core, *ordinal, *segment, words);
+        for (words, segment) in words.chunks_mut(WORDS_PER_TABLE_SEGMENT).zip(part) {
+            scan_table_segment(core, *segment, words);
         }
         words
     });
@@ -81,19 +81,17 @@ fn scan_inodes(core: &Core) -> u64 {
     core.table.end()
 }
 
-fn scan_table_segment(core: &Core, ordinal: u64, segment: u64, words: &mut [u64]) {
+fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64]) {
     let start = segment * SEGMENT_BYTES;
     // Holes are left holes: reading one would make the host allocate it.
     for range in core.region.allocated_ranges(start, SEGMENT_BYTES) {
         let first = range.start.saturating_sub(start) / INODE_BYTES;
         let end = (range.end - start).min(SEGMENT_BYTES) / INODE_BYTES;
         for index in first..end {
-            let head: InodeHead = core.region.read(start + index * INODE_BYTES);
-            let is_live = head.in_use != 0 && head.live(ordinal * INODES_PER_SEGMENT + index).is_some();
-            // What bad memory held is not known: reconcile must not free what it named.
-            if is_live || !core.region.is_sound(start + index * INODE_BYTES, INODE_BYTES) {
-                words[(index / 64) as usize] |= 1 << (index % 64);
-            }
+            let word = u64::to_le_bytes(core.region.load_u64(start + index * INODE_BYTES + USE_WORD));
+            // What bad memory held is not known: its number is not handed out.
+            let is_used = word[IN_USE_BYTE] != 0 || core.region.check().is_err();
+            words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
         }
     }
 }
