@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! open or make the device -> mount what is on it -> mount(2), handshake -> ready
-//!   threads: n that answer the kernel (fuser), one that keeps house (`house`), one that waits for signals
+//!   threads: n that answer the kernel (fuser), one that keeps house (`house`), one that waits for signals;
+//!            after a crash one that reconciles until it is done
 //! unmounted -> nameless files freed -> device clean -> released
 //! ```
 //!
@@ -68,6 +69,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     end_on_panic(&dir);
     set_read_ahead(&dir);
     let house = house::keep(fs.clone(), device.clone(), dir.clone());
+    start_reconciling(fs.clone(), device.clone());
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
     let described = Snapshot::of_mounted(&fs, &device, Some(&dir)).doing(&device);
@@ -81,6 +83,22 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     // Clean also when the session broke: everything acknowledged is on the device.
     fs.unmount().doing(format!("unmount {device}"))?;
     ended.doing(format!("serve {}", dir.display()))
+}
+
+/// After a crash: finds out exact counts and free space beside the requests. Unmounting does what is left.
+fn start_reconciling(fs: FileSystem, device: String) {
+    thread::spawn(move || {
+        loop {
+            match fs.reconcile_step() {
+                // Whoever waits for a step to end goes first.
+                Ok(false) => thread::yield_now(),
+                Ok(true) => return,
+                Err(error) => {
+                    return announce(&format!("nvfold: {device}: {error}; what it held before the crash is kept"));
+                }
+            }
+        }
+    });
 }
 
 fn check_dir(dir: &Path) -> Outcome<PathBuf> {

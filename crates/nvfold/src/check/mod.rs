@@ -227,12 +227,12 @@ struct Survey<'r> {
     unreadable: Vec<(u64, u64, String)>,
     /// Segments of the inode table.
     tables: HashSet<u64>,
-    /// Bad memory, and what it takes.
-    bad: bad::Bad,
     /// Bytes that all extents name.
     mapped_bytes: u64,
     /// What an unmount would have saved of this device.
     space: space::Expected,
+    /// Bad memory, and what it takes.
+    bad: bad::Bad,
 }
 
 /// Looks at everything. Also the segments that hold something and are not marked.
@@ -249,9 +249,9 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         inodes: HashMap::new(),
         unreadable: Vec::new(),
         tables: HashSet::new(),
-        bad: bad::Bad::default(),
         mapped_bytes: 0,
         space: space::Expected::default(),
+        bad: bad::Bad::default(),
     };
     survey.superblocks();
     survey.segment_table();
@@ -280,9 +280,9 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
     survey.inodes(&segments, &stores);
     survey.check_names();
     survey.check_blocks(options.data);
-    survey.name_bad_files();
     let unmarked = survey.check_marks();
     survey.check_saved_state(&superblock);
+    survey.name_bad_files();
     Ok((survey.report, unmarked))
 }
 
@@ -502,10 +502,10 @@ impl Survey<'_> {
             self.find(4, format!("a block of inode {ino}'s log or attributes is file data too"), block * BLOCK_BYTES);
         }
         self.report.metadata_blocks = self.metadata.len() as u64;
+        self.metadata.keys().for_each(|block| self.space.uses(BlockNumber(*block)));
         if data {
             self.scrub_metadata();
         }
-        self.metadata.keys().for_each(|block| self.space.uses(BlockNumber(*block)));
         let table = geometry.chunk_entry_offset(BlockNumber(0));
         let table_bytes = geometry.chunk_entry_offset(BlockNumber(geometry.blocks())) - table;
         let mut backed = self.region.allocated_ranges(table, table_bytes).into_iter().peekable();

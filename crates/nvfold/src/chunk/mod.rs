@@ -142,9 +142,9 @@ impl Chunks {
         }
     }
 
-    /// One more reference on a block that the index offered; `None` when it is not tracked (any more), or when
-    /// after a crash nobody vouches for its content yet.
-    pub fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
+    /// One more reference on a tracked block; `None` when it is not tracked (any more), or when after a crash nobody
+    /// vouches for its content yet.
+    fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
         let unvouched = |recount: &Recount| recount.is_unknown(block) && !recount.is_vouched(block);
         if self.with_recount(unvouched) == Some(true) {
             return None;
@@ -152,6 +152,8 @@ impl Chunks {
         self.increase(block, flight)
     }
 
+    /// One more reference on a block that is tracked and known not to be freed meanwhile; `None` when it is not
+    /// tracked.
     fn increase(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
@@ -170,6 +172,16 @@ impl Chunks {
                 return Some(Ok(()));
             }
         }
+    }
+
+    /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
+    /// still from then on.
+    ///
+    /// The reference is taken while the index still has the block. A block leaves the index before it is freed and
+    /// enters it after its content was published, so a reference never falls on the next content of a block, which
+    /// its writer may not have stored yet.
+    pub fn share_candidate(&self, weak: u32, after: BlockNumber, flight: &mut Flight) -> Option<BlockNumber> {
+        self.index.find(weak, after, |block| matches!(self.try_share(*block, flight), Some(Ok(()))))
     }
 
     /// One reference less. The extent that was the reference cannot be reached any more.
@@ -205,8 +217,11 @@ impl Chunks {
     }
 
     /// Reconcile: makes the entry of a block, and what is known of it in DRAM, say what is true, if it does not.
-    /// `count` 0: no entry.
+    /// `count` 0: no entry. One in bad memory stays as it is.
     pub fn set_exact(&self, block: BlockNumber, count: u32, weak: Option<u32>, flight: &mut Flight) {
+        if self.region.check_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES).is_err() {
+            return;
+        }
         let old = if self.has_entry(block) { self.entry(block) } else { ChunkEntry::default() };
         let word = CountWord { tag: tag::ADD, tx: 0, count, update_count: 0 };
         let new = if count == 0 { ChunkEntry::default() } else { ChunkEntry::for_block(block, word, weak) };

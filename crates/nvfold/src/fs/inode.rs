@@ -8,8 +8,8 @@ use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::namespace::directory::Directory;
 use crate::namespace::log::{self, Log};
-use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::types::{Attr, FileKind, InodeNumber, TimeNs};
 use pmem::Region;
 use std::collections::BTreeMap;
@@ -249,6 +249,22 @@ impl Inode {
             pins: AtomicUsize::new(0),
             state: RwLock::new(state),
         }
+    }
+
+    /// Locks it for reading. ENOENT when it was freed meanwhile.
+    pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
+        let state = self.state.read();
+        if state.freed { Err(self.gone()) } else { Ok(state) }
+    }
+
+    /// Locks it for a change. ENOENT when it was freed meanwhile: its slot may be another's by now.
+    pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
+        let state = self.state.write();
+        if state.freed { Err(self.gone()) } else { Ok(state) }
+    }
+
+    fn gone(&self) -> Error {
+        Error::NotFound { what: format!("inode {}", self.ino) }
     }
 
     /// What `stat` tells.

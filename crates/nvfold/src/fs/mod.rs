@@ -204,18 +204,10 @@ impl Core {
             return Ok(inode.clone());
         }
         let gone = || Error::NotFound { what: format!("inode {ino}") };
-        let slot = self.table.slot(ino).ok_or_else(gone)?;
-        let inode = Arc::new(Inode::load(&self.region, &self.geometry, slot, ino)?.ok_or_else(gone)?);
+        let load = |slot| Inode::load(&self.region, &self.geometry, slot, ino);
+        let inode = Arc::new(self.table.with_slot(ino, load).ok_or_else(gone)??.ok_or_else(gone)?);
         make_room(&mut shard);
         shard.insert(ino, inode.clone());
-        Ok(inode)
-    }
-
-    fn live_inode(&self, ino: InodeNumber) -> Result<Arc<Inode>> {
-        let inode = self.inode(ino.0)?;
-        if inode.state.read().freed {
-            return Err(Error::NotFound { what: format!("inode {}", ino.0) });
-        }
         Ok(inode)
     }
 
@@ -242,8 +234,8 @@ impl Core {
     }
 
     fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
-        let inode = self.live_inode(ino)?;
-        let mut state = inode.state.write();
+        let inode = self.inode(ino.0)?;
+        let mut state = inode.write()?;
         let now = self.now();
         if let Some(size) = change.size {
             self.resize(&inode, &mut state, size, now)?;
@@ -315,15 +307,18 @@ impl FileSystem {
 
     /// Saves the DRAM state and marks the device clean. Open `File`s can still read, but those without a name, which
     /// are gone; writes through them fail with EROFS. Dropping a `FileSystem` without this leaves the device as a
-    /// crash does; the next mount recovers it.
+    /// crash does; the next mount recovers it. A device with bad memory is left like that too.
     ///
     /// # Errors
-    /// Those of [`FileSystem::reconcile_step`]: the device is as after a crash then. Those of the device;
-    /// [`pmem::PmemError::Lost`] when it was lost: nothing is written then. One with bad memory is left as after a crash.
+    /// Those of [`FileSystem::reconcile_step`]: the device is as after a crash then. Those of the device.
+    /// [`pmem::PmemError::Lost`] when it was lost: nothing is written then.
     pub fn unmount(self) -> Result<()> {
         let core = &self.core;
         if core.read_only || core.unmounted.load(Ordering::SeqCst) {
             return Ok(());
+        }
+        if core.region.is_lost() {
+            core.region.check()?;
         }
         let reconciled = core.reconcile();
         let _closed = core.gate.close();
@@ -341,7 +336,7 @@ impl FileSystem {
         core.free_nameless();
         core.table.shrink(&core.space);
         core.space.trim()?;
-        recovery::saved::leave_clean(core)
+        core.answer(recovery::saved::leave_clean(core))
     }
 
     /// Whether it was mounted read-only.
@@ -366,8 +361,8 @@ impl FileSystem {
 
     /// What `stat` tells. ENOENT.
     pub fn getattr(&self, ino: InodeNumber) -> Result<Attr> {
-        let inode = self.core.answer(self.core.live_inode(ino))?;
-        let state = inode.state.read();
+        let inode = self.core.answer(self.core.inode(ino.0))?;
+        let state = inode.read()?;
         Ok(inode.attr(&state))
     }
 
@@ -442,8 +437,9 @@ impl FileSystem {
 
     /// Parent of a directory (the root's is the root).
     pub fn parent(&self, dir: InodeNumber) -> Result<InodeNumber> {
-        let dir = self.core.answer(self.core.live_inode(dir))?;
-        Ok(InodeNumber(dir.parent.load(Ordering::Relaxed)))
+        let inode = self.core.answer(self.core.inode(dir.0))?;
+        let _live = inode.read()?;
+        Ok(InodeNumber(inode.parent.load(Ordering::Relaxed)))
     }
 
     /// Sets an extended attribute; any name without NUL, 255 bytes at most, value 65536 bytes at most.
@@ -472,17 +468,15 @@ impl FileSystem {
     pub fn open(&self, ino: InodeNumber) -> Result<File> {
         let pin = Arc::new(Pin::new(&self.core, self.core.answer(self.core.inode(ino.0))?));
         // Pinned first, looked at second: an unlink that saw no pin has set `freed` by now.
-        if pin.inode.state.read().freed {
-            return Err(Error::NotFound { what: format!("inode {}", ino.0) });
-        }
+        drop(pin.inode.read()?);
         Ok(File { pin })
     }
 
     /// A regular file without a name (O_TMPFILE); `link` can give it one.
     pub fn tmpfile(&self, new: &NewInode) -> Result<File> {
         let new = NewInode { kind: FileKind::Regular, ..*new };
-        let pinned = || self.core.tmpfile(&new).map(|inode| Pin::new(&self.core, inode));
-        Ok(File { pin: Arc::new(self.core.mutate("create", pinned)?) })
+        let pinned = self.core.mutate("create", || self.core.tmpfile(&new))?;
+        Ok(File { pin: Arc::new(Pin { core: self.core.clone(), inode: pinned }) })
     }
 
     /// Makes everything acknowledged durable. Costs nothing but at persistence level `file`, where it is an msync.
@@ -501,7 +495,8 @@ impl FileSystem {
             blocks_free: free,
             blocks_available: free.saturating_sub(KEPT_BLOCKS),
             inodes: possible,
-            inodes_free: possible - core.table.in_use(),
+            // Inodes that are made right now may use space that was not free a moment ago.
+            inodes_free: possible.saturating_sub(core.table.in_use()),
             name_bytes_max: names::NAME_BYTES_MAX as u32,
         }
     }
@@ -517,7 +512,8 @@ impl FileSystem {
             logical_bytes: core.mapped_bytes.load(Ordering::Relaxed),
             stored_bytes: data_blocks * BLOCK_BYTES,
             saved_bytes: core.chunks.extra_references() * BLOCK_BYTES,
-            metadata_bytes: core.geometry.device_bytes - free_bytes - data_blocks * BLOCK_BYTES,
+            // Blocks that are freed right now may have counted in both.
+            metadata_bytes: core.geometry.device_bytes.saturating_sub(free_bytes + data_blocks * BLOCK_BYTES),
             free_bytes,
             device_allocated_bytes: core.region.allocated_bytes(),
             inodes: core.table.in_use(),
@@ -581,7 +577,7 @@ impl FileSystem {
 impl File {
     fn mutate<T>(&self, doing: &'static str, operation: impl Fn(&Core, &Inode) -> Result<T>) -> Result<T> {
         let Pin { core, inode } = &*self.pin;
-        core.mutate(doing, || operation(core, inode))
+        core.mutate(doing, || self.answer(operation(core, inode)))
     }
 
     /// Number of the inode.

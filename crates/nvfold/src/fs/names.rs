@@ -63,14 +63,20 @@ impl Core {
             check_name("lookup", name)?;
         }
         let parent = self.inode(parent.0)?;
-        let ino = match name {
-            b"." => parent.ino,
-            b".." => parent.parent.load(Ordering::Relaxed),
-            _ => self.find("lookup", &parent.state.read(), name)?.ino,
-        };
-        let child = self.inode(ino)?;
-        let state = child.state.read();
+        let child = if name == b"." { parent } else { self.child(&parent, name)? };
+        let state = child.read()?;
         Ok(child.attr(&state))
+    }
+
+    /// The inode that a name leads to. The directory stays locked until it is found: the number alone could be
+    /// another inode's by then.
+    fn child(&self, parent: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
+        let state = parent.state.read();
+        if name == b".." {
+            directory("lookup", &state)?;
+            return self.inode(parent.parent.load(Ordering::Relaxed));
+        }
+        self.inode(self.find("lookup", &state, name)?.ino)
     }
 
     fn find(&self, doing: &'static str, parent: &State, name: &[u8]) -> Result<NameSlot> {
@@ -173,6 +179,8 @@ impl Core {
         }
         state.log = log;
         let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));
+        // Without a name it is born pinned: somebody who still has the number from its last user may open and close it.
+        inode.pins.store(usize::from(nlink == 0), Ordering::SeqCst);
         // Into the cache before the slot is live: whoever looks this number up meanwhile must find this object, and
         // wait at its lock, rather than read a second one from the media.
         let mut created = inode.state.write();
@@ -187,7 +195,7 @@ impl Core {
         Ok(inode)
     }
 
-    /// A file without a name, pinned by the caller before anyone else can see it.
+    /// A file without a name, pinned once for the caller.
     pub(super) fn tmpfile(&self, new: &NewInode) -> Result<Arc<Inode>> {
         let root = self.inode(InodeNumber::ROOT.0)?;
         let ino = self.allocate_inode()?;
@@ -219,10 +227,7 @@ impl Core {
         }
         let (cookie, time) = (names.next_cookie(), self.now());
         self.table.found_name(child.ino);
-        let mut state = child.state.write();
-        if state.freed {
-            return Err(Error::NotFound { what: format!("inode {}", child.ino) });
-        }
+        let mut state = child.write()?;
         let nlink = state.attributes.nlink.checked_add(1);
         let nlink = nlink.ok_or(posix("link", "it has as many links as can be counted", errno::EMLINK))?;
         let entry = [LogEntry::Name { name: name.to_vec(), ino: child.ino, kind: child.kind, cookie, time }];

@@ -82,14 +82,11 @@ pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
 /// Writes both copies, the second after the first is durable. One that is not whole comes first: a crash may tear
 /// the copy that is being written, and then the other is all there is.
 pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
-    // A copy in bad memory stays as it is: the other one serves.
-    let is_sound = |offset: &u64| {
-        let _: Superblock = region.read(*offset);
-        region.is_sound(*offset, size_of::<Superblock>() as u64)
-    };
     let is_torn = |offset: &u64| region.read::<Superblock>(*offset).verify().is_err();
-    let (torn, whole): (Vec<u64>, Vec<u64>) = COPIES.into_iter().filter(is_sound).partition(is_torn);
-    for offset in torn.into_iter().chain(whole) {
+    let (torn, whole): (Vec<u64>, Vec<u64>) = COPIES.into_iter().partition(is_torn);
+    // A copy in bad memory stays as it is: the other one serves. Both were read just now, so it is known.
+    let is_sound = |offset: &u64| region.is_sound(*offset, size_of::<Superblock>() as u64);
+    for offset in torn.into_iter().chain(whole).filter(is_sound) {
         let written = region.write(offset, &superblock.sealed()).flush();
         let _ = region.fence(written);
     }
