@@ -29,7 +29,8 @@ impl Library {
         self.mounted = Some(self.device.mount(self.policy));
     }
 
-    fn fs(&self) -> &FileSystem {
+    /// The file system as it is mounted now.
+    pub fn fs(&self) -> &FileSystem {
         self.mounted.as_ref().expect("mounted")
     }
 

@@ -536,6 +536,13 @@ impl FileSystem {
         stats
     }
 
+    /// For tests: the `nth` time from now on that an operation asks for blocks it is told that there are none; 0: never.
+    /// Returns how many times the one before was still away: 0 when it has failed.
+    #[doc(hidden)]
+    pub fn fail_allocation(&self, nth: u64) -> u64 {
+        self.core.space.fail_reservation(nth)
+    }
+
     /// Gives the memory of freed segments back to the host now; returns the bytes. Front ends call it every few
     /// seconds; unmount does too. Nothing happens when `discard` is off.
     pub fn trim(&self) -> Result<u64> {
