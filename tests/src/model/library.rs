@@ -6,10 +6,11 @@ use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS,
 use super::{Subject, oracle};
 use crate::device::{self, Device};
 
-/// A device of its own, mounted through the library.
+/// A file system mounted through the library: of a device of its own, or below a directory of another.
 pub struct Library {
-    device: Device,
+    device: Option<Device>,
     policy: Policy,
+    root: InodeNumber,
     mounted: Option<FileSystem>,
     slots: [Option<File>; SLOTS as usize],
 }
@@ -19,23 +20,33 @@ impl Library {
     pub fn fresh(mib: u64, policy: Policy) -> Library {
         let device = Device::fresh(mib);
         let mounted = Some(device.mount(policy));
-        Library { device, policy, mounted, slots: Default::default() }
+        Library { device: Some(device), policy, root: InodeNumber::ROOT, mounted, slots: Default::default() }
+    }
+
+    /// What lies below a directory. Such a subject cannot be mounted again.
+    pub fn below(fs: FileSystem, root: InodeNumber) -> Library {
+        Library { device: None, policy: fs.policy(), root, mounted: Some(fs), slots: Default::default() }
+    }
+
+    fn device(&self) -> &Device {
+        self.device.as_ref().expect("a device of its own")
     }
 
     fn remount(&mut self) {
         self.slots = Default::default();
         self.mounted.take().expect("mounted").unmount().expect("unmount");
-        self.device.check();
-        self.mounted = Some(self.device.mount(self.policy));
+        self.device().check();
+        self.mounted = Some(self.device().mount(self.policy));
     }
 
-    fn fs(&self) -> &FileSystem {
+    /// The file system as it is mounted now.
+    pub fn fs(&self) -> &FileSystem {
         self.mounted.as_ref().expect("mounted")
     }
 
     fn parent(&self, path: &NodePath) -> Result<(InodeNumber, Vec<u8>), i32> {
         let (last, dirs) = path.split_last().ok_or(errno::EINVAL)?;
-        let mut dir = InodeNumber::ROOT;
+        let mut dir = self.root;
         for &index in dirs {
             let attr = self.fs().lookup(dir, &op::name(index)).map_err(|error| error.errno())?;
             match attr.kind {
@@ -50,7 +61,7 @@ impl Library {
 
     fn find(&self, path: &NodePath) -> Result<Attr, i32> {
         if path.is_empty() {
-            return number(self.fs().getattr(InodeNumber::ROOT));
+            return number(self.fs().getattr(self.root));
         }
         let (dir, name) = self.parent(path)?;
         number(self.fs().lookup(dir, &name))
@@ -175,7 +186,7 @@ impl Library {
             Op::Crash => {
                 self.slots = Default::default();
                 self.mounted = None;
-                self.mounted = Some(self.device.mount(self.policy));
+                self.mounted = Some(self.device().mount(self.policy));
                 Ok(Answer::Done)
             }
         }

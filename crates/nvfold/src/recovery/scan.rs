@@ -70,9 +70,14 @@ fn scan_inodes(core: &Core) -> u64 {
 }
 
 fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64], slots: &mut [u8]) {
-    core.region.scan_into(segment * SEGMENT_BYTES, slots);
-    for (index, slot) in slots.chunks_exact(INODE_BYTES as usize).enumerate() {
-        words[index / 64] |= u64::from(slot[USE_WORD as usize + IN_USE_BYTE] != 0) << (index % 64);
+    let start = segment * SEGMENT_BYTES;
+    core.region.scan_into(start, slots);
+    let has_bad_memory = core.region.check().is_err();
+    for (index, slot) in (0..).zip(slots.chunks_exact(INODE_BYTES as usize)) {
+        // What bad memory held is not known: its number is not handed out.
+        let is_bad = || has_bad_memory && !core.region.is_sound(start + index * INODE_BYTES, INODE_BYTES);
+        let is_used = slot[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
+        words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
     }
 }
 
