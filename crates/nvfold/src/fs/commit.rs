@@ -135,7 +135,7 @@ impl Core {
             for (entry, position) in change.entries.iter().zip(positions) {
                 change.state.apply(position, entry, newer).expect("an entry that this operation made fits its inode");
             }
-            self.account_mapped(before, change.state.mapped_bytes());
+            self.account_mapped(change.inode.ino, before, change.state.mapped_bytes());
             self.compact_if_worth_it(change.inode, change.state);
         }
         Ok(())
