@@ -4,7 +4,7 @@ use pmem::{Clean, DeviceSpec, OpenOptions, Pm, Region};
 
 fn main() {
     let region = Region::create(&DeviceSpec::Memory, 4096, &OpenOptions::default()).unwrap();
-    let nothing = std::marker::PhantomData;
-    let clean: Pm<'_, u64, Clean> = Pm { region: &region, offset: 64, length: 8, value: nothing, state: nothing };
+    let clean: Pm<'_, u64, Clean> =
+        Pm { region: &region, offset: 64, length: 8, value: Default::default(), state: Default::default() };
     let _ = region.store_ptr(0, clean.ptr(), 0);
 }
