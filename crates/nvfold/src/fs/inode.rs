@@ -189,11 +189,25 @@ pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '
 impl Inode {
     /// Reads the inode in `slot`; `None` when the slot is free. Everything on the media is checked.
     pub fn load(region: &Region, geometry: &Geometry, slot: u64, ino: u64) -> Result<Option<Inode>> {
-        Inode::load_with_head(region, geometry, slot, ino, region.read(slot))
+        let head = region.read(slot);
+        Inode::load_with_head(region, geometry, slot, ino, head)
     }
 
     /// As `load`, with the head as it will be once the journal has been replayed.
     pub fn load_with_head(
+        region: &Region,
+        geometry: &Geometry,
+        slot: u64,
+        ino: u64,
+        head: InodeHead,
+    ) -> Result<Option<Inode>> {
+        let loaded = Inode::load_unchecked(region, geometry, slot, ino, head);
+        // What cannot be read looks like damage, or like a free slot: the reason comes first.
+        region.check().map_err(Error::of(|| format!("inode {ino}")))?;
+        loaded
+    }
+
+    fn load_unchecked(
         region: &Region,
         geometry: &Geometry,
         slot: u64,

@@ -7,7 +7,7 @@ use super::Core;
 use super::commit::Change;
 use super::inode::{Body, Inode, SYMLINK_TARGET, State};
 use crate::error::{Error, Result, errno};
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, InodeHead, PARENT_WORD};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, PARENT_WORD};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LogEntry;
 use crate::namespace::directory::{Directory, NameSlot};
@@ -106,7 +106,7 @@ impl Core {
             return Err(Error::Exists { what: show(name) });
         }
         let (cookie, time) = (names.next_cookie(), self.now());
-        let ino = self.table.allocate(&self.space)?;
+        let ino = self.allocate_inode()?;
         let entry = LogEntry::Name { name: name.to_vec(), ino, kind: new.kind, cookie, time };
         let parent_attributes = parent_state.attributes;
         let inode = self.with_new_inode(ino, &parent, &parent_attributes, target, new, 1, |flight| {
@@ -114,6 +114,18 @@ impl Core {
         })?;
         let state = inode.state.read();
         Ok(inode.attr(&state))
+    }
+
+    /// A free inode number. One whose slot lies in bad memory is never given back.
+    fn allocate_inode(&self) -> Result<u64> {
+        loop {
+            let ino = self.table.allocate(&self.space)?;
+            let slot = self.table.slot(ino).expect("an allocated inode has a slot");
+            let _: InodeHead = self.region.read(slot);
+            if self.region.is_sound(slot, INODE_BYTES) {
+                return Ok(ino);
+            }
+        }
     }
 
     /// Writes a new inode's slot, runs `publish` (which fences), and takes the inode into the cache.
@@ -192,7 +204,7 @@ impl Core {
     /// A file without a name, pinned once for the caller.
     pub(super) fn tmpfile(&self, new: &NewInode) -> Result<Arc<Inode>> {
         let root = self.inode(InodeNumber::ROOT.0)?;
-        let ino = self.table.allocate(&self.space)?;
+        let ino = self.allocate_inode()?;
         let no_parent = AttributeLine::default();
         self.with_new_inode(ino, &root, &no_parent, None, new, 0, |flight| {
             let _ = self.region.fence(flight);
@@ -279,6 +291,7 @@ impl Core {
         check_empty("rmdir", &state)?;
         let entry = [LogEntry::Unname { cookie: slot.cookie, time }];
         let purpose = Purpose::Promised;
+        self.region.check_writable(child.slot, INODE_BYTES)?;
         if last_name(&child, &state) && !child.is_pinned() {
             // One commit suffices: an inode that no name leads to is freed by recovery.
             self.change(parent, parent_state, &entry, None, purpose, Flight::new())?;
@@ -514,8 +527,13 @@ impl Core {
 
     /// Frees an inode and all that only it names: first the slot, so that nothing of it can be reached.
     fn free_inode(&self, inode: &Inode, state: &mut State) {
-        self.free_slot(inode.slot);
+        let _: InodeHead = self.region.read(inode.slot);
         state.freed = true;
+        if !self.region.is_sound(inode.slot, INODE_BYTES) {
+            // It cannot be freed on the media: all that it names stays in use.
+            return self.forget(inode.ino);
+        }
+        self.free_slot(inode.slot);
         let mut mapped = 0;
         if let Body::File(extents) = &state.body {
             mapped = extents.bytes();

@@ -14,10 +14,12 @@
 //!                                                                      that blocks of it may be in use
 //! ```
 //!
-//! A cursor marks a segment durably before it takes the first block there, and only `trim` takes the mark off a
-//! segment that is free again, after the host has its memory back. So an unmarked segment holds nothing, on the
-//! media and in the host's memory, whatever crashed. A segment that goes away as a whole, to the host or to the
-//! inode table, must have no cursor in it. Cursors share one only when no other has free blocks.
+//! A segment that goes away as a whole, to the host or to the inode table, must have no cursor in it. Cursors
+//! share one only when no other has free blocks. A cursor marks a segment durably before it takes the first block
+//! there, and only `trim` takes the mark off a segment that is free again, after the host has its memory back. So an
+//! unmarked segment holds nothing, on the media and in the host's memory, whatever crashed.
+
+mod quarantine;
 
 use crate::error::{Error, Result};
 use crate::media::segment::SegmentEntry;
@@ -99,6 +101,8 @@ pub struct Space {
     free_blocks: Padded<AtomicU64>,
     total_blocks: u64,
     search_from: Mutex<u64>,
+    /// Pages with bad memory that are kept from use already.
+    quarantined: AtomicU64,
     cursors: Vec<Padded<Mutex<Cursors>>>,
 }
 
@@ -117,6 +121,7 @@ impl Space {
             free_blocks: Padded::default(),
             total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
             search_from: Mutex::new(geometry.first_segment()),
+            quarantined: AtomicU64::new(0),
             cursors: (0..cores.clamp(1, 64)).map(|_| Padded::default()).collect(),
         };
         for segment in geometry.first_segment()..segments {
@@ -157,6 +162,7 @@ impl Space {
 
     /// Adds exactly `count` blocks to `runs`, in as few runs as come easily, or fails with ENOSPC and adds none.
     pub fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
+        self.quarantine_bad_memory();
         self.reserve(doing, count, purpose)?;
         let mut missing = count;
         let mut cursors = self.lock_cursors();
@@ -179,6 +185,13 @@ impl Space {
     /// Returns blocks. What named them is gone from the media already (invariant 1). In a damaged log a block may be
     /// named twice, or belong to the inode table: what is free stays free, and what is not ours stays in use.
     pub fn free(&self, run: BlockRun) {
+        match self.has_bad_memory() {
+            true => self.free_sound(run),
+            false => self.free_run(run),
+        }
+    }
+
+    fn free_run(&self, run: BlockRun) {
         let mut start = run.start.0;
         let end = start + run.count;
         while start < end {
