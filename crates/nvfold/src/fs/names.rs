@@ -155,6 +155,8 @@ impl Core {
             entry.encode(ino, &mut lines);
             let mut addition = Addition::new(&self.region, &self.space, slot, ino, &log, Purpose::Log);
             addition.push(&lines, &mut flight).inspect_err(|_| self.table.free(ino))?;
+            // The tail is in the head already: what makes the head reachable is the name.
+            addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
             xattr = Some((value, addition));
         }
         head.commit = xattr.as_ref().map_or(log.tail, |(_, addition)| addition.tail);
