@@ -7,7 +7,7 @@ use crate::counters::{Counter, Counters};
 use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError};
 use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
-use crate::order::{Dirty, Fenced, Group, InFlight, Pm};
+use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
 use crate::profile::Profile;
 use crate::recorder::{Event, Recording};
 use crate::wear::WearSummary;
@@ -46,7 +46,7 @@ const STREAM_BYTES_MIN: usize = 1024;
 /// let region = Region::create(&DeviceSpec::Memory, 1 << 20, &OpenOptions::default())?;
 /// let data = region.stream(4096, b"the bytes, written past the cache");
 /// let data = region.fence(data); // durable now
-/// let commit = region.store_u64(0, data.ptr().offset()).flush();
+/// let commit = region.store_ptr(0, data.ptr(), 0).flush();
 /// let _ = region.fence(commit);
 /// assert_eq!(region.load_u64(0), 4096);
 /// # Ok(())
@@ -275,6 +275,13 @@ impl Region {
         word.store(value.to_le(), Ordering::Release);
         self.stored(recorder, offset, &value.to_le_bytes());
         Pm::new(self, offset, 8)
+    }
+
+    /// Stores a pointer at once (release), with `mark` in the low bits that the pointer has free.
+    #[inline]
+    pub fn store_ptr<T: ?Sized>(&self, offset: u64, pointer: PmPtr<T>, mark: u64) -> Pm<'_, u64, Dirty> {
+        debug_assert!(pointer.offset() & mark == 0, "the mark would change the pointer");
+        self.store_u64(offset, pointer.offset() | mark)
     }
 
     /// Stores an aligned pair of words at once (release).
