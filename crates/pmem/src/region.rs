@@ -9,7 +9,7 @@ use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
 use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
 use crate::profile::Profile;
-use crate::recorder::{Event, Recording};
+use crate::recorder::{Action, Event, Recording};
 use crate::wear::WearSummary;
 use crate::{LINE_BYTES, atomic, thread};
 use parking_lot::MutexGuard;
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MsyncFlags};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
@@ -229,6 +230,7 @@ impl Region {
 impl Region {
     /// Stores a value through the cache, in aligned words where its place allows.
     #[inline]
+    #[track_caller]
     pub fn write<T: IntoBytes + Immutable + ?Sized>(&self, offset: u64, value: &T) -> Pm<'_, T, Dirty> {
         let bytes = value.as_bytes();
         self.store(offset, bytes);
@@ -238,6 +240,7 @@ impl Region {
     /// Stores bytes past the cache. Lines that are covered only in part, and short streams where that is cheaper, go
     /// through the cache and are flushed.
     #[inline]
+    #[track_caller]
     pub fn stream(&self, offset: u64, bytes: &[u8]) -> Pm<'_, [u8], InFlight> {
         let length = bytes.len() as u64;
         let head = (offset.next_multiple_of(LINE_BYTES) - offset).min(length) as usize;
@@ -253,6 +256,7 @@ impl Region {
     }
 
     /// Streams zeros.
+    #[track_caller]
     pub fn stream_zeros(&self, offset: u64, length: u64) -> Pm<'_, [u8], InFlight> {
         static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
         let mut at = 0;
@@ -268,6 +272,7 @@ impl Region {
 
     /// Stores an aligned word at once (release).
     #[inline]
+    #[track_caller]
     pub fn store_u64(&self, offset: u64, value: u64) -> Pm<'_, u64, Dirty> {
         self.assert_writable();
         let word = self.word(offset);
@@ -286,6 +291,7 @@ impl Region {
 
     /// Stores an aligned pair of words at once (release).
     #[inline]
+    #[track_caller]
     pub fn store_u128(&self, offset: u64, value: u128) -> Pm<'_, u128, Dirty> {
         let at = self.pair(offset);
         let recorder = self.lock_recorder();
@@ -300,6 +306,7 @@ impl Region {
     /// # Errors
     /// What it is instead.
     #[inline]
+    #[track_caller]
     pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<Pm<'_, u64, Dirty>, u64> {
         self.assert_writable();
         let word = self.word(offset);
@@ -316,6 +323,7 @@ impl Region {
     /// # Errors
     /// What it is instead.
     #[inline]
+    #[track_caller]
     pub fn compare_exchange_u128(&self, offset: u64, current: u128, new: u128) -> Result<Pm<'_, u128, Dirty>, u128> {
         let at = self.pair(offset);
         self.touch(offset, 16);
@@ -336,6 +344,7 @@ impl Region {
     /// order for stores through the cache; the sfence is needed, and issued, when this thread has streamed since its
     /// last fence.
     #[inline]
+    #[track_caller]
     pub fn fence<G: Group>(&self, group: G) -> G::Clean {
         let start = self.watch();
         if thread::take_streamed() || self.mapping.flushes {
@@ -352,6 +361,7 @@ impl Region {
 
     /// Issues (if it buys anything here), counts, charges and records the flush of a range.
     #[inline]
+    #[track_caller]
     pub(crate) fn flush_lines(&self, offset: u64, length: u64) {
         let start = self.watch();
         if self.mapping.flushes {
@@ -674,6 +684,7 @@ impl Region {
 
     /// Stores bytes through the cache, in whole aligned words where possible, so that our stores tear none.
     #[inline]
+    #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.at_mut(offset, bytes.len() as u64);
         let recorder = self.lock_recorder();
@@ -690,6 +701,7 @@ impl Region {
     }
 
     #[inline]
+    #[track_caller]
     fn store_and_flush(&self, offset: u64, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.store(offset, bytes);
@@ -699,6 +711,7 @@ impl Region {
 
     /// Streams whole aligned lines.
     #[inline]
+    #[track_caller]
     fn stream_lines(&self, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -745,6 +758,7 @@ impl Region {
     }
 
     #[inline]
+    #[track_caller]
     fn stored(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         self.mapping.tally.add(Counter::BytesStored, bytes.len() as u64);
         if self.faults.watched() {
@@ -757,15 +771,16 @@ impl Region {
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn record_store(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
-        record(recorder, |thread| Event::Store { thread, offset, bytes: bytes.to_vec() });
+        record(recorder, || Action::Store { offset, bytes: bytes.to_vec() });
         self.lose_if_frozen(offset, bytes.len() as u64);
     }
 
     #[cold]
     #[inline(never)]
     fn streamed(&self, start: Option<Instant>, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
-        record(recorder, |thread| Event::Stream { thread, offset, bytes: bytes.to_vec() });
+        record(recorder, || Action::Stream { offset, bytes: bytes.to_vec() });
         if let Some(start) = start {
             self.written(start, offset, bytes.len() as u64);
         }
@@ -774,15 +789,17 @@ impl Region {
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn flushed(&self, start: Instant, offset: u64, length: u64) {
-        record(self.lock_recorder(), |thread| Event::Flush { thread, offset, length });
+        record(self.lock_recorder(), || Action::Flush { offset, length });
         self.written(start, offset, length);
     }
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn fenced(&self, start: Instant) {
-        record(self.lock_recorder(), |thread| Event::Fence { thread });
+        record(self.lock_recorder(), || Action::Fence);
         self.charge(self.mapping.throttle.fence(start));
     }
 
@@ -798,7 +815,8 @@ impl Region {
     #[inline]
     fn before_read(&self, offset: u64, length: u64) -> Option<Instant> {
         self.touch(offset, length);
-        self.watch()
+        // Only a profile wants to know how long reads take: a recorded region is read at full speed.
+        (self.faults.watched() && self.mapping.throttle.charges()).then(Instant::now)
     }
 
     /// After bytes were read.
@@ -825,9 +843,10 @@ impl Region {
     }
 }
 
-fn record(recorder: Recorder<'_>, event: impl FnOnce(usize) -> Event) {
+#[track_caller]
+fn record(recorder: Recorder<'_>, action: impl FnOnce() -> Action) {
     if let Some(mut events) = recorder {
-        events.push(event(thread::number()));
+        events.push(Event { thread: thread::number(), site: Location::caller(), action: action() });
     }
 }
 

@@ -225,7 +225,9 @@ impl Chunks {
         let old = if self.has_entry(block) { self.entry(block) } else { ChunkEntry::default() };
         let word = CountWord { tag: tag::ADD, tx: 0, count, update_count: 0 };
         let new = if count == 0 { ChunkEntry::default() } else { ChunkEntry::for_block(block, word, weak) };
-        if old == (ChunkEntry { tag_tx: old.tag_tx, ..new }) {
+        // The transaction of an entry that counts may be any; an emptied one that a crash tore may have no other word.
+        let is_right = if count == 0 { old.is_empty() } else { old == (ChunkEntry { tag_tx: old.tag_tx, ..new }) };
+        if is_right {
             return;
         }
         let new = if count == 0 { new } else { ChunkEntry { tag_tx: new.tag_tx | self.tx(), ..new } };
