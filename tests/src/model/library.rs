@@ -1,14 +1,17 @@
 //! The library as a subject.
 
-use nvfold::{Attr, File, FileKind, FileSystem, InodeNumber, Policy, RenameMode, SetAttr, errno};
+use nvfold::{
+    Attr, File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, RenameMode, SetAttr, errno,
+};
+use pmem::{DeviceSpec, OpenOptions, Region};
 
 use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};
 use super::{Subject, oracle};
-use crate::device::{self, Device};
+use crate::device;
 
-/// A device of its own, mounted through the library.
+/// A memory device, mounted through the library.
 pub struct Library {
-    device: Device,
+    region: Region,
     policy: Policy,
     mounted: Option<FileSystem>,
     slots: [Option<File>; SLOTS as usize],
@@ -17,16 +20,37 @@ pub struct Library {
 impl Library {
     /// A fresh file system of `mib` MiB.
     pub fn fresh(mib: u64, policy: Policy) -> Library {
-        let device = Device::fresh(mib);
-        let mounted = Some(device.mount(policy));
-        Library { device, policy, mounted, slots: Default::default() }
+        let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).expect("a memory device");
+        FileSystem::mkfs(&region, &MkfsOptions { now: device::now(), ..MkfsOptions::default() }).expect("mkfs");
+        Library::on(region, policy)
     }
 
-    fn remount(&mut self) {
+    /// The formatted device in `region`, mounted.
+    pub fn on(region: Region, policy: Policy) -> Library {
+        let mounted = Some(mount(&region, policy));
+        Library { region, policy, mounted, slots: Default::default() }
+    }
+
+    /// Blocks that writers may still take.
+    pub fn blocks_available(&self) -> u64 {
+        self.fs().statfs().blocks_available
+    }
+
+    /// Closes all slots and mounts again, in order or as after a crash. What is stored is the same before and after.
+    fn mount_again(&mut self, in_order: bool) {
         self.slots = Default::default();
-        self.mounted.take().expect("mounted").unmount().expect("unmount");
-        self.device.check();
-        self.mounted = Some(self.device.mount(self.policy));
+        let fs = self.mounted.take().expect("mounted");
+        let before = sizes(&fs);
+        if in_order {
+            fs.unmount().expect("unmount");
+            let findings = device::findings(&self.region).expect("fsck");
+            assert!(findings.is_empty(), "fsck finds:\n{}", findings.join("\n"));
+        } else {
+            drop(fs);
+        }
+        let fs = mount(&self.region, self.policy);
+        assert_eq!(sizes(&fs), before, "the mount found other sizes (logical, stored, saved) than were kept");
+        self.mounted = Some(fs);
     }
 
     fn fs(&self) -> &FileSystem {
@@ -169,13 +193,11 @@ impl Library {
                 Ok(Answer::Done)
             }
             Op::Remount => {
-                self.remount();
+                self.mount_again(true);
                 Ok(Answer::Done)
             }
             Op::Crash => {
-                self.slots = Default::default();
-                self.mounted = None;
-                self.mounted = Some(self.device.mount(self.policy));
+                self.mount_again(false);
                 Ok(Answer::Done)
             }
         }
@@ -212,6 +234,15 @@ impl Subject for Library {
     fn apply(&mut self, op: &Op) -> Answer {
         self.carry_out(op).into()
     }
+}
+
+fn mount(region: &Region, policy: Policy) -> FileSystem {
+    FileSystem::mount(region.clone(), MountOptions { policy, ..device::options() }).expect("mount")
+}
+
+fn sizes(fs: &FileSystem) -> (u64, u64, u64) {
+    let stats = fs.stats();
+    (stats.logical_bytes, stats.stored_bytes, stats.saved_bytes)
 }
 
 fn read(file: &File, offset: u64, len: u64) -> Result<Answer, i32> {

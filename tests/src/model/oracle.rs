@@ -11,11 +11,13 @@ type Id = usize;
 const ROOT: Id = 0;
 
 /// The whole file system. Nodes are never removed, so an open slot keeps its file.
+#[derive(Clone)]
 pub struct Oracle {
     nodes: Vec<Node>,
     slots: [Option<Id>; SLOTS as usize],
 }
 
+#[derive(Clone)]
 struct Node {
     stat: Stat,
     bytes: Vec<u8>,
