@@ -31,6 +31,13 @@ impl Library {
         Library { region, policy, mounted, slots: Default::default() }
     }
 
+    /// Closes all slots and unmounts in order.
+    pub fn unmount(mut self) -> Region {
+        self.slots = Default::default();
+        self.mounted.take().expect("mounted").unmount().expect("unmount");
+        self.region
+    }
+
     /// Blocks that writers may still take.
     pub fn blocks_available(&self) -> u64 {
         self.fs().statfs().blocks_available

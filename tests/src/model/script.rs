@@ -12,14 +12,18 @@
 //! the oracle does not know, so it is judged here: an operation that was refused must have changed nothing, must have
 //! had a reason, and must not be one that frees space.
 
-use nvfold::media::DEVICE_BYTES_MIN;
-use nvfold::{AllocateMode, FileSystem, MkfsOptions, Policy, RenameMode, XattrMode, errno};
-use pmem::{DeviceSpec, OpenOptions, Region};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MIN};
+use nvfold::{AllocateMode, Policy, RenameMode, XattrMode, errno};
+use pmem::Region;
 
 use super::library::Library;
 use super::op::{Answer, NAMES, Op, SLOTS};
 use super::{NodePath, Subject, oracle::Oracle};
-use crate::device::{self, POLICIES};
+use crate::device::POLICIES;
+use crate::slate::{Content, Slate};
 
 /// Bytes before the first record.
 pub const HEAD_BYTES: usize = 2;
@@ -66,10 +70,10 @@ impl Script {
     /// Runs it on a fresh device and tells the first thing that is not as the oracle says. Then everything is asked
     /// after, the device is mounted again in order and as after a crash, and everything is asked after again.
     pub fn run(&self) -> Result<(), String> {
-        let mut library = Library::on(fresh_region(), self.policy);
+        let mut library = Library::on(device(self.blocks_left), self.policy);
         let mut oracle = Oracle::new();
-        if let Some(left) = self.blocks_left {
-            fill(&mut library, &mut oracle, left)?;
+        if self.blocks_left.is_some() {
+            oracle.apply(&create_filler());
         }
         let mut step = |number: usize, op: &Op, oracle: &mut Oracle| {
             step(op, oracle, &mut library).map_err(|why| format!("operation {number}, {op:?}: {why}"))
@@ -94,25 +98,35 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// A formatted device of the smallest size. Each thread has one and formats it again: that is much cheaper than a
-/// new mapping.
-fn fresh_region() -> Region {
-    thread_local! {
-        static REGION: Region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES_MIN, &OpenOptions::default())
-            .expect("a memory device");
-    }
-    let region = REGION.with(Region::clone);
-    FileSystem::mkfs(&region, &MkfsOptions { force: true, now: device::now(), ..MkfsOptions::default() }).expect("mkfs");
-    region
+/// A formatted device of the smallest size where writers can take `blocks_left` more blocks.
+fn device(blocks_left: Option<u64>) -> Region {
+    static CONTENTS: Mutex<BTreeMap<Option<u64>, Arc<Content>>> = Mutex::new(BTreeMap::new());
+    thread_local!(static SLATE: Slate = Slate::new(DEVICE_BYTES_MIN));
+    let mut contents = CONTENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let content = contents.entry(blocks_left).or_insert_with(|| Arc::new(make_content(blocks_left))).clone();
+    drop(contents);
+    SLATE.with(|slate| slate.with(&content))
 }
 
-/// Reserves blocks behind the end of a file until writers can take `left` more.
-fn fill(library: &mut Library, oracle: &mut Oracle, left: u64) -> Result<(), String> {
-    let path = vec![0];
-    step(&Op::Create { path: path.clone(), mode: 0o644 }, oracle, library)?;
-    let len = library.blocks_available().saturating_sub(left) * 4096;
-    let reserve = Op::Allocate { path, offset: FILLER_OFFSET, len, mode: AllocateMode::ReserveKeepSize };
-    step(&reserve, oracle, library)
+fn make_content(blocks_left: Option<u64>) -> Content {
+    let mut library = Library::fresh(DEVICE_BYTES_MIN >> 20, Policy::Off);
+    if let Some(left) = blocks_left {
+        assert_eq!(library.apply(&create_filler()), Answer::Done);
+        // The first reservation fragments and so takes a log page; the second is exact.
+        for (start, spare) in [(FILLER_OFFSET, 4), (2 * FILLER_OFFSET, 0)] {
+            let len = (library.blocks_available() - left - spare) * BLOCK_BYTES;
+            let mode = AllocateMode::ReserveKeepSize;
+            let reserve = Op::Allocate { path: vec![0], offset: start, len, mode };
+            assert_eq!(library.apply(&reserve), Answer::Done, "filling the device");
+        }
+        assert_eq!(library.blocks_available(), left);
+    }
+    Content::of(&library.unmount())
+}
+
+/// What fills a device is reserved behind the end of this file. The oracle sees only the file, an empty one.
+fn create_filler() -> Op {
+    Op::Create { path: vec![0], mode: 0o644 }
 }
 
 fn step(op: &Op, oracle: &mut Oracle, library: &mut Library) -> Result<(), String> {
@@ -264,7 +278,7 @@ mod tests {
         let script = Script::read(&[&[1, 200], &records[..]].concat());
         assert_eq!((script.policy, script.blocks_left, script.ops.len()), (POLICIES[1], Some(72), usize::from(KINDS)));
         let kinds: std::collections::HashSet<_> = script.ops.iter().map(std::mem::discriminant).collect();
-        assert_eq!(kinds.len(), 27, "{:?}", script.ops);
+        assert_eq!(kinds.len(), 29, "{:?}", script.ops);
     }
 
     #[test]
