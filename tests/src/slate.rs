@@ -11,6 +11,8 @@ use nvfold::media::superblock::Geometry;
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use pmem::{DeviceSpec, OpenOptions, Region};
 
+static ZERO: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
+
 /// The content of a device: its blocks that are not zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
@@ -31,7 +33,7 @@ impl Content {
     }
 
     fn put(&mut self, at: u64, block: &[u8]) {
-        if block.iter().any(|&byte| byte != 0) {
+        if block != ZERO {
             self.blocks.insert(at, block.into());
         }
     }
@@ -76,7 +78,6 @@ impl Slate {
         let region = &self.region;
         region.punch(0, self.kept.start).expect("punch");
         region.punch(self.kept.end, region.len_bytes() - self.kept.end).expect("punch");
-        static ZERO: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
         for at in self.kept.clone().step_by(BLOCK_BYTES as usize) {
             self.put(at, content.blocks.get(&at).map_or(&ZERO, |block| block));
         }
