@@ -383,7 +383,8 @@ fn cut_off() -> Content {
         !slot.words().is_empty()
     };
     // Only what is guaranteed: of the words to store none has got there.
-    let states = (0..=recording.events.len()).map(|events| recording.image(&before, events, StoreOrder::Line, |_| false));
+    let states =
+        (0..=recording.events.len()).map(|events| recording.image(&before, events, StoreOrder::Line, |_| false));
     let state = states.into_iter().find(holds_an_operation).expect("a rename goes through the journal");
     let mut content = Content::zeros(DEVICE_BYTES_MIN);
     for (at, block) in (0..).step_by(BLOCK_BYTES as usize).zip(state.chunks(BLOCK_BYTES as usize)) {

@@ -21,8 +21,8 @@ use std::sync::Mutex;
 use nvfold::check::{self, CheckOptions, Report};
 use nvfold::media::DEVICE_BYTES_MIN;
 use nvfold::{
-    AllocateMode, DirEntry, Error, FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode, SetAttr, Whence,
-    XattrMode,
+    AllocateMode, DirEntry, Error, FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode, SetAttr,
+    Whence, XattrMode,
 };
 use pmem::Region;
 

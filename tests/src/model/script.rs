@@ -225,12 +225,8 @@ fn op(record: &[u8; RECORD_BYTES]) -> Op {
 const RENAMES: [RenameMode; 4] =
     [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace, RenameMode::Replace];
 const XATTRS: [XattrMode; 4] = [XattrMode::Set, XattrMode::Create, XattrMode::Replace, XattrMode::Set];
-const ALLOCATIONS: [AllocateMode; 4] = [
-    AllocateMode::Reserve,
-    AllocateMode::ReserveKeepSize,
-    AllocateMode::ZeroRange,
-    AllocateMode::ZeroRangeKeepSize,
-];
+const ALLOCATIONS: [AllocateMode; 4] =
+    [AllocateMode::Reserve, AllocateMode::ReserveKeepSize, AllocateMode::ZeroRange, AllocateMode::ZeroRangeKeepSize];
 
 fn pick<T: Copy, const N: usize>(choices: &[T; N], byte: u8) -> T {
     choices[usize::from(byte) % N]

@@ -21,13 +21,12 @@ use crate::error::Result;
 use crate::fingerprint;
 use crate::fs::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ChunkEntry;
-use crate::media::inode::{COMMIT_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
+use crate::media::inode::{COMMIT_WORD, HEAD_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LINE;
-use crate::media::segment::SegmentEntry;
 use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::namespace::table::read_segments;
+use crate::namespace::table::{clear_torn_entries, read_segments, torn_entries};
 use crate::recovery;
 use crate::types::{FileKind, InodeNumber, MountOptions};
 use pmem::Region;
@@ -128,8 +127,9 @@ pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
 /// Recovery rebuilds counts, link counts and allocation from the logs; what it cannot know of is done here.
 fn repair(region: &Region) -> Result<()> {
     let (superblock, geometry) = recovery::read_superblock(region)?;
+    recovery::require_known_features(&superblock)?;
     recovery::write_superblock(region, superblock);
-    clear_torn_segment_entries(region, &geometry);
+    clear_torn_entries(region, &geometry);
     // A device whose logs are damaged cannot be mounted read-write: which blocks they named is not known, and cutting
     // them off would be a guess. It is left as it is.
     let Ok(core) = recovery::mount(region.clone(), &MountOptions::default()) else { return Ok(()) };
@@ -154,27 +154,6 @@ fn names_to_nowhere(core: &crate::fs::Core) -> Result<Vec<(u64, u64)>> {
         }
     }
     Ok(found)
-}
-
-fn clear_torn_segment_entries(region: &Region, geometry: &Geometry) {
-    for segment in torn_segment_entries(region, geometry) {
-        let entry = region.write(geometry.segment_entry_offset(segment), &SegmentEntry::default()).flush();
-        let _ = region.fence(entry);
-    }
-}
-
-fn torn_segment_entries(region: &Region, geometry: &Geometry) -> Vec<u64> {
-    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
-    let mut torn = Vec::new();
-    for range in region.allocated_ranges(table.start, table.end - table.start) {
-        let first = (range.start.max(table.start) - table.start) / size_of::<SegmentEntry>() as u64;
-        let last = (range.end.min(table.end) - table.start).div_ceil(size_of::<SegmentEntry>() as u64);
-        torn.extend((first..last).filter(|segment| {
-            let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
-            entry != SegmentEntry::default() && entry.inode_ordinal(*segment).is_none()
-        }));
-    }
-    torn
 }
 
 /// A name as a directory has it.
@@ -279,7 +258,7 @@ impl Survey<'_> {
     }
 
     fn segment_table(&mut self) {
-        for segment in torn_segment_entries(self.region, &self.geometry) {
+        for segment in torn_entries(self.region, &self.geometry) {
             let at = self.geometry.segment_entry_offset(segment);
             self.trace(0, format!("segment {segment}: half an entry"), at);
         }
@@ -306,7 +285,7 @@ impl Survey<'_> {
             match store.offset - slot {
                 COMMIT_WORD => head.commit = store.value,
                 PARENT_WORD => head.parent = store.value,
-                8 => head.head = store.value,
+                HEAD_WORD => head.head = store.value,
                 _ => {}
             }
         }

@@ -7,7 +7,7 @@ use super::Core;
 use super::inode::{Body, Inode, State};
 use crate::error::Result;
 use crate::media::BlockNumber;
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INLINE_LOG};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, INLINE_LOG};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::{ExtentEntry, LogEntry};
 use crate::namespace::directory::Directory;
@@ -40,7 +40,7 @@ impl Core {
         let _ = region.fence(flight);
         self.publish(&[
             WordStore { offset: inode.slot + COMMIT_WORD, value: addition.tail | selector },
-            WordStore { offset: inode.slot + COMMIT_WORD + 8, value: head },
+            WordStore { offset: inode.slot + HEAD_WORD, value: head },
         ]);
         let mut log = Log { head, tail: head, ..Log::default() };
         addition.keep(&mut log);

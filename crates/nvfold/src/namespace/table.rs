@@ -163,4 +163,28 @@ pub fn read_segments(region: &Region, geometry: &Geometry) -> Result<Vec<u64>> {
     Ok(found.into_iter().map(|(_, segment)| segment).collect())
 }
 
+/// Segments whose entry is neither empty nor whole: a crash cut off the growth of the inode table, and the entry
+/// was never used.
+pub fn torn_entries(region: &Region, geometry: &Geometry) -> Vec<u64> {
+    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
+    let mut torn = Vec::new();
+    for range in region.allocated_ranges(table.start, table.end - table.start) {
+        let first = (range.start.max(table.start) - table.start) / size_of::<SegmentEntry>() as u64;
+        let last = (range.end.min(table.end) - table.start).div_ceil(size_of::<SegmentEntry>() as u64);
+        torn.extend((first..last).filter(|segment| {
+            let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
+            entry != SegmentEntry::default() && entry.inode_ordinal(*segment).is_none()
+        }));
+    }
+    torn
+}
+
+/// Recovery: clears the torn entries.
+pub fn clear_torn_entries(region: &Region, geometry: &Geometry) {
+    for segment in torn_entries(region, geometry) {
+        let entry = region.write(geometry.segment_entry_offset(segment), &SegmentEntry::default()).flush();
+        let _ = region.fence(entry);
+    }
+}
+
 const _: () = assert!(inode::INODE_BYTES == 512);

@@ -16,14 +16,14 @@
 use crate::error::{Error, Result};
 use crate::fs::inode::{Body, Inode};
 use crate::fs::{Core, store_words};
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, InodeHead, USE_WORD};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, InodeHead, PARENT_WORD, USE_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::LINE;
 use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
 };
 use crate::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::namespace::table::{read_segments, write_segment};
+use crate::namespace::table::{clear_torn_entries, read_segments, write_segment};
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions, TimeNs};
 use pmem::{Flight, Region};
 use std::collections::HashMap;
@@ -70,7 +70,7 @@ pub(crate) fn write_state(region: &Region, state: u32, mounted: Option<TimeNs>) 
     let (mut superblock, _) = read_superblock(region)?;
     superblock.state = state;
     if let Some(now) = mounted {
-        superblock.mount_epoch += 1;
+        superblock.mount_epoch = superblock.mount_epoch.wrapping_add(1);
         superblock.mounted = now;
     }
     write_superblock(region, superblock);
@@ -169,11 +169,8 @@ fn write_root(region: &Region, segment: u64, options: &MkfsOptions) {
 /// Mounts a device; see `FileSystem::mount`.
 pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     let (superblock, geometry) = read_superblock(&region)?;
-    let unknown = superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE;
-    if unknown != 0 && !options.read_only {
-        return Err(Error::Newer {
-            what: format!("feature flags {unknown:#x} allow reading only; mount read-only or"),
-        });
+    if !options.read_only {
+        require_known_features(&superblock)?;
     }
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
@@ -188,12 +185,22 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
         return read_only_core(region, geometry, options, segments);
     }
     replay_journal(&region, &geometry, &stores);
+    clear_torn_entries(&region, &geometry);
     let core = Core::new(region, geometry, options, segments);
     rebuild(&core)?;
     let now = (options.clock)();
     write_state(&core.region, STATE_IN_USE, Some(now))?;
     core.region.sync()?;
     Ok(core)
+}
+
+/// What every writer must make sure of first.
+pub(crate) fn require_known_features(superblock: &Superblock) -> Result<()> {
+    let unknown = superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE;
+    if unknown == 0 {
+        return Ok(());
+    }
+    Err(Error::Newer { what: format!("feature flags {unknown:#x} allow reading only; mount read-only or") })
 }
 
 /// A read-only mount reads inodes as they are asked for and counts what it can without repairing.
@@ -226,7 +233,7 @@ fn read_only_core(region: Region, geometry: Geometry, options: &MountOptions, se
     Ok(core)
 }
 
-/// The words of whole journal slots. A word must lie in an inode slot of the table.
+/// The words of whole journal slots. Operations store only commit, log head and parent of inodes of the table.
 pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Result<Vec<WordStore>> {
     let mut stores = Vec::new();
     for slot in 0..JOURNAL_SLOTS {
@@ -234,8 +241,9 @@ pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u
         let journal: JournalSlot = region.read(offset);
         for store in journal.words() {
             let in_table = segments.contains(&(store.offset / SEGMENT_BYTES));
-            if !store.offset.is_multiple_of(8) || !in_table {
-                return Err(Error::Corrupt { what: "journal: a word outside the inode table".into(), at: offset });
+            let in_slot = store.offset % crate::media::inode::INODE_BYTES;
+            if !matches!(in_slot, COMMIT_WORD | HEAD_WORD | PARENT_WORD) || !in_table {
+                return Err(Error::Corrupt { what: "journal: a word that no operation stores".into(), at: offset });
             }
             stores.push(*store);
         }
