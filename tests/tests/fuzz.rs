@@ -1,5 +1,6 @@
 //! The fuzz targets without a fuzzer: the same functions, on random input that shrinks.
 
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -62,6 +63,23 @@ proptest! {
         let records = written.iter().map(|(at, bytes)| [&at[..], &[bytes.len() as u8], bytes].concat());
         let bytes = [&head[..], &records.collect::<Vec<_>>().concat()].concat();
         watched(|| hostile::run_arbitrary(&bytes));
+    }
+}
+
+#[test]
+fn every_seed_of_the_corpora_holds() {
+    for (target, run) in [
+        ("operations", script::run as fn(&[u8])),
+        ("damaged_image", hostile::run_damaged),
+        ("arbitrary_image", hostile::run_arbitrary),
+    ] {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
+        let seeds: Vec<_> = std::fs::read_dir(&directory).expect("the seeds are checked in").collect();
+        assert!(seeds.len() >= 50, "{} seeds of {target}", seeds.len());
+        for seed in seeds {
+            let bytes = std::fs::read(seed.expect("an entry").path()).expect("read a seed");
+            watched(|| run(&bytes));
+        }
     }
 }
 

@@ -26,6 +26,8 @@ use crate::slate::Content;
 
 /// Bytes of one piece of damage.
 pub const RECORD_BYTES: usize = 8;
+/// How many ways to damage a structure the third byte of a record tells apart.
+pub const ACTIONS: u8 = 20;
 /// Pieces that are done to one image; more are ignored.
 const PIECES_MAX: usize = 24;
 
@@ -103,7 +105,7 @@ struct Canvas<'i> {
 impl Canvas<'_> {
     fn carry_out(&mut self, damage: &Damage) -> String {
         let target = self.image.structure(damage.layout, damage.index);
-        let said = match damage.action % 20 {
+        let said = match damage.action % ACTIONS {
             0..10 => self.set_field(target, damage),
             10 => self.flip(target, damage),
             11 => self.copy_field(target, damage),
@@ -184,7 +186,7 @@ impl Canvas<'_> {
             9 => other.at / BLOCK_BYTES * BLOCK_BYTES,
             10 => DEVICE_BYTES_MIN - argument % 8 * BLOCK_BYTES,
             11 => argument % (DEVICE_BYTES_MIN / BLOCK_BYTES) * BLOCK_BYTES,
-            12 => target.at + argument % 70 * LINE | old & 1,
+            12 => (target.at + argument % 70 * LINE) | (old & 1),
             13 => old.wrapping_add((argument % 130).wrapping_sub(65).wrapping_mul(LINE)),
             14 => i64::MAX as u64 - argument % 9,
             15 => argument % 80,
@@ -257,14 +259,14 @@ impl Canvas<'_> {
 
     /// A device that is shorter or longer, known to its superblock or not.
     fn cut(&mut self, damage: &Damage) -> String {
-        let step = if damage.field % 2 == 0 { BLOCK_BYTES } else { SEGMENT_BYTES };
+        let step = if damage.field.is_multiple_of(2) { BLOCK_BYTES } else { SEGMENT_BYTES };
         let change = u64::from(damage.argument) * step;
         let bytes = match damage.value % 3 {
             0 => DEVICE_BYTES_MIN + change % (64 * SEGMENT_BYTES),
             _ => (DEVICE_BYTES_MIN - change % DEVICE_BYTES_MIN).max(BLOCK_BYTES),
         };
         self.content.resize(bytes);
-        let known = damage.mend && damage.value % 2 == 0;
+        let known = damage.mend && damage.value.is_multiple_of(2);
         if known {
             self.edit_superblocks(|superblock| superblock.device_bytes = bytes);
         }

@@ -97,7 +97,7 @@ pub enum Layout {
 }
 
 /// How many layouts there are.
-const LAYOUTS: usize = Layout::PageFooter as usize + 1;
+pub const LAYOUTS: usize = Layout::PageFooter as usize + 1;
 
 /// The image of a kind, made at its first use.
 pub fn image(kind: Kind) -> &'static Image {
