@@ -69,6 +69,12 @@ pub enum Error {
         /// Version or feature flags.
         what: String,
     },
+    /// EINVAL: made by an older version, in a format that is not read any more.
+    #[error("made by an older nvfold: {what}; export its files with that version")]
+    Older {
+        /// Version.
+        what: String,
+    },
     /// EINVAL: the device cannot hold a file system.
     #[error("cannot format: {why}")]
     Format {
@@ -118,7 +124,7 @@ impl Error {
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
             Error::Corrupt { .. } => errno::EIO,
-            Error::NotNvfold { .. } | Error::Newer { .. } | Error::Format { .. } => errno::EINVAL,
+            Error::NotNvfold { .. } | Error::Newer { .. } | Error::Older { .. } | Error::Format { .. } => errno::EINVAL,
             Error::Device(error) => error.errno(),
         }
     }

@@ -1,7 +1,7 @@
 //! nvfold: a deduplicating file system for persistent memory and storage at memory speed.
 //!
-//! This crate is the file system itself, without a front end: it knows nothing of FUSE, and starts no
-//! threads. A program embeds it through [`FileSystem`] (names) and [`File`] (bytes).
+//! This crate is the file system itself, without a front end: it knows nothing of FUSE, and no thread of its own
+//! outlives a call (a mount scans its tables with several). A program embeds it through [`FileSystem`] (names) and [`File`] (bytes).
 //!
 //! # The rooms, in reading order (arrows go down, never up)
 //!
@@ -32,8 +32,10 @@ mod fs;
 pub mod media;
 mod namespace;
 mod padded;
+mod parallel;
 mod recovery;
 mod space;
+mod sync;
 mod types;
 
 pub use error::{Error, Result, errno};

@@ -230,6 +230,25 @@ impl Default for MountOptions {
     }
 }
 
+/// What the mount found, and how far it is with the rest (DESIGN.md section 7).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// An orderly unmount had saved the DRAM state, and it was loaded. Otherwise the tables were scanned.
+    pub loaded: bool,
+    /// Chunk entries that the mount looked at.
+    pub entries_scanned: u64,
+    /// Inode slots that the mount looked at.
+    pub inodes_scanned: u64,
+    /// Counts and free space are exact: nothing is left to find out.
+    pub reconciled: bool,
+    /// An inode cannot be read, so they never will be; run fsck.
+    pub stalled: bool,
+    /// Steps of reconcile that are done, for a progress report.
+    pub steps_done: u64,
+    /// Steps in all.
+    pub steps_total: u64,
+}
+
 /// The device and its space, told honestly.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
@@ -269,6 +288,8 @@ pub struct Stats {
     pub pieces_shared: u64,
     /// Pieces whose weak fingerprint matched and whose bytes did not.
     pub weak_collisions: u64,
+    /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.
+    pub recovery: Recovery,
 }
 
 impl FileKind {

@@ -6,8 +6,9 @@ use nvfold::media::chunk_entry::ChunkEntry;
 use nvfold::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INODE_BYTES, InodeHead, PARENT_WORD, USE_WORD};
 use nvfold::media::journal::{JournalSlot, WordStore};
 use nvfold::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry};
-use nvfold::media::segment::SegmentEntry;
-use nvfold::media::superblock::{COPIES, Geometry, STATE_IN_USE, Superblock};
+use nvfold::media::saved_state::SavedState;
+use nvfold::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Superblock};
 use nvfold::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
@@ -97,7 +98,7 @@ impl Device {
     fn slot(&self, ino: u64) -> u64 {
         let is_table = |segment: &u64| {
             let entry: SegmentEntry = self.region.read(self.geometry.segment_entry_offset(*segment));
-            entry.inode_ordinal(*segment) == Some(0)
+            entry.usage(*segment) == SegmentUse::Inodes(0)
         };
         let segment = (0..self.geometry.segments()).find(is_table).unwrap();
         segment * SEGMENT_BYTES + ino * INODE_BYTES
@@ -199,6 +200,15 @@ impl Device {
         assert!(!report.is_consistent());
     }
 
+    /// As `finds`; nothing can be done, and nothing can be mounted.
+    #[track_caller]
+    fn finds_and_refuses(&self, invariant: u8, words: &str) {
+        self.finds(invariant, words);
+        let report = check(&self.region, &CheckOptions { repair: true, data: true }).unwrap();
+        assert!(report.findings.iter().any(|finding| !finding.repaired && finding.what.contains(words)));
+        assert!(matches!(mount(&self.region, Policy::Inline).map(drop), Err(Error::Corrupt { .. })));
+    }
+
     /// As `finds`; repair reports it as repaired, a second look finds nothing, and everything can be read.
     #[track_caller]
     fn finds_and_repairs(&self, invariant: u8, words: &str) {
@@ -226,7 +236,13 @@ impl Device {
         let report = check(&self.region, &CheckOptions { repair: true, data: true }).unwrap();
         assert!(!report.is_consistent());
         assert!(report.findings.iter().any(|finding| !finding.repaired && finding.what.contains(words)));
-        assert!(matches!(mount(&self.region, Policy::Inline).map(drop), Err(Error::Corrupt { .. })));
+        // It can be mounted, and what is whole be used; what was free or counted before is not known.
+        let fs = mount(&self.region, Policy::Inline).unwrap();
+        assert!(matches!(fs.reconcile(), Err(Error::Corrupt { .. })));
+        assert!(fs.stats().recovery.stalled && !fs.stats().recovery.reconciled);
+        let new = fs.open(fs.create(InodeNumber::ROOT, b"new", &new(FileKind::Regular)).unwrap().ino).unwrap();
+        new.write_at(0, &noise(77, 8192)).unwrap();
+        assert!(matches!(fs.unmount(), Err(Error::Corrupt { .. })));
     }
 }
 
@@ -299,7 +315,7 @@ fn a_gap_in_the_inode_table_is_found() {
     let device = Device::make();
     let last = device.geometry.segments() - 1;
     device.write(device.geometry.segment_entry_offset(last), &SegmentEntry::inodes(last, 5));
-    device.finds_and_leaves(0, "segment table");
+    device.finds_and_refuses(0, "segment table");
 }
 
 #[test]
@@ -369,7 +385,7 @@ fn a_name_with_a_slash_is_found() {
 fn a_missing_root_is_found() {
     let device = Device::make();
     device.write(device.slot(ROOT) + USE_WORD, &0u64);
-    device.finds_and_leaves(0, "root directory");
+    device.finds_and_refuses(0, "root directory");
 }
 
 #[test]
@@ -480,7 +496,7 @@ fn a_journal_that_would_write_elsewhere_is_found() {
     let device = Device::make();
     let word = WordStore { offset: 8192, value: 1 };
     device.write(device.geometry.journal_slot_offset(0), &JournalSlot::new(&[word]));
-    device.finds_and_leaves(3, "outside the inode table");
+    device.finds_and_refuses(3, "outside the inode table");
 }
 
 #[test]
@@ -589,6 +605,151 @@ fn an_xattr_block_of_two_inodes_is_found() {
     device.finds_and_leaves(4, "belongs to inode");
 }
 
+#[test]
+fn a_segment_in_use_that_is_not_marked_is_found() {
+    let device = Device::make();
+    let segment = device.address(device.plain) / SEGMENT_BYTES;
+    device.write(device.geometry.segment_entry_offset(segment), &SegmentEntry::default());
+    device.finds_and_repairs(4, "is not marked as used");
+}
+
+#[test]
+fn half_a_mark_counts_as_one() {
+    let device = Device::make();
+    let segment = device.address(device.plain) / SEGMENT_BYTES;
+    let offset = device.geometry.segment_entry_offset(segment);
+    device.write(offset, &SegmentEntry { check: 0, ..SegmentEntry::blocks(segment) });
+    device.finds_and_repairs(0, "half an entry");
+}
+
+// --- the saved state -----------------------------------------------------------------------------------
+
+impl Device {
+    fn saved_state(&self) -> (u64, SavedState) {
+        let superblock: Superblock = self.region.read(COPIES[0]);
+        assert_ne!(superblock.saved_state, 0, "the unmount saved its state");
+        (superblock.saved_state, self.region.read(superblock.saved_state))
+    }
+
+    /// Changes the header of the saved state, with a right checksum.
+    fn change_saved_state(&self, change: impl FnOnce(&mut SavedState)) {
+        let (at, mut state) = self.saved_state();
+        change(&mut state);
+        self.write(at, &state.sealed(at));
+    }
+
+    /// Changes one word of its payload, with right checksums.
+    fn change_payload(&self, word: u64, change: impl FnOnce(u64) -> u64) {
+        let (_, state) = self.saved_state();
+        let run = state.runs.iter().find(|run| run.count > 0).unwrap();
+        assert!(state.payload_words * 8 <= run.count * BLOCK_BYTES, "the payload lies in one run");
+        let start = run.start * BLOCK_BYTES;
+        let old = self.region.load_u64(start + word * 8);
+        self.write(start + word * 8, &change(old));
+        let payload_check = crc32c::crc32c(self.region.bytes(start, state.payload_words * 8));
+        self.change_saved_state(|state| state.payload_check = payload_check);
+    }
+
+    /// A mount does not trust it, and finds out the same by itself.
+    #[track_caller]
+    fn mounts_without_it(&self) {
+        let fs = mount(&self.region, Policy::Inline).unwrap();
+        assert!(!fs.stats().recovery.loaded);
+        fs.reconcile().unwrap();
+        fs.unmount().unwrap();
+        let after = self.check();
+        assert!(after.clean && after.findings.is_empty(), "{after:#?}");
+    }
+}
+
+#[test]
+fn a_mount_loads_the_saved_state() {
+    let device = Device::make();
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let recovery = fs.stats().recovery;
+    assert!(recovery.loaded && recovery.reconciled && recovery.entries_scanned == 0 && recovery.inodes_scanned == 0);
+    assert!(device.region.read::<Superblock>(COPIES[0]).saved_state == 0, "it is used once");
+    drop(fs);
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let recovery = fs.stats().recovery;
+    assert!(!recovery.loaded && !recovery.reconciled && recovery.entries_scanned > 0, "{recovery:?}");
+}
+
+#[test]
+fn a_damaged_saved_state_is_found_and_not_used() {
+    let breaks: [fn(&Device); 8] = [
+        |device| device.flip(device.saved_state().0 + 100),
+        |device| device.change_saved_state(|state| state.mount_epoch += 1),
+        |device| device.change_saved_state(|state| state.payload_words += 1),
+        |device| device.change_saved_state(|state| state.payload_words = u64::MAX / 8),
+        |device| device.change_saved_state(|state| state.segments = u64::MAX),
+        |device| device.change_saved_state(|state| state.runs[0].start = 1 << 40),
+        |device| device.change_saved_state(|state| state.payload_check ^= 1),
+        |device| device.change_payload(0, |_| 0),
+    ];
+    for (at, damage) in breaks.into_iter().enumerate() {
+        let device = Device::make();
+        damage(&device);
+        device.finds(0, "the saved state is damaged");
+        device.mounts_without_it();
+        println!("break {at}");
+    }
+}
+
+#[test]
+fn a_saved_state_that_says_something_else_than_the_logs_is_found() {
+    let device = Device::make();
+    device.change_payload(1, |used| used ^ 1 << 63);
+    device.finds_and_repairs(4, "other blocks in use");
+    let device = Device::make();
+    device.change_payload(1 + 8, |has_entry| has_entry ^ 1 << 63);
+    device.finds_and_repairs(2, "other entries");
+    let device = Device::make();
+    device.change_saved_state(|state| state.data_blocks += 1);
+    device.finds_and_repairs(2, "saved totals");
+    let device = Device::make();
+    let inode_words = device.saved_state().1.segments * 17;
+    device.change_payload(inode_words + 3, |used| used ^ 1);
+    device.finds_and_repairs(2, "other inodes in use");
+}
+
+#[test]
+fn a_saved_index_that_misses_a_block_is_found() {
+    let device = Device::make();
+    let (_, state) = device.saved_state();
+    let start = state.runs.iter().find(|run| run.count > 0).unwrap().start * BLOCK_BYTES;
+    let index = state.segments * 17 + state.inode_words;
+    let slot = (index..state.payload_words).find(|word| device.region.load_u64(start + word * 8) > 1 << 20).unwrap();
+    device.change_payload(slot, |_| 0);
+    device.finds_and_repairs(2, "saved index differs");
+}
+
+#[test]
+fn a_full_device_is_clean_without_a_saved_state() {
+    let device = Device::make();
+    let fs = mount(&device.region, Policy::Off).unwrap();
+    let file = fs.open(fs.create(InodeNumber::ROOT, b"fill", &new(FileKind::Regular)).unwrap().ino).unwrap();
+    while file.append(&noise(9, 64 << 10)).is_ok() {}
+    while file.append(&noise(9, 4096)).is_ok() {}
+    let filled = fs.stats();
+    drop(file);
+    fs.unmount().unwrap();
+    // The kept blocks are room enough for a small state; what matters is that a mount finds the same either way.
+    device.in_use();
+    device.write(COPIES[0], &{
+        let superblock: Superblock = device.region.read(COPIES[0]);
+        Superblock { state: STATE_CLEAN, saved_state: 0, ..superblock }.sealed()
+    });
+    let fs = mount(&device.region, Policy::Off).unwrap();
+    assert!(!fs.stats().recovery.loaded);
+    let more = fs.open(fs.create(InodeNumber::ROOT, b"more", &new(FileKind::Regular)).unwrap().ino).unwrap();
+    assert!(matches!(more.write_at(0, &noise(1, 4096)), Err(Error::NoSpace { .. })), "after looking for space");
+    assert!(fs.stats().recovery.reconciled, "the write that lacked space waited for it");
+    assert_eq!((fs.stats().free_bytes, fs.stats().stored_bytes), (filled.free_bytes, filled.stored_bytes));
+    fs.unlink(InodeNumber::ROOT, b"fill").unwrap();
+    more.write_at(0, &noise(1, 4096)).unwrap();
+}
+
 // --- 5: shared bytes never change --------------------------------------------------------------------
 
 #[test]
@@ -606,7 +767,9 @@ fn a_reserved_block_that_is_shared_is_found_and_never_written_in_place() {
     let address = device.address(device.reserved);
     device.append(device.plain, &[device.extent(0, address)]);
     device.finds(5, "reserved by one file");
+    device.in_use();
     let fs = mount(&device.region, Policy::Inline).unwrap();
+    fs.reconcile().unwrap();
     let open = |path: &[u8]| fs.open(fs.resolve(path).unwrap().ino).unwrap();
     let (plain, reserved) = (open(b"plain"), open(b"reserved"));
     let (mut before, mut after) = ([0; 4096], [0; 4096]);
@@ -668,6 +831,7 @@ fn random_damage_to_metadata_never_panics_or_hangs() {
             let options = MountOptions { read_only, ..MountOptions::default() };
             if let Ok(fs) = FileSystem::mount(copy.region.clone(), options) {
                 walk(&fs);
+                let _ = fs.reconcile();
             }
         }
         if let Ok(report) = check(&copy.region, &CheckOptions { repair: true, data: true })

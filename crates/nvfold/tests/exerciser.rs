@@ -1,5 +1,7 @@
-//! Random data operations on three files against vectors of bytes, with clean and crash remounts between.
+//! Random data operations on three files against vectors of bytes, with clean and crash remounts between, and with
+//! operations while counts are found anew after a crash.
 
+use nvfold::check::{CheckOptions, check};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -67,6 +69,9 @@ impl Exerciser {
     }
 
     fn step(&mut self) {
+        if self.random.below(20) == 0 {
+            self.fs.reconcile_step().unwrap();
+        }
         let file = self.random.below(3) as usize;
         let (offset, length) = self.range();
         let end = offset + length;
@@ -139,17 +144,26 @@ impl Exerciser {
             let stats = fs.stats();
             (stats.logical_bytes, stats.stored_bytes, stats.saved_bytes)
         };
+        // The last crash may still be reconciled beside the operations.
+        self.fs.reconcile().unwrap();
         let before = sizes(&self.fs);
         self.files.clear();
-        if self.random.below(2) == 0 {
+        let orderly = self.random.below(3) == 0;
+        if orderly {
             self.fs.unmount().unwrap();
         } else {
             drop(self.fs);
         }
+        let found = check(&self.region, &CheckOptions::default()).unwrap();
+        assert!(found.findings.is_empty() && found.clean == orderly, "{found:?}");
         let options = MountOptions { policy: self.policy, ..MountOptions::default() };
         self.fs = FileSystem::mount(self.region.clone(), options).unwrap();
+        assert_eq!(self.fs.stats().recovery.loaded, orderly);
+        if orderly || self.random.below(2) == 0 {
+            self.fs.reconcile().unwrap();
+            assert_eq!(sizes(&self.fs), before, "recovery found other counts than the running system kept");
+        }
         self.files = open_all(&self.fs);
-        assert_eq!(sizes(&self.fs), before, "recovery found other counts than the running system kept");
         self
     }
 }
@@ -172,6 +186,7 @@ fn exercise(policy: Policy) {
             }
         }
         exerciser.files.clear();
+        exerciser.fs.reconcile().unwrap();
         NAMES.iter().for_each(|name| exerciser.fs.unlink(InodeNumber::ROOT, name).unwrap());
         let stats = exerciser.fs.stats();
         assert_eq!((stats.stored_bytes, stats.logical_bytes, stats.saved_bytes), (0, 0, 0), "seed {seed}");

@@ -1,5 +1,6 @@
 //! Many threads on few files with few different blocks: counts must come out exact.
 
+use nvfold::check::{CheckOptions, check};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -65,7 +66,26 @@ fn counts_are_exact_after_many_threads() {
         };
         let before = sizes(&fs);
         drop(fs);
+        let fs = FileSystem::mount(region.clone(), MountOptions::default()).unwrap();
+        fs.reconcile().unwrap();
+        assert_eq!(sizes(&fs), before, "round {round}");
+        drop(fs);
+        // Once more, with threads at work while counts are found anew.
+        let fs = FileSystem::mount(region.clone(), MountOptions::default()).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 1..=3 {
+                let fs = &fs;
+                scope.spawn(move || worker(fs, round * 7_000_003 + thread * 77, 500));
+            }
+            scope.spawn(|| while !fs.reconcile_step().unwrap() {});
+        });
+        assert!(fs.stats().recovery.reconciled);
+        let before = sizes(&fs);
+        fs.unmount().unwrap();
+        let found = check(&region, &CheckOptions::default()).unwrap();
+        assert!(found.clean && found.findings.is_empty(), "round {round}: {found:?}");
         let fs = FileSystem::mount(region, MountOptions::default()).unwrap();
+        // Memory that was given back is free in both.
         assert_eq!(sizes(&fs), before, "round {round}");
         let mut names = Vec::new();
         fs.readdir(InodeNumber::ROOT, 0, &mut |entry| {

@@ -24,6 +24,7 @@
 //! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block |
 //! | `recorder` | every store, flush and fence, and the states a crash could leave |
 //! | [`clock`] | time of day |
+//! | `schedule` | feature `shuttle`: accesses as points where a test switches threads |
 //!
 //! All `unsafe` of nvfold's core lives here. The story is told once, in `device`: a mapping is shared memory
 //! that other processes could change; no `&mut` to it is ever made, metadata is read by copying and
@@ -40,6 +41,8 @@ mod order;
 mod profile;
 mod recorder;
 mod region;
+#[cfg(feature = "shuttle")]
+mod schedule;
 mod thread;
 mod wear;
 
@@ -49,6 +52,8 @@ pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use profile::{Profile, ProfileError};
 pub use recorder::{Event, PendingWord, Recording, Replay, StoreOrder};
 pub use region::Region;
+#[cfg(feature = "shuttle")]
+pub use schedule::switch_threads_at_media;
 pub use wear::WearSummary;
 
 /// Bytes in one CPU cache line: the unit of flushing.

@@ -222,8 +222,9 @@ impl Region {
     #[inline]
     pub fn store_u64(&self, offset: u64, value: u64) -> Pm<'_, u64, Dirty> {
         self.assert_writable();
+        let word = self.word(offset);
         let recorder = self.lock_recorder();
-        self.word(offset).store(value.to_le(), Ordering::Release);
+        word.store(value.to_le(), Ordering::Release);
         self.stored(recorder, offset, &value.to_le_bytes());
         Pm::new(self, offset, 8)
     }
@@ -416,6 +417,8 @@ impl Region {
     #[inline]
     fn at(&self, offset: u64, length: u64) -> *const u8 {
         assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
+        #[cfg(feature = "shuttle")]
+        crate::schedule::point();
         // SAFETY: the offset is inside the mapping (or one past its end for a length of 0).
         unsafe { self.mapping.base.add(offset as usize) }
     }

@@ -17,11 +17,12 @@ use std::sync::LazyLock;
 use nvfold::media::inode::AttributeLine;
 use nvfold::media::journal::{JOURNAL_SLOTS, JOURNAL_WORDS, JournalSlot, WordStore};
 use nvfold::media::log_entry::LINE;
+use nvfold::media::saved_state::SavedState;
 use nvfold::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Superblock};
 use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MIN, SEGMENT_BYTES};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::image::{Image, Layout, Structure};
+use super::image::{self, Image, Layout, Structure};
 use crate::slate::Content;
 
 /// Bytes of one piece of damage.
@@ -154,13 +155,15 @@ impl Canvas<'_> {
             Layout::InodeHead => "InodeHead",
             Layout::AttributeLine => "AttributeLine",
             Layout::PageFooter => "PageFooter",
+            Layout::SavedState => "SavedState",
+            Layout::SavedPayload => "words",
             Layout::LogEntry => match self.content.read(target.at, 1)[0] {
                 1 | 2 => "ExtentEntry",
                 3 | 4 => "NameHead",
                 _ => "XattrHead",
             },
         };
-        let mut fields = FORMAT[name].clone();
+        let mut fields = FORMAT.get(name).cloned().unwrap_or_default();
         // What follows the head of a log entry: names, values, block addresses. Twice, for it is long.
         let end = fields.iter().map(|field| field.at + field.bytes).max().unwrap_or(0);
         if end < target.len {
@@ -285,6 +288,9 @@ impl Canvas<'_> {
     /// Puts the checksum right.
     fn mend(&mut self, structure: Structure) {
         let Structure { at, len, layout, owner } = structure;
+        if matches!(layout, Layout::SavedState | Layout::SavedPayload) {
+            return self.mend_saved_state(owner);
+        }
         let mut bytes = self.content.read(at, len);
         let put = |bytes: &mut [u8], at: usize, check: u32| bytes[at..at + 4].copy_from_slice(&check.to_le_bytes());
         match layout {
@@ -318,8 +324,19 @@ impl Canvas<'_> {
                 let check = checksum(owner, &bytes[8..16]);
                 put(&mut bytes, 16, check);
             }
+            Layout::SavedState | Layout::SavedPayload => {}
         }
         self.content.write(at, &bytes);
+    }
+
+    /// The checksum of the payload that the header names, if it names one, and then the header's.
+    fn mend_saved_state(&mut self, at: u64) {
+        let bytes = self.content.read(at, BLOCK_BYTES);
+        let mut header = SavedState::read_from_bytes(&bytes).expect("its length");
+        if let Some(payload) = image::saved_payload(&self.content, &header) {
+            header.payload_check = crc32c::crc32c(&payload.bytes);
+        }
+        self.content.write(at, header.sealed(at).as_bytes());
     }
 }
 
@@ -347,7 +364,7 @@ fn entry_checksum(ino: u64, entry: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::image::{self, KINDS, Kind};
+    use super::super::image::{KINDS, Kind};
     use super::*;
 
     #[test]
@@ -383,6 +400,7 @@ mod tests {
         assert!(of(Kind::Shared, Layout::ChunkEntry) > 6);
         assert!(of(Kind::Tombstones, Layout::LogEntry) > 60);
         assert!(of(Kind::Full, Layout::PageFooter) > 1);
+        assert!(of(Kind::Small, Layout::SavedPayload) > 3);
         assert!(KINDS.into_iter().all(|kind| of(kind, Layout::Superblock) == 2 && of(kind, Layout::InodeHead) > 0));
     }
 }

@@ -6,6 +6,7 @@ use nvfold::media::DEVICE_BYTES_MIN;
 use nvfold::media::inode::{ATTRIBUTE_LINES, INLINE_LOG, INODE_BYTES, InodeHead};
 use nvfold::media::journal::{JOURNAL_SLOTS, JournalSlot};
 use nvfold::media::log_entry::{LINE, PAGE_LINES};
+use nvfold::media::saved_state::{SEGMENT_RECORD_WORDS, SavedState};
 use nvfold::media::segment::SegmentEntry;
 use nvfold::media::superblock::{COPIES, Geometry, Superblock};
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
@@ -78,7 +79,7 @@ pub struct Structure {
     pub len: u64,
     /// What it is.
     pub layout: Layout,
-    /// What its checksum is seeded with: an inode number, a page, a segment number, or nothing.
+    /// What its checksum is seeded with: an inode number, a segment number, the address of a page or of the saved state.
     pub owner: u64,
 }
 
@@ -94,10 +95,12 @@ pub enum Layout {
     AttributeLine,
     LogEntry,
     PageFooter,
+    SavedState,
+    SavedPayload,
 }
 
 /// How many layouts there are.
-pub const LAYOUTS: usize = Layout::PageFooter as usize + 1;
+pub const LAYOUTS: usize = Layout::SavedPayload as usize + 1;
 
 /// The image of a kind, made at its first use.
 pub fn image(kind: Kind) -> &'static Image {
@@ -144,6 +147,7 @@ impl Image {
         for at in COPIES {
             self.add(Layout::Superblock, at, size_of::<Superblock>() as u64, 0);
         }
+        self.find_saved_state();
         // Few of the journal's slots: they are all alike.
         for slot in [0, 1, JOURNAL_SLOTS - 1] {
             self.add(Layout::JournalSlot, geometry.journal_slot_offset(slot), size_of::<JournalSlot>() as u64, 0);
@@ -167,6 +171,37 @@ impl Image {
             let block = nvfold::media::BlockNumber::containing(block);
             self.add(Layout::ChunkEntry, geometry.chunk_entry_offset(block), LINE, 0);
         }
+    }
+
+    /// What the unmount saved: its header, and the parts of its payload that mean one thing each.
+    fn find_saved_state(&mut self) {
+        let bytes = self.content.read(0, size_of::<Superblock>() as u64);
+        let at = Superblock::read_from_bytes(&bytes).expect("its length").saved_state;
+        if at == 0 {
+            return;
+        }
+        self.add(Layout::SavedState, at, size_of::<SavedState>() as u64, at);
+        let header = SavedState::read_from_bytes(&self.content.read(at, BLOCK_BYTES)).expect("its length");
+        let payload = saved_payload(&self.content, &header).expect("an unmount saves a whole state");
+        let mut next = 0;
+        let mut part = |words: u64| {
+            let at = next * 8;
+            next += words;
+            (payload.address_of(at), words * 8)
+        };
+        let records = (0..header.segments).map(|_| part(SEGMENT_RECORD_WORDS as u64)).collect::<Vec<_>>();
+        let inodes = part(header.inode_words);
+        let mut parts = [records, vec![inodes]].concat();
+        while next < header.payload_words {
+            let slots = self.word(payload.address_of((next + 1) * 8));
+            let at = payload.address_of(next * 8);
+            next += 2 + slots;
+            // Most shards of the index are empty.
+            if slots > 0 || parts.len() % 8 == 0 {
+                parts.push((at, (2 + slots) * 8));
+            }
+        }
+        parts.into_iter().for_each(|(start, len)| self.add(Layout::SavedPayload, start, len, at));
     }
 
     fn find_inodes(&mut self, table: u64) {
@@ -200,6 +235,43 @@ impl Image {
             at += lines * LINE;
         }
     }
+}
+
+/// The payload of a saved state: its bytes, and where they lie.
+pub struct SavedPayload {
+    runs: Vec<(u64, u64)>,
+    /// All of it.
+    pub bytes: Vec<u8>,
+}
+
+impl SavedPayload {
+    /// Device offset of a byte of the payload.
+    fn address_of(&self, mut at: u64) -> u64 {
+        for (start, len) in &self.runs {
+            if at < *len {
+                return start + at;
+            }
+            at -= len;
+        }
+        panic!("past the end of the payload");
+    }
+}
+
+/// Follows the runs of a header, which may say anything; `None` when the payload is not on the device or too long to be
+/// one of ours.
+pub fn saved_payload(content: &Content, header: &SavedState) -> Option<SavedPayload> {
+    let mut left = header.payload_words.checked_mul(8).filter(|bytes| *bytes <= 1 << 20)?;
+    let mut payload = SavedPayload { runs: Vec::new(), bytes: Vec::new() };
+    for run in header.runs.iter().take(usize::try_from(header.runs_used).ok()?) {
+        let (start, len) = (run.start.checked_mul(BLOCK_BYTES)?, run.count.checked_mul(BLOCK_BYTES)?.min(left));
+        if start.checked_add(len)? > content.len_bytes() {
+            return None;
+        }
+        payload.runs.push((start, len));
+        payload.bytes.extend(content.read(start, len));
+        left -= len;
+    }
+    (left == 0).then_some(payload)
 }
 
 // --- what the devices hold -----------------------------------------------------------------------

@@ -156,12 +156,15 @@ fn try_read_write(region: &Region, policy: Policy) -> Writing {
         Ok(fs) => fs,
         Err(error) => return Writing::Refused(error),
     };
+    // After a crash everything can be used before the counts are exact, and while they are found.
     let walked = walk(&fs);
+    let reconciled = fs.reconcile_step();
     let changed = disturb(&fs);
     let unmounted = fs.unmount();
-    match walked {
-        Err(error) => Writing::Damaged(error),
-        Ok(()) => Writing::Changed(changed.and(unmounted), checked(region, false)),
+    match (walked, reconciled) {
+        (_, Err(error)) => Writing::Refused(error),
+        (Err(error), _) => Writing::Damaged(error),
+        (Ok(()), Ok(_)) => Writing::Changed(changed.and(unmounted), checked(region, false)),
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Library {
     region: Region,
     policy: Policy,
     mounted: Option<FileSystem>,
+    /// Crashes so far: every other one comes, and is recovered from, while counts are still being found.
+    crashes: u64,
     slots: [Option<File>; SLOTS as usize],
 }
 
@@ -28,7 +30,7 @@ impl Library {
     /// The formatted device in `region`, mounted.
     pub fn on(region: Region, policy: Policy) -> Library {
         let mounted = Some(mount(&region, policy));
-        Library { region, policy, mounted, slots: Default::default() }
+        Library { region, policy, mounted, crashes: 0, slots: Default::default() }
     }
 
     /// Closes all slots and unmounts in order.
@@ -47,16 +49,20 @@ impl Library {
     fn mount_again(&mut self, in_order: bool) {
         self.slots = Default::default();
         let fs = self.mounted.take().expect("mounted");
-        let before = sizes(&fs);
+        self.crashes += u64::from(!in_order);
+        let compared = in_order || self.crashes.is_multiple_of(2);
+        let before = compared.then(|| exact_sizes(&fs));
         if in_order {
             fs.unmount().expect("unmount");
-            let findings = device::findings(&self.region).expect("fsck");
-            assert!(findings.is_empty(), "fsck finds:\n{}", findings.join("\n"));
         } else {
             drop(fs);
         }
+        let findings = device::findings(&self.region).expect("fsck");
+        assert!(findings.is_empty(), "fsck finds:\n{}", findings.join("\n"));
         let fs = mount(&self.region, self.policy);
-        assert_eq!(sizes(&fs), before, "the mount found other sizes (logical, stored, saved) than were kept");
+        if let Some(before) = before {
+            assert_eq!(exact_sizes(&fs), before, "the mount found other sizes (logical, stored, saved) than were kept");
+        }
         self.mounted = Some(fs);
     }
 
@@ -239,6 +245,7 @@ impl Subject for Library {
     }
 
     fn apply(&mut self, op: &Op) -> Answer {
+        self.fs().reconcile_step().expect("reconcile");
         self.carry_out(op).into()
     }
 }
@@ -247,7 +254,8 @@ fn mount(region: &Region, policy: Policy) -> FileSystem {
     FileSystem::mount(region.clone(), MountOptions { policy, ..device::options() }).expect("mount")
 }
 
-fn sizes(fs: &FileSystem) -> (u64, u64, u64) {
+fn exact_sizes(fs: &FileSystem) -> (u64, u64, u64) {
+    fs.reconcile().expect("reconcile");
     let stats = fs.stats();
     (stats.logical_bytes, stats.stored_bytes, stats.saved_bytes)
 }

@@ -11,27 +11,31 @@
 //! | 1 | a count is never lower than the extents that touch the block | chunk table |
 //! | 2 | counts are exact, nothing leaks | chunk table, nameless inodes, link counts |
 //! | 3 | an operation happened wholly or not at all | journal, names and the inodes they lead to |
-//! | 4 | no block is used for two things | log pages, xattr blocks, data |
+//! | 4 | no block is used for two things, none that is in use is free | log pages, xattr blocks, data, marks, saved state |
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
 //!
 //! Invariants 6 (pm index) and 7 (fsck finds nothing after recovery) belong to the index and to the tests.
 //! On a device that was not unmounted, what recovery is there to mend is counted as `recoverable`, not found.
 
+mod space;
+
 use crate::error::Result;
 use crate::fingerprint;
+use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::inode::{COMMIT_WORD, HEAD_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LINE;
-use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, Superblock};
+use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::namespace::table::{clear_torn_entries, read_segments, torn_entries};
+use crate::namespace::table::read_segments;
 use crate::recovery;
+use crate::sync::atomic::Ordering;
 use crate::types::{FileKind, InodeNumber, MountOptions};
 use pmem::Region;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
 
 const ROOT: u64 = InodeNumber::ROOT.0;
 /// Findings that a report lists; more are only counted.
@@ -105,12 +109,12 @@ impl Report {
 /// When the device holds no nvfold file system of this version, or cannot be read at all. Damage is no error but a
 /// finding.
 pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
-    let before = survey(region, options)?;
+    let (before, unmarked) = survey(region, options)?;
     if !options.repair || region.is_read_only() || (before.clean && before.findings.is_empty()) {
         return Ok(before);
     }
-    repair(region)?;
-    let after = survey(region, options)?;
+    repair(region, &unmarked)?;
+    let (after, _) = survey(region, options)?;
     let left: HashSet<(String, u64)> =
         after.findings.iter().map(|finding| (finding.what.clone(), finding.at)).collect();
     let mut findings = after.findings.clone();
@@ -124,23 +128,45 @@ pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
     Ok(Report { findings, clean: before.clean, ..after })
 }
 
-/// Recovery rebuilds counts, link counts and allocation from the logs; what it cannot know of is done here.
-fn repair(region: &Region) -> Result<()> {
+/// Reconcile finds counts and allocation anew from the logs; what it cannot know of is done here.
+fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
     let (superblock, geometry) = recovery::read_superblock(region)?;
     recovery::require_known_features(&superblock)?;
-    recovery::write_superblock(region, superblock);
-    clear_torn_entries(region, &geometry);
-    // A device whose logs are damaged cannot be mounted read-write: which blocks they named is not known, and cutting
-    // them off would be a guess. It is left as it is.
+    for segment in unmarked {
+        let offset = geometry.segment_entry_offset(*segment);
+        let _ = region.fence(region.write(offset, &SegmentEntry::blocks(*segment)).flush());
+    }
+    recovery::write_superblock(region, Superblock { state: STATE_IN_USE, saved_state: 0, ..superblock });
+    // A device whose logs are damaged stays as it is: which blocks they named is not known, and cutting them off would
+    // be a guess.
     let Ok(core) = recovery::mount(region.clone(), &MountOptions::default()) else { return Ok(()) };
+    if core.reconcile().is_err() {
+        return Ok(());
+    }
     for (directory, cookie) in names_to_nowhere(&core)? {
         core.drop_name(directory, cookie)?;
     }
-    recovery::write_state(region, STATE_CLEAN, None)?;
-    Ok(region.sync()?)
+    for (ino, names) in count_names(&core)? {
+        core.set_link_count(ino, names)?;
+    }
+    core.space.trim()?;
+    recovery::saved::leave_clean(&core)
 }
 
-fn names_to_nowhere(core: &crate::fs::Core) -> Result<Vec<(u64, u64)>> {
+/// How many names lead to each inode that is no directory.
+fn count_names(core: &Core) -> Result<HashMap<u64, u32>> {
+    let mut names = HashMap::new();
+    for ino in (1..core.table.end()).filter(|ino| core.table.is_used(*ino)) {
+        let inode = core.inode(ino)?;
+        if let Body::Directory(directory) = &inode.state.read().body {
+            let files = directory.after(0).filter(|name| name.kind() != FileKind::Directory);
+            files.for_each(|name| *names.entry(name.ino).or_insert(0) += 1);
+        }
+    }
+    Ok(names)
+}
+
+fn names_to_nowhere(core: &Core) -> Result<Vec<(u64, u64)>> {
     let mut found = Vec::new();
     for ino in 1..core.table.end() {
         let slot = core.table.slot(ino).expect("in the table");
@@ -154,6 +180,20 @@ fn names_to_nowhere(core: &crate::fs::Core) -> Result<Vec<(u64, u64)>> {
         }
     }
     Ok(found)
+}
+
+fn torn_segment_entries(region: &Region, geometry: &Geometry) -> Vec<u64> {
+    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
+    let mut torn = Vec::new();
+    for range in region.allocated_ranges(table.start, table.end - table.start) {
+        let first = (range.start.max(table.start) - table.start) / size_of::<SegmentEntry>() as u64;
+        let last = (range.end.min(table.end) - table.start).div_ceil(size_of::<SegmentEntry>() as u64);
+        torn.extend((first..last).filter(|segment| {
+            let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
+            entry.usage(*segment) == SegmentUse::Torn
+        }));
+    }
+    torn
 }
 
 /// A name as a directory has it.
@@ -182,11 +222,18 @@ struct Survey<'r> {
     reserved: HashSet<u64>,
     names: HashMap<u64, Vec<Name>>,
     inodes: HashMap<u64, Facts>,
+    /// Inodes that could not be read: number, slot, why.
+    unreadable: Vec<(u64, u64, String)>,
     /// Segments of the inode table.
     tables: HashSet<u64>,
+    /// Bytes that all extents name.
+    mapped_bytes: u64,
+    /// What an unmount would have saved of this device.
+    space: space::Expected,
 }
 
-fn survey(region: &Region, options: &CheckOptions) -> Result<Report> {
+/// Looks at everything. Also the segments that hold something and are not marked.
+fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)> {
     let (superblock, geometry) = recovery::read_superblock(region)?;
     let mut survey = Survey {
         region,
@@ -197,7 +244,10 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<Report> {
         reserved: HashSet::new(),
         names: HashMap::new(),
         inodes: HashMap::new(),
+        unreadable: Vec::new(),
         tables: HashSet::new(),
+        mapped_bytes: 0,
+        space: space::Expected::default(),
     };
     survey.superblocks();
     survey.segment_table();
@@ -205,7 +255,7 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<Report> {
         Ok(segments) => segments,
         Err(error) => {
             survey.find(0, error.to_string(), geometry.segment_table_offset);
-            return Ok(survey.report);
+            return Ok((survey.report, Vec::new()));
         }
     };
     let stores = match recovery::journal_stores(region, &geometry, &segments) {
@@ -222,7 +272,9 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<Report> {
     survey.inodes(&segments, &stores);
     survey.check_names();
     survey.check_blocks(options.data);
-    Ok(survey.report)
+    let unmarked = survey.check_marks();
+    survey.check_saved_state(&superblock);
+    Ok((survey.report, unmarked))
 }
 
 impl Survey<'_> {
@@ -258,7 +310,7 @@ impl Survey<'_> {
     }
 
     fn segment_table(&mut self) {
-        for segment in torn_entries(self.region, &self.geometry) {
+        for segment in torn_segment_entries(self.region, &self.geometry) {
             let at = self.geometry.segment_entry_offset(segment);
             self.trace(0, format!("segment {segment}: half an entry"), at);
         }
@@ -295,7 +347,7 @@ impl Survey<'_> {
         match Inode::load_with_head(self.region, &self.geometry, slot, ino, head) {
             Ok(Some(inode)) => self.live_inode(inode, slot),
             Ok(None) => self.trace(0, format!("inode {ino}: its head is torn"), slot),
-            Err(error) => self.find(0, error.to_string(), slot),
+            Err(error) => self.unreadable.push((ino, slot, error.to_string())),
         }
     }
 
@@ -313,6 +365,7 @@ impl Survey<'_> {
                 self.find(4, format!("a block belongs to inode {other} and to inode {ino}"), block.address());
             }
         }
+        self.mapped_bytes += state.mapped_bytes();
         self.extents(&state);
         if let Body::Directory(directory) = &state.body {
             self.report.directories += 1;
@@ -353,6 +406,14 @@ impl Survey<'_> {
 
     fn check_names(&mut self) {
         let names = std::mem::take(&mut self.names);
+        for (ino, slot, why) in std::mem::take(&mut self.unreadable) {
+            if ino == ROOT || names.contains_key(&ino) {
+                self.find(0, why, slot);
+            } else {
+                // Cut off while it was made: the head came first, the rest did not come.
+                self.trace(0, why, slot);
+            }
+        }
         for (target, names) in &names {
             let Some(facts) = self.inodes.get(target) else {
                 self.find(
@@ -422,6 +483,7 @@ impl Survey<'_> {
             self.find(4, format!("a block of inode {ino}'s log or attributes is file data too"), block * BLOCK_BYTES);
         }
         self.report.metadata_blocks = self.metadata.len() as u64;
+        self.metadata.keys().for_each(|block| self.space.uses(BlockNumber(*block)));
         let table = geometry.chunk_entry_offset(BlockNumber(0));
         let table_bytes = geometry.chunk_entry_offset(BlockNumber(geometry.blocks())) - table;
         let mut backed = self.region.allocated_ranges(table, table_bytes).into_iter().peekable();
@@ -447,6 +509,10 @@ impl Survey<'_> {
     fn check_block(&mut self, block: BlockNumber, references: u32, entry: &ChunkEntry, data: bool) {
         let at = self.geometry.chunk_entry_offset(block);
         self.report.blocks += u64::from(references > 0);
+        if references > 0 {
+            self.space.uses(block);
+        }
+        self.space.enters(block, entry);
         if references > 0 && self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
             self.find(4, format!("block {} is file data and part of the inode table", block.0), block.address());
         }

@@ -6,7 +6,8 @@
 //! its slot is one word: 32 bits of fingerprint, 32 bits of block number. Slots are kept *sorted* by
 //! fingerprint in an array with gaps (linear probing from the fingerprint's proportional place), so a
 //! search stops as soon as it passes its key and the table can be 90 % full. Growing copies the sorted
-//! array with wider gaps and never looks at the media.
+//! array with wider gaps and never looks at the media. Recovery sorts what its scan found and lays it out at
+//! once; an orderly unmount saves the shards as they are.
 //!
 //! ```text
 //! shard = top 6 bits of the fingerprint
@@ -15,10 +16,12 @@
 
 use crate::media::BlockNumber;
 use crate::padded::Padded;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use smallvec::SmallVec;
 
 const SHARD_BITS: u32 = 6;
+/// Parts of the index, each with a lock of its own.
+pub const SHARDS: usize = 1 << SHARD_BITS;
 const EMPTY: u64 = 0;
 const CAPACITY_MIN: usize = 16;
 
@@ -39,7 +42,7 @@ impl Default for Index {
 impl Index {
     /// An empty index; takes no memory until used.
     pub fn new() -> Index {
-        Index { shards: (0..1 << SHARD_BITS).map(|_| Padded::default()).collect() }
+        Index { shards: (0..SHARDS).map(|_| Padded::default()).collect() }
     }
 
     /// The blocks with this fingerprint. They may have been released since: the count decides.
@@ -58,6 +61,31 @@ impl Index {
         self.shard(weak).lock().remove(slot(weak, block));
     }
 
+    /// Mount: fills an empty shard with these slots, in any order.
+    pub fn build(&self, shard: usize, mut slots: Vec<u64>) {
+        sort(&mut slots);
+        *self.shards[shard].lock() = Shard::laid_out(&slots, slots.len() + slots.len() / 6);
+    }
+
+    /// A shard as it is saved: capacity and slots, gaps included.
+    pub fn save(&self, shard: usize) -> (u64, Vec<u64>) {
+        let shard = self.shards[shard].lock();
+        (shard.capacity as u64, shard.slots.clone())
+    }
+
+    /// Mount: takes a saved shard in; false when it cannot be one of this device.
+    pub fn load(&self, shard: usize, capacity: u64, slots: Vec<u64>, holds: impl Fn(BlockNumber) -> bool) -> bool {
+        let live = || slots.iter().copied().filter(|slot| *slot != EMPTY);
+        let in_shard = |slot: u64| slot >> (64 - SHARD_BITS) == shard as u64;
+        let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
+        if capacity > slots.len() || !live().all(|slot| in_shard(slot) && holds(block(slot))) {
+            return false;
+        }
+        let len = live().count();
+        *self.shards[shard].lock() = Shard { slots, capacity, len };
+        true
+    }
+
     /// Fingerprints in the index.
     pub fn entries(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().len as u64).sum()
@@ -74,8 +102,53 @@ impl Index {
     }
 }
 
-fn slot(weak: u32, block: BlockNumber) -> u64 {
+/// What stands for a block with a fingerprint in a shard.
+pub fn slot(weak: u32, block: BlockNumber) -> u64 {
     u64::from(weak) << 32 | block.0
+}
+
+fn block(slot: u64) -> BlockNumber {
+    BlockNumber(slot & u64::from(u32::MAX))
+}
+
+/// Which shard a slot belongs to.
+pub fn shard_of(slot: u64) -> usize {
+    (slot >> (64 - SHARD_BITS)) as usize
+}
+
+/// Sorts slots of one shard. Fingerprints are spread evenly, so one pass puts nearly every slot beside its place,
+/// and an insertion sort does the rest.
+fn sort(slots: &mut Vec<u64>) {
+    const SMALL: usize = 64;
+    if slots.len() < SMALL {
+        return slots.sort_unstable();
+    }
+    let buckets = slots.len() as u64;
+    let bucket = |slot: &u64| (u64::from(((slot >> 32) as u32) << SHARD_BITS) * buckets >> 32) as usize;
+    let mut ends = vec![0u32; slots.len() + 1];
+    slots.iter().for_each(|slot| ends[bucket(slot) + 1] += 1);
+    (1..ends.len()).for_each(|at| ends[at] += ends[at - 1]);
+    let mut spread = vec![0; slots.len()];
+    for slot in slots.iter() {
+        let place = &mut ends[bucket(slot)];
+        spread[*place as usize] = *slot;
+        *place += 1;
+    }
+    // Equal fingerprints without end would make the insertion sort slow; the general one is there for them.
+    let mut moves_left = 16 * spread.len();
+    for at in 1..spread.len() {
+        let (slot, mut to) = (spread[at], at);
+        while to > 0 && spread[to - 1] > slot && moves_left > 0 {
+            spread[to] = spread[to - 1];
+            to -= 1;
+            moves_left -= 1;
+        }
+        spread[to] = slot;
+    }
+    if moves_left == 0 {
+        spread.sort_unstable();
+    }
+    *slots = spread;
 }
 
 #[derive(Default)]
@@ -103,7 +176,7 @@ impl Shard {
                 break;
             }
             if slot > first && slot >> 32 == u64::from(weak) {
-                found.push(BlockNumber(slot & u64::from(u32::MAX)));
+                found.push(block(slot));
             }
         }
         found
@@ -153,15 +226,25 @@ impl Shard {
     /// A quarter more homes: between 8.9 and 11.1 bytes a block at 72 to 90 % load.
     fn grow(&mut self) {
         let capacity = (self.capacity + self.capacity / 4).max(CAPACITY_MIN);
-        let mut wider = Shard { slots: Vec::with_capacity(capacity + 16), capacity, len: self.len };
-        for slot in self.slots.iter().copied().filter(|slot| *slot != EMPTY) {
-            let at = wider.home(slot).max(wider.slots.len());
-            wider.slots.resize(at, EMPTY);
-            wider.slots.push(slot);
+        let live: Vec<u64> = self.slots.iter().copied().filter(|slot| *slot != EMPTY).collect();
+        *self = Shard::laid_out(&live, capacity);
+    }
+
+    /// Sorted slots, each at home or as near behind it as there is room.
+    fn laid_out(sorted: &[u64], capacity: usize) -> Shard {
+        if sorted.is_empty() && capacity == 0 {
+            return Shard::default();
         }
-        let homes = capacity.max(wider.slots.len());
-        wider.slots.resize(homes, EMPTY);
-        *self = wider;
+        let capacity = capacity.max(CAPACITY_MIN);
+        let mut shard = Shard { slots: Vec::with_capacity(capacity + 16), capacity, len: sorted.len() };
+        for slot in sorted {
+            let at = shard.home(*slot).max(shard.slots.len());
+            shard.slots.resize(at, EMPTY);
+            shard.slots.push(*slot);
+        }
+        let homes = capacity.max(shard.slots.len());
+        shard.slots.resize(homes, EMPTY);
+        shard
     }
 }
 
@@ -202,6 +285,34 @@ mod tests {
             index.remove(*weak, *block);
         }
         assert_eq!(index.entries(), 0);
+    }
+
+    #[test]
+    fn built_at_once_or_loaded_it_is_the_same_as_filled_one_by_one() {
+        for count in [0u64, 1, 63, 64, 5000] {
+            let weak = |at: u64| if at % 7 == 0 { 77 } else { (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 };
+            let pairs: Vec<(u32, BlockNumber)> = (0..count).map(|at| (weak(at), BlockNumber(1 + count - at))).collect();
+            let (filled, built, loaded) = (Index::new(), Index::new(), Index::new());
+            let mut shards = vec![Vec::new(); SHARDS];
+            for (weak, block) in &pairs {
+                filled.insert(*weak, *block);
+                shards[shard_of(slot(*weak, *block))].push(slot(*weak, *block));
+            }
+            for (shard, slots) in shards.into_iter().enumerate() {
+                built.build(shard, slots);
+                let (capacity, slots) = built.save(shard);
+                assert!(loaded.load(shard, capacity, slots, |block| block.0 <= count + 1));
+            }
+            for (weak, block) in &pairs {
+                let expected = filled.find(*weak);
+                assert!(expected.contains(block) && built.find(*weak) == expected && loaded.find(*weak) == expected);
+            }
+            pairs.iter().for_each(|(weak, block)| built.remove(*weak, *block));
+            assert_eq!((built.entries(), loaded.entries()), (0, filled.entries()));
+        }
+        assert!(!Index::new().load(1, 1, vec![slot(0, BlockNumber(1))], |_| true), "of another shard");
+        assert!(!Index::new().load(0, 2, vec![slot(0, BlockNumber(1))], |_| true), "fewer slots than homes");
+        assert!(!Index::new().load(0, 1, vec![slot(0, BlockNumber(9))], |_| false), "a block that is not there");
     }
 
     #[test]

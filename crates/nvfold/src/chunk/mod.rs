@@ -15,18 +15,27 @@
 //! ```
 //!
 //! Counts change by one 16-byte compare-and-exchange of tag, transaction and counts, then one line flush.
-//! An increase is durable before the commit word that publishes the extent, a decrease comes after it.
+//! An increase is durable before the commit word that publishes the extent, a decrease comes after it. So a crash
+//! leaves counts too high, never too low; [`recount`] finds the true ones while the file system is in use.
 
 pub mod index;
+pub mod recount;
 
 use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
 use crate::media::superblock::Geometry;
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
 use crate::padded::Padded;
-use crate::space::zeroed;
+use crate::parallel;
+use crate::space::WORDS_PER_SEGMENT;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{RwLock, zeroed};
 use index::Index;
 use pmem::{Flight, Region};
-use std::sync::atomic::{AtomicU64, Ordering};
+use recount::Recount;
+use zerocopy::IntoBytes;
+
+/// Fewer segments than this are not worth a thread: 64 of them are 2 MiB of table.
+const SEGMENTS_PER_THREAD_MIN: usize = 64;
 
 /// What became of a block when one extent let go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +61,9 @@ pub struct Chunks {
     /// table of a device that shares nothing stays a hole.
     has_entry: Box<[AtomicU64]>,
     extra_references: Padded<AtomicU64>,
+    /// Whether `recount` holds anything: looked at without its lock.
+    recounting: AtomicBool,
+    recount: RwLock<Option<Recount>>,
 }
 
 impl Chunks {
@@ -64,6 +76,8 @@ impl Chunks {
             next_tx: Padded(AtomicU64::new(1)),
             has_entry: zeroed(geometry.blocks().div_ceil(64)),
             extra_references: Padded::default(),
+            recounting: AtomicBool::new(false),
+            recount: RwLock::new(None),
         }
     }
 
@@ -102,7 +116,7 @@ impl Chunks {
         loop {
             let seen = CountWord::decode(self.region.load_u128(offset));
             if seen.count > 0 {
-                match self.try_share(block, flight) {
+                match self.increase(block, flight) {
                     Some(result) => return result,
                     None => continue,
                 }
@@ -120,8 +134,17 @@ impl Chunks {
         }
     }
 
-    /// One more reference on a tracked block; `None` when it is not tracked (any more).
+    /// One more reference on a block that the index offered; `None` when it is not tracked (any more), or when
+    /// after a crash nobody vouches for its content yet.
     pub fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Saturated>> {
+        let unvouched = |recount: &Recount| recount.is_unknown(block) && !recount.is_vouched(block);
+        if self.with_recount(unvouched) == Some(true) {
+            return None;
+        }
+        self.increase(block, flight)
+    }
+
+    fn increase(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Saturated>> {
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
             let stored = self.region.load_u128(offset);
@@ -171,24 +194,115 @@ impl Chunks {
         }
     }
 
-    /// Recovery and fsck: makes the entry say what is true. `count` 0 empties it.
+    /// Reconcile: makes the entry of a block, and what is known of it in DRAM, say what is true, if it does not.
+    /// `count` 0: no entry.
     pub fn set_exact(&self, block: BlockNumber, count: u32, weak: Option<u32>, flight: &mut Flight) {
-        let entry = match count {
-            0 => ChunkEntry::default(),
-            _ => {
-                let word = CountWord { tag: tag::ADD, tx: self.tx(), count, update_count: 0 };
-                ChunkEntry::for_block(block, word, weak)
-            }
-        };
-        flight.add(self.region.write(self.geometry.chunk_entry_offset(block), &entry).flush());
+        let old = if self.has_entry(block) { self.entry(block) } else { ChunkEntry::default() };
+        let word = CountWord { tag: tag::ADD, tx: 0, count, update_count: 0 };
+        let new = if count == 0 { ChunkEntry::default() } else { ChunkEntry::for_block(block, word, weak) };
+        if old == (ChunkEntry { tag_tx: old.tag_tx, ..new }) {
+            return;
+        }
+        let new = if count == 0 { new } else { ChunkEntry { tag_tx: new.tag_tx | self.tx(), ..new } };
+        flight.add(self.region.write(self.geometry.chunk_entry_offset(block), &new).flush());
+        self.note_gone(block, &old);
+        if count > 0 {
+            self.note(block, &new);
+        }
     }
 
-    /// Recovery: takes an entry that is right into the running totals and the index.
-    pub fn adopt(&self, block: BlockNumber, count: u32, weak: Option<u32>) {
-        self.note_entry(block, count);
-        if let Some(weak) = weak {
-            self.index.insert(weak, block);
+    /// Mount: fills index and totals from the entries of these segments, read by several threads. Returns how many
+    /// entries were looked at.
+    pub fn scan(&self, segments: &[u64]) -> u64 {
+        let segments = self.with_table(segments);
+        let threads = parallel::threads(segments.len(), SEGMENTS_PER_THREAD_MIN);
+        let found = parallel::map(threads, &segments, |part| {
+            let mut shards: Vec<Vec<u64>> = vec![Vec::new(); index::SHARDS];
+            part.iter().for_each(|segment| self.scan_segment(*segment, &mut shards));
+            shards
+        });
+        let shards: Vec<usize> = (0..index::SHARDS).collect();
+        parallel::map(threads, &shards, |part| {
+            for &shard in part {
+                self.index.build(shard, found.iter().flat_map(|shards| shards[shard].iter().copied()).collect());
+            }
+        });
+        segments.iter().map(|segment| self.geometry.blocks_in_segment(*segment)).sum()
+    }
+
+    /// The segments whose part of the table is not a hole: reading a hole would make the host allocate it.
+    fn with_table(&self, segments: &[u64]) -> Vec<u64> {
+        let entry = |block| self.geometry.chunk_entry_offset(BlockNumber(block));
+        let table = entry(0)..entry(self.geometry.blocks());
+        let backed = self.region.allocated_ranges(table.start, table.end - table.start);
+        let is_backed = |segment: &u64| {
+            let (start, end) = (entry(segment * SEGMENT_BLOCKS), entry((segment + 1) * SEGMENT_BLOCKS));
+            let after = backed.partition_point(|range| range.end <= start);
+            backed.get(after).is_some_and(|range| range.start < end)
+        };
+        segments.iter().copied().filter(is_backed).collect()
+    }
+
+    fn scan_segment(&self, segment: u64, shards: &mut [Vec<u64>]) {
+        const AT_ONCE: usize = 64;
+        let mut entries = [ChunkEntry::default(); AT_ONCE];
+        let (mut extra, mut tx) = (0, 0);
+        let (first, blocks) = (segment * SEGMENT_BLOCKS, self.geometry.blocks_in_segment(segment));
+        for from in (0..blocks).step_by(AT_ONCE) {
+            let entries = &mut entries[..(blocks - from).min(AT_ONCE as u64) as usize];
+            self.region.read_into(self.geometry.chunk_entry_offset(BlockNumber(first + from)), entries.as_mut_bytes());
+            let mut has_entry = 0;
+            for (at, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_empty()) {
+                let block = BlockNumber(first + from + at as u64);
+                has_entry |= 1 << at;
+                extra += u64::from(entry.count.saturating_sub(1));
+                tx = tx.max(entry.word().tx);
+                if let Some(weak) = entry.weak_of(block) {
+                    let slot = index::slot(weak, block);
+                    shards[index::shard_of(slot)].push(slot);
+                }
+            }
+            self.has_entry[((first + from) / 64) as usize].store(has_entry, Ordering::Relaxed);
         }
+        self.extra_references.fetch_add(extra, Ordering::Relaxed);
+        self.next_tx.fetch_max(tx + 1, Ordering::Relaxed);
+    }
+
+    /// Which blocks of a segment have an entry, one bit each.
+    pub fn entries_in(&self, segment: u64) -> [u64; WORDS_PER_SEGMENT] {
+        std::array::from_fn(|at| self.has_entry[segment as usize * WORDS_PER_SEGMENT + at].load(Ordering::Relaxed))
+    }
+
+    /// Mount: takes saved bits and totals in; the index is loaded by itself.
+    pub fn adopt_entries(&self, segment: u64, has_entry: &[u64]) {
+        let words = &self.has_entry[segment as usize * WORDS_PER_SEGMENT..];
+        words.iter().zip(has_entry).for_each(|(word, bits)| word.store(*bits, Ordering::Relaxed));
+    }
+
+    /// Mount: see [`Chunks::adopt_entries`].
+    pub fn adopt_totals(&self, extra_references: u64, next_tx: u64) {
+        self.extra_references.store(extra_references, Ordering::Relaxed);
+        self.next_tx.store(next_tx.max(1), Ordering::Relaxed);
+    }
+
+    /// Number of the next dedup transaction.
+    pub fn next_tx(&self) -> u64 {
+        self.next_tx.load(Ordering::Relaxed)
+    }
+
+    /// Begins or ends counting anew.
+    pub fn set_recount(&self, recount: Option<Recount>) {
+        let mut current = self.recount.write();
+        self.recounting.store(recount.is_some(), Ordering::Release);
+        *current = recount;
+    }
+
+    /// What `of` says of the recount; `None` when there is none.
+    pub fn with_recount<T>(&self, of: impl FnOnce(&Recount) -> T) -> Option<T> {
+        if !self.recounting.load(Ordering::Acquire) {
+            return None;
+        }
+        self.recount.read().as_ref().map(of)
     }
 
     /// A read-only mount: one more extent touches a block, whatever its entry says.
@@ -208,6 +322,23 @@ impl Chunks {
     /// Whether a block has an entry: is tracked.
     pub fn has_entry(&self, block: BlockNumber) -> bool {
         self.has_entry[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0
+    }
+
+    /// Takes an entry into bits, totals and index.
+    fn note(&self, block: BlockNumber, entry: &ChunkEntry) {
+        self.note_entry(block, entry.count);
+        if let Some(weak) = entry.weak_of(block) {
+            self.index.insert(weak, block);
+        }
+    }
+
+    /// Takes an entry that is gone out of bits, totals and index.
+    fn note_gone(&self, block: BlockNumber, entry: &ChunkEntry) {
+        self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
+        self.extra_references.fetch_sub(u64::from(entry.count.saturating_sub(1)), Ordering::Relaxed);
+        if let Some(weak) = entry.weak_of(block) {
+            self.index.remove(weak, block);
+        }
     }
 
     fn note_entry(&self, block: BlockNumber, count: u32) {

@@ -10,9 +10,9 @@ pub use inline::Inline;
 use crate::chunk::Chunks;
 use crate::media::BlockNumber;
 use crate::padded::Padded;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::types::Policy;
 use pmem::Flight;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Answer to "share or store?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

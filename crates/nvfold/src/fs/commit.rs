@@ -17,7 +17,7 @@ use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
 use crate::namespace::log::{self, Addition};
 use crate::space::Purpose;
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard};
 use pmem::{Flight, Landed, Region};
 use smallvec::SmallVec;
 
@@ -135,7 +135,7 @@ impl Core {
             for (entry, position) in change.entries.iter().zip(positions) {
                 change.state.apply(position, entry, newer).expect("an entry that this operation made fits its inode");
             }
-            self.account_mapped(before, change.state.mapped_bytes());
+            self.account_mapped(change.inode.ino, before, change.state.mapped_bytes());
             self.compact_if_worth_it(change.inode, change.state);
         }
         Ok(())

@@ -55,7 +55,7 @@ impl Core {
             }
         }
         for page in old.pages {
-            space.free(BlockRun { start: BlockNumber::containing(page), count: 1 });
+            self.free(BlockRun { start: BlockNumber::containing(page), count: 1 });
         }
         Ok(())
     }

@@ -15,6 +15,7 @@
 
 use super::Core;
 use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
+use crate::chunk::recount::Recount;
 use crate::chunk::{Released, Saturated};
 use crate::dedup::Place;
 use crate::error::{Error, Result, errno};
@@ -22,12 +23,12 @@ use crate::file::{Extent, Extents, Plan};
 use crate::media::log_entry::{ExtentEntry, LogEntry};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
+use crate::sync::atomic::Ordering;
 use crate::types::{AllocateMode, TimeNs, Whence};
 use hashbrown::HashMap;
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -78,8 +79,11 @@ impl<'a> Claims<'a> {
     }
 
     /// Everything is reachable: others may find the new blocks, and `old` lost the references it had.
-    fn commit(&mut self, old: &[BlockRun]) {
+    fn commit(&mut self, ino: u64, old: &[BlockRun]) {
         let core = self.core;
+        if core.is_walked(ino) {
+            core.chunks.with_recount(|recount| self.recount(recount, old));
+        }
         let policy = core.policies.current();
         for (block, _, weak) in &self.entered {
             policy.committed(*block, *weak, &core.chunks);
@@ -90,6 +94,22 @@ impl<'a> Claims<'a> {
         self.entered.clear();
         self.shared.clear();
         self.fresh.clear();
+    }
+}
+
+impl Claims<'_> {
+    /// The extents of a walked inode name what was claimed, and no longer `old`.
+    fn recount(&self, recount: &Recount, old: &[BlockRun]) {
+        let fresh = self.fresh.iter().flat_map(|run| run.blocks());
+        fresh.chain(self.shared.iter().copied()).for_each(|block| recount.count(block, false));
+        for block in &self.reserved {
+            recount.count(*block, false);
+            recount.written(*block);
+        }
+        for (block, count, _) in &self.entered {
+            (1..*count).for_each(|_| recount.count(*block, false));
+        }
+        old.iter().flat_map(|run| run.blocks()).for_each(|block| recount.uncount(block));
     }
 }
 
@@ -110,7 +130,7 @@ impl Drop for Claims<'_> {
             }
         }
         let _ = self.core.region.fence(flight);
-        self.fresh.iter().for_each(|run| self.core.space.free(*run));
+        self.fresh.iter().for_each(|run| self.core.free(*run));
     }
 }
 
@@ -134,7 +154,6 @@ impl Core {
     }
 
     pub(super) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8]) -> Result<u64> {
-        self.writable("write")?;
         // An append does not know its offset yet; a guess that turns out wrong only costs the hashing again.
         let guess = at.unwrap_or_else(|| inode.state.read().attributes.size);
         let mut fingerprints = Fingerprints::new();
@@ -420,8 +439,8 @@ impl Core {
         let landed = self.region.fence(flight);
         self.commit_line(inode, state, &landed);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
-        self.account_mapped(before, state.mapped_bytes());
-        claims.commit(&dropped);
+        self.account_mapped(inode.ino, before, state.mapped_bytes());
+        claims.commit(inode.ino, &dropped);
         self.compact_if_worth_it(inode, state);
     }
 
@@ -458,8 +477,8 @@ impl Core {
         for (entry, position) in entries.iter().zip(positions) {
             state.apply(position, &LogEntry::Extent(*entry), true).expect("the inode is a regular file");
         }
-        self.account_mapped(before, state.mapped_bytes());
-        claims.commit(&plan.dropped);
+        self.account_mapped(inode.ino, before, state.mapped_bytes());
+        claims.commit(inode.ino, &plan.dropped);
         self.compact_if_worth_it(inode, state);
         Ok(())
     }
@@ -503,13 +522,25 @@ impl Core {
             let _ = self.region.fence(flight);
         }
         for run in &free {
-            lost += run.count;
-            self.space.free(*run);
+            lost += self.free_known(*run);
         }
         if gained != lost {
             // Two's complement: a decrease is an addition too.
             self.data_blocks.fetch_add(gained.wrapping_sub(lost), Ordering::Relaxed);
         }
+    }
+
+    /// Returns blocks that nothing names any more.
+    pub(super) fn free(&self, run: BlockRun) {
+        self.free_known(run);
+    }
+
+    /// As `free`; how many of the blocks were known to be in use: after a crash the others are in no total until
+    /// reconcile has found out about them.
+    fn free_known(&self, run: BlockRun) -> u64 {
+        let known = self.chunks.with_recount(|recount| recount.freed(run));
+        self.space.free(run);
+        known.unwrap_or(run.count)
     }
 
     /// Sets the size. Shrinking names nothing past it any more; growing leaves a hole.
@@ -527,7 +558,6 @@ impl Core {
 
     pub(super) fn allocate(&self, inode: &Inode, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
         use AllocateMode::*;
-        self.writable("fallocate")?;
         let end = range_end("fallocate", offset, length)?;
         if length == 0 {
             return Err(invalid("fallocate", "the length is zero"));
@@ -623,7 +653,6 @@ impl Core {
         offset: u64,
         length: u64,
     ) -> Result<u64> {
-        self.writable("clone")?;
         range_end("clone", source_offset, length)?;
         range_end("clone", offset, length)?;
         if source.ino == target.ino {

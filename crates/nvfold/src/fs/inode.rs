@@ -8,11 +8,11 @@ use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::namespace::directory::Directory;
 use crate::namespace::log::{self, Log};
+use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::types::{Attr, FileKind, InodeNumber, TimeNs};
-use parking_lot::RwLock;
 use pmem::Region;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Largest file offset (off_t).
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;

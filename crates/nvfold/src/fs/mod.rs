@@ -11,14 +11,18 @@
 //! | `commit` | how a change becomes durable and whole |
 //! | `compact` | rewriting a log |
 //! | `inode` | one inode in DRAM |
+//! | `gate` | keeping operations out for a moment |
 //!
-//! **Lock order**: tree lock; one directory (several under the tree lock); other inodes by number; then, never
+//! An operation that changes something passes the gate first ([`Core::mutate`]): reconcile and unmount close it.
+//!
+//! **Lock order**: gate; tree lock; one directory (several under the tree lock); other inodes by number; then, never
 //! held together: inode cache shard, inode table, allocator cursor, allocator search, index shard, journal slot.
 //! Readers take the inode's lock shared, and so see only what is fenced: installs happen after the commit.
 
 mod commit;
 mod compact;
 mod data;
+mod gate;
 pub(crate) mod inode;
 mod names;
 mod xattr;
@@ -29,20 +33,21 @@ use crate::chunk::Chunks;
 use crate::dedup::Policies;
 use crate::error::{Error, Result, errno};
 use crate::media::inode::{AttributeLine, INODES_PER_SEGMENT};
-use crate::media::superblock::{Geometry, STATE_CLEAN};
+use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::namespace::table::InodeTable;
 use crate::padded::Padded;
-use crate::recovery;
+use crate::recovery::{self, reconcile::Reconcile};
 use crate::space::{KEPT_BLOCKS, Purpose, Space};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::types::*;
 use commit::Journal;
+use gate::Gate;
 use hashbrown::HashMap;
 use inode::Inode;
-use parking_lot::Mutex;
 use pmem::{Flight, Region};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const CACHE_SHARDS: usize = 64;
 /// Cached inodes a shard keeps before it lets go of those nobody uses.
@@ -93,10 +98,14 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        if self.inode.pins.fetch_sub(1, Ordering::SeqCst) == 1 && !self.core.read_only {
+        let core = &self.core;
+        if self.inode.pins.fetch_sub(1, Ordering::SeqCst) == 1 && !core.read_only {
             // Look before locking: nearly every file still has a name.
             if self.inode.state.read().attributes.nlink == 0 {
-                self.core.free_if_unused(&self.inode, &mut self.inode.state.write());
+                let _inside = core.gate.enter();
+                if !core.unmounted.load(Ordering::Relaxed) {
+                    core.free_if_unused(&self.inode, &mut self.inode.state.write());
+                }
             }
         }
     }
@@ -118,6 +127,12 @@ pub(crate) struct Core {
     pub(crate) mapped_bytes: Padded<AtomicU64>,
     pub(crate) data_blocks: Padded<AtomicU64>,
     unmounted: AtomicBool,
+    pub(crate) gate: Gate,
+    pub(crate) reconcile: Mutex<Reconcile>,
+    /// Inodes below this number count in the totals and in the recount; all of them when nothing is recounted.
+    pub(crate) walked: Padded<AtomicU64>,
+    /// What the mount had to do.
+    pub(crate) recovery: Mutex<Recovery>,
 }
 
 impl Core {
@@ -135,6 +150,10 @@ impl Core {
             mapped_bytes: Padded::default(),
             data_blocks: Padded::default(),
             unmounted: AtomicBool::new(false),
+            gate: Gate::new(),
+            reconcile: Mutex::new(Reconcile::Done),
+            walked: Padded(AtomicU64::new(u64::MAX)),
+            recovery: Mutex::default(),
             read_only: options.read_only,
             clock: options.clock.clone(),
             region,
@@ -146,12 +165,31 @@ impl Core {
         (self.clock)()
     }
 
-    fn writable(&self, doing: &'static str) -> Result<()> {
-        if self.read_only || self.unmounted.load(Ordering::Relaxed) { Err(Error::ReadOnly { doing }) } else { Ok(()) }
+    /// Runs an operation that changes something: inside the gate, on a file system that may be changed. One that
+    /// finds too little space while that of before a crash is not known yet waits until it is, and runs again.
+    fn mutate<T>(&self, doing: &'static str, operation: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            let result = {
+                let _inside = self.gate.enter();
+                if self.read_only || self.unmounted.load(Ordering::Relaxed) {
+                    return Err(Error::ReadOnly { doing });
+                }
+                operation()
+            };
+            match result {
+                Err(error @ Error::NoSpace { .. }) if self.is_reconciling() => {
+                    // What cannot be reconciled leaves the space that is known, and that was not enough.
+                    if self.reconcile().is_err() {
+                        return Err(error);
+                    }
+                }
+                result => return result,
+            }
+        }
     }
 
     /// The inode, from the cache or the media.
-    fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
+    pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
         if let Some(inode) = shard.get(&ino) {
             return Ok(inode.clone());
@@ -186,8 +224,8 @@ impl Core {
         &self.cached[ino as usize % CACHE_SHARDS]
     }
 
-    fn account_mapped(&self, before: u64, after: u64) {
-        if before == after {
+    fn account_mapped(&self, ino: u64, before: u64, after: u64) {
+        if before == after || !self.is_walked(ino) {
             return;
         }
         // Two's complement: a decrease is an addition too.
@@ -195,7 +233,6 @@ impl Core {
     }
 
     fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
-        self.writable("change attributes")?;
         let inode = self.live_inode(ino)?;
         let mut state = inode.state.write();
         let now = self.now();
@@ -240,26 +277,54 @@ impl FileSystem {
         recovery::format(region, options)
     }
 
-    /// Mounts a device: finishes what a crash cut off, and rebuilds what lives in DRAM.
+    /// Mounts a device. After an orderly unmount the DRAM state is loaded. After a crash the operations that it cut
+    /// off are finished and the tables scanned; what remains to be found out - exact counts, which blocks of before
+    /// the crash are free - is left to [`FileSystem::reconcile_step`], and everything can be used meanwhile.
     ///
     /// # Errors
-    /// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Corrupt`]; nothing is changed then.
+    /// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`]; nothing is changed then.
     pub fn mount(region: Region, options: MountOptions) -> Result<FileSystem> {
         Ok(FileSystem { core: Arc::new(recovery::mount(region, &options)?) })
     }
 
-    /// Marks the device clean. Open `File`s can still read; writes through them fail with EROFS. Dropping a
-    /// `FileSystem` without this leaves the device as a crash does; the next mount recovers it.
+    /// Does a bounded part of what a mount after a crash left to do; true when nothing is left. Front ends call it in
+    /// a loop on a thread of their own; without that it is done when space is needed, and by `unmount`. Operations
+    /// that change something wait for the part under way (well below a millisecond, but for a file of very many
+    /// extents), readers do not.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when an inode cannot be read: what it names is not known, so no block of before the crash
+    /// is freed and no count lowered. Everything else goes on; fsck names the inode.
+    pub fn reconcile_step(&self) -> Result<bool> {
+        self.core.reconcile_step()
+    }
+
+    /// Does all of it. Errors as [`FileSystem::reconcile_step`].
+    pub fn reconcile(&self) -> Result<()> {
+        self.core.reconcile()
+    }
+
+    /// Saves the DRAM state and marks the device clean. Open `File`s can still read, but those without a name, which
+    /// are gone; writes through them fail with EROFS. Dropping a `FileSystem` without this leaves the device as a
+    /// crash does; the next mount recovers it.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::reconcile_step`]: the device is as after a crash then. Those of the device.
     pub fn unmount(self) -> Result<()> {
         let core = &self.core;
-        if core.read_only || core.unmounted.swap(true, Ordering::SeqCst) {
+        if core.read_only || core.unmounted.load(Ordering::SeqCst) {
             return Ok(());
         }
+        let reconciled = core.reconcile();
+        let _closed = core.gate.close();
+        if core.unmounted.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        reconciled?;
+        core.free_nameless();
         core.table.shrink(&core.space);
         core.space.trim()?;
-        core.region.sync()?;
-        recovery::write_state(&core.region, STATE_CLEAN, None)?;
-        Ok(core.region.sync()?)
+        recovery::saved::leave_clean(core)
     }
 
     /// Whether it was mounted read-only.
@@ -291,7 +356,7 @@ impl FileSystem {
 
     /// Changes attributes. ENOENT, EISDIR or EINVAL for the size of what is no file, EFBIG.
     pub fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
-        self.core.setattr(ino, change)
+        self.core.mutate("change attributes", || self.core.setattr(ino, change))
     }
 
     /// Makes a regular file, fifo, socket or device node. EEXIST, ENOENT, ENOTDIR, ENAMETOOLONG, ENOSPC.
@@ -300,17 +365,18 @@ impl FileSystem {
             let why = "directories and symlinks have calls of their own";
             return Err(Error::Posix { doing: "create", why, errno: errno::EINVAL });
         }
-        self.core.create(parent, name, None, new)
+        self.core.mutate("create", || self.core.create(parent, name, None, new))
     }
 
     /// Makes a directory; `new.kind` is ignored. Errors as `create`.
     pub fn mkdir(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> {
-        self.core.create(parent, name, None, &NewInode { kind: FileKind::Directory, ..*new })
+        let new = NewInode { kind: FileKind::Directory, ..*new };
+        self.core.mutate("mkdir", || self.core.create(parent, name, None, &new))
     }
 
     /// Makes a symbolic link to `target` (1 to 4095 bytes, any); `new.kind` is ignored. Errors as `create`.
     pub fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
-        self.core.symlink(parent, name, target, new)
+        self.core.mutate("symlink", || self.core.symlink(parent, name, target, new))
     }
 
     /// Target of a symbolic link. EINVAL when it is none.
@@ -320,17 +386,17 @@ impl FileSystem {
 
     /// Gives an inode one more name. EPERM for directories, EEXIST, EMLINK.
     pub fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
-        self.core.link(ino, parent, name)
+        self.core.mutate("link", || self.core.link(ino, parent, name))
     }
 
     /// Removes a name of anything but a directory. ENOENT, EISDIR.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.core.unlink(parent, name)
+        self.core.mutate("unlink", || self.core.unlink(parent, name))
     }
 
     /// Removes an empty directory. ENOENT, ENOTDIR, ENOTEMPTY.
     pub fn rmdir(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.core.rmdir(parent, name)
+        self.core.mutate("rmdir", || self.core.rmdir(parent, name))
     }
 
     /// Renames atomically. ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY, EINVAL for a directory into itself.
@@ -342,7 +408,7 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.core.rename(parent, name, new_parent, new_name, mode)
+        self.core.mutate("rename", || self.core.rename(parent, name, new_parent, new_name, mode))
     }
 
     /// Calls `each` for every entry after `cookie` (0: from the start; no `.` and `..`) until it returns false.
@@ -365,7 +431,8 @@ impl FileSystem {
     /// Sets an extended attribute; any name without NUL, 255 bytes at most, value 65536 bytes at most.
     /// EEXIST, ENODATA by `mode`; E2BIG, ERANGE, ENOSPC.
     pub fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.core.set_xattr(ino, name, value, mode)
+        let doing = "set an extended attribute";
+        self.core.mutate(doing, || self.core.set_xattr(ino, name, value, mode))
     }
 
     /// Value of an extended attribute. ENODATA.
@@ -380,7 +447,7 @@ impl FileSystem {
 
     /// Removes an extended attribute. ENODATA.
     pub fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
-        self.core.remove_xattr(ino, name)
+        self.core.mutate("remove an extended attribute", || self.core.remove_xattr(ino, name))
     }
 
     /// Opens (pins) an inode of any kind; the data calls need a regular file. ENOENT.
@@ -395,8 +462,9 @@ impl FileSystem {
 
     /// A regular file without a name (O_TMPFILE); `link` can give it one.
     pub fn tmpfile(&self, new: &NewInode) -> Result<File> {
-        let inode = self.core.tmpfile(&NewInode { kind: FileKind::Regular, ..*new })?;
-        Ok(File { pin: Arc::new(Pin::new(&self.core, inode)) })
+        let new = NewInode { kind: FileKind::Regular, ..*new };
+        let pinned = || self.core.tmpfile(&new).map(|inode| Pin::new(&self.core, inode));
+        Ok(File { pin: Arc::new(self.core.mutate("create", pinned)?) })
     }
 
     /// Makes everything acknowledged durable. Costs nothing but at persistence level `file`, where it is an msync.
@@ -443,6 +511,7 @@ impl FileSystem {
             pieces_offered: tally.offered.load(Ordering::Relaxed),
             pieces_shared: tally.shared.load(Ordering::Relaxed),
             weak_collisions: tally.collisions.load(Ordering::Relaxed),
+            recovery: core.recovery_now(),
             ..Stats::default()
         };
         for shard in &core.cached {
@@ -456,11 +525,13 @@ impl FileSystem {
     /// Gives the memory of freed segments back to the host now; returns the bytes. Front ends call it every few
     /// seconds; unmount does too. Nothing happens when `discard` is off.
     pub fn trim(&self) -> Result<u64> {
-        if self.core.read_only {
+        let core = &self.core;
+        let _inside = core.gate.enter();
+        if core.read_only || core.unmounted.load(Ordering::Relaxed) {
             return Ok(0);
         }
-        self.core.table.shrink(&self.core.space);
-        self.core.space.trim()
+        core.table.shrink(&core.space);
+        core.space.trim()
     }
 
     /// Follows a path from the root, symbolic links included. ENOENT, ENOTDIR, ELOOP after 40 links.
@@ -490,6 +561,11 @@ impl FileSystem {
 }
 
 impl File {
+    fn mutate<T>(&self, doing: &'static str, operation: impl Fn(&Core, &Inode) -> Result<T>) -> Result<T> {
+        let Pin { core, inode } = &*self.pin;
+        core.mutate(doing, || operation(core, inode))
+    }
+
     /// Number of the inode.
     pub fn ino(&self) -> InodeNumber {
         InodeNumber(self.pin.inode.ino)
@@ -508,26 +584,24 @@ impl File {
 
     /// Writes all of `data` atomically, or fails and changes nothing. EFBIG, ENOSPC, EROFS.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.pin.core.write(&self.pin.inode, Some(offset), data).map(drop)
+        self.mutate("write", |core, inode| core.write(inode, Some(offset), data)).map(drop)
     }
 
     /// Appends all of `data` atomically; returns the offset where it begins. Errors as `write_at`.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        self.pin.core.write(&self.pin.inode, None, data)
+        self.mutate("write", |core, inode| core.write(inode, None, data))
     }
 
     /// Sets the size in bytes; growing leaves a hole. EFBIG.
     pub fn set_len(&self, size: u64) -> Result<()> {
-        let core = &self.pin.core;
-        core.writable("truncate")?;
-        core.resize(&self.pin.inode, &mut self.pin.inode.state.write(), size, core.now())
+        self.mutate("truncate", |core, inode| core.resize(inode, &mut inode.state.write(), size, core.now()))
     }
 
     /// Reserves, zeroes or frees a range of bytes. EINVAL when `len` is 0, EFBIG, ENOSPC.
     ///
     /// Reserved space serves the first write to it; overwriting data needs new blocks (copy on write) as ever.
     pub fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
-        self.pin.core.allocate(&self.pin.inode, offset, len, mode)
+        self.mutate("fallocate", |core, inode| core.allocate(inode, offset, len, mode))
     }
 
     /// Finds the next data or hole at or after `offset`. ENXIO when `offset` is at or past the end, or no data follows.
@@ -538,7 +612,8 @@ impl File {
     /// Shares any byte range of `source`: metadata only, whatever the policy. Returns the bytes cloned, fewer
     /// than `len` where the source ends. Both may be one file if the ranges do not overlap (else EINVAL).
     pub fn clone_from(&self, source: &File, source_offset: u64, offset: u64, len: u64) -> Result<u64> {
-        self.pin.core.clone_range(&source.pin.inode, source_offset, &self.pin.inode, offset, len)
+        let source = &source.pin.inode;
+        self.mutate("clone", |core, inode| core.clone_range(source, source_offset, inode, offset, len))
     }
 
     /// Makes all acknowledged writes durable; see [`FileSystem::sync`].

@@ -13,10 +13,10 @@ use crate::media::log_entry::LogEntry;
 use crate::namespace::directory::{Directory, NameSlot};
 use crate::namespace::log::{Addition, Log};
 use crate::space::{BlockRun, Purpose};
+use crate::sync::atomic::Ordering;
 use crate::types::{Attr, DirEntry, FileKind, InodeNumber, NewInode, RenameMode, TimeNs};
 use pmem::Flight;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Longest name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -86,7 +86,6 @@ impl Core {
         target: Option<&[u8]>,
         new: &NewInode,
     ) -> Result<Attr> {
-        self.writable("create")?;
         check_name("create", name)?;
         let parent = self.inode(parent.0)?;
         let mut parent_state = parent.state.write();
@@ -118,6 +117,7 @@ impl Core {
         publish: impl FnOnce(Flight) -> Result<()>,
     ) -> Result<Arc<Inode>> {
         let time = self.now();
+        self.table.found_name(ino);
         let slot = self.table.slot(ino).expect("an allocated inode has a slot");
         let old: InodeHead = self.region.read(slot);
         let mut head = InodeHead::new(slot, ino, new.kind, old.generation.wrapping_add(1), parent.ino, time);
@@ -177,7 +177,6 @@ impl Core {
 
     /// A file without a name, pinned by the caller before anyone else can see it.
     pub(super) fn tmpfile(&self, new: &NewInode) -> Result<Arc<Inode>> {
-        self.writable("create")?;
         let root = self.inode(InodeNumber::ROOT.0)?;
         let ino = self.table.allocate(&self.space)?;
         let no_parent = AttributeLine::default();
@@ -196,7 +195,6 @@ impl Core {
     }
 
     pub(super) fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
-        self.writable("link")?;
         check_name("link", name)?;
         let (parent, child) = (self.inode(parent.0)?, self.inode(ino.0)?);
         let mut parent_state = parent.state.write();
@@ -208,6 +206,7 @@ impl Core {
             return Err(posix("link", "a directory has one name only", errno::EPERM));
         }
         let (cookie, time) = (names.next_cookie(), self.now());
+        self.table.found_name(child.ino);
         let mut state = child.state.write();
         if state.freed {
             return Err(Error::NotFound { what: format!("inode {}", child.ino) });
@@ -234,7 +233,6 @@ impl Core {
     }
 
     pub(super) fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.writable("unlink")?;
         check_name("unlink", name)?;
         let parent = self.inode(parent.0)?;
         let mut parent_state = parent.state.write();
@@ -246,7 +244,6 @@ impl Core {
     }
 
     pub(super) fn rmdir(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.writable("rmdir")?;
         match name {
             b"." => return Err(posix("rmdir", "the name is .", errno::EINVAL)),
             b".." => return Err(posix("rmdir", "the name is ..", errno::ENOTEMPTY)),
@@ -299,7 +296,6 @@ impl Core {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.writable("rename")?;
         for name in [name, new_name] {
             if matches!(name, b"." | b"..") {
                 return Err(posix("rename", "the name is . or ..", errno::EBUSY));
@@ -339,6 +335,7 @@ impl Core {
         let time = self.now();
         let moved = self.inode(source.ino)?;
         let other = target.map(|target| self.inode(target.ino)).transpose()?;
+        std::iter::once(&moved).chain(&other).for_each(|inode| self.table.found_name(inode.ino));
         // Children in the order of their numbers; a victim directory is nobody's parent here.
         let moved_first = other.as_ref().is_none_or(|other| moved.ino < other.ino);
         let early = moved_first.then(|| moved.state.write());
@@ -455,6 +452,17 @@ impl Core {
         self.change(&inode, &mut state, &[entry], None, Purpose::Promised, Flight::new())
     }
 
+    /// Repair: makes the link count of what is no directory say how many names it has.
+    pub(crate) fn set_link_count(&self, ino: u64, nlink: u32) -> Result<()> {
+        let Ok(inode) = self.inode(ino) else { return Ok(()) };
+        let mut state = inode.state.write();
+        if inode.kind == FileKind::Directory || state.attributes.nlink == nlink {
+            return Ok(());
+        }
+        let attributes = AttributeLine { nlink, ..state.attributes };
+        self.change(&inode, &mut state, &[], Some(attributes), Purpose::Promised, Flight::new())
+    }
+
     pub(super) fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
         let inode = self.inode(dir.0)?;
         let state = inode.state.read();
@@ -465,27 +473,52 @@ impl Core {
     }
 
     /// Frees the inode when no name leads to it and nobody holds it open.
-    pub(super) fn free_if_unused(&self, inode: &Inode, state: &mut State) {
+    pub(crate) fn free_if_unused(&self, inode: &Inode, state: &mut State) {
         if state.attributes.nlink == 0 && !state.freed && !inode.is_pinned() {
             self.free_inode(inode, state);
         }
     }
 
+    /// Reconcile: no name leads to this inode, but it is open; closing it will free it.
+    pub(crate) fn forget_names(&self, inode: &Inode, state: &mut State) -> Result<()> {
+        if state.attributes.nlink == 0 {
+            return Ok(());
+        }
+        let attributes = AttributeLine { nlink: 0, ..state.attributes };
+        self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
+    }
+
+    /// Unmount: frees inodes that are open and have no name.
+    pub(super) fn free_nameless(&self) {
+        for shard in &self.cached {
+            let inodes: Vec<Arc<Inode>> = shard.lock().values().cloned().collect();
+            for inode in inodes {
+                let mut state = inode.state.write();
+                if state.attributes.nlink == 0 && !state.freed {
+                    self.free_inode(&inode, &mut state);
+                }
+            }
+        }
+    }
+
     /// Frees an inode and all that only it names: first the slot, so that nothing of it can be reached.
     fn free_inode(&self, inode: &Inode, state: &mut State) {
-        let head: InodeHead = self.region.read(inode.slot);
-        self.mark_slot_free(inode.slot, &head);
+        self.free_slot(inode.slot);
         state.freed = true;
         let mut mapped = 0;
         if let Body::File(extents) = &state.body {
             mapped = extents.bytes();
             let runs: Vec<BlockRun> = extents.iter().map(|(_, extent)| extent.blocks()).collect();
+            if self.is_walked(inode.ino) {
+                let blocks = runs.iter().flat_map(|run| run.blocks());
+                self.chunks.with_recount(|recount| blocks.for_each(|block| recount.uncount(block)));
+            }
             self.release(&runs, &[], 0);
         }
-        self.account_mapped(mapped, 0);
-        state.xattr_blocks().for_each(|start| self.space.free(BlockRun { start, count: 1 }));
+        self.account_mapped(inode.ino, mapped, 0);
+        state.xattr_blocks().for_each(|start| self.free(BlockRun { start, count: 1 }));
         for page in state.log.pages.drain(..) {
-            self.space.free(BlockRun { start: crate::media::BlockNumber::containing(page), count: 1 });
+            self.free(BlockRun { start: crate::media::BlockNumber::containing(page), count: 1 });
         }
         state.body = Body::Other;
         state.xattrs.clear();
@@ -493,7 +526,9 @@ impl Core {
         self.table.free(inode.ino);
     }
 
-    fn mark_slot_free(&self, slot: u64, head: &InodeHead) {
+    /// Marks an inode slot free on the media.
+    pub(crate) fn free_slot(&self, slot: u64) {
+        let head: InodeHead = self.region.read(slot);
         let freed = self.region.store_u64(slot + crate::media::inode::USE_WORD, head.freed_use_word()).flush();
         let _ = self.region.fence(freed);
     }

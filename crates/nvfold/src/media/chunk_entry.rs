@@ -110,6 +110,23 @@ impl ChunkEntry {
         }
     }
 
+    /// Whether the block is free or private. One comparison of what any entry has: a whole one has an address, and a
+    /// torn one some word.
+    pub fn is_empty(&self) -> bool {
+        *self == ChunkEntry::default()
+    }
+
+    /// Count and transaction.
+    pub fn word(&self) -> CountWord {
+        let high = u64::from(self.update_count) << 32 | u64::from(self.count);
+        CountWord::decode(u128::from(high) << 64 | u128::from(self.tag_tx))
+    }
+
+    /// The weak fingerprint of an entry that counts and is `block`'s.
+    pub fn weak_of(&self, block: super::BlockNumber) -> Option<u32> {
+        self.weak().filter(|_| self.count > 0 && self.address() == block.address())
+    }
+
     /// Media address of the chunk.
     pub fn address(&self) -> u64 {
         self.address_length & ((1 << 44) - 1)

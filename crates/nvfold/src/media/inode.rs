@@ -76,6 +76,8 @@ pub const OVERFLOW_WORD: u64 = offset_of!(InodeHead, overflow) as u64;
 pub const PARENT_WORD: u64 = offset_of!(InodeHead, parent) as u64;
 /// The word of kind, use and generation.
 pub const USE_WORD: u64 = offset_of!(InodeHead, kind) as u64;
+/// Which byte of that word is [`InodeHead::in_use`].
+pub const IN_USE_BYTE: usize = offset_of!(InodeHead, in_use) - offset_of!(InodeHead, kind);
 
 impl InodeHead {
     /// A sealed head with an empty inline log.

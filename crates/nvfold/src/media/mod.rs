@@ -14,6 +14,7 @@ pub mod chunk_entry;
 pub mod inode;
 pub mod journal;
 pub mod log_entry;
+pub mod saved_state;
 pub mod segment;
 pub mod superblock;
 

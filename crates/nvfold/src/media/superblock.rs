@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First eight bytes of an nvfold device.
 pub const MAGIC: [u8; 8] = *b"NVFOLD\0\x01";
 /// Format version this code writes; others are refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Device offsets of the two copies.
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags this code understands; an unknown one in `incompatible` refuses the mount.
@@ -73,8 +73,10 @@ pub struct Superblock {
     pub created: i64,
     /// When it was last mounted read-write, ns.
     pub mounted: i64,
+    /// Media address of the [`super::saved_state::SavedState`] that the last unmount left, or 0.
+    pub saved_state: u64,
     /// Zero.
-    pub spare: [u8; 336],
+    pub spare: [u8; 328],
 }
 
 const _: () = assert!(size_of::<Superblock>() == 512);
@@ -84,7 +86,8 @@ const _: () = assert!(offset_of!(Superblock, device_bytes) == 88);
 const _: () = assert!(offset_of!(Superblock, block_bytes) == 128);
 const _: () = assert!(offset_of!(Superblock, mount_epoch) == 144);
 const _: () = assert!(offset_of!(Superblock, created) == 160);
-const _: () = assert!(offset_of!(Superblock, spare) == 176);
+const _: () = assert!(offset_of!(Superblock, saved_state) == 176);
+const _: () = assert!(offset_of!(Superblock, spare) == 184);
 
 /// Why a copy of the superblock cannot be used.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,6 +96,8 @@ pub enum Refusal {
     Foreign,
     /// The version or an incompatible feature flag is unknown.
     Newer(String),
+    /// The format version is one that this code does not read any more.
+    Older(String),
     /// The checksum or a field that follows from others is wrong.
     Damaged(&'static str),
 }
@@ -112,6 +117,9 @@ impl Superblock {
         }
         if self.sealed().check != self.check {
             return Err(Refusal::Damaged("checksum"));
+        }
+        if self.magic == MAGIC && self.version < VERSION {
+            return Err(Refusal::Older(format!("format version {}", self.version)));
         }
         if self.magic != MAGIC || self.version != VERSION {
             return Err(Refusal::Newer(format!("format version {}", self.version)));

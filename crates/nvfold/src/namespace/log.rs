@@ -234,7 +234,7 @@ mod tests {
         let geometry = Geometry::of(16 << 20).unwrap();
         let space = Space::new(region.clone(), geometry, 1, false);
         let (first, ino) = (geometry.first_segment(), 4095);
-        space.mark_segment_used(first);
+        space.adopt_table_segment(first);
         let slot = (first + 1) * SEGMENT_BYTES - INODE_BYTES;
         let behind = BlockNumber((first + 1) * SEGMENT_BLOCKS);
         for block in behind.0 + 2..geometry.blocks() {

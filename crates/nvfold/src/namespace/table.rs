@@ -6,11 +6,12 @@
 
 use crate::error::{Error, Result, errno};
 use crate::media::inode::{INODE_BYTES, INODES_PER_SEGMENT};
-use crate::media::segment::SegmentEntry;
+use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::Geometry;
 use crate::media::{SEGMENT_BYTES, inode};
 use crate::space::Space;
-use parking_lot::{Mutex, RwLock};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, RwLock};
 use pmem::Region;
 
 /// The table of one device.
@@ -20,6 +21,9 @@ pub struct InodeTable {
     /// Segment numbers by ordinal.
     segments: RwLock<Vec<u64>>,
     used: Mutex<Used>,
+    /// After a crash: inodes that no name is known to lead to, one bit each; empty when nobody looks for them.
+    unnamed: Mutex<Vec<u64>>,
+    looking: AtomicBool,
 }
 
 #[derive(Default)]
@@ -37,7 +41,14 @@ impl InodeTable {
         if let Some(first) = used.words.first_mut() {
             *first = 1;
         }
-        InodeTable { region, geometry, segments: RwLock::new(segments), used: Mutex::new(used) }
+        InodeTable {
+            region,
+            geometry,
+            segments: RwLock::new(segments),
+            used: Mutex::new(used),
+            unnamed: Mutex::default(),
+            looking: AtomicBool::new(false),
+        }
     }
 
     /// Device offset of an inode's slot; `None` past the end of the table.
@@ -51,19 +62,64 @@ impl InodeTable {
         self.segments.read().len() as u64 * INODES_PER_SEGMENT
     }
 
+    /// Whether an inode is in use.
+    pub fn is_used(&self, ino: u64) -> bool {
+        self.used.lock().words.get((ino / 64) as usize).is_some_and(|word| word & 1 << (ino % 64) != 0)
+    }
+
+    /// Segments of the table, by ordinal.
+    pub fn segments(&self) -> Vec<u64> {
+        self.segments.read().clone()
+    }
+
     /// Inodes in use.
     pub fn in_use(&self) -> u64 {
         self.used.lock().count
     }
 
-    /// Recovery: notes that an inode is in use.
-    pub fn mark_used(&self, ino: u64) {
+    /// Mount: takes the used bits in, as [`InodeTable::used_words`] gave them.
+    pub fn adopt(&self, words: &[u64]) {
         let mut used = self.used.lock();
-        let (word, bit) = ((ino / 64) as usize, 1 << (ino % 64));
-        if used.words[word] & bit == 0 {
-            used.words[word] |= bit;
-            used.count += 1;
+        used.words.copy_from_slice(words);
+        used.words[0] |= 1;
+        used.count = used.words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() - 1;
+    }
+
+    /// Begins to look for inodes without a name: all in use are suspected.
+    pub fn look_for_unnamed(&self) {
+        *self.unnamed.lock() = self.used_words();
+        self.looking.store(true, Ordering::Release);
+    }
+
+    /// A name leads to this inode, or its maker answers for it.
+    pub fn found_name(&self, ino: u64) {
+        if self.looking.load(Ordering::Acquire)
+            && let Some(word) = self.unnamed.lock().get_mut((ino / 64) as usize)
+        {
+            *word &= !(1 << (ino % 64));
         }
+    }
+
+    /// Whether no name was found for an inode yet.
+    pub fn is_unnamed(&self, ino: u64) -> bool {
+        self.unnamed.lock().get((ino / 64) as usize).is_some_and(|word| word & 1 << (ino % 64) != 0)
+    }
+
+    /// The first inode at or after `from` that no name was found for. `None` ends the search.
+    pub fn next_unnamed(&self, from: u64) -> Option<u64> {
+        let mut unnamed = self.unnamed.lock();
+        let is_set = |words: &[u64], ino: u64| words[(ino / 64) as usize] & 1 << (ino % 64) != 0;
+        let found = (from..unnamed.len() as u64 * 64).find(|ino| is_set(&unnamed, *ino));
+        if found.is_none() {
+            self.looking.store(false, Ordering::Release);
+            *unnamed = Vec::new();
+        }
+        found
+    }
+
+    /// One bit an inode: in use. Bit 0 is always set.
+    pub fn used_words(&self) -> Vec<u64> {
+        self.used.lock().words.clone()
     }
 
     /// Takes the lowest free inode number; the table grows when there is none.
@@ -104,9 +160,7 @@ impl InodeTable {
             let words = used.words.len() - per_segment;
             used.words.truncate(words);
             used.search_from = used.search_from.min(words);
-            let offset = self.geometry.segment_entry_offset(segment);
-            let cleared = self.region.write(offset, &SegmentEntry::default()).flush();
-            let _ = self.region.fence(cleared);
+            space.write_entry(segment, SegmentEntry::blocks(segment));
             space.free_segment(segment);
         }
     }
@@ -119,17 +173,18 @@ impl InodeTable {
             errno: errno::ENOSPC,
         })?;
         let segment = space.allocate_segment("create an inode")?;
-        write_segment(&self.region, &self.geometry, segment, ordinal32, space.is_backed(segment));
-        space.note_backed(segment * SEGMENT_BYTES, SEGMENT_BYTES);
+        write_segment(&self.region, &self.geometry, segment, ordinal32);
         self.segments.write().push(segment);
         Ok(())
     }
 }
 
-/// Makes a segment part of the inode table on the media. `backed`: it may hold old bytes.
-pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32, backed: bool) {
-    if backed {
-        let zeros = region.stream_zeros(segment * SEGMENT_BYTES, SEGMENT_BYTES);
+/// Makes a segment part of the inode table on the media: old bytes are cleared, holes stay holes.
+pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) {
+    let (start, end) = (segment * SEGMENT_BYTES, (segment + 1) * SEGMENT_BYTES);
+    for range in region.allocated_ranges(start, SEGMENT_BYTES) {
+        let from = range.start.max(start);
+        let zeros = region.stream_zeros(from, range.end.min(end) - from);
         let _ = region.fence(zeros);
     }
     let entry = SegmentEntry::inodes(segment, ordinal);
@@ -146,7 +201,7 @@ pub fn read_segments(region: &Region, geometry: &Geometry) -> Result<Vec<u64>> {
         let last = (range.end.min(table.end) - table.start).div_ceil(16);
         for segment in first.max(geometry.first_segment())..last {
             let entry: SegmentEntry = region.read(geometry.segment_entry_offset(segment));
-            if let Some(ordinal) = entry.inode_ordinal(segment)
+            if let SegmentUse::Inodes(ordinal) = entry.usage(segment)
                 && geometry.blocks_in_segment(segment) == crate::media::SEGMENT_BLOCKS
             {
                 found.push((ordinal, segment));
@@ -161,30 +216,6 @@ pub fn read_segments(region: &Region, geometry: &Geometry) -> Result<Vec<u64>> {
         return Err(Error::Corrupt { what: "segment table: the inode table's segments".into(), at });
     }
     Ok(found.into_iter().map(|(_, segment)| segment).collect())
-}
-
-/// Segments whose entry is neither empty nor whole: a crash cut off the growth of the inode table, and the entry
-/// was never used.
-pub fn torn_entries(region: &Region, geometry: &Geometry) -> Vec<u64> {
-    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
-    let mut torn = Vec::new();
-    for range in region.allocated_ranges(table.start, table.end - table.start) {
-        let first = (range.start.max(table.start) - table.start) / size_of::<SegmentEntry>() as u64;
-        let last = (range.end.min(table.end) - table.start).div_ceil(size_of::<SegmentEntry>() as u64);
-        torn.extend((first..last).filter(|segment| {
-            let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
-            entry != SegmentEntry::default() && entry.inode_ordinal(*segment).is_none()
-        }));
-    }
-    torn
-}
-
-/// Recovery: clears the torn entries.
-pub fn clear_torn_entries(region: &Region, geometry: &Geometry) {
-    for segment in torn_entries(region, geometry) {
-        let entry = region.write(geometry.segment_entry_offset(segment), &SegmentEntry::default()).flush();
-        let _ = region.fence(entry);
-    }
 }
 
 const _: () = assert!(inode::INODE_BYTES == 512);

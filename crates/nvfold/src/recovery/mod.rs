@@ -1,41 +1,46 @@
 //! From a device to a mounted file system, after a clean unmount or any crash.
 //!
-//! The idea: the media holds three kinds of truth - the journal, the inode logs, the directory names - and
-//! everything else follows from them.
+//! The problem: what an orderly unmount knew must be there at once; after a crash the media holds three kinds of
+//! truth - the journal, the inode logs, the directory names - and everything else follows from them, but reading
+//! them takes time that grows with the data.
+//!
+//! The idea: do at mount what no operation can do without, and the rest while the file system is in use.
 //!
 //! ```text
-//! 1 superblock    which of the two copies is whole
-//! 2 journal       operations over several inodes that had happened are stored again
-//! 3 directories   every name counts for the inode it names
-//! 4 inodes        without a name: freed. With one: its log pages and extents are in use
-//! 5 chunk table   each entry is made to say exactly how many extents touch its block (invariant 2)
+//! mount   superblock      which of the two copies is whole
+//!         journal         operations over several inodes that had happened are stored again
+//!         clean           `saved`: the DRAM state is read back. Done
+//!         after a crash   `scan`: inode table (which inodes there are), chunk table (index, counts that may be too
+//!                         high), segment table: what lies in a marked segment is in use until the contrary is known
+//! later   `reconcile`     every inode is walked: exact counts, blocks and inodes that nobody names are freed
 //! ```
 //!
-//! All of it is idempotent: a crash in recovery is recovered by doing it again.
+//! An inode's own state is read when it is first used, crash or not. All of it is idempotent: a crash in recovery is
+//! recovered by doing it again.
+
+pub mod reconcile;
+pub mod saved;
+mod scan;
 
 use crate::error::{Error, Result};
-use crate::fs::inode::{Body, Inode};
 use crate::fs::{Core, store_words};
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, InodeHead, PARENT_WORD, USE_WORD};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, InodeHead, PARENT_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
-use crate::media::log_entry::LINE;
 use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
 };
-use crate::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::namespace::table::{clear_torn_entries, read_segments, write_segment};
-use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions, TimeNs};
+use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
+use crate::namespace::table::{read_segments, write_segment};
+use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions};
 use pmem::{Flight, Region};
-use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use zerocopy::FromZeros;
 
-const ROOT: u64 = InodeNumber::ROOT.0;
+pub(crate) const ROOT: u64 = InodeNumber::ROOT.0;
 
 /// Reads the superblock: the first whole copy and its geometry.
 ///
 /// # Errors
-/// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Corrupt`] when neither copy is whole or the device is
+/// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`] when neither copy is whole or the device is
 /// smaller than the file system on it.
 pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
     let mut refusals = Vec::new();
@@ -58,27 +63,21 @@ pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
     if let Some(Refusal::Newer(what)) = refusals.iter().find(|refusal| matches!(refusal, Refusal::Newer(_))) {
         return Err(Error::Newer { what: what.clone() });
     }
+    if let Some(Refusal::Older(what)) = refusals.iter().find(|refusal| matches!(refusal, Refusal::Older(_))) {
+        return Err(Error::Older { what: what.clone() });
+    }
     match refusals.iter().find_map(|refusal| if let Refusal::Damaged(what) = refusal { Some(*what) } else { None }) {
         Some(what) => Err(Error::Corrupt { what: format!("superblock: both copies are damaged ({what})"), at: 0 }),
         None => Err(Error::NotNvfold { why: "neither superblock has nvfold's magic".into() }),
     }
 }
 
-/// Writes the state into both copies of the superblock, the second after the first is durable. `mounted`
-/// counts a new read-write mount.
-pub(crate) fn write_state(region: &Region, state: u32, mounted: Option<TimeNs>) -> Result<()> {
-    let (mut superblock, _) = read_superblock(region)?;
-    superblock.state = state;
-    if let Some(now) = mounted {
-        superblock.mount_epoch = superblock.mount_epoch.wrapping_add(1);
-        superblock.mounted = now;
-    }
-    write_superblock(region, superblock);
-    Ok(())
-}
-
+/// Writes both copies, the second after the first is durable. One that is not whole comes first: a crash may tear
+/// the copy that is being written, and then the other is all there is.
 pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
-    for offset in COPIES {
+    let is_torn = |offset: &u64| region.read::<Superblock>(*offset).verify().is_err();
+    let (torn, whole): (Vec<u64>, Vec<u64>) = COPIES.into_iter().partition(is_torn);
+    for offset in torn.into_iter().chain(whole) {
         let written = region.write(offset, &superblock.sealed()).flush();
         let _ = region.fence(written);
     }
@@ -104,8 +103,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
     let _ = region.fence(flight);
     clear_tables(region, &geometry)?;
     let root_segment = geometry.first_segment();
-    let backed = !region.allocated_ranges(root_segment * SEGMENT_BYTES, SEGMENT_BYTES).is_empty();
-    write_segment(region, &geometry, root_segment, 0, backed);
+    write_segment(region, &geometry, root_segment, 0);
     write_root(region, root_segment, options);
     let mut label = [0; 32];
     label[..options.label.len()].copy_from_slice(options.label.as_bytes());
@@ -177,20 +175,33 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     }
     let segments = read_segments(&region, &geometry)?;
     let stores = journal_stores(&region, &geometry, &segments)?;
-    if options.read_only {
-        if !stores.is_empty() {
-            let what = "journal: an operation that a crash cut off must be finished by a read-write mount; it".into();
-            return Err(Error::Corrupt { what, at: geometry.journal_offset });
-        }
-        return read_only_core(region, geometry, options, segments);
+    if options.read_only && !stores.is_empty() {
+        let what = "journal: an operation that a crash cut off must be finished by a read-write mount; it".into();
+        return Err(Error::Corrupt { what, at: geometry.journal_offset });
     }
     replay_journal(&region, &geometry, &stores);
-    clear_torn_entries(&region, &geometry);
     let core = Core::new(region, geometry, options, segments);
-    rebuild(&core)?;
-    let now = (options.clock)();
-    write_state(&core.region, STATE_IN_USE, Some(now))?;
-    core.region.sync()?;
+    core.table.segments().into_iter().for_each(|segment| core.space.adopt_table_segment(segment));
+    let saved_in = saved::load(&core, &superblock);
+    match &saved_in {
+        Some(_) => {}
+        None if options.read_only => scan::count_all(&core),
+        None => scan::after_crash(&core)?,
+    }
+    let root = core.table.slot(ROOT).expect("the table has a first segment");
+    if core.region.read::<InodeHead>(root).live(ROOT) != Some(FileKind::Directory) {
+        return Err(Error::Corrupt { what: "root directory: not there".into(), at: root });
+    }
+    if !options.read_only {
+        let mount_epoch = superblock.mount_epoch.wrapping_add(1);
+        let mounted = (options.clock)();
+        write_superblock(
+            &core.region,
+            Superblock { state: STATE_IN_USE, mount_epoch, mounted, saved_state: 0, ..superblock },
+        );
+        core.region.sync()?;
+        saved_in.into_iter().flatten().try_for_each(|run| core.space.discard_run(run))?;
+    }
     Ok(core)
 }
 
@@ -201,36 +212,6 @@ pub(crate) fn require_known_features(superblock: &Superblock) -> Result<()> {
         return Ok(());
     }
     Err(Error::Newer { what: format!("feature flags {unknown:#x} allow reading only; mount read-only or") })
-}
-
-/// A read-only mount reads inodes as they are asked for and counts what it can without repairing.
-fn read_only_core(region: Region, geometry: Geometry, options: &MountOptions, segments: Vec<u64>) -> Result<Core> {
-    let core = Core::new(region, geometry, options, segments);
-    let root = core.table.slot(ROOT).expect("the table has a first segment");
-    let damaged = || Error::Corrupt { what: "root directory: not there".into(), at: root };
-    Inode::load(&core.region, &geometry, root, ROOT)?.ok_or_else(damaged)?;
-    for ino in 1..core.table.end() {
-        // Damaged inodes give EIO when they are used; the rest stays readable.
-        let Some(slot) = core.table.slot(ino) else { continue };
-        let Ok(Some(inode)) = Inode::load(&core.region, &geometry, slot, ino) else { continue };
-        core.table.mark_used(ino);
-        let state = inode.state.into_inner();
-        core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
-        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
-        for block in pages.chain(state.xattr_blocks()) {
-            core.space.mark_used(block);
-        }
-        for block in
-            state.extents().into_iter().flat_map(|extents| extents.iter()).flat_map(|(_, e)| e.blocks().blocks())
-        {
-            if core.space.mark_used(block) {
-                core.data_blocks.fetch_add(1, Ordering::Relaxed);
-            } else {
-                core.chunks.note_extra_reference();
-            }
-        }
-    }
-    Ok(core)
 }
 
 /// The words of whole journal slots. Operations store only commit, log head and parent of inodes of the table.
@@ -260,168 +241,4 @@ fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
     let clear = |slot| WordStore { offset: geometry.journal_slot_offset(slot), value: 0 };
     let cleared: Vec<_> = (0..JOURNAL_SLOTS).map(clear).collect();
     store_words(region, &cleared);
-}
-
-/// Bit of a [`Truth`] count: an extent reserves the block, so its bytes mean nothing.
-const UNWRITTEN: u32 = 1 << 31;
-
-/// What the inode logs say: how many extents touch each block, kept for the segments that have any.
-struct Truth {
-    segments: Vec<Option<Box<[u32; SEGMENT_BLOCKS as usize]>>>,
-}
-
-impl Truth {
-    fn count(&mut self, block: BlockNumber, unwritten: bool) {
-        let segment = &mut self.segments[(block.0 / SEGMENT_BLOCKS) as usize];
-        let counts = segment.get_or_insert_with(|| Box::new([0; SEGMENT_BLOCKS as usize]));
-        let count = &mut counts[(block.0 % SEGMENT_BLOCKS) as usize];
-        let touched = (*count & !UNWRITTEN).saturating_add(1).min(!UNWRITTEN);
-        *count = touched | *count & UNWRITTEN | if unwritten { UNWRITTEN } else { 0 };
-    }
-}
-
-/// Rebuilds allocator, counts, index and inode table from the logs.
-fn rebuild(core: &Core) -> Result<()> {
-    let geometry = &core.geometry;
-    for segment in 0..core.table.end() / crate::media::inode::INODES_PER_SEGMENT {
-        let slot = core.table.slot((segment * crate::media::inode::INODES_PER_SEGMENT).max(1)).expect("in the table");
-        core.space.mark_segment_used(slot / SEGMENT_BYTES);
-    }
-    let data_length = geometry.device_bytes - geometry.data_offset;
-    for range in core.region.allocated_ranges(geometry.data_offset, data_length) {
-        core.space.note_backed(range.start, range.end - range.start);
-    }
-    let names = count_names(core)?;
-    let mut truth = Truth { segments: vec![None; geometry.segments() as usize] };
-    for ino in live_inodes(core) {
-        let slot = core.table.slot(ino).expect("in the table");
-        match names.get(&ino) {
-            Some(count) => adopt_inode(core, &mut truth, slot, ino, *count)?,
-            None => free_slot(&core.region, slot),
-        }
-    }
-    adopt_blocks(core, &truth)
-}
-
-/// Inode numbers whose slots are live, in order. A torn slot was never reachable: it counts as free.
-fn live_inodes(core: &Core) -> impl Iterator<Item = u64> + '_ {
-    let live = |ino: &u64| {
-        let slot = core.table.slot(*ino).expect("in the table");
-        core.region.read::<InodeHead>(slot).live(*ino).is_some()
-    };
-    (1..core.table.end()).filter(live)
-}
-
-/// How many names lead to each inode.
-fn count_names(core: &Core) -> Result<HashMap<u64, u32>> {
-    let mut names = HashMap::from([(ROOT, 1)]);
-    let mut root_seen = false;
-    for ino in live_inodes(core) {
-        let slot = core.table.slot(ino).expect("in the table");
-        if core.region.read::<InodeHead>(slot).live(ino) != Some(FileKind::Directory) {
-            continue;
-        }
-        root_seen |= ino == ROOT;
-        let Some(inode) = Inode::load(&core.region, &core.geometry, slot, ino)? else { continue };
-        if let Body::Directory(directory) = &inode.state.into_inner().body {
-            directory.after(0).for_each(|name| *names.entry(name.ino).or_insert(0) += 1);
-        }
-    }
-    let root = core.table.slot(ROOT).unwrap_or(0);
-    if root_seen { Ok(names) } else { Err(Error::Corrupt { what: "root directory: not there".into(), at: root }) }
-}
-
-fn free_slot(region: &Region, slot: u64) {
-    let head: InodeHead = region.read(slot);
-    let freed = region.store_u64(slot + USE_WORD, head.freed_use_word()).flush();
-    let _ = region.fence(freed);
-}
-
-/// Takes a live inode in: its blocks are in use, and its link count is what its names say.
-fn adopt_inode(core: &Core, truth: &mut Truth, slot: u64, ino: u64, names: u32) -> Result<()> {
-    let Some(inode) = Inode::load(&core.region, &core.geometry, slot, ino)? else { return Ok(()) };
-    core.table.mark_used(ino);
-    let kind = inode.kind;
-    let state = inode.state.into_inner();
-    let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
-    for block in pages.chain(state.xattr_blocks()) {
-        if !core.space.mark_used(block) {
-            let what = format!("inode {ino}: a block of its log or attributes is used twice; it");
-            return Err(Error::Corrupt { what, at: block.address() });
-        }
-    }
-    for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
-        extent.blocks().blocks().for_each(|block| truth.count(block, extent.unwritten));
-    }
-    core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
-    let nlink = if kind == FileKind::Directory { 1 } else { names };
-    if state.attributes.nlink != nlink {
-        let selector = state.selector ^ 1;
-        let attributes = AttributeLine { nlink, as_of: state.log.tail, ..state.attributes }.sealed(ino);
-        let line = core.region.write(slot + ATTRIBUTE_LINES[selector as usize], &attributes).flush();
-        let _ = core.region.fence(line);
-        let word = WordStore { offset: slot + COMMIT_WORD, value: state.log.tail | selector };
-        store_words(&core.region, &[word]);
-    }
-    Ok(())
-}
-
-/// Makes the chunk table agree with the logs, and fills allocator and index. Entries that lie in holes of
-/// the device are empty and are not touched.
-fn adopt_blocks(core: &Core, truth: &Truth) -> Result<()> {
-    let geometry = &core.geometry;
-    let table = geometry.chunk_entry_offset(BlockNumber(0));
-    let table_length = geometry.chunk_entry_offset(BlockNumber(geometry.blocks())) - table;
-    let mut backed = core.region.allocated_ranges(table, table_length).into_iter().peekable();
-    let mut flight = Flight::new();
-    for segment in geometry.first_segment()..geometry.segments() {
-        let counts = truth.segments[segment as usize].as_deref();
-        let first = BlockNumber(segment * SEGMENT_BLOCKS);
-        let after = BlockNumber(first.0 + geometry.blocks_in_segment(segment));
-        while backed.next_if(|range| range.end <= geometry.chunk_entry_offset(first)).is_some() {}
-        let has_lines = backed.peek().is_some_and(|range| range.start < geometry.chunk_entry_offset(after));
-        if counts.is_none() && !has_lines {
-            continue;
-        }
-        for block in (first.0..after.0).map(BlockNumber) {
-            let offset = geometry.chunk_entry_offset(block);
-            while backed.next_if(|range| range.end <= offset).is_some() {}
-            let has_line = backed.peek().is_some_and(|range| range.start < offset + LINE);
-            let references = counts.map_or(0, |counts| counts[(block.0 - first.0) as usize]);
-            if references > 0 || has_line {
-                adopt_block(core, block, references, has_line, &mut flight)?;
-            }
-        }
-    }
-    let _ = core.region.fence(flight);
-    Ok(())
-}
-
-fn adopt_block(core: &Core, block: BlockNumber, truth: u32, has_line: bool, flight: &mut Flight) -> Result<()> {
-    let (references, reserved) = (truth & !UNWRITTEN, truth & UNWRITTEN != 0);
-    if references > 0 {
-        if !core.space.mark_used(block) {
-            let what = "block: it is file data and part of a log or table at once; it".into();
-            return Err(Error::Corrupt { what, at: block.address() });
-        }
-        core.data_blocks.fetch_add(1, Ordering::Relaxed);
-    }
-    let entry = if has_line { core.chunks.entry(block) } else { Default::default() };
-    let whole = entry.count > 0 && entry.address() == block.address();
-    // A crash in the first write to a reserved block leaves the entry of a content that never happened. Kept, it
-    // would let others share a block that its owner still writes in place (invariant 5).
-    let weak = entry.weak().filter(|_| whole && !reserved);
-    match references {
-        0 | 1 if entry == Default::default() => {}
-        0 => core.chunks.set_exact(block, 0, None, flight),
-        1 if reserved => core.chunks.set_exact(block, 0, None, flight),
-        1 if weak.is_none() && !(whole && entry.count == 1) => core.chunks.set_exact(block, 0, None, flight),
-        _ => {
-            if !whole || entry.count != references || entry.weak() != weak {
-                core.chunks.set_exact(block, references, weak, flight);
-            }
-            core.chunks.adopt(block, references, weak);
-        }
-    }
-    Ok(())
 }

@@ -1,0 +1,135 @@
+//! Free space: the marks of the segment table and the saved state, held against what the logs name.
+
+use super::Survey;
+use crate::chunk::index::{self, SHARDS};
+use crate::media::chunk_entry::ChunkEntry;
+use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::superblock::Superblock;
+use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::recovery::saved::Saved;
+use crate::space::WORDS_PER_SEGMENT;
+use std::collections::{BTreeMap, BTreeSet};
+
+type Bits = [u64; WORDS_PER_SEGMENT];
+
+/// What an unmount would have saved, as the survey sees it.
+#[derive(Default)]
+pub struct Expected {
+    used: BTreeMap<u64, Bits>,
+    has_entry: BTreeMap<u64, Bits>,
+    index: BTreeSet<u64>,
+    extra_references: u64,
+}
+
+fn set(bits: &mut BTreeMap<u64, Bits>, block: BlockNumber) {
+    let (segment, place) = (block.0 / SEGMENT_BLOCKS, block.0 % SEGMENT_BLOCKS);
+    bits.entry(segment).or_default()[(place / 64) as usize] |= 1 << (place % 64);
+}
+
+impl Expected {
+    /// Something names the block.
+    pub fn uses(&mut self, block: BlockNumber) {
+        set(&mut self.used, block);
+    }
+
+    /// The block's chunk entry.
+    pub fn enters(&mut self, block: BlockNumber, entry: &ChunkEntry) {
+        if entry.is_empty() {
+            return;
+        }
+        set(&mut self.has_entry, block);
+        self.extra_references += u64::from(entry.count.saturating_sub(1));
+        self.index.extend(entry.weak_of(block).map(|weak| index::slot(weak, block)));
+    }
+}
+
+impl Survey<'_> {
+    /// A segment with blocks in use must say so, or a mount after a crash would use them again. Returns the segments
+    /// that hold blocks or entries and do not.
+    pub(super) fn check_marks(&mut self) -> Vec<u64> {
+        let is_unmarked = |segment: &u64| {
+            let entry: SegmentEntry = self.region.read(self.geometry.segment_entry_offset(*segment));
+            entry.usage(*segment) == SegmentUse::Free
+        };
+        let segments: BTreeSet<u64> = self.space.used.keys().chain(self.space.has_entry.keys()).copied().collect();
+        let unmarked: Vec<u64> =
+            segments.into_iter().filter(|at| *at >= self.geometry.first_segment()).filter(is_unmarked).collect();
+        for segment in
+            unmarked.iter().filter(|segment| self.space.used.contains_key(segment)).copied().collect::<Vec<_>>()
+        {
+            let at = self.geometry.segment_entry_offset(segment);
+            self.find(4, format!("segment {segment} is not marked as used, and blocks of it are in use"), at);
+        }
+        unmarked
+    }
+
+    pub(super) fn check_saved_state(&mut self, superblock: &Superblock) {
+        let at = superblock.saved_state;
+        if !self.report.clean || at == 0 {
+            return;
+        }
+        let Some(saved) = Saved::read(self.region, &self.geometry, superblock) else {
+            return self.find(0, "the saved state is damaged; a mount finds out anew what it says".into(), at);
+        };
+        let lies_in_use = saved.runs.iter().flat_map(|run| run.blocks()).find(|block| {
+            let bits = self.space.used.get(&(block.0 / SEGMENT_BLOCKS));
+            bits.is_some_and(|bits| bits[(block.0 % SEGMENT_BLOCKS / 64) as usize] & 1 << (block.0 % 64) != 0)
+        });
+        if let Some(block) = lies_in_use {
+            self.find(4, "the saved state lies in a block that is in use".into(), block.address());
+        }
+        self.check_saved_segments(&saved, at);
+        self.check_saved_inodes(&saved, at);
+        let slots = |shard: usize| saved.index[shard].1.iter().copied().filter(|slot| *slot != 0);
+        let indexed: BTreeSet<u64> = (0..SHARDS).flat_map(slots).collect();
+        if indexed != self.space.index {
+            let wrong = indexed.symmetric_difference(&self.space.index).count();
+            self.find(2, format!("the saved index differs from the chunk table in {wrong} fingerprints"), at);
+        }
+        let header = &saved.header;
+        let totals = (header.mapped_bytes, header.data_blocks, header.extra_references);
+        let counted = (self.mapped_bytes, self.report.blocks, self.space.extra_references);
+        if totals != counted {
+            self.find(2, format!("the saved totals are {totals:?} and the counted ones {counted:?}"), at);
+        }
+    }
+
+    fn check_saved_segments(&mut self, saved: &Saved, at: u64) {
+        let mut used = std::mem::take(&mut self.space.used);
+        let mut has_entry = std::mem::take(&mut self.space.has_entry);
+        for record in &saved.segments {
+            let segment = record.segment;
+            let mut expected = used.remove(&segment).unwrap_or_default();
+            for missing in self.geometry.blocks_in_segment(segment)..SEGMENT_BLOCKS {
+                expected[(missing / 64) as usize] |= 1 << (missing % 64);
+            }
+            if record.used != expected {
+                self.find(4, format!("segment {segment}: the saved state has other blocks in use than the logs"), at);
+            }
+            if record.has_entry != has_entry.remove(&segment).unwrap_or_default() {
+                self.find(2, format!("segment {segment}: the saved state has other entries than the chunk table"), at);
+            }
+        }
+        for segment in used.into_keys() {
+            self.find(4, format!("segment {segment} is not in the saved state, and blocks of it are in use"), at);
+        }
+        for segment in has_entry.into_keys() {
+            self.find(2, format!("segment {segment} is not in the saved state, and has chunk entries"), at);
+        }
+    }
+
+    fn check_saved_inodes(&mut self, saved: &Saved, at: u64) {
+        let mut expected = vec![0u64; saved.inode_words.len()];
+        if let Some(first) = expected.first_mut() {
+            *first = 1;
+        }
+        let inodes = self.inodes.keys().copied();
+        let outside =
+            inodes.filter(|ino| expected.get_mut((ino / 64) as usize).map(|w| *w |= 1 << (ino % 64)).is_none());
+        let outside = outside.count();
+        let mut wrong = expected.iter().zip(&saved.inode_words).filter(|(expected, saved)| expected != saved);
+        if outside > 0 || wrong.next().is_some() {
+            self.find(2, "the saved state has other inodes in use than the inode table".into(), at);
+        }
+    }
+}

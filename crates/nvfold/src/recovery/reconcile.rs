@@ -1,0 +1,276 @@
+//! Reconcile: exact counts after a crash, found while the file system is in use.
+//!
+//! The problem: a crash leaves counts too high, blocks in use that nobody names, and inodes without a name
+//! (invariants 1, 2, 4). Only all inode logs together tell which, and reading them takes time that grows with the
+//! data.
+//!
+//! The idea: bounded steps, each with the gate closed, so that no operation is half done while it runs.
+//!
+//! ```text
+//! walk      inode after inode: its log pages are in use; its extents count in the recount; its names count
+//! unnamed   inodes that no name was found for are freed, with all that they name
+//! settle    segment after segment: each chunk entry is made to say what was counted; blocks whose use is still
+//!           unknown and that nobody names are free
+//! ```
+//!
+//! Between steps anything can happen: operations on inodes that were walked keep the recount up to date
+//! ([`crate::chunk::recount`]), new names are noted, freed blocks are known.
+
+use crate::chunk::recount::Recount;
+use crate::error::{Error, Result};
+use crate::fs::Core;
+use crate::fs::inode::{Body, Inode, State};
+use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::space::{BlockRun, Runs};
+use crate::sync::atomic::Ordering;
+use crate::types::Recovery;
+use pmem::Flight;
+
+/// Entries and inodes that one step looks at, about: well below a millisecond.
+const STEP: u64 = 2048;
+
+/// How far it is.
+pub enum Reconcile {
+    /// Walking inodes; the next one, and those that could not be read.
+    Walk { next: u64, unreadable: Vec<Unreadable>, marked: Vec<u64> },
+    /// Freeing inodes without a name, from this one on.
+    Unnamed { next: u64, marked: Vec<u64> },
+    /// Settling segments; the place of the next one in the list.
+    Settle { next: usize, marked: Vec<u64> },
+    /// Everything is exact.
+    Done,
+    /// An inode could not be read, so what it names is not known.
+    Stalled { what: String, at: u64 },
+}
+
+impl Reconcile {
+    /// To be done in full; `marked` segments hold what is to be settled.
+    pub fn begin(marked: Vec<u64>) -> Reconcile {
+        Reconcile::Walk { next: 1, unreadable: Vec::new(), marked }
+    }
+}
+
+/// An inode that could not be read. Without a name it is one whose making a crash cut off: its head reached the media
+/// and the rest did not. With one it is damaged.
+pub struct Unreadable {
+    ino: u64,
+    slot: u64,
+    why: Error,
+}
+
+impl Core {
+    /// Whether counts and free space are still to be found out.
+    pub(crate) fn is_reconciling(&self) -> bool {
+        self.walked.load(Ordering::Acquire) != u64::MAX
+    }
+
+    /// Whether an operation on this inode counts in the totals and the recount.
+    pub(crate) fn is_walked(&self, ino: u64) -> bool {
+        ino < self.walked.load(Ordering::Acquire)
+    }
+
+    /// What the mount had to do and how far it is.
+    pub(crate) fn recovery_now(&self) -> Recovery {
+        let recovery = self.recovery.lock().clone();
+        let inodes = self.table.end();
+        let (steps_done, segments, stalled) = match &*self.reconcile.lock() {
+            Reconcile::Walk { next, marked, .. } => (*next, marked.len(), false),
+            Reconcile::Unnamed { marked, .. } => (inodes, marked.len(), false),
+            Reconcile::Settle { next, marked } => (inodes + *next as u64, marked.len(), false),
+            Reconcile::Done => return Recovery { reconciled: true, ..recovery },
+            Reconcile::Stalled { .. } => (0, 0, true),
+        };
+        Recovery { stalled, steps_done, steps_total: inodes + segments as u64, ..recovery }
+    }
+
+    /// See `FileSystem::reconcile`.
+    pub(crate) fn reconcile(&self) -> Result<()> {
+        while !self.reconcile_step()? {}
+        Ok(())
+    }
+
+    /// See `FileSystem::reconcile_step`.
+    pub(crate) fn reconcile_step(&self) -> Result<bool> {
+        if !self.is_reconciling() {
+            return Ok(true);
+        }
+        let mut reconcile = self.reconcile.lock();
+        let _closed = self.gate.close();
+        let before = std::mem::replace(&mut *reconcile, Reconcile::Done);
+        *reconcile = self.advance(before).unwrap_or_else(|error| match error {
+            Error::Corrupt { what, at } => Reconcile::Stalled { what, at },
+            other => Reconcile::Stalled { what: format!("reconcile: {other}; something"), at: 0 },
+        });
+        match &*reconcile {
+            Reconcile::Done => Ok(true),
+            Reconcile::Stalled { what, at } => Err(Error::Corrupt { what: what.clone(), at: *at }),
+            _ => Ok(false),
+        }
+    }
+
+    fn advance(&self, reconcile: Reconcile) -> Result<Reconcile> {
+        Ok(match reconcile {
+            Reconcile::Walk { next, mut unreadable, marked } => match self.walk_some(next, &mut unreadable)? {
+                Some(next) => Reconcile::Walk { next, unreadable, marked },
+                None => {
+                    unreadable.into_iter().try_for_each(|inode| self.free_unreadable(inode))?;
+                    Reconcile::Unnamed { next: 0, marked }
+                }
+            },
+            Reconcile::Unnamed { next, marked } => match self.free_unnamed(next)? {
+                Some(next) => Reconcile::Unnamed { next, marked },
+                None => Reconcile::Settle { next: 0, marked },
+            },
+            Reconcile::Settle { next, marked } => match marked.get(next) {
+                Some(segment) => {
+                    self.chunks.with_recount(|recount| self.settle(*segment, recount)).transpose()?;
+                    Reconcile::Settle { next: next + 1, marked }
+                }
+                None => {
+                    self.chunks.set_recount(None);
+                    self.walked.store(u64::MAX, Ordering::Release);
+                    Reconcile::Done
+                }
+            },
+            Reconcile::Done | Reconcile::Stalled { .. } => reconcile,
+        })
+    }
+
+    /// Walks inodes from `next` on; the one to go on with.
+    fn walk_some(&self, mut next: u64, unreadable: &mut Vec<Unreadable>) -> Result<Option<u64>> {
+        let mut looked_at = 0;
+        while next < self.table.end() && looked_at < STEP {
+            looked_at += 1;
+            let slot = self.table.slot(next).expect("in the table");
+            if self.table.is_used(next) {
+                match Inode::load(&self.region, &self.geometry, slot, next) {
+                    Ok(Some(inode)) => looked_at += self.walk(next, &inode.state.into_inner())?,
+                    Ok(None) => {
+                        let why = Error::Corrupt { what: format!("inode {next}: its head is torn; it"), at: slot };
+                        unreadable.push(Unreadable { ino: next, slot, why });
+                    }
+                    Err(why) => unreadable.push(Unreadable { ino: next, slot, why }),
+                }
+            }
+            next += 1;
+            self.walked.store(next, Ordering::Release);
+        }
+        Ok((next < self.table.end()).then_some(next))
+    }
+
+    /// Frees an inode that cannot be read and that no name leads to: what its log names is nobody's.
+    fn free_unreadable(&self, inode: Unreadable) -> Result<()> {
+        if inode.ino == super::ROOT || !self.table.is_unnamed(inode.ino) {
+            return Err(inode.why);
+        }
+        self.free_slot(inode.slot);
+        self.table.found_name(inode.ino);
+        self.table.free(inode.ino);
+        Ok(())
+    }
+
+    /// Takes one inode in; returns how many entries it has.
+    fn walk(&self, ino: u64, state: &State) -> Result<u64> {
+        self.chunks.with_recount(|recount| self.walk_blocks(recount, ino, state)).transpose()?;
+        self.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
+        if let Body::Directory(directory) = &state.body {
+            directory.after(0).for_each(|name| self.table.found_name(name.ino));
+        }
+        Ok(state.log.lines)
+    }
+
+    /// Notes what the inode uses: nothing free, nothing of the inode table, no block for two things.
+    fn walk_blocks(&self, recount: &Recount, ino: u64, state: &State) -> Result<()> {
+        let twice = |block: BlockNumber| {
+            let what = format!("inode {ino}: a block that it names is free, or used for something else; it");
+            Err(Error::Corrupt { what, at: block.address() })
+        };
+        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
+        for block in pages.chain(state.xattr_blocks()) {
+            if !self.space.is_used(block) || !recount.claim_metadata(block) {
+                return twice(block);
+            }
+        }
+        for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
+            for block in extent.blocks().blocks() {
+                if !self.space.is_used(block) || recount.is_metadata(block) {
+                    return twice(block);
+                }
+                self.count(recount, block, extent.unwritten);
+            }
+        }
+        Ok(())
+    }
+
+    /// One more extent touches a block. A crash in the first write to a reserved block leaves the fingerprint of a
+    /// content that never happened: nobody may find it.
+    fn count(&self, recount: &Recount, block: BlockNumber, unwritten: bool) {
+        recount.count(block, unwritten);
+        if unwritten && self.chunks.has_entry(block) {
+            let entry = self.chunks.entry(block);
+            if let Some(weak) = entry.weak_of(block) {
+                self.chunks.index.remove(weak, block);
+            }
+        }
+    }
+
+    /// Frees inodes that no name leads to, from `from` on; the one to go on with. One that is open stays until it is
+    /// closed.
+    fn free_unnamed(&self, from: u64) -> Result<Option<u64>> {
+        let Some(ino) = self.table.next_unnamed(from) else { return Ok(None) };
+        if ino > super::ROOT && self.table.is_used(ino) {
+            let inode = self.inode(ino)?;
+            let mut state = inode.state.write();
+            if inode.is_pinned() {
+                self.forget_names(&inode, &mut state)?;
+            } else {
+                state.attributes.nlink = 0;
+                self.free_if_unused(&inode, &mut state);
+            }
+        }
+        Ok(Some(ino + 1))
+    }
+
+    /// Makes the entries of a segment say what was counted, and frees what nobody names.
+    fn settle(&self, segment: u64, recount: &Recount) -> Result<()> {
+        let first = segment * SEGMENT_BLOCKS;
+        let mut flight = Flight::new();
+        let mut free = Runs::new();
+        for block in (first..first + self.geometry.blocks_in_segment(segment)).map(BlockNumber) {
+            let (references, reserved) = recount.counted(block);
+            if references > 0 && recount.is_metadata(block) {
+                let what = "block: it is file data and part of a log or table at once; it".into();
+                return Err(Error::Corrupt { what, at: block.address() });
+            }
+            self.settle_block(block, references, reserved, &mut flight);
+            if !recount.know(block) {
+                continue;
+            }
+            if references > 0 {
+                self.data_blocks.fetch_add(1, Ordering::Relaxed);
+            } else {
+                free.push(BlockRun { start: block, count: 1 });
+            }
+        }
+        // An emptied entry must be durable before its block gets another user.
+        let _ = self.region.fence(flight);
+        free.iter().for_each(|run| self.space.free(*run));
+        Ok(())
+    }
+
+    /// Private if one extent names it and nothing else is to be known of it; tracked with the true count otherwise.
+    fn settle_block(&self, block: BlockNumber, references: u32, reserved: bool, flight: &mut Flight) {
+        if !self.chunks.has_entry(block) && references < 2 {
+            return;
+        }
+        let entry = self.chunks.entry(block);
+        let whole = entry.count > 0 && entry.address() == block.address();
+        let weak = entry.weak_of(block).filter(|_| !reserved);
+        let count = match references {
+            1 if reserved => 0,
+            1 if weak.is_none() && !(whole && entry.count == 1) => 0,
+            references => references,
+        };
+        self.chunks.set_exact(block, count, weak, flight);
+    }
+}

@@ -1,0 +1,119 @@
+//! What a mount without a saved state finds out before it serves: which inodes and which entries there are.
+//!
+//! The idea: two tables, each read once by several threads, and nothing behind them. What the marked segments hold
+//! is taken to be in use; [`super::reconcile`] finds out what is.
+
+use super::reconcile::Reconcile;
+use crate::chunk::recount::Recount;
+use crate::error::Result;
+use crate::fs::Core;
+use crate::fs::inode::Inode;
+use crate::media::inode::{IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, USE_WORD};
+use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::{BlockNumber, SEGMENT_BYTES};
+use crate::parallel;
+use crate::space::WORDS_PER_SEGMENT;
+use crate::sync::atomic::Ordering;
+use crate::types::Recovery;
+
+/// A segment of the inode table is 256 KiB of heads: one is worth a thread.
+const TABLE_SEGMENTS_PER_THREAD_MIN: usize = 1;
+const WORDS_PER_TABLE_SEGMENT: usize = (INODES_PER_SEGMENT / 64) as usize;
+
+/// Scans the tables, and leaves the rest to reconcile; on a device without blocks in use there is next to nothing left,
+/// so a fresh one is exact at once.
+pub fn after_crash(core: &Core) -> Result<()> {
+    let inodes = scan_inodes(core);
+    core.table.look_for_unnamed();
+    let marked = marked_segments(core);
+    let recount = Recount::new(core.geometry.segments());
+    for &segment in &marked {
+        let before = core.space.used_in(segment);
+        core.space.adopt_segment(segment, &[!0; WORDS_PER_SEGMENT]);
+        // The missing blocks of a shorter last segment are known not to be there.
+        recount.set_unknown(segment, &before.map(|used| !used));
+    }
+    core.table.segments().into_iter().for_each(|segment| recount.claim_segment(segment));
+    let entries = core.chunks.scan(&marked);
+    core.chunks.set_recount(Some(recount));
+    core.walked.store(0, Ordering::SeqCst);
+    let is_fresh = marked.is_empty();
+    *core.reconcile.lock() = Reconcile::begin(marked);
+    *core.recovery.lock() = Recovery { entries_scanned: entries, inodes_scanned: inodes, ..Recovery::default() };
+    if is_fresh { core.reconcile() } else { Ok(()) }
+}
+
+/// Segments in which blocks may be in use. Half an entry is made whole.
+fn marked_segments(core: &Core) -> Vec<u64> {
+    let geometry = &core.geometry;
+    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
+    let mut marked = Vec::new();
+    for range in core.region.allocated_ranges(table.start, table.end - table.start) {
+        let entry_bytes = size_of::<SegmentEntry>() as u64;
+        let first = (range.start.max(table.start) - table.start) / entry_bytes;
+        let last = (range.end.min(table.end) - table.start).div_ceil(entry_bytes);
+        for segment in first.max(geometry.first_segment())..last {
+            let entry: SegmentEntry = core.region.read(geometry.segment_entry_offset(segment));
+            match entry.usage(segment) {
+                SegmentUse::Free | SegmentUse::Inodes(_) => continue,
+                SegmentUse::Blocks => {}
+                SegmentUse::Torn => core.space.write_entry(segment, SegmentEntry::blocks(segment)),
+            }
+            marked.push(segment);
+        }
+    }
+    marked
+}
+
+/// Finds the slots in use of the inode table, torn ones among them: reconcile knows what to do with those. Returns how
+/// many slots there are.
+fn scan_inodes(core: &Core) -> u64 {
+    let segments = core.table.segments();
+    let threads = parallel::threads(segments.len(), TABLE_SEGMENTS_PER_THREAD_MIN);
+    let words = parallel::map(threads, &segments, |part| {
+        let mut words = vec![0; part.len() * WORDS_PER_TABLE_SEGMENT];
+        for (words, segment) in words.chunks_mut(WORDS_PER_TABLE_SEGMENT).zip(part) {
+            scan_table_segment(core, *segment, words);
+        }
+        words
+    });
+    core.table.adopt(&words.concat());
+    core.table.end()
+}
+
+fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64]) {
+    let start = segment * SEGMENT_BYTES;
+    // Holes are left holes: reading one would make the host allocate it.
+    for range in core.region.allocated_ranges(start, SEGMENT_BYTES) {
+        let first = range.start.saturating_sub(start) / INODE_BYTES;
+        let end = (range.end - start).min(SEGMENT_BYTES) / INODE_BYTES;
+        for index in first..end {
+            let word = u64::to_le_bytes(core.region.load_u64(start + index * INODE_BYTES + USE_WORD));
+            words[(index / 64) as usize] |= u64::from(word[IN_USE_BYTE] != 0) << (index % 64);
+        }
+    }
+}
+
+/// A read-only mount after a crash: counts everything at once, repairs nothing. Damaged inodes give EIO when they are
+/// used; the rest can be read.
+pub fn count_all(core: &Core) {
+    core.recovery.lock().inodes_scanned = scan_inodes(core);
+    for ino in 1..core.table.end() {
+        let Some(slot) = core.table.slot(ino) else { continue };
+        let Ok(Some(inode)) = Inode::load(&core.region, &core.geometry, slot, ino) else { continue };
+        let state = inode.state.into_inner();
+        core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
+        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
+        for block in pages.chain(state.xattr_blocks()) {
+            core.space.mark_used(block);
+        }
+        let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
+        for block in extents.flat_map(|(_, extent)| extent.blocks().blocks()) {
+            if core.space.mark_used(block) {
+                core.data_blocks.fetch_add(1, Ordering::Relaxed);
+            } else {
+                core.chunks.note_extra_reference();
+            }
+        }
+    }
+}
