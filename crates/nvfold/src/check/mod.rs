@@ -209,6 +209,8 @@ struct Facts {
     kind: FileKind,
     nlink: u32,
     parent: u64,
+    /// Names in it.
+    names: usize,
 }
 
 struct Survey<'r> {
@@ -355,7 +357,8 @@ impl Survey<'_> {
         let (ino, kind, parent) = (inode.ino, inode.kind, inode.parent.load(Ordering::Relaxed));
         let state = inode.state.into_inner();
         self.report.inodes += 1;
-        self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent });
+        let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
+        self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent, names });
         let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
         for block in pages.chain(state.xattr_blocks()) {
             if self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
@@ -445,10 +448,13 @@ impl Survey<'_> {
             let facts = &self.inodes[&ino];
             let (kind, nlink, slot) = (facts.kind, facts.nlink, facts.slot);
             let count = names.get(&ino).map_or(0, Vec::len) as u32;
-            if ino != ROOT && count == 0 {
+            if ino != ROOT && count == 0 && facts.names > 0 {
+                self.find(3, format!("directory {ino} has no name, and is not empty"), slot);
+            } else if ino != ROOT && count == 0 {
                 self.trace(2, format!("inode {ino} has no name"), slot);
             } else if nlink != if kind == FileKind::Directory { 1 } else { count } {
-                self.trace(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
+                // No crash leaves that: names and counts change in one commit.
+                self.find(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
             } else if kind == FileKind::Directory && !self.leads_to_root(ino, &mut reachable) {
                 self.find(3, format!("directory {ino} cannot be reached from the root"), slot);
             }

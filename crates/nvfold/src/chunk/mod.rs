@@ -74,7 +74,7 @@ impl Chunks {
             geometry,
             index: Index::new(),
             next_tx: Padded(AtomicU64::new(1)),
-            has_entry: zeroed(geometry.blocks().div_ceil(64)),
+            has_entry: zeroed(geometry.segments() * WORDS_PER_SEGMENT as u64),
             extra_references: Padded::default(),
             recounting: AtomicBool::new(false),
             recount: RwLock::new(None),
@@ -200,7 +200,9 @@ impl Chunks {
         let old = if self.has_entry(block) { self.entry(block) } else { ChunkEntry::default() };
         let word = CountWord { tag: tag::ADD, tx: 0, count, update_count: 0 };
         let new = if count == 0 { ChunkEntry::default() } else { ChunkEntry::for_block(block, word, weak) };
-        if old == (ChunkEntry { tag_tx: old.tag_tx, ..new }) {
+        // The transaction of an entry in use may stay; an empty entry has none (a torn one may have nothing else).
+        let same = if count == 0 { new } else { ChunkEntry { tag_tx: old.tag_tx, ..new } };
+        if old == same {
             return;
         }
         let new = if count == 0 { new } else { ChunkEntry { tag_tx: new.tag_tx | self.tx(), ..new } };
