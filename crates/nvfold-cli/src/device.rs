@@ -1,6 +1,6 @@
 //! Devices: opening them, and not formatting over something else.
 
-use crate::failure::{Doing, Failure, Outcome};
+use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts;
 use clap::Args;
 use nvfold::{Clock, FileSystem, MountOptions, Policy};
@@ -106,7 +106,11 @@ pub fn mount_embedded(
     }
     let region = open(device, options, read_only)?;
     let options = MountOptions { policy, read_only, cores: threads, clock: clock(), discard: None };
-    FileSystem::mount(region, options).doing(mounts::show(device))
+    let fs = FileSystem::mount(region, options).doing(mounts::show(device))?;
+    if let Err(error) = fs.reconcile() {
+        eprint_line(&format!("nvfold: {}: {error}; what it held before the crash is kept", mounts::show(device)));
+    }
+    Ok(fs)
 }
 
 /// What is on a device that is not ours; `None` when nothing we know is.

@@ -4,7 +4,7 @@
 //! or from an unmounted device, which is opened for reading.
 
 use crate::device::{self, DeviceOptions};
-use crate::failure::{Doing, Failure, Outcome};
+use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mount::REPORT_ATTRIBUTE;
 use crate::mounts;
 use nvfold::media::superblock::{STATE_CLEAN, Superblock};
@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub superblock: SuperblockFacts,
     /// Absent when the device must be recovered before its space can be known.
     pub space: Option<Space>,
+    /// What the mount found, of a mounted file system.
+    pub recovery: Option<Recovery>,
     pub process: Option<Process>,
     pub traffic: Option<Traffic>,
 }
@@ -56,6 +58,21 @@ pub struct SuperblockFacts {
     /// Nanoseconds since 1970.
     pub created_ns: i64,
     pub mounted_ns: i64,
+}
+
+/// How a mount found out what the device holds; see `nvfold::Recovery`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Recovery {
+    /// Loaded from what an orderly unmount saved; scanned otherwise.
+    pub loaded: bool,
+    pub entries_scanned: u64,
+    pub inodes_scanned: u64,
+    /// Counts and free space are exact.
+    pub reconciled: bool,
+    /// An inode cannot be read, so they never will be.
+    pub stalled: bool,
+    /// How much of reconcile is done.
+    pub percent: u64,
 }
 
 /// Sizes in bytes and counts; see `nvfold::Stats`.
@@ -124,6 +141,7 @@ impl Snapshot {
             read_only: fs.is_read_only(),
             policy: Some(device::policy_name(fs.policy()).to_owned()),
             space: Some(space(fs)),
+            recovery: Some(recovery(fs)),
             process: Process::this(),
             traffic: Some(traffic),
             ..Snapshot::of_superblock(region, &superblock, device)
@@ -140,6 +158,7 @@ impl Snapshot {
             policy: None,
             superblock: superblock_facts(superblock),
             space: None,
+            recovery: None,
             process: None,
             traffic: None,
         }
@@ -157,8 +176,11 @@ impl Snapshot {
         }
     }
 
-    /// The space, or why it is not known.
+    /// The space, or why it is not known. Says so on stderr while the figures are not exact.
     pub fn known_space(&self) -> Outcome<&Space> {
+        if let Some(recovery) = self.recovery.as_ref().filter(|recovery| !recovery.reconciled) {
+            eprint_line(&format!("nvfold: {}: {}; the figures are not exact yet", self.device, recovery.describe()));
+        }
         let unknown = || {
             Failure::new(&self.device, "it was not unmounted in order, so its space is not known yet")
                 .hint("mount it, which recovers it, or run `nvfold fsck`")
@@ -209,6 +231,33 @@ fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {
         read_write_mounts: superblock.mount_epoch,
         created_ns: superblock.created,
         mounted_ns: superblock.mounted,
+    }
+}
+
+fn recovery(fs: &FileSystem) -> Recovery {
+    let recovery = fs.stats().recovery;
+    Recovery {
+        loaded: recovery.loaded,
+        entries_scanned: recovery.entries_scanned,
+        inodes_scanned: recovery.inodes_scanned,
+        reconciled: recovery.reconciled,
+        stalled: recovery.stalled,
+        percent: if recovery.reconciled { 100 } else { recovery.steps_done * 100 / recovery.steps_total.max(1) },
+    }
+}
+
+impl Recovery {
+    /// In one line.
+    pub fn describe(&self) -> String {
+        let found = match self.loaded {
+            true => "loaded what the last unmount saved".to_owned(),
+            false => format!("scanned {} chunk entries and {} inode slots", self.entries_scanned, self.inodes_scanned),
+        };
+        match (self.stalled, self.reconciled) {
+            (true, _) => format!("{found}; cannot be reconciled, run `nvfold fsck`"),
+            (_, true) => format!("{found}; counts are exact"),
+            (_, false) => format!("{found}; {} % reconciled", self.percent),
+        }
     }
 }
 

@@ -57,6 +57,16 @@ pub enum Error {
         /// Device offset in bytes.
         at: u64,
     },
+    /// EIO: media bytes that cannot be read any more.
+    #[error("{what}: {length} bytes at device offset {at:#x} lie in bad memory; what they held is lost")]
+    BadMemory {
+        /// The structure.
+        what: String,
+        /// Device offset in bytes.
+        at: u64,
+        /// Bytes.
+        length: u64,
+    },
     /// EINVAL: the device holds no nvfold file system.
     #[error("not an nvfold device: {why}; format it with `nvfold mkfs` (this erases it)")]
     NotNvfold {
@@ -115,6 +125,14 @@ pub mod errno {
 }
 
 impl Error {
+    /// Says of bad memory what lay there.
+    pub(crate) fn of(what: impl FnOnce() -> String) -> impl FnOnce(PmemError) -> Error {
+        |error| match error {
+            PmemError::BadMemory { offset: at, length, .. } => Error::BadMemory { what: what(), at, length },
+            error => Error::Device(error),
+        }
+    }
+
     /// The POSIX error number of this failure.
     pub fn errno(&self) -> i32 {
         match self {
@@ -123,7 +141,7 @@ impl Error {
             Error::Posix { errno, .. } => *errno,
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
-            Error::Corrupt { .. } => errno::EIO,
+            Error::Corrupt { .. } | Error::BadMemory { .. } => errno::EIO,
             Error::NotNvfold { .. } | Error::Newer { .. } | Error::Older { .. } | Error::Format { .. } => errno::EINVAL,
             Error::Device(error) => error.errno(),
         }

@@ -33,6 +33,8 @@ pub mod media;
 mod namespace;
 mod padded;
 mod parallel;
+#[cfg(all(test, feature = "shuttle"))]
+mod races;
 mod recovery;
 mod space;
 mod sync;

@@ -11,6 +11,7 @@ pub(crate) use real_or_tested::*;
 #[cfg(not(feature = "shuttle"))]
 mod real_or_tested {
     pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+    pub(crate) use std::hint::spin_loop;
     pub(crate) use std::sync::atomic;
 
     use std::cell::Cell;
@@ -40,6 +41,7 @@ mod real_or_tested {
 
 #[cfg(feature = "shuttle")]
 mod real_or_tested {
+    pub(crate) use shuttle::hint::spin_loop;
     pub(crate) use shuttle::sync::atomic;
     pub(crate) use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -9,13 +9,14 @@
 
 use crate::copy::Streaming;
 use crate::counters::Tally;
+use crate::fault::Faults;
 use crate::flush::Instruction;
 use crate::profile::{Profile, Throttle};
 use crate::recorder::Event;
 use crate::wear::Wear;
 use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX};
 use parking_lot::Mutex;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, MemfdFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -23,9 +24,11 @@ use std::convert::Infallible;
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
 
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
@@ -166,6 +169,26 @@ pub enum PmemError {
         /// The host's reason.
         source: std::io::Error,
     },
+    /// EIO: some stores may not have reached the device, so nothing more is believed of it.
+    #[error(
+        "{device} is lost: it was truncated, its host has no memory left for it, or memory was written that is bad"
+    )]
+    Lost {
+        /// Path or `mem:`.
+        device: String,
+    },
+    /// EIO: memory that is bad.
+    #[error("cannot {doing} {device} at offset {offset:#x}: {length} bytes there lie in bad memory")]
+    BadMemory {
+        /// `read` or `write`.
+        doing: &'static str,
+        /// Path or `mem:`.
+        device: String,
+        /// Device offset in bytes.
+        offset: u64,
+        /// How many cannot be had, bytes.
+        length: u64,
+    },
     /// EINVAL: a memory device exists only once it was created with a size.
     #[error("mem: needs a size, for example size=8G")]
     MemoryNeedsSize,
@@ -176,6 +199,7 @@ impl PmemError {
     pub fn errno(&self) -> i32 {
         match self {
             PmemError::Io { source, .. } => source.raw_os_error().unwrap_or(5),
+            PmemError::Lost { .. } | PmemError::BadMemory { .. } => 5,
             PmemError::Busy { .. } => 16,
             PmemError::ReadOnlyFile { .. } => 30,
             PmemError::NotADevice { .. } | PmemError::Size { .. } | PmemError::MemoryNeedsSize => 22,
@@ -195,8 +219,12 @@ pub(crate) struct Mapping {
     pub(crate) can_punch: bool,
     /// Issue flush instructions.
     pub(crate) flushes: bool,
-    /// Something beyond counting must happen on every access: profile, wear or recorder.
-    pub(crate) slow: bool,
+    /// What failed under it. Watched, when something beyond counting must happen on every access: profile, wear or
+    /// recorder, poison, or memory that has failed.
+    pub(crate) faults: &'static Faults,
+    /// Lines that a test has made bad, and whether there are any.
+    pub(crate) is_poisoned: AtomicBool,
+    pub(crate) poisoned: Mutex<Vec<Range<u64>>>,
     pub(crate) streaming: Streaming,
     pub(crate) instruction: Instruction,
     pub(crate) tally: Tally,
@@ -216,6 +244,7 @@ impl Drop for Mapping {
         // Closing would release the lock as well, but not before a child that another thread is just starting has
         // closed its copy of the descriptor.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        self.faults.unregister();
         // SAFETY: base and length are what mmap returned and was given; nobody holds a borrow, for every borrow
         // is bound to a `Region` that keeps this alive.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length as usize) };
@@ -295,6 +324,8 @@ impl Mapping {
             let _ = unsafe { rustix::mm::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
         }
         let can_punch = !options.read_only && !options.record && can_punch(&opened, length);
+        let watched = !options.profile.is_native() || options.record || options.track_wear;
+        let faults = Faults::register(base, length, opened.file.as_raw_fd(), page_bytes(&opened.file), watched);
         Ok(Mapping {
             base,
             length,
@@ -305,7 +336,9 @@ impl Mapping {
             is_character_device: opened.is_character_device,
             can_punch,
             flushes: level == PersistenceLevel::Dax || options.flush == FlushMode::Always,
-            slow: !options.profile.is_native() || options.record || options.track_wear,
+            faults,
+            is_poisoned: AtomicBool::new(false),
+            poisoned: Mutex::default(),
             streaming: Streaming::detect(),
             instruction: Instruction::detect(),
             tally: Tally::new(),
@@ -463,6 +496,14 @@ fn map_file(opened: &Opened, length: u64, read_only: bool) -> rustix::io::Result
     let base = map(MapFlags::SHARED)?;
     let level = if is_in_memory(&opened.file) { PersistenceLevel::Memory } else { PersistenceLevel::File };
     Ok((base.cast(), level))
+}
+
+/// What is mapped, and fails, as a whole: 4096 bytes but on hugetlbfs.
+fn page_bytes(file: &OwnedFd) -> u64 {
+    match rustix::fs::fstatfs(file) {
+        Ok(stat) if stat.f_type as u64 == HUGETLBFS => stat.f_bsize as u64,
+        _ => BLOCK_BYTES,
+    }
 }
 
 /// Whether the file lives in memory alone.

@@ -16,6 +16,7 @@
 //! | module | what |
 //! |---|---|
 //! | `region` | [`Region`]: loads, stores, atomics, streams, fences |
+//! | `fault` | devices that fail under the mapping: SIGBUS becomes a note |
 //! | `order` | the handles and their states |
 //! | `device` | opening, mapping, locking; what a fence is worth there |
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
@@ -36,6 +37,7 @@ pub mod clock;
 mod copy;
 mod counters;
 mod device;
+mod fault;
 mod flush;
 mod order;
 mod profile;

@@ -5,6 +5,7 @@
 
 use crate::counters::{Counter, Counters};
 use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError};
+use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
 use crate::order::{Dirty, Fenced, Group, InFlight, Pm};
 use crate::profile::Profile;
@@ -32,8 +33,11 @@ const STREAM_BYTES_MIN: usize = 1024;
 /// of the caller and panics: numbers that come from media are checked with [`Region::contains`] first.
 ///
 /// Bytes that somebody stores while another thread reads them may be seen in part; no value is ever invalid, for
-/// only types without invalid bit patterns are read. Aligned words are never torn. A host that runs out of memory
-/// for a sparse device, or a file truncated by another process, ends the process with SIGBUS, as with any mapping.
+/// only types without invalid bit patterns are read. Aligned words are never torn.
+///
+/// A device can fail under its mapping: truncated by another process, on a host without memory for its holes, in
+/// lines that cannot be read any more. That ends no process (as SIGBUS would by itself) and no access tells it: bytes
+/// that cannot be had read as zeros. [`Region::check`] tells it afterwards, and costs one load while all is well.
 ///
 /// ```
 /// use pmem::{DeviceSpec, OpenOptions, Region};
@@ -51,6 +55,8 @@ const STREAM_BYTES_MIN: usize = 1024;
 #[derive(Clone)]
 pub struct Region {
     mapping: Arc<Mapping>,
+    /// The mapping's own; here so that the one branch of an access needs no second pointer.
+    faults: &'static Faults,
 }
 
 impl std::fmt::Debug for Region {
@@ -69,7 +75,7 @@ impl Region {
     /// Not there, no permission, neither regular file nor device-dax, size 0 or not a multiple of 4096, in use;
     /// `mem:`, which exists only once it was created.
     pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Region, PmemError> {
-        Ok(Region { mapping: Arc::new(Mapping::open(spec, options)?) })
+        Ok(Region::of(Mapping::open(spec, options)?))
     }
 
     /// Creates a device of `size_bytes` (sparse), or opens one and gives it that size. The content of an existing one
@@ -78,7 +84,11 @@ impl Region {
     /// # Errors
     /// As [`Region::open`].
     pub fn create(spec: &DeviceSpec, size_bytes: u64, options: &OpenOptions) -> Result<Region, PmemError> {
-        Ok(Region { mapping: Arc::new(Mapping::create(spec, size_bytes, options)?) })
+        Ok(Region::of(Mapping::create(spec, size_bytes, options)?))
+    }
+
+    fn of(mapping: Mapping) -> Region {
+        Region { faults: mapping.faults, mapping: Arc::new(mapping) }
     }
 
     /// Size of the device in bytes.
@@ -135,9 +145,9 @@ impl Region {
     /// (copy on write), or of a region that nobody writes.
     #[inline]
     pub fn bytes(&self, offset: u64, length: u64) -> &[u8] {
-        let start = self.watch();
+        let start = self.before_read(offset, length);
         let from = self.at(offset, length);
-        self.charge_read(start, offset, length);
+        self.after_read(start, offset, length);
         // SAFETY: mapped as long as self lives, and not written meanwhile by the contract above.
         unsafe { std::slice::from_raw_parts(from, length as usize) }
     }
@@ -147,7 +157,9 @@ impl Region {
     /// faster (`examples/raw_limit.rs`).
     #[inline]
     pub fn equal(&self, offset: u64, bytes: &[u8]) -> bool {
-        self.bytes(offset, bytes.len() as u64) == bytes
+        let equal = self.bytes(offset, bytes.len() as u64) == bytes;
+        self.note_bad(offset, bytes.len() as u64);
+        equal
     }
 
     /// How many bytes at `offset` are the same as the first of `bytes`. As [`Region::equal`].
@@ -156,6 +168,7 @@ impl Region {
         let media = self.bytes(offset, bytes.len() as u64);
         let strides = media.chunks(STRIDE).zip(bytes.chunks(STRIDE));
         let equal = strides.take_while(|(media, bytes)| media == bytes).count() * STRIDE;
+        self.note_bad(offset, bytes.len() as u64);
         let Some((media, bytes)) = media.get(equal..).zip(bytes.get(equal..)) else { return bytes.len() as u64 };
         let rest = media.iter().zip(bytes).take_while(|(media, byte)| media == byte);
         (equal + rest.count()) as u64
@@ -164,7 +177,10 @@ impl Region {
     /// Loads an aligned word (acquire).
     #[inline]
     pub fn load_u64(&self, offset: u64) -> u64 {
-        u64::from_le(self.word(offset).load(Ordering::Acquire))
+        self.touch(offset, 8);
+        let word = u64::from_le(self.word(offset).load(Ordering::Acquire));
+        self.note_bad(offset, 8);
+        word
     }
 
     /// Loads an aligned pair of words at once (acquire).
@@ -172,8 +188,11 @@ impl Region {
     pub fn load_u128(&self, offset: u64) -> u128 {
         assert!(offset.is_multiple_of(16), "16-byte atomics are aligned");
         let at = self.at(offset, 16);
+        self.touch(offset, 16);
         // SAFETY: mapped and aligned (the base is page-aligned); pairs are written through `atomic` alone.
-        u128::from_le(unsafe { atomic::load(at.cast()) })
+        let pair = u128::from_le(unsafe { atomic::load(at.cast()) });
+        self.note_bad(offset, 16);
+        pair
     }
 }
 
@@ -248,6 +267,7 @@ impl Region {
     pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<Pm<'_, u64, Dirty>, u64> {
         self.assert_writable();
         let word = self.word(offset);
+        self.touch(offset, 8);
         let recorder = self.lock_recorder();
         let exchanged = word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire);
         exchanged.map_err(u64::from_le)?;
@@ -262,6 +282,7 @@ impl Region {
     #[inline]
     pub fn compare_exchange_u128(&self, offset: u64, current: u128, new: u128) -> Result<Pm<'_, u128, Dirty>, u128> {
         let at = self.pair(offset);
+        self.touch(offset, 16);
         let recorder = self.lock_recorder();
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
         let seen = u128::from_le(unsafe { atomic::compare_exchange(at, current.to_le(), new.to_le()) });
@@ -388,6 +409,161 @@ impl Region {
     }
 }
 
+/// What became of the device.
+impl Region {
+    /// Whether all that this thread has read since it last asked was there, and the device still takes what is stored.
+    /// To be asked after an operation, and before anything is built on what was read.
+    ///
+    /// # Errors
+    /// [`PmemError::Lost`], from then on always: some store may not have reached the device.
+    /// [`PmemError::BadMemory`]: bytes that were read cannot be had any more; told once.
+    #[inline]
+    pub fn check(&self) -> Result<(), PmemError> {
+        if self.faults.watched() { self.check_watched() } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_watched(&self) -> Result<(), PmemError> {
+        let bad = thread::take_bad(self.id());
+        if self.is_lost() {
+            return Err(PmemError::Lost { device: self.name().into() });
+        }
+        bad.map_or(Ok(()), |offset| Err(self.bad_memory("read", offset, SECTOR_BYTES)))
+    }
+
+    /// Whether stores to a range reach the device. A store to a page with bad memory does not, and the device counts
+    /// as lost after one; who asks first can go elsewhere.
+    ///
+    /// # Errors
+    /// [`PmemError::BadMemory`].
+    #[inline]
+    pub fn check_writable(&self, offset: u64, length: u64) -> Result<(), PmemError> {
+        if self.faults.watched() { self.check_frozen(offset, length) } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_frozen(&self, offset: u64, length: u64) -> Result<(), PmemError> {
+        let frozen = self.faults.frozen_in(offset, length);
+        frozen.map_or(Ok(()), |page| Err(self.bad_memory("write", page, crate::BLOCK_BYTES)))
+    }
+
+    /// Whether the device is lost: truncated by another process, on a host without memory for it, or a store was made
+    /// to memory that is bad. Nothing that is stored counts any more.
+    pub fn is_lost(&self) -> bool {
+        self.faults.watched() && self.faults.is_lost()
+    }
+
+    /// Asks the host whether the device still has its size; it is lost when not. Without that a truncation is noticed
+    /// when something behind the new end is touched. True when all is well.
+    pub fn probe(&self) -> bool {
+        let is_short =
+            |stat: rustix::fs::Stat| !self.mapping.is_character_device && (stat.st_size as u64) < self.len_bytes();
+        if rustix::fs::fstat(&self.mapping.file).is_ok_and(is_short) {
+            self.faults.lose();
+        }
+        !self.is_lost()
+    }
+
+    /// Whether a range that was just read is whole, and can be written. When not, [`Region::check`] does not tell it
+    /// again: for callers that go elsewhere.
+    #[inline]
+    pub fn is_sound(&self, offset: u64, length: u64) -> bool {
+        !self.faults.watched() || self.is_sound_watched(offset, length)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_sound_watched(&self, offset: u64, length: u64) -> bool {
+        thread::forget_bad(self.id(), offset / SECTOR_BYTES * SECTOR_BYTES..offset + length);
+        self.faults.frozen_in(offset, length).is_none()
+    }
+
+    /// Offsets of the pages (4096 bytes) with bad memory: what is stored there does not reach the device.
+    pub fn frozen_pages(&self) -> Vec<u64> {
+        if self.faults.watched() { self.faults.frozen().map(|(page, _)| page).collect() } else { Vec::new() }
+    }
+
+    /// Ranges that were found to be bad since the device was opened, in the order they were met.
+    pub fn bad_ranges(&self) -> Vec<Range<u64>> {
+        if self.faults.watched() { self.faults.bad().collect() } else { Vec::new() }
+    }
+
+    /// Reads a range for no other purpose than to learn whether it can be read.
+    ///
+    /// # Errors
+    /// As [`Region::check`].
+    pub fn scrub(&self, offset: u64, length: u64) -> Result<(), PmemError> {
+        let every_line = self.bytes(offset, length).iter().step_by(LINE_BYTES as usize);
+        std::hint::black_box(every_line.fold(0, |sum, byte| sum ^ byte));
+        self.note_bad(offset, length);
+        self.check()
+    }
+
+    /// For tests: from now on the lines of a range are bad. They fail when they are next read, by the same code as
+    /// memory that the hardware gives up.
+    pub fn poison(&self, offset: u64, length: u64) {
+        assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
+        let lines = offset / LINE_BYTES * LINE_BYTES..(offset + length).next_multiple_of(LINE_BYTES);
+        self.mapping.poisoned.lock().push(lines);
+        self.mapping.is_poisoned.store(true, Ordering::Relaxed);
+        self.faults.watch();
+    }
+
+    fn bad_memory(&self, doing: &'static str, offset: u64, length: u64) -> PmemError {
+        PmemError::BadMemory { doing, device: self.name().into(), offset, length }
+    }
+
+    /// Tells this mapping's notes of a thread from those of others.
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self.faults).addr()
+    }
+
+    /// Lines that a test has poisoned fail when they are touched.
+    #[inline]
+    fn touch(&self, offset: u64, length: u64) {
+        if self.faults.watched() {
+            self.touch_poisoned(offset, length);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn touch_poisoned(&self, offset: u64, length: u64) {
+        if !self.mapping.is_poisoned.load(Ordering::Relaxed) {
+            return;
+        }
+        let poisoned = self.mapping.poisoned.lock();
+        let is_bad = |start: u64, end: u64| poisoned.iter().any(|lines| lines.start < end && start < lines.end);
+        let end = offset + length;
+        for sector in (offset / SECTOR_BYTES * SECTOR_BYTES..end).step_by(SECTOR_BYTES as usize) {
+            let touched = is_bad(sector.max(offset), (sector + SECTOR_BYTES).min(end));
+            if touched && self.faults.bad_in(sector, SECTOR_BYTES).is_none() {
+                let replaced = self.faults.replace_page(sector, &|sector| is_bad(sector, sector + SECTOR_BYTES));
+                assert!(replaced, "the host gives a page");
+            }
+        }
+    }
+
+    /// Notes for this thread that what it has read is bad.
+    #[inline]
+    fn note_bad(&self, offset: u64, length: u64) {
+        if self.faults.watched()
+            && let Some(sector) = self.faults.bad_in(offset, length)
+        {
+            thread::note_bad(self.id(), sector);
+        }
+    }
+
+    /// A store to a frozen page reached the private page alone.
+    fn lose_if_frozen(&self, offset: u64, length: u64) {
+        if self.faults.frozen_in(offset, length).is_some() {
+            self.faults.lose();
+        }
+    }
+}
+
 /// What was counted and recorded.
 impl Region {
     /// Totals since it was opened.
@@ -451,13 +627,13 @@ impl Region {
 
     #[inline]
     fn copy_out(&self, offset: u64, to: *mut u8, length: usize) {
-        let start = self.watch();
+        let start = self.before_read(offset, length as u64);
         let from = self.at(offset, length as u64);
         // SAFETY: `at` checked that the source is mapped. The destination is the caller's own, of that length, and
         // cannot overlap a mapping into which no `&mut` exists. A store to the same bytes meanwhile leaves some mix of
         // old and new bytes in the copy, which is a value of its type like any other (see `Region`).
         unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
-        self.charge_read(start, offset, length as u64);
+        self.after_read(start, offset, length as u64);
     }
 
     /// Stores bytes through the cache, in whole aligned words where possible, so that our stores tear none.
@@ -500,7 +676,7 @@ impl Region {
         // the base page-aligned; the instructions were detected when the device was opened.
         unsafe { self.mapping.streaming.copy_lines(bytes.as_ptr(), to, bytes.len() / LINE_BYTES as usize) };
         self.mapping.tally.add(Counter::BytesStreamed, bytes.len() as u64);
-        if let Some(start) = start {
+        if self.faults.watched() {
             self.streamed(start, recorder, offset, bytes);
         }
     }
@@ -518,12 +694,12 @@ impl Region {
     /// When the operation began, if anybody wants to know. Everything below is off the fast path by this one branch.
     #[inline]
     fn watch(&self) -> Option<Instant> {
-        self.mapping.slow.then(Instant::now)
+        self.faults.watched().then(Instant::now)
     }
 
     #[inline]
     fn lock_recorder(&self) -> Recorder<'_> {
-        if self.mapping.slow { self.lock_recorder_slow() } else { None }
+        if self.faults.watched() { self.lock_recorder_slow() } else { None }
     }
 
     #[cold]
@@ -535,7 +711,7 @@ impl Region {
     #[inline]
     fn stored(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         self.mapping.tally.add(Counter::BytesStored, bytes.len() as u64);
-        if self.mapping.slow {
+        if self.faults.watched() {
             self.record_store(recorder, offset, bytes);
         } else {
             // Nothing was locked: without this the compiler would look.
@@ -547,13 +723,17 @@ impl Region {
     #[inline(never)]
     fn record_store(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         record(recorder, |thread| Event::Store { thread, offset, bytes: bytes.to_vec() });
+        self.lose_if_frozen(offset, bytes.len() as u64);
     }
 
     #[cold]
     #[inline(never)]
-    fn streamed(&self, start: Instant, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
+    fn streamed(&self, start: Option<Instant>, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         record(recorder, |thread| Event::Stream { thread, offset, bytes: bytes.to_vec() });
-        self.written(start, offset, bytes.len() as u64);
+        if let Some(start) = start {
+            self.written(start, offset, bytes.len() as u64);
+        }
+        self.lose_if_frozen(offset, bytes.len() as u64);
     }
 
     #[cold]
@@ -578,18 +758,30 @@ impl Region {
         }
     }
 
+    /// Before bytes are read. Lines that a test has poisoned fail now, as bad memory does when it is touched.
     #[inline]
-    fn charge_read(&self, start: Option<Instant>, offset: u64, length: u64) {
-        if let Some(start) = start {
-            self.was_read(start, lines_touched(offset, length));
+    fn before_read(&self, offset: u64, length: u64) -> Option<Instant> {
+        self.touch(offset, length);
+        self.watch()
+    }
+
+    /// After bytes were read.
+    #[inline]
+    fn after_read(&self, start: Option<Instant>, offset: u64, length: u64) {
+        if self.faults.watched() {
+            self.was_read(start, offset, length);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn was_read(&self, start: Instant, lines: u64) {
-        self.mapping.tally.add(Counter::BytesRead, lines * LINE_BYTES);
-        self.charge(self.mapping.throttle.read(start, lines));
+    fn was_read(&self, start: Option<Instant>, offset: u64, length: u64) {
+        self.note_bad(offset, length);
+        if let Some(start) = start {
+            let lines = lines_touched(offset, length);
+            self.mapping.tally.add(Counter::BytesRead, lines * LINE_BYTES);
+            self.charge(self.mapping.throttle.read(start, lines));
+        }
     }
 
     fn charge(&self, ns: u64) {

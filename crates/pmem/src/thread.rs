@@ -1,9 +1,11 @@
-//! What one thread keeps for itself: a counter slot, and whether it has streamed since its last fence.
+//! What one thread keeps for itself: a counter slot, whether it has streamed since its last fence, and whether it
+//! has read bad memory.
 //!
 //! A slot has one owner at a time, so the owner counts without atomic read-modify-write. It goes back when the
 //! thread ends; threads beyond the slots share the last one.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Counter slots of a region, the shared one included.
@@ -17,6 +19,8 @@ static OWNED: Owned = Owned::none();
 
 thread_local! {
     static STREAMED: Cell<bool> = const { Cell::new(false) };
+    /// Mapping and offset of bad memory that was read.
+    static BAD: Cell<Option<(usize, u64)>> = const { Cell::new(None) };
     static SLOT: Cell<usize> = const { Cell::new(UNASSIGNED) };
     static LEASE: Lease = Lease::take();
 }
@@ -31,6 +35,27 @@ pub(crate) fn note_stream() {
 #[inline]
 pub(crate) fn take_streamed() -> bool {
     STREAMED.replace(false)
+}
+
+/// Notes that this thread has read bad memory of a mapping. The first place counts.
+pub(crate) fn note_bad(mapping: usize, offset: u64) {
+    if BAD.get().is_none_or(|(noted, _)| noted != mapping) {
+        BAD.set(Some((mapping, offset)));
+    }
+}
+
+/// Takes a note back that lies in `range`.
+pub(crate) fn forget_bad(mapping: usize, range: Range<u64>) {
+    if BAD.get().is_some_and(|(noted, offset)| noted == mapping && range.contains(&offset)) {
+        BAD.set(None);
+    }
+}
+
+/// Where this thread has read bad memory of a mapping since it was last asked.
+pub(crate) fn take_bad(mapping: usize) -> Option<u64> {
+    let (_, offset) = BAD.get().filter(|(noted, _)| *noted == mapping)?;
+    BAD.set(None);
+    Some(offset)
 }
 
 /// Slot of the calling thread.

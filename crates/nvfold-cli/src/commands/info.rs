@@ -48,7 +48,7 @@ fn describe(snapshot: &Snapshot) -> String {
         superblock.data_offset,
     ];
     let [journal, segments, chunks, data] = offsets.map(|offset| format!("{offset:#x}"));
-    report::facts(&[
+    let mut facts = vec![
         ("device", snapshot.device.clone()),
         ("label", superblock.label.clone()),
         ("uuid", superblock.uuid.clone()),
@@ -68,7 +68,9 @@ fn describe(snapshot: &Snapshot) -> String {
         ("created", show_time(superblock.created_ns)),
         ("last mounted", show_time(superblock.mounted_ns)),
         ("read-write mounts", superblock.read_write_mounts.to_string()),
-    ])
+    ];
+    facts.extend(snapshot.recovery.as_ref().map(|recovery| ("recovery", recovery.describe())));
+    report::facts(&facts)
 }
 
 /// `2026-11-21 05:42:01 UTC`; `never` for 0.

@@ -2,16 +2,19 @@
 //!
 //! ```text
 //! open or make the device -> mount what is on it -> mount(2), handshake -> ready
-//!   threads: n that answer the kernel (fuser), one that gives memory back, one that waits for signals
+//!   threads: n that answer the kernel (fuser), one that keeps house (`house`), one that waits for signals;
+//!            after a crash one that reconciles until it is done
 //! unmounted -> nameless files freed -> device clean -> released
 //! ```
 //!
 //! SIGTERM and SIGINT unmount. A mount that is busy is detached from the tree; it ends when the last file on it is
 //! closed, or after [`GRACE`], whichever comes first: what was written by then is on the device, and it is clean.
+//! A device that is lost ends its mount in the same way, and the command fails.
 
 mod acl;
 mod convert;
 mod front;
+mod house;
 mod lookups;
 mod notices;
 mod options;
@@ -38,8 +41,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Freed memory goes back to the host this often.
-const TRIM_EVERY: Duration = Duration::from_secs(2);
 /// How long a detached mount may stay busy.
 const GRACE: Duration = Duration::from_secs(5);
 /// How far ahead the kernel reads, KiB.
@@ -67,7 +68,8 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     };
     end_on_panic(&dir);
     set_read_ahead(&dir);
-    let stop_trimming = start_trimming(fs.clone());
+    let house = house::keep(fs.clone(), device.clone(), dir.clone());
+    start_reconciling(fs.clone(), device.clone());
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
     let described = Snapshot::of_mounted(&fs, &device, Some(&dir)).doing(&device);
@@ -77,10 +79,26 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
         return Err(failure);
     }
     let ended = session.run();
-    drop(stop_trimming);
+    drop(house);
     // Clean also when the session broke: everything acknowledged is on the device.
     fs.unmount().doing(format!("unmount {device}"))?;
     ended.doing(format!("serve {}", dir.display()))
+}
+
+/// After a crash: finds out exact counts and free space beside the requests. Unmounting does what is left.
+fn start_reconciling(fs: FileSystem, device: String) {
+    thread::spawn(move || {
+        loop {
+            match fs.reconcile_step() {
+                // Whoever waits for a step to end goes first.
+                Ok(false) => thread::yield_now(),
+                Ok(true) => return,
+                Err(error) => {
+                    return announce(&format!("nvfold: {device}: {error}; what it held before the crash is kept"));
+                }
+            }
+        }
+    });
 }
 
 fn check_dir(dir: &Path) -> Outcome<PathBuf> {
@@ -169,12 +187,15 @@ fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outc
 fn end_on_panic(dir: &Path) {
     let dir = dir.to_owned();
     std::panic::set_hook(Box::new(move |panic| {
-        let message = format!("nvfold: internal error, the mount on {} ends: {panic}", dir.display());
-        // In the background stderr leads nowhere; the kernel's log is for root.
-        let _ = std::fs::write("/dev/kmsg", &message);
-        eprint_line(&message);
+        announce(&format!("nvfold: internal error, the mount on {} ends: {panic}", dir.display()));
         std::process::abort();
     }));
+}
+
+/// Says it where somebody may look. In the background stderr leads nowhere; the kernel's log is for root.
+fn announce(message: &str) {
+    let _ = std::fs::write("/dev/kmsg", message);
+    eprint_line(message);
 }
 
 /// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone. Nothing is asked of
@@ -183,18 +204,6 @@ fn set_read_ahead(dir: &Path) {
     if let Some(mounted) = mounts::at(dir) {
         let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.number), READ_AHEAD_KIB);
     }
-}
-
-/// Gives freed memory back every few seconds until the returned sender is dropped.
-fn start_trimming(fs: FileSystem) -> mpsc::Sender<()> {
-    let (stop, stopped) = mpsc::channel::<()>();
-    thread::spawn(move || {
-        while stopped.recv_timeout(TRIM_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // A failure costs memory, not data; the next round tries again.
-            let _ = fs.trim();
-        }
-    });
-    stop
 }
 
 fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {

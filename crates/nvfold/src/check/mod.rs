@@ -14,12 +14,14 @@
 //! | 4 | no block is used for two things, none that is in use is free | log pages, xattr blocks, data, marks, saved state |
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
 //!
+//! Memory that cannot be read is a finding too, with the files that it takes from: `check/bad.rs`.
 //! Invariants 6 (pm index) and 7 (fsck finds nothing after recovery) belong to the index and to the tests.
 //! On a device that was not unmounted, what recovery is there to mend is counted as `recoverable`, not found.
 
+mod bad;
 mod space;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fingerprint;
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
@@ -46,7 +48,7 @@ const FINDINGS_MAX: usize = 10_000;
 pub struct CheckOptions {
     /// Repair what can be repaired without a guess.
     pub repair: bool,
-    /// Also hash every fingerprinted block and compare (reads all of them).
+    /// Also read all data: hash every fingerprinted block and compare, and find bad memory.
     pub data: bool,
 }
 
@@ -232,6 +234,8 @@ struct Survey<'r> {
     mapped_bytes: u64,
     /// What an unmount would have saved of this device.
     space: space::Expected,
+    /// Bad memory, and what it takes.
+    bad: bad::Bad,
 }
 
 /// Looks at everything. Also the segments that hold something and are not marked.
@@ -250,17 +254,22 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         tables: HashSet::new(),
         mapped_bytes: 0,
         space: space::Expected::default(),
+        bad: bad::Bad::default(),
     };
     survey.superblocks();
     survey.segment_table();
-    let segments = match read_segments(region, &geometry) {
+    let segments = read_segments(region, &geometry);
+    survey.note_bad("segment table");
+    let segments = match segments {
         Ok(segments) => segments,
         Err(error) => {
             survey.find(0, error.to_string(), geometry.segment_table_offset);
             return Ok((survey.report, Vec::new()));
         }
     };
-    let stores = match recovery::journal_stores(region, &geometry, &segments) {
+    let stores = recovery::journal_stores(region, &geometry, &segments);
+    survey.note_bad("journal");
+    let stores = match stores {
         Ok(stores) => stores,
         Err(error) => {
             survey.find(3, error.to_string(), geometry.journal_offset);
@@ -276,6 +285,7 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
     survey.check_blocks(options.data);
     let unmarked = survey.check_marks();
     survey.check_saved_state(&superblock);
+    survey.name_bad_files();
     Ok((survey.report, unmarked))
 }
 
@@ -299,6 +309,9 @@ impl Survey<'_> {
 
     fn superblocks(&mut self) {
         let copies = COPIES.map(|offset| self.region.read::<Superblock>(offset));
+        if self.note_bad("superblock") {
+            return;
+        }
         for (offset, copy) in COPIES.into_iter().zip(&copies) {
             if let Err(refusal) = copy.verify() {
                 self.find(0, format!("this copy of the superblock cannot be used: {refusal:?}"), offset);
@@ -343,12 +356,16 @@ impl Survey<'_> {
                 _ => {}
             }
         }
+        if self.region.check().is_err() {
+            return self.bad.slots.push((ino, slot));
+        }
         if head.in_use != IN_USE {
             return;
         }
         match Inode::load_with_head(self.region, &self.geometry, slot, ino, head) {
             Ok(Some(inode)) => self.live_inode(inode, slot),
             Ok(None) => self.trace(0, format!("inode {ino}: its head is torn"), slot),
+            Err(Error::BadMemory { at, length, .. }) => self.bad.inodes.push((ino, at..at + length)),
             Err(error) => self.unreadable.push((ino, slot, error.to_string())),
         }
     }
@@ -419,6 +436,9 @@ impl Survey<'_> {
         }
         for (target, names) in &names {
             let Some(facts) = self.inodes.get(target) else {
+                if self.bad.took(*target) {
+                    continue;
+                }
                 self.find(
                     3,
                     format!("directory {}: a name leads to inode {target}, which is not there", names[0].directory),
@@ -490,6 +510,9 @@ impl Survey<'_> {
         }
         self.report.metadata_blocks = self.metadata.len() as u64;
         self.metadata.keys().for_each(|block| self.space.uses(BlockNumber(*block)));
+        if data {
+            self.scrub_metadata();
+        }
         let table = geometry.chunk_entry_offset(BlockNumber(0));
         let table_bytes = geometry.chunk_entry_offset(BlockNumber(geometry.blocks())) - table;
         let mut backed = self.region.allocated_ranges(table, table_bytes).into_iter().peekable();
@@ -507,6 +530,9 @@ impl Survey<'_> {
                 let has_line = backed.peek().is_some_and(|range| range.start < offset_of(block) + LINE);
                 let entry = if has_line { self.region.read(offset_of(block)) } else { ChunkEntry::default() };
                 let references = counts.as_ref().map_or(0, |counts| counts[(block - first) as usize]);
+                if self.is_bad(BlockNumber(block), references, data) {
+                    continue;
+                }
                 self.check_block(BlockNumber(block), references, &entry, data);
             }
         }

@@ -17,16 +17,12 @@
 use crate::media::BlockNumber;
 use crate::padded::Padded;
 use crate::sync::Mutex;
-use smallvec::SmallVec;
 
 const SHARD_BITS: u32 = 6;
 /// Parts of the index, each with a lock of its own.
 pub const SHARDS: usize = 1 << SHARD_BITS;
 const EMPTY: u64 = 0;
 const CAPACITY_MIN: usize = 16;
-
-/// Blocks with one fingerprint.
-pub type Candidates = SmallVec<[BlockNumber; 4]>;
 
 /// The index: sharded by fingerprint, safe to use from any thread.
 pub struct Index {
@@ -45,9 +41,10 @@ impl Index {
         Index { shards: (0..SHARDS).map(|_| Padded::default()).collect() }
     }
 
-    /// The blocks with this fingerprint. They may have been released since: the count decides.
-    pub fn find(&self, weak: u32) -> Candidates {
-        self.shard(weak).lock().find(weak)
+    /// The first block behind `after` that has this fingerprint and that `take` takes. It is asked under the lock of
+    /// the shard, so the block has not been removed yet; it may have lost its last reference: the count decides.
+    pub fn find(&self, weak: u32, after: BlockNumber, take: impl FnMut(&BlockNumber) -> bool) -> Option<BlockNumber> {
+        self.shard(weak).lock().find(weak, after).find(take)
     }
 
     /// Adds a block.
@@ -181,21 +178,12 @@ impl Shard {
         })
     }
 
-    fn find(&self, weak: u32) -> Candidates {
-        let mut found = Candidates::new();
-        if self.capacity == 0 {
-            return found;
-        }
-        let first = u64::from(weak) << 32;
-        for &slot in &self.slots[self.home(first)..] {
-            if slot == EMPTY || slot >> 32 > u64::from(weak) {
-                break;
-            }
-            if slot > first && slot >> 32 == u64::from(weak) {
-                found.push(block(slot));
-            }
-        }
-        found
+    /// The blocks behind `after` with this fingerprint, in order.
+    fn find(&self, weak: u32, after: BlockNumber) -> impl Iterator<Item = BlockNumber> {
+        let (first, last) = (slot(weak, after) + 1, slot(weak, BlockNumber(u64::from(u32::MAX))));
+        let from = self.home(first).min(self.slots.len());
+        let sought = self.slots[from..].iter().take_while(move |slot| **slot != EMPTY && **slot <= last);
+        sought.filter(move |slot| **slot >= first).map(|slot| block(*slot))
     }
 
     fn insert(&mut self, slot: u64) {
@@ -269,6 +257,14 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    fn all(index: &Index, weak: u32) -> Vec<BlockNumber> {
+        let mut blocks = Vec::new();
+        while let Some(block) = index.find(weak, *blocks.last().unwrap_or(&BlockNumber(0)), |_| true) {
+            blocks.push(block);
+        }
+        blocks
+    }
+
     #[test]
     fn behaves_like_a_set_of_pairs() {
         let index = Index::new();
@@ -292,12 +288,12 @@ mod tests {
             }
             if step % 64 == 0 {
                 let expected: Vec<_> = model.iter().filter(|pair| pair.0 == weak).map(|pair| pair.1).collect();
-                assert_eq!(index.find(weak).to_vec(), expected, "step {step}");
+                assert_eq!(all(&index, weak), expected, "step {step}");
             }
         }
         assert_eq!(index.entries(), model.len() as u64);
         for (weak, block) in &model {
-            assert!(index.find(*weak).contains(block));
+            assert!(all(&index, *weak).contains(block));
             index.remove(*weak, *block);
         }
         assert_eq!(index.entries(), 0);
@@ -320,8 +316,8 @@ mod tests {
                 assert!(loaded.load(shard, capacity, slots, |block| block.0 <= count + 1));
             }
             for (weak, block) in &pairs {
-                let expected = filled.find(*weak);
-                assert!(expected.contains(block) && built.find(*weak) == expected && loaded.find(*weak) == expected);
+                let expected = all(&filled, *weak);
+                assert!(expected.contains(block) && all(&built, *weak) == expected && all(&loaded, *weak) == expected);
             }
             pairs.iter().for_each(|(weak, block)| built.remove(*weak, *block));
             assert_eq!((built.entries(), loaded.entries()), (0, filled.entries()));

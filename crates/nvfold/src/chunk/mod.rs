@@ -21,7 +21,7 @@
 pub mod index;
 pub mod recount;
 
-use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
+use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
 use crate::padded::Padded;
@@ -30,7 +30,7 @@ use crate::space::WORDS_PER_SEGMENT;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{RwLock, zeroed};
 use index::Index;
-use pmem::{Flight, Region};
+use pmem::{Flight, PmemError, Region};
 use recount::Recount;
 use zerocopy::IntoBytes;
 
@@ -46,9 +46,14 @@ pub enum Released {
     Kept,
 }
 
-/// The count of a block cannot grow further.
+/// Why a block gets no further reference.
 #[derive(Debug)]
-pub struct Saturated;
+pub enum Unshareable {
+    /// Its count cannot grow further.
+    Saturated,
+    /// Its entry lies in bad memory.
+    Bad(PmemError),
+}
 
 /// The table and its index.
 pub struct Chunks {
@@ -98,7 +103,9 @@ impl Chunks {
 
     /// Whether a referenced block holds these bytes.
     pub fn equal(&self, block: BlockNumber, piece: &[u8]) -> bool {
-        piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece)
+        let equal = piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece);
+        // Bad memory equals nothing, and is no failure of who compares with it.
+        self.region.is_sound(block.address(), BLOCK_BYTES) && equal
     }
 
     /// Adds the entry of a block that nobody can reach yet, with as many references as the operation makes.
@@ -111,10 +118,11 @@ impl Chunks {
 
     /// One more reference on a block that the caller knows to be referenced (it holds the lock of an
     /// inode that names it).
-    pub fn share(&self, block: BlockNumber, flight: &mut Flight) -> Result<(), Saturated> {
+    pub fn share(&self, block: BlockNumber, flight: &mut Flight) -> Result<(), Unshareable> {
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
             let seen = CountWord::decode(self.region.load_u128(offset));
+            self.region.check_writable(offset, ENTRY_BYTES).map_err(Unshareable::Bad)?;
             if seen.count > 0 {
                 match self.increase(block, flight) {
                     Some(result) => return result,
@@ -134,9 +142,9 @@ impl Chunks {
         }
     }
 
-    /// One more reference on a block that the index offered; `None` when it is not tracked (any more), or when
-    /// after a crash nobody vouches for its content yet.
-    pub fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Saturated>> {
+    /// One more reference on a tracked block; `None` when it is not tracked (any more), or when after a crash nobody
+    /// vouches for its content yet.
+    fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
         let unvouched = |recount: &Recount| recount.is_unknown(block) && !recount.is_vouched(block);
         if self.with_recount(unvouched) == Some(true) {
             return None;
@@ -144,16 +152,18 @@ impl Chunks {
         self.increase(block, flight)
     }
 
-    fn increase(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Saturated>> {
+    /// One more reference on a block that is tracked and known not to be freed meanwhile; `None` when it is not
+    /// tracked.
+    fn increase(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
-            if seen.count == 0 {
+            if !self.region.is_sound(offset, ENTRY_BYTES) || seen.count == 0 {
                 return None;
             }
             if seen.count == u32::MAX {
-                return Some(Err(Saturated));
+                return Some(Err(Unshareable::Saturated));
             }
             let word = CountWord { tag: tag::INCREASE, tx: self.tx(), count: seen.count + 1, ..seen };
             if let Ok(line) = self.region.compare_exchange_u128(offset, stored, word.encode()) {
@@ -162,6 +172,16 @@ impl Chunks {
                 return Some(Ok(()));
             }
         }
+    }
+
+    /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
+    /// still from then on.
+    ///
+    /// The reference is taken while the index still has the block. A block leaves the index before it is freed and
+    /// enters it after its content was published, so a reference never falls on the next content of a block, which
+    /// its writer may not have stored yet.
+    pub fn share_candidate(&self, weak: u32, after: BlockNumber, flight: &mut Flight) -> Option<BlockNumber> {
+        self.index.find(weak, after, |block| matches!(self.try_share(*block, flight), Some(Ok(()))))
     }
 
     /// One reference less. The extent that was the reference cannot be reached any more.
@@ -174,6 +194,8 @@ impl Chunks {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
             match seen.count {
+                // How many name it is not known, or cannot be written: it stays until it is counted anew.
+                _ if !self.region.is_sound(offset, ENTRY_BYTES) => return Released::Kept,
                 0 => return Released::Free,
                 1 => {
                     let weak = self.entry(block).weak();
@@ -195,8 +217,11 @@ impl Chunks {
     }
 
     /// Reconcile: makes the entry of a block, and what is known of it in DRAM, say what is true, if it does not.
-    /// `count` 0: no entry.
+    /// `count` 0: no entry. One in bad memory stays as it is.
     pub fn set_exact(&self, block: BlockNumber, count: u32, weak: Option<u32>, flight: &mut Flight) {
+        if self.region.check_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES).is_err() {
+            return;
+        }
         let old = if self.has_entry(block) { self.entry(block) } else { ChunkEntry::default() };
         let word = CountWord { tag: tag::ADD, tx: 0, count, update_count: 0 };
         let new = if count == 0 { ChunkEntry::default() } else { ChunkEntry::for_block(block, word, weak) };

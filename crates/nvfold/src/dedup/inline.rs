@@ -31,16 +31,16 @@ impl Dedup for Inline {
     ) -> Place {
         Tally::count(&self.tally.offered);
         let Some(weak) = weak else { return Place::New };
-        for block in chunks.index.find(weak) {
-            let Some(Ok(())) = chunks.try_share(block, flight) else { continue };
-            // The index is only a hint: the block may have been freed and used anew since. With the
-            // reference taken its entry and bytes stand still, and the bytes decide.
+        let mut seen = BlockNumber(0);
+        while let Some(block) = chunks.share_candidate(weak, seen, flight) {
+            // With the reference taken its bytes stand still, and they decide.
             if chunks.equal(block, piece) {
                 Tally::count(&self.tally.shared);
                 return Place::Shared(block);
             }
             Tally::count(&self.tally.collisions);
             let_go.push(block);
+            seen = block;
         }
         Place::New
     }

@@ -11,8 +11,9 @@
 
 use super::Core;
 use super::inode::{Inode, State};
-use crate::error::Result;
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD};
+use crate::error::{Error, Result};
+use crate::media::BLOCK_BYTES;
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INODE_BYTES};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
 use crate::namespace::log::{self, Addition};
@@ -72,6 +73,7 @@ impl Core {
         purpose: Purpose,
         flight: &mut Flight,
     ) -> Result<(Staged<'a>, SmallVec<[u64; 4]>)> {
+        self.check_writable(inode, state)?;
         let mut addition = Addition::new(&self.region, &self.space, inode.slot, inode.ino, &state.log, purpose);
         let mut positions = SmallVec::new();
         for entry in entries {
@@ -123,6 +125,8 @@ impl Core {
             let Change { inode, state, attributes, purpose, .. } = change;
             staged.push(self.stage_lines(inode, state, &encoded, *attributes, *purpose, &mut flight)?);
         }
+        // What was staged may stand on names that could not be read.
+        self.region.check()?;
         let landed = self.region.fence(flight);
         let mut stores: SmallVec<[WordStore; 7]> =
             staged.iter().map(|(staged, _)| staged.commit_word(&landed)).collect();
@@ -143,7 +147,15 @@ impl Core {
 
     /// Whether one line fits behind the log without a new page.
     pub(super) fn has_room_for_one_entry(&self, inode: &Inode, state: &State) -> bool {
-        log::room(inode.slot, state.log.tail) >= LINE
+        log::room(inode.slot, state.log.tail) >= LINE && self.check_writable(inode, state).is_ok()
+    }
+
+    /// An inode whose slot, or the end of whose log, lies in bad memory cannot change any more.
+    fn check_writable(&self, inode: &Inode, state: &State) -> Result<()> {
+        let what = || format!("inode {}", inode.ino);
+        self.region.check_writable(inode.slot, INODE_BYTES).map_err(Error::of(what))?;
+        let Some(page) = state.log.pages.last() else { return Ok(()) };
+        self.region.check_writable(*page, BLOCK_BYTES).map_err(Error::of(what))
     }
 
     /// Commits the one line that was written at the tail.

@@ -7,7 +7,7 @@ use super::Core;
 use super::inode::{Body, Inode, State};
 use crate::error::Result;
 use crate::media::BlockNumber;
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, INLINE_LOG};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, INLINE_LOG, INODE_BYTES};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::{ExtentEntry, LogEntry};
 use crate::namespace::directory::Directory;
@@ -20,6 +20,7 @@ const INLINE_LINES: u64 = 5;
 
 impl Core {
     pub(super) fn compact(&self, inode: &Inode, state: &mut State) -> Result<()> {
+        self.region.check_writable(inode.slot, INODE_BYTES)?;
         let inline_is_unused = state.log.head != inode.slot + INLINE_LOG;
         let inline = inline_is_unused && state.live_lines() <= INLINE_LINES;
         let mut flight = Flight::new();
@@ -27,6 +28,7 @@ impl Core {
         let mut addition = Addition::new_chain(region, space, inode.slot, inode.ino, inline, &mut flight)?;
         let head = addition.tail;
         let entries = live_entries(self, state);
+        self.region.check()?;
         let mut positions = Vec::with_capacity(entries.len());
         let mut line = Vec::new();
         for entry in &entries {

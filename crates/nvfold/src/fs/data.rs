@@ -16,7 +16,7 @@
 use super::Core;
 use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
 use crate::chunk::recount::Recount;
-use crate::chunk::{Released, Saturated};
+use crate::chunk::{Released, Unshareable};
 use crate::dedup::Place;
 use crate::error::{Error, Result, errno};
 use crate::file::{Extent, Extents, Plan};
@@ -64,12 +64,15 @@ impl<'a> Claims<'a> {
     }
 
     fn share(&mut self, block: BlockNumber, flight: &mut Flight) -> Result<()> {
-        let saturated = |Saturated| Error::Posix {
-            doing: "share a block",
-            why: "it has as many references as can be counted",
-            errno: errno::EMLINK,
+        let refused = |refused| match refused {
+            Unshareable::Saturated => Error::Posix {
+                doing: "share a block",
+                why: "it has as many references as can be counted",
+                errno: errno::EMLINK,
+            },
+            Unshareable::Bad(error) => Error::Device(error),
         };
-        self.core.chunks.share(block, flight).map_err(saturated)?;
+        self.core.chunks.share(block, flight).map_err(refused)?;
         self.shared.push(block);
         Ok(())
     }
@@ -235,6 +238,8 @@ impl Core {
         let mut block = [0; BLOCK];
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
         self.read_extents(extents, start, &mut block);
+        // Zeros that stand for what cannot be read must not become content.
+        self.region.check()?;
         let at = (offset - start) as usize;
         block[at..at + part.len()].copy_from_slice(part);
         let policy = self.policies.current();
@@ -339,7 +344,8 @@ impl Core {
             return None;
         }
         let block = BlockNumber::containing(extents.reserved_block(offset)?);
-        (!self.chunks.has_entry(block)).then_some(block)
+        let is_sound = self.region.is_sound(block.address(), BLOCK_BYTES);
+        (is_sound && !self.chunks.has_entry(block)).then_some(block)
     }
 
     /// Stores one new block, in its reserved place if the file has one.

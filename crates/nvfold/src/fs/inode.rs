@@ -8,8 +8,8 @@ use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::namespace::directory::Directory;
 use crate::namespace::log::{self, Log};
-use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::types::{Attr, FileKind, InodeNumber, TimeNs};
 use pmem::Region;
 use std::collections::BTreeMap;
@@ -189,11 +189,25 @@ pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '
 impl Inode {
     /// Reads the inode in `slot`; `None` when the slot is free. Everything on the media is checked.
     pub fn load(region: &Region, geometry: &Geometry, slot: u64, ino: u64) -> Result<Option<Inode>> {
-        Inode::load_with_head(region, geometry, slot, ino, region.read(slot))
+        let head = region.read(slot);
+        Inode::load_with_head(region, geometry, slot, ino, head)
     }
 
     /// As `load`, with the head as it will be once the journal has been replayed.
     pub fn load_with_head(
+        region: &Region,
+        geometry: &Geometry,
+        slot: u64,
+        ino: u64,
+        head: InodeHead,
+    ) -> Result<Option<Inode>> {
+        let loaded = Inode::load_unchecked(region, geometry, slot, ino, head);
+        // What cannot be read looks like damage, or like a free slot: the reason comes first.
+        region.check().map_err(Error::of(|| format!("inode {ino}")))?;
+        loaded
+    }
+
+    fn load_unchecked(
         region: &Region,
         geometry: &Geometry,
         slot: u64,
@@ -235,6 +249,22 @@ impl Inode {
             pins: AtomicUsize::new(0),
             state: RwLock::new(state),
         }
+    }
+
+    /// Locks it for reading. ENOENT when it was freed meanwhile.
+    pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
+        let state = self.state.read();
+        if state.freed { Err(self.gone()) } else { Ok(state) }
+    }
+
+    /// Locks it for a change. ENOENT when it was freed meanwhile: its slot may be another's by now.
+    pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
+        let state = self.state.write();
+        if state.freed { Err(self.gone()) } else { Ok(state) }
+    }
+
+    fn gone(&self) -> Error {
+        Error::NotFound { what: format!("inode {}", self.ino) }
     }
 
     /// What `stat` tells.

@@ -174,7 +174,10 @@ impl Core {
                 if self.read_only || self.unmounted.load(Ordering::Relaxed) {
                     return Err(Error::ReadOnly { doing });
                 }
-                operation()
+                if self.region.is_lost() {
+                    self.region.check()?;
+                }
+                self.answer(operation())
             };
             match result {
                 Err(error @ Error::NoSpace { .. }) if self.is_reconciling() => {
@@ -188,6 +191,12 @@ impl Core {
         }
     }
 
+    /// What an operation answers: its result, unless it has read memory that is bad or the device is lost.
+    fn answer<T>(&self, result: Result<T>) -> Result<T> {
+        self.region.check()?;
+        result
+    }
+
     /// The inode, from the cache or the media.
     pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
@@ -195,18 +204,10 @@ impl Core {
             return Ok(inode.clone());
         }
         let gone = || Error::NotFound { what: format!("inode {ino}") };
-        let slot = self.table.slot(ino).ok_or_else(gone)?;
-        let inode = Arc::new(Inode::load(&self.region, &self.geometry, slot, ino)?.ok_or_else(gone)?);
+        let load = |slot| Inode::load(&self.region, &self.geometry, slot, ino);
+        let inode = Arc::new(self.table.with_slot(ino, load).ok_or_else(gone)??.ok_or_else(gone)?);
         make_room(&mut shard);
         shard.insert(ino, inode.clone());
-        Ok(inode)
-    }
-
-    fn live_inode(&self, ino: InodeNumber) -> Result<Arc<Inode>> {
-        let inode = self.inode(ino.0)?;
-        if inode.state.read().freed {
-            return Err(Error::NotFound { what: format!("inode {}", ino.0) });
-        }
         Ok(inode)
     }
 
@@ -233,8 +234,8 @@ impl Core {
     }
 
     fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
-        let inode = self.live_inode(ino)?;
-        let mut state = inode.state.write();
+        let inode = self.inode(ino.0)?;
+        let mut state = inode.write()?;
         let now = self.now();
         if let Some(size) = change.size {
             self.resize(&inode, &mut state, size, now)?;
@@ -306,7 +307,7 @@ impl FileSystem {
 
     /// Saves the DRAM state and marks the device clean. Open `File`s can still read, but those without a name, which
     /// are gone; writes through them fail with EROFS. Dropping a `FileSystem` without this leaves the device as a
-    /// crash does; the next mount recovers it.
+    /// crash does; the next mount recovers it. A device with bad memory is left like that too.
     ///
     /// # Errors
     /// Those of [`FileSystem::reconcile_step`]: the device is as after a crash then. Those of the device.
@@ -315,6 +316,7 @@ impl FileSystem {
         if core.read_only || core.unmounted.load(Ordering::SeqCst) {
             return Ok(());
         }
+        core.region.check()?;
         let reconciled = core.reconcile();
         let _closed = core.gate.close();
         if core.unmounted.swap(true, Ordering::SeqCst) {
@@ -324,7 +326,11 @@ impl FileSystem {
         core.free_nameless();
         core.table.shrink(&core.space);
         core.space.trim()?;
-        recovery::saved::leave_clean(core)
+        if !core.region.frozen_pages().is_empty() {
+            // Counts in bad memory could not follow: the next mount looks at everything.
+            return core.answer(core.region.sync().map_err(Error::from));
+        }
+        core.answer(recovery::saved::leave_clean(core))
     }
 
     /// Whether it was mounted read-only.
@@ -344,13 +350,13 @@ impl FileSystem {
 
     /// Finds a name in a directory; `.` and `..` are found too. ENOENT, ENOTDIR, ENAMETOOLONG.
     pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
-        self.core.lookup(parent, name)
+        self.core.answer(self.core.lookup(parent, name))
     }
 
     /// What `stat` tells. ENOENT.
     pub fn getattr(&self, ino: InodeNumber) -> Result<Attr> {
-        let inode = self.core.live_inode(ino)?;
-        let state = inode.state.read();
+        let inode = self.core.answer(self.core.inode(ino.0))?;
+        let state = inode.read()?;
         Ok(inode.attr(&state))
     }
 
@@ -381,7 +387,7 @@ impl FileSystem {
 
     /// Target of a symbolic link. EINVAL when it is none.
     pub fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
-        self.core.readlink(ino)
+        self.core.answer(self.core.readlink(ino))
     }
 
     /// Gives an inode one more name. EPERM for directories, EEXIST, EMLINK.
@@ -414,18 +420,20 @@ impl FileSystem {
     /// Calls `each` for every entry after `cookie` (0: from the start; no `.` and `..`) until it returns false.
     /// The directory is locked for readers meanwhile: `each` must not change it.
     pub fn readdir(&self, dir: InodeNumber, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
-        self.core.readdir(dir, cookie, each)
+        self.core.answer(self.core.readdir(dir, cookie, each))
     }
 
     /// The youngest cookie of a directory. A listing that stops past the one that was youngest when it began ends,
     /// even if every name it finds is renamed (which gives the name a new cookie).
     pub fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
-        self.core.last_cookie(dir)
+        self.core.answer(self.core.last_cookie(dir))
     }
 
     /// Parent of a directory (the root's is the root).
     pub fn parent(&self, dir: InodeNumber) -> Result<InodeNumber> {
-        Ok(InodeNumber(self.core.live_inode(dir)?.parent.load(Ordering::Relaxed)))
+        let inode = self.core.answer(self.core.inode(dir.0))?;
+        let _live = inode.read()?;
+        Ok(InodeNumber(inode.parent.load(Ordering::Relaxed)))
     }
 
     /// Sets an extended attribute; any name without NUL, 255 bytes at most, value 65536 bytes at most.
@@ -437,12 +445,12 @@ impl FileSystem {
 
     /// Value of an extended attribute. ENODATA.
     pub fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
-        self.core.get_xattr(ino, name)
+        self.core.answer(self.core.get_xattr(ino, name))
     }
 
     /// Names of all extended attributes.
     pub fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
-        self.core.list_xattr(ino)
+        self.core.answer(self.core.list_xattr(ino))
     }
 
     /// Removes an extended attribute. ENODATA.
@@ -452,24 +460,22 @@ impl FileSystem {
 
     /// Opens (pins) an inode of any kind; the data calls need a regular file. ENOENT.
     pub fn open(&self, ino: InodeNumber) -> Result<File> {
-        let pin = Arc::new(Pin::new(&self.core, self.core.inode(ino.0)?));
+        let pin = Arc::new(Pin::new(&self.core, self.core.answer(self.core.inode(ino.0))?));
         // Pinned first, looked at second: an unlink that saw no pin has set `freed` by now.
-        if pin.inode.state.read().freed {
-            return Err(Error::NotFound { what: format!("inode {}", ino.0) });
-        }
+        drop(pin.inode.read()?);
         Ok(File { pin })
     }
 
     /// A regular file without a name (O_TMPFILE); `link` can give it one.
     pub fn tmpfile(&self, new: &NewInode) -> Result<File> {
         let new = NewInode { kind: FileKind::Regular, ..*new };
-        let pinned = || self.core.tmpfile(&new).map(|inode| Pin::new(&self.core, inode));
-        Ok(File { pin: Arc::new(self.core.mutate("create", pinned)?) })
+        let pinned = self.core.mutate("create", || self.core.tmpfile(&new))?;
+        Ok(File { pin: Arc::new(Pin { core: self.core.clone(), inode: pinned }) })
     }
 
     /// Makes everything acknowledged durable. Costs nothing but at persistence level `file`, where it is an msync.
     pub fn sync(&self) -> Result<()> {
-        Ok(self.core.region.sync()?)
+        self.core.answer(self.core.region.sync().map_err(Error::from))
     }
 
     /// Physical space.
@@ -483,7 +489,8 @@ impl FileSystem {
             blocks_free: free,
             blocks_available: free.saturating_sub(KEPT_BLOCKS),
             inodes: possible,
-            inodes_free: possible - core.table.in_use(),
+            // Inodes that are made right now may use space that was not free a moment ago.
+            inodes_free: possible.saturating_sub(core.table.in_use()),
             name_bytes_max: names::NAME_BYTES_MAX as u32,
         }
     }
@@ -501,7 +508,8 @@ impl FileSystem {
             logical_bytes: core.mapped_bytes.load(Ordering::Relaxed),
             stored_bytes,
             saved_bytes: core.chunks.extra_references().saturating_mul(BLOCK_BYTES),
-            metadata_bytes: (core.geometry.device_bytes - free_bytes).saturating_sub(stored_bytes),
+            // Blocks that are freed right now may have counted in both.
+            metadata_bytes: core.geometry.device_bytes.saturating_sub(free_bytes.saturating_add(stored_bytes)),
             free_bytes,
             device_allocated_bytes: core.region.allocated_bytes(),
             inodes: core.table.in_use(),
@@ -529,7 +537,7 @@ impl FileSystem {
     pub fn trim(&self) -> Result<u64> {
         let core = &self.core;
         let _inside = core.gate.enter();
-        if core.read_only || core.unmounted.load(Ordering::Relaxed) {
+        if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
             return Ok(0);
         }
         core.table.shrink(&core.space);
@@ -565,7 +573,7 @@ impl FileSystem {
 impl File {
     fn mutate<T>(&self, doing: &'static str, operation: impl Fn(&Core, &Inode) -> Result<T>) -> Result<T> {
         let Pin { core, inode } = &*self.pin;
-        core.mutate(doing, || operation(core, inode))
+        core.mutate(doing, || self.answer(operation(core, inode)))
     }
 
     /// Number of the inode.
@@ -581,7 +589,7 @@ impl File {
 
     /// Reads into `buffer`; returns the bytes read, fewer than asked only at the end of the file.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.pin.core.read(&self.pin.inode, offset, buffer)
+        self.answer(self.pin.core.read(&self.pin.inode, offset, buffer))
     }
 
     /// Writes all of `data` atomically, or fails and changes nothing. EFBIG, ENOSPC, EROFS.
@@ -608,7 +616,7 @@ impl File {
 
     /// Finds the next data or hole at or after `offset`. ENXIO when `offset` is at or past the end, or no data follows.
     pub fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {
-        self.pin.core.seek(&self.pin.inode, offset, whence)
+        self.answer(self.pin.core.seek(&self.pin.inode, offset, whence))
     }
 
     /// Shares any byte range of `source`: metadata only, whatever the policy. Returns the bytes cloned, fewer
@@ -620,7 +628,13 @@ impl File {
 
     /// Makes all acknowledged writes durable; see [`FileSystem::sync`].
     pub fn sync(&self) -> Result<()> {
-        Ok(self.pin.core.region.sync()?)
+        self.answer(self.pin.core.region.sync().map_err(Error::from))
+    }
+
+    fn answer<T>(&self, result: Result<T>) -> Result<T> {
+        let of_inode = Error::of(|| format!("inode {}", self.pin.inode.ino));
+        self.pin.core.region.check().map_err(of_inode)?;
+        result
     }
 }
 

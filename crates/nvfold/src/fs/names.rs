@@ -7,7 +7,7 @@ use super::Core;
 use super::commit::Change;
 use super::inode::{Body, Inode, SYMLINK_TARGET, State};
 use crate::error::{Error, Result, errno};
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, InodeHead, PARENT_WORD};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, PARENT_WORD};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LogEntry;
 use crate::namespace::directory::{Directory, NameSlot};
@@ -63,14 +63,20 @@ impl Core {
             check_name("lookup", name)?;
         }
         let parent = self.inode(parent.0)?;
-        let ino = match name {
-            b"." => parent.ino,
-            b".." => parent.parent.load(Ordering::Relaxed),
-            _ => self.find("lookup", &parent.state.read(), name)?.ino,
-        };
-        let child = self.inode(ino)?;
-        let state = child.state.read();
+        let child = if name == b"." { parent } else { self.child(&parent, name)? };
+        let state = child.read()?;
         Ok(child.attr(&state))
+    }
+
+    /// The inode that a name leads to. The directory stays locked until it is found: the number alone could be
+    /// another inode's by then.
+    fn child(&self, parent: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
+        let state = parent.state.read();
+        if name == b".." {
+            directory("lookup", &state)?;
+            return self.inode(parent.parent.load(Ordering::Relaxed));
+        }
+        self.inode(self.find("lookup", &state, name)?.ino)
     }
 
     fn find(&self, doing: &'static str, parent: &State, name: &[u8]) -> Result<NameSlot> {
@@ -94,7 +100,7 @@ impl Core {
             return Err(Error::Exists { what: show(name) });
         }
         let (cookie, time) = (names.next_cookie(), self.now());
-        let ino = self.table.allocate(&self.space)?;
+        let ino = self.allocate_inode()?;
         let entry = LogEntry::Name { name: name.to_vec(), ino, kind: new.kind, cookie, time };
         let parent_attributes = parent_state.attributes;
         let inode = self.with_new_inode(ino, &parent, &parent_attributes, target, new, 1, |flight| {
@@ -102,6 +108,18 @@ impl Core {
         })?;
         let state = inode.state.read();
         Ok(inode.attr(&state))
+    }
+
+    /// A free inode number. One whose slot lies in bad memory is never given back.
+    fn allocate_inode(&self) -> Result<u64> {
+        loop {
+            let ino = self.table.allocate(&self.space)?;
+            let slot = self.table.slot(ino).expect("an allocated inode has a slot");
+            let _: InodeHead = self.region.read(slot);
+            if self.region.is_sound(slot, INODE_BYTES) {
+                return Ok(ino);
+            }
+        }
     }
 
     /// Writes a new inode's slot, runs `publish` (which fences), and takes the inode into the cache.
@@ -161,6 +179,8 @@ impl Core {
         }
         state.log = log;
         let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));
+        // Without a name it is born pinned: somebody who still has the number from its last user may open and close it.
+        inode.pins.store(usize::from(nlink == 0), Ordering::SeqCst);
         // Into the cache before the slot is live: whoever looks this number up meanwhile must find this object, and
         // wait at its lock, rather than read a second one from the media.
         let mut created = inode.state.write();
@@ -175,10 +195,10 @@ impl Core {
         Ok(inode)
     }
 
-    /// A file without a name, pinned by the caller before anyone else can see it.
+    /// A file without a name, pinned once for the caller.
     pub(super) fn tmpfile(&self, new: &NewInode) -> Result<Arc<Inode>> {
         let root = self.inode(InodeNumber::ROOT.0)?;
-        let ino = self.table.allocate(&self.space)?;
+        let ino = self.allocate_inode()?;
         let no_parent = AttributeLine::default();
         self.with_new_inode(ino, &root, &no_parent, None, new, 0, |flight| {
             let _ = self.region.fence(flight);
@@ -207,10 +227,7 @@ impl Core {
         }
         let (cookie, time) = (names.next_cookie(), self.now());
         self.table.found_name(child.ino);
-        let mut state = child.state.write();
-        if state.freed {
-            return Err(Error::NotFound { what: format!("inode {}", child.ino) });
-        }
+        let mut state = child.write()?;
         let nlink = state.attributes.nlink.checked_add(1);
         let nlink = nlink.ok_or(posix("link", "it has as many links as can be counted", errno::EMLINK))?;
         let entry = [LogEntry::Name { name: name.to_vec(), ino: child.ino, kind: child.kind, cookie, time }];
@@ -268,6 +285,7 @@ impl Core {
         check_empty("rmdir", &state)?;
         let entry = [LogEntry::Unname { cookie: slot.cookie, time }];
         let purpose = Purpose::Promised;
+        self.region.check_writable(child.slot, INODE_BYTES)?;
         if last_name(&child, &state) && !child.is_pinned() {
             // One commit suffices: an inode that no name leads to is freed by recovery.
             self.change(parent, parent_state, &entry, None, purpose, Flight::new())?;
@@ -503,8 +521,13 @@ impl Core {
 
     /// Frees an inode and all that only it names: first the slot, so that nothing of it can be reached.
     fn free_inode(&self, inode: &Inode, state: &mut State) {
-        self.free_slot(inode.slot);
+        let _: InodeHead = self.region.read(inode.slot);
         state.freed = true;
+        if !self.region.is_sound(inode.slot, INODE_BYTES) {
+            // It cannot be freed on the media: all that it names stays in use.
+            return self.forget(inode.ino);
+        }
+        self.free_slot(inode.slot);
         let mut mapped = 0;
         if let Body::File(extents) = &state.body {
             mapped = extents.bytes();

@@ -47,8 +47,8 @@ impl Core {
         if value.len() > VALUE_MAX {
             return Err(posix(DOING, "the value is longer than 65536 bytes", errno::E2BIG));
         }
-        let inode = self.live_inode(ino)?;
-        let mut state = inode.state.write();
+        let inode = self.inode(ino.0)?;
+        let mut state = inode.write()?;
         match (mode, state.xattrs.contains_key(name)) {
             (XattrMode::Create, true) => return Err(posix(DOING, "it exists", errno::EEXIST)),
             (XattrMode::Replace, false) => return Err(posix(DOING, "it does not exist", errno::ENODATA)),
@@ -65,21 +65,21 @@ impl Core {
     }
 
     pub(super) fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.live_inode(ino)?;
-        let state = inode.state.read();
+        let inode = self.inode(ino.0)?;
+        let state = inode.read()?;
         let absent = posix("get an extended attribute", "it does not exist", errno::ENODATA);
         state.xattrs.get(name).map(|value| self.read_value(value)).ok_or(absent)
     }
 
     pub(super) fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
-        let inode = self.live_inode(ino)?;
-        let state = inode.state.read();
+        let inode = self.inode(ino.0)?;
+        let state = inode.read()?;
         Ok(state.xattrs.keys().filter(|name| *name != SYMLINK_TARGET).cloned().collect())
     }
 
     pub(super) fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
-        let inode = self.live_inode(ino)?;
-        let mut state = inode.state.write();
+        let inode = self.inode(ino.0)?;
+        let mut state = inode.write()?;
         let Some(old) = state.xattrs.get(name).cloned().filter(|_| !name.contains(&0)) else {
             return Err(posix("remove an extended attribute", "it does not exist", errno::ENODATA));
         };
@@ -90,8 +90,8 @@ impl Core {
     }
 
     pub(super) fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
-        let inode = self.live_inode(ino)?;
-        let state = inode.state.read();
+        let inode = self.inode(ino.0)?;
+        let state = inode.read()?;
         let no_link = posix("readlink", "it is not a symbolic link", errno::EINVAL);
         state.xattrs.get(SYMLINK_TARGET).map(|value| self.read_value(value)).ok_or(no_link)
     }

@@ -50,7 +50,10 @@ pub struct ChunkEntry {
     pub spare: [u8; 3],
 }
 
-const _: () = assert!(size_of::<ChunkEntry>() == 64);
+/// Bytes of one entry.
+pub const ENTRY_BYTES: u64 = 64;
+
+const _: () = assert!(size_of::<ChunkEntry>() == ENTRY_BYTES as usize);
 const _: () = assert!(offset_of!(ChunkEntry, count) == 8);
 const _: () = assert!(offset_of!(ChunkEntry, update_count) == 12);
 const _: () = assert!(offset_of!(ChunkEntry, address_length) == 16);

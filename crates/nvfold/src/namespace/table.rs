@@ -51,10 +51,15 @@ impl InodeTable {
         }
     }
 
-    /// Device offset of an inode's slot; `None` past the end of the table.
+    /// Device offset of the slot of an inode that stays in use; `None` past the end of the table.
     pub fn slot(&self, ino: u64) -> Option<u64> {
-        let segment = *self.segments.read().get(usize::try_from(ino / INODES_PER_SEGMENT).ok()?)?;
-        (ino != 0).then(|| segment * SEGMENT_BYTES + ino % INODES_PER_SEGMENT * INODE_BYTES)
+        slot_in(&self.segments.read(), ino)
+    }
+
+    /// What `read` makes of an inode's slot, which stays part of the table meanwhile; `None` past the end of the table.
+    pub fn with_slot<T>(&self, ino: u64, read: impl FnOnce(u64) -> T) -> Option<T> {
+        let segments = self.segments.read();
+        Some(read(slot_in(&segments, ino)?))
     }
 
     /// Inode numbers that have a slot: `1..end`.
@@ -177,6 +182,11 @@ impl InodeTable {
         self.segments.write().push(segment);
         Ok(())
     }
+}
+
+fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
+    let segment = segments.get(usize::try_from(ino / INODES_PER_SEGMENT).ok()?)?;
+    (ino != 0).then(|| segment * SEGMENT_BYTES + ino % INODES_PER_SEGMENT * INODE_BYTES)
 }
 
 /// Makes a segment part of the inode table on the media: old bytes are cleared, holes stay holes.

@@ -32,7 +32,8 @@ use crate::media::superblock::{
 use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
 use crate::namespace::table::{read_segments, write_segment};
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions};
-use pmem::{Flight, Region};
+use pmem::{Flight, PmemError, Region};
+use std::ops::Range;
 use zerocopy::FromZeros;
 
 pub(crate) const ROOT: u64 = InodeNumber::ROOT.0;
@@ -49,6 +50,13 @@ pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
             return Err(Error::NotNvfold { why: format!("it has only {} bytes", region.len_bytes()) });
         }
         let superblock: Superblock = region.read(offset);
+        match region.check() {
+            Err(PmemError::BadMemory { .. }) => {
+                refusals.push(Refusal::Damaged("it lies in bad memory"));
+                continue;
+            }
+            told => told?,
+        }
         match superblock.verify() {
             Ok(geometry) if geometry.device_bytes > region.len_bytes() => {
                 let (whole, here) = (geometry.device_bytes, region.len_bytes());
@@ -77,7 +85,9 @@ pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
 pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
     let is_torn = |offset: &u64| region.read::<Superblock>(*offset).verify().is_err();
     let (torn, whole): (Vec<u64>, Vec<u64>) = COPIES.into_iter().partition(is_torn);
-    for offset in torn.into_iter().chain(whole) {
+    // A copy in bad memory stays as it is: the other one serves. Both were read just now, so it is known.
+    let is_sound = |offset: &u64| region.is_sound(*offset, size_of::<Superblock>() as u64);
+    for offset in torn.into_iter().chain(whole).filter(is_sound) {
         let written = region.write(offset, &superblock.sealed()).flush();
         let _ = region.fence(written);
     }
@@ -175,9 +185,13 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     }
     let segments = read_segments(&region, &geometry)?;
     let stores = journal_stores(&region, &geometry, &segments)?;
+    let tables_read = region.check();
     if options.read_only && !stores.is_empty() {
         let what = "journal: an operation that a crash cut off must be finished by a read-write mount; it".into();
         return Err(Error::Corrupt { what, at: geometry.journal_offset });
+    }
+    if !options.read_only {
+        tables_read.map_err(Error::of(|| "tables (mount read-only to read what is left)".into()))?;
     }
     replay_journal(&region, &geometry, &stores);
     let core = Core::new(region, geometry, options, segments);
@@ -187,6 +201,9 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
         Some(_) => {}
         None if options.read_only => scan::count_all(&core),
         None => scan::after_crash(&core)?,
+    }
+    if !options.read_only {
+        refuse_bad_memory(&core)?;
     }
     let root = core.table.slot(ROOT).expect("the table has a first segment");
     if core.region.read::<InodeHead>(root).live(ROOT) != Some(FileKind::Directory) {
@@ -241,4 +258,16 @@ fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
     let clear = |slot| WordStore { offset: geometry.journal_slot_offset(slot), value: 0 };
     let cleared: Vec<_> = (0..JOURNAL_SLOTS).map(clear).collect();
     store_words(region, &cleared);
+}
+
+/// What was rebuilt from tables that lie in bad memory is not to be built on: a read-only mount serves the rest. Of
+/// the superblock one copy is enough; an inode that cannot be read stops reconcile alone.
+fn refuse_bad_memory(core: &Core) -> Result<()> {
+    let told = core.region.check();
+    let tables = COPIES[1] + BLOCK_BYTES..core.geometry.data_offset;
+    let in_tables =
+        |bad: &Range<u64>| tables.contains(&bad.start) || core.table.segments().contains(&(bad.start / SEGMENT_BYTES));
+    let Some(bad) = core.region.bad_ranges().into_iter().find(in_tables) else { return Ok(told?) };
+    let what = "tables (mount read-only to read what is left)".into();
+    Err(Error::BadMemory { what, at: bad.start, length: bad.end - bad.start })
 }

@@ -10,13 +10,16 @@
 //!
 //! ```text
 //! segment  0 .. | tables | 512 bits | 512 bits | ...     bit set: block in use
-//! free_in  per segment: free blocks       owned: a cursor walks it     marked: its entry in the segment table says
+//! free_in  per segment: free blocks       walkers: cursors in it       marked: its entry in the segment table says
 //!                                                                      that blocks of it may be in use
 //! ```
 //!
-//! A cursor marks a segment durably before it takes the first block there, and only `trim` takes the mark off a
-//! segment that is free again, after the host has its memory back. So an unmarked segment holds nothing, on the
-//! media and in the host's memory, whatever crashed.
+//! A segment that goes away as a whole, to the host or to the inode table, must have no cursor in it. Cursors
+//! share one only when no other has free blocks. A cursor marks a segment durably before it takes the first block
+//! there, and only `trim` takes the mark off a segment that is free again, after the host has its memory back. So an
+//! unmarked segment holds nothing, on the media and in the host's memory, whatever crashed.
+
+mod quarantine;
 
 use crate::error::{Error, Result};
 use crate::media::segment::SegmentEntry;
@@ -24,7 +27,7 @@ use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, thread_number, zeroed};
+use crate::sync::{Mutex, MutexGuard, spin_loop, thread_number, zeroed};
 use pmem::Region;
 use smallvec::SmallVec;
 
@@ -65,6 +68,8 @@ pub enum Purpose {
 
 /// Blocks kept for [`Purpose::Promised`]: one log page for each of 64 operations at once.
 pub const KEPT_BLOCKS: u64 = 64;
+/// In `walkers`: nobody else may enter the segment.
+const WHOLE: u8 = u8::MAX;
 /// Words of used bits in a segment.
 pub const WORDS_PER_SEGMENT: usize = (SEGMENT_BLOCKS / 64) as usize;
 /// Host memory is asked for in windows of this many blocks (256 KiB), not page fault by page fault.
@@ -90,11 +95,14 @@ pub struct Space {
     discard: bool,
     used: Box<[AtomicU64]>,
     free_in: Box<[AtomicU16]>,
-    owned: Box<[AtomicU8]>,
+    /// Cursors in each segment, or [`WHOLE`].
+    walkers: Box<[AtomicU8]>,
     marked: Box<[AtomicU8]>,
     free_blocks: Padded<AtomicU64>,
     total_blocks: u64,
     search_from: Mutex<u64>,
+    /// Pages with bad memory that are kept from use already.
+    quarantined: AtomicU64,
     cursors: Vec<Padded<Mutex<Cursors>>>,
 }
 
@@ -108,11 +116,12 @@ impl Space {
             discard,
             used: zeroed(segments * WORDS_PER_SEGMENT as u64),
             free_in: zeroed(segments),
-            owned: zeroed(segments),
+            walkers: zeroed(segments),
             marked: zeroed(segments),
             free_blocks: Padded::default(),
             total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
             search_from: Mutex::new(geometry.first_segment()),
+            quarantined: AtomicU64::new(0),
             cursors: (0..cores.clamp(1, 64)).map(|_| Padded::default()).collect(),
         };
         for segment in geometry.first_segment()..segments {
@@ -138,7 +147,7 @@ impl Space {
 
     /// DRAM of the allocator in bytes.
     pub fn dram_bytes(&self) -> u64 {
-        (self.used.len() * 8 + self.free_in.len() * 2 + self.owned.len() + self.marked.len()) as u64
+        (self.used.len() * 8 + self.free_in.len() * 2 + self.walkers.len() + self.marked.len()) as u64
     }
 
     /// Recovery: notes that a block is in use. False when it was already.
@@ -153,6 +162,7 @@ impl Space {
 
     /// Adds exactly `count` blocks to `runs`, in as few runs as come easily, or fails with ENOSPC and adds none.
     pub fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
+        self.quarantine_bad_memory();
         self.reserve(doing, count, purpose)?;
         let mut missing = count;
         let mut cursors = self.lock_cursors();
@@ -175,6 +185,13 @@ impl Space {
     /// Returns blocks. What named them is gone from the media already (invariant 1). In a damaged log a block may be
     /// named twice, or belong to the inode table: what is free stays free, and what is not ours stays in use.
     pub fn free(&self, run: BlockRun) {
+        match self.has_bad_memory() {
+            true => self.free_sound(run),
+            false => self.free_run(run),
+        }
+    }
+
+    fn free_run(&self, run: BlockRun) {
         let mut start = run.start.0;
         let end = start + run.count;
         while start < end {
@@ -191,7 +208,7 @@ impl Space {
         self.reserve(doing, SEGMENT_BLOCKS, Purpose::Log)?;
         for attempt in 0..2 {
             let mut from = self.search_from.lock();
-            if let Some(segment) = self.find_segment(&mut from, |free, _| free == SEGMENT_BLOCKS) {
+            if let Some(segment) = self.find_segment(&mut from, WHOLE, |free, _| free == SEGMENT_BLOCKS) {
                 drop(from);
                 let words = segment as usize * WORDS_PER_SEGMENT;
                 self.used[words..words + WORDS_PER_SEGMENT].iter().for_each(|word| word.store(!0, Ordering::Relaxed));
@@ -211,7 +228,7 @@ impl Space {
     /// Returns a segment that was the inode table's; its entry says now that it holds blocks.
     pub fn free_segment(&self, segment: u64) {
         self.marked[segment as usize].store(1, Ordering::Relaxed);
-        self.owned[segment as usize].store(0, Ordering::Release);
+        self.walkers[segment as usize].store(0, Ordering::Release);
         self.free(BlockRun { start: BlockNumber(segment * SEGMENT_BLOCKS), count: SEGMENT_BLOCKS });
     }
 
@@ -219,7 +236,7 @@ impl Space {
     pub fn adopt_table_segment(&self, segment: u64) {
         self.adopt_segment(segment, &[!0; WORDS_PER_SEGMENT]);
         self.marked[segment as usize].store(0, Ordering::Relaxed);
-        self.owned[segment as usize].store(1, Ordering::Relaxed);
+        self.walkers[segment as usize].store(WHOLE, Ordering::Relaxed);
     }
 
     /// Mount: takes a marked segment in, with these blocks in use.
@@ -291,7 +308,7 @@ impl Space {
         }
         // No cursor may enter while the memory goes away.
         let _search = self.search_from.lock();
-        if self.owned[index].swap(1, Ordering::Acquire) != 0 {
+        if !self.own(segment, WHOLE) {
             return Ok(0);
         }
         let mut bytes = 0;
@@ -303,7 +320,7 @@ impl Space {
             self.write_entry(segment, SegmentEntry::default());
             self.marked[index].store(0, Ordering::Relaxed);
         }
-        self.owned[index].store(0, Ordering::Release);
+        self.walkers[index].store(0, Ordering::Release);
         Ok(bytes)
     }
 
@@ -368,7 +385,7 @@ impl Space {
                     }
                     return run;
                 }
-                self.owned[segment as usize].store(0, Ordering::Release);
+                self.leave(segment);
             }
             *cursor = self.choose_segment();
         }
@@ -388,14 +405,19 @@ impl Space {
     fn choose_segment(&self) -> Cursor {
         let mut from = self.search_from.lock();
         let chosen = self
-            .find_segment(&mut from, |free, marked| free == SEGMENT_BLOCKS && marked)
-            .or_else(|| self.find_segment(&mut from, |free, _| free == SEGMENT_BLOCKS))
-            .or_else(|| self.find_segment(&mut from, |free, _| free >= SEGMENT_BLOCKS / 4))
-            .or_else(|| self.find_segment(&mut from, |free, _| free > 0));
+            .find_segment(&mut from, 1, |free, marked| free == SEGMENT_BLOCKS && marked)
+            .or_else(|| self.find_segment(&mut from, 1, |free, _| free == SEGMENT_BLOCKS))
+            .or_else(|| self.find_segment(&mut from, 1, |free, _| free >= SEGMENT_BLOCKS / 4))
+            .or_else(|| self.find_segment(&mut from, 1, |free, _| free > 0));
         let segment = match chosen {
             Some(segment) => Some(segment),
-            None => (self.geometry.first_segment()..self.geometry.segments())
-                .find(|segment| self.free_in[*segment as usize].load(Ordering::Relaxed) > 0),
+            None => {
+                // What another has taken but not yet counted may look free: let it get on.
+                spin_loop();
+                let free_in = |segment: u64| self.free_in[segment as usize].load(Ordering::Relaxed);
+                (self.geometry.first_segment()..self.geometry.segments())
+                    .find(|segment| free_in(*segment) > 0 && self.join(*segment))
+            }
         };
         let populated = match segment {
             Some(segment) if self.marked[segment as usize].load(Ordering::Relaxed) == 0 => {
@@ -408,8 +430,8 @@ impl Space {
         Cursor { segment, next: 0, populated }
     }
 
-    /// The first segment at or after `from` that fits (free blocks, marked) and that nobody owns; owns it.
-    fn find_segment(&self, from: &mut u64, fits: impl Fn(u64, bool) -> bool) -> Option<u64> {
+    /// The first segment at or after `from` that fits (free blocks, marked) and that nobody is in; enters it.
+    fn find_segment(&self, from: &mut u64, walkers: u8, fits: impl Fn(u64, bool) -> bool) -> Option<u64> {
         let first = self.geometry.first_segment();
         let segments = self.geometry.segments();
         let order = (*from..segments).chain(first..*from);
@@ -417,12 +439,30 @@ impl Space {
             let index = segment as usize;
             let free = u64::from(self.free_in[index].load(Ordering::Relaxed));
             let marked = self.marked[index].load(Ordering::Relaxed) != 0;
-            if fits(free, marked) && self.owned[index].swap(1, Ordering::Acquire) == 0 {
+            if fits(free, marked) && self.own(segment, walkers) {
                 *from = segment;
                 return Some(segment);
             }
         }
         None
+    }
+
+    /// Enters a segment that nobody is in: with one cursor, or as a [`WHOLE`].
+    fn own(&self, segment: u64, walkers: u8) -> bool {
+        let entered = self.walkers[segment as usize].compare_exchange(0, walkers, Ordering::Acquire, Ordering::Relaxed);
+        entered.is_ok()
+    }
+
+    /// One more cursor enters a segment, unless somebody has it as a [`WHOLE`].
+    fn join(&self, segment: u64) -> bool {
+        let walkers = &self.walkers[segment as usize];
+        let one_more = |walkers: u8| if walkers == WHOLE { None } else { Some(walkers + 1) };
+        walkers.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    /// A cursor leaves a segment.
+    fn leave(&self, segment: u64) {
+        self.walkers[segment as usize].fetch_sub(1, Ordering::Release);
     }
 
     fn abandon_empty_cursors(&self) {
@@ -433,7 +473,7 @@ impl Space {
                 let Some(segment) = cursor.segment else { continue };
                 let free = u64::from(self.free_in[segment as usize].load(Ordering::Relaxed));
                 if free == self.geometry.blocks_in_segment(segment) {
-                    self.owned[segment as usize].store(0, Ordering::Release);
+                    self.leave(segment);
                     *cursor = Cursor::default();
                 }
             }

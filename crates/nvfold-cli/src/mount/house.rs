@@ -1,0 +1,49 @@
+//! What a mount does every few seconds: it gives freed memory back to the host, and looks whether the device is well.
+//!
+//! A device that is lost (truncated under the mount, on a host without memory for it) answers EIO to everything and
+//! never comes back, so the mount ends: it leaves the tree, and the process fails.
+
+use super::{GRACE, announce, unmount};
+use crate::failure::FAILED;
+use nvfold::FileSystem;
+use rustix::mount::UnmountFlags;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Keeps house until the result is dropped.
+pub fn keep(fs: FileSystem, device: String, dir: PathBuf) -> Sender<()> {
+    let (stop, stopped) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        let mut bad_ranges_told = 0;
+        while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+            if !fs.region().probe() {
+                return leave_lost_device(&fs, &dir);
+            }
+            for bad in fs.region().bad_ranges().into_iter().skip(bad_ranges_told) {
+                let (at, bytes) = (bad.start, bad.end - bad.start);
+                announce(&format!(
+                    "nvfold: {device}: {bytes} bytes at offset {at:#x} lie in bad memory; `nvfold fsck` names the files"
+                ));
+                bad_ranges_told += 1;
+            }
+            // A failure costs memory, not data; the next round tries again.
+            let _ = fs.trim();
+        }
+    });
+    stop
+}
+
+/// Takes the mount out of the tree. `serve` ends with the session, which lasts until the last file is closed, but not
+/// longer than the grace period.
+fn leave_lost_device(fs: &FileSystem, dir: &Path) {
+    if let Err(error) = fs.sync() {
+        announce(&format!("nvfold: {error}; the mount on {} ends", dir.display()));
+    }
+    let _ = unmount(dir, UnmountFlags::DETACH);
+    thread::sleep(GRACE);
+    std::process::exit(i32::from(FAILED));
+}

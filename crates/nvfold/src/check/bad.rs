@@ -1,0 +1,169 @@
+//! Bad memory, and the files that it takes from.
+//!
+//! The device tells which bytes cannot be read; whose they were is told by the logs. Paths are made only when something
+//! is bad: a second pass over the directories.
+
+use super::{ROOT, Survey};
+use crate::fs::inode::{Body, Inode};
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::inode::INODE_BYTES;
+use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::types::FileKind;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
+
+/// What the survey met.
+#[derive(Default)]
+pub(super) struct Bad {
+    /// Inodes whose slot cannot be read: number and slot. Whether they were in use is not known.
+    pub(super) slots: Vec<(u64, u64)>,
+    /// Inodes whose log or attributes cannot be read, and where.
+    pub(super) inodes: Vec<(u64, Range<u64>)>,
+    /// Blocks whose chunk entry cannot be read.
+    entries: BTreeSet<u64>,
+}
+
+impl Bad {
+    /// Whether an inode is not known for this reason.
+    pub(super) fn took(&self, ino: u64) -> bool {
+        self.slots.iter().any(|(bad, _)| *bad == ino) || self.inodes.iter().any(|(bad, _)| *bad == ino)
+    }
+}
+
+impl Survey<'_> {
+    /// Whether something that was just read lies in bad memory: a finding.
+    pub(super) fn note_bad(&mut self, what: &str) -> bool {
+        let told = self.region.check();
+        if let Err(error) = &told {
+            let at = if let pmem::PmemError::BadMemory { offset, .. } = error { *offset } else { 0 };
+            self.find(0, format!("{what}: {error}"), at);
+        }
+        told.is_err()
+    }
+
+    /// Whether the chunk entry of a block, which was just read, or its data lies in bad memory.
+    pub(super) fn is_bad(&mut self, block: BlockNumber, references: u32, data: bool) -> bool {
+        let entry_is_bad = self.region.check().is_err();
+        if entry_is_bad {
+            self.bad.entries.insert(block.0);
+        }
+        entry_is_bad || data && references > 0 && self.region.scrub(block.address(), BLOCK_BYTES).is_err()
+    }
+
+    /// Reads the blocks of logs and attributes for no other purpose.
+    pub(super) fn scrub_metadata(&mut self) {
+        for block in self.metadata.keys() {
+            // What it takes is told by `name_bad_files`.
+            let _ = self.region.scrub(BlockNumber(*block).address(), BLOCK_BYTES);
+        }
+    }
+
+    /// Makes findings of all that was met, with the files that lose something.
+    pub(super) fn name_bad_files(&mut self) {
+        let bad = std::mem::take(&mut self.bad);
+        if self.region.bad_ranges().is_empty() {
+            return;
+        }
+        let lost = self.lost_parts(&bad);
+        let inodes = bad.slots.iter().map(|(ino, _)| *ino).chain(bad.inodes.iter().map(|(ino, _)| *ino));
+        let paths = self.paths(inodes.chain(lost.iter().map(|lost| lost.ino)).collect());
+        let name = |ino: u64| match paths.get(&ino) {
+            Some(path) => format!("inode {ino} ({path})"),
+            None => format!("inode {ino}"),
+        };
+        for (ino, slot) in &bad.slots {
+            let what = match paths.contains_key(ino) {
+                true => format!("{}: its slot lies in bad memory, {INODE_BYTES} bytes", name(*ino)),
+                false => format!("inode {ino}: its slot lies in bad memory, and no name leads to it"),
+            };
+            self.find(0, what, *slot);
+        }
+        for (ino, range) in &bad.inodes {
+            let bytes = range.end - range.start;
+            self.find(0, format!("{}: its log lies in bad memory, {bytes} bytes", name(*ino)), range.start);
+        }
+        for Lost { ino, what, at } in &lost {
+            self.find(0, format!("{}: {what}", name(*ino)), *at);
+        }
+        for block in &bad.entries {
+            let at = self.geometry.chunk_entry_offset(BlockNumber(*block));
+            let what = format!("block {block}: its chunk entry lies in bad memory, {ENTRY_BYTES} bytes");
+            self.find(1, what, at);
+        }
+    }
+
+    /// The parts of files and attributes that lie in bad memory, or whose blocks cannot be counted.
+    fn lost_parts(&self, bad: &Bad) -> Vec<Lost> {
+        let mut lost = Vec::new();
+        let ranges = self.region.bad_ranges();
+        for (ino, slot) in self.inodes.iter().map(|(ino, facts)| (*ino, facts.slot)).collect::<BTreeMap<_, _>>() {
+            let Ok(Some(inode)) = Inode::load(self.region, &self.geometry, slot, ino) else { continue };
+            let state = inode.state.into_inner();
+            let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
+            for (offset, extent) in extents.filter(|(_, extent)| !extent.unwritten) {
+                let media = extent.address..extent.address + extent.length;
+                let counted = extent.blocks().blocks().filter(|block| bad.entries.contains(&block.0));
+                for block in counted {
+                    let what =
+                        format!("its block {} cannot be counted, for the chunk entry lies in bad memory", block.0);
+                    lost.push(Lost { ino, what, at: block.address() });
+                }
+                for part in ranges.iter().filter_map(|range| overlap(range, &media)) {
+                    let (first, last) = (offset + part.start - media.start, offset + part.end - media.start - 1);
+                    let what = format!("bytes {first} to {last} of the file lie in bad memory");
+                    lost.push(Lost { ino, what, at: part.start });
+                }
+            }
+            for block in state.xattr_blocks() {
+                let media = block.address()..block.address() + BLOCK_BYTES;
+                for part in ranges.iter().filter_map(|range| overlap(range, &media)) {
+                    let what = format!("{} bytes of an attribute lie in bad memory", part.end - part.start);
+                    lost.push(Lost { ino, what, at: part.start });
+                }
+            }
+        }
+        lost
+    }
+
+    /// Paths of these inodes, as far as names lead to them.
+    fn paths(&self, wanted: HashSet<u64>) -> HashMap<u64, String> {
+        let mut names: HashMap<u64, (u64, String)> = HashMap::new();
+        for (ino, facts) in self.inodes.iter().filter(|(_, facts)| facts.kind == FileKind::Directory) {
+            let Ok(Some(inode)) = Inode::load(self.region, &self.geometry, facts.slot, *ino) else { continue };
+            let state = inode.state.into_inner();
+            let Body::Directory(directory) = &state.body else { continue };
+            for slot in directory.after(0) {
+                if slot.kind() == FileKind::Directory || wanted.contains(&slot.ino) {
+                    let name = String::from_utf8_lossy(&slot.name(self.region)).into_owned();
+                    names.insert(slot.ino, (*ino, name));
+                }
+            }
+        }
+        let path = |ino: &u64| {
+            let mut path = String::new();
+            let mut at = *ino;
+            // As many steps as there are names: damaged parents may form a loop.
+            for _ in 0..=names.len() {
+                if at == ROOT {
+                    return Some((*ino, if path.is_empty() { "/".into() } else { path }));
+                }
+                let (parent, name) = names.get(&at)?;
+                path = format!("/{name}{path}");
+                at = *parent;
+            }
+            None
+        };
+        wanted.iter().filter_map(path).collect()
+    }
+}
+
+struct Lost {
+    ino: u64,
+    what: String,
+    at: u64,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> Option<Range<u64>> {
+    let (start, end) = (one.start.max(other.start), one.end.min(other.end));
+    (start < end).then_some(start..end)
+}

@@ -1,0 +1,177 @@
+//! Races, looked for schedule by schedule.
+//!
+//! The problem: most races need one thread to stop between two instructions while another does a whole operation
+//! there. Running threads and hoping (`tests/threads.rs`) finds few of them and repeats none.
+//!
+//! The idea: under the feature `shuttle` a scheduler chooses at every lock, atomic and access to media who runs next
+//! ([`crate::sync`]). Each test below is one small situation, run under many schedules: some choose at random at
+//! every point, most choose few places for a switch ([PCT]), which finds what needs one long stop. After each
+//! schedule fsck finds nothing, all totals are exact, and the contents are one of those allowed.
+//!
+//! ```text
+//! cargo test -p nvfold --features shuttle --lib races                      what `make test` does
+//! NVFOLD_SOAK=20 cargo test ...                                            20 times as many, with new seeds
+//! NVFOLD_SCHEDULE=9102... cargo test ... races::data::a_test               one schedule again, as a failure printed it
+//! ```
+//!
+//! What it does not see: memory orders weaker than sequential consistency, and words of one store to media
+//! becoming visible one by one.
+//!
+//! [PCT]: https://www.microsoft.com/en-us/research/publication/a-randomized-scheduler-with-probabilistic-guarantees-of-finding-bugs/
+
+mod data;
+mod names;
+mod parts;
+mod space;
+
+use crate::check::{CheckOptions, check};
+use crate::media::chunk_entry::ChunkEntry;
+use crate::media::superblock::Geometry;
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
+use crate::namespace::table::read_segments;
+use crate::types::*;
+use crate::{File, FileSystem};
+use pmem::{DeviceSpec, OpenOptions, Region};
+use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
+use shuttle::{Config, Runner};
+use std::sync::Arc;
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const BLOCK: usize = BLOCK_BYTES as usize;
+const DEVICE_BYTES: u64 = 16 << 20;
+/// Schedules of each test, times `NVFOLD_SOAK`.
+const SCHEDULES: usize = 1000;
+/// A PCT schedule of depth n has n - 1 switches at places of its choice.
+const PCT_DEPTHS: [usize; 2] = [2, 3];
+
+/// Runs `test` under many schedules; a failing one is printed.
+fn explore(test: impl Fn() + Send + Sync + 'static) {
+    let test = Arc::new(test);
+    if replayed(&test) {
+        return;
+    }
+    match std::env::var("NVFOLD_SOAK").ok().and_then(|times| times.parse::<usize>().ok()) {
+        None => {
+            run(RandomScheduler::new_from_seed(1, SCHEDULES / 4), &test);
+            PCT_DEPTHS.map(|depth| run(PctScheduler::new_from_seed(1, depth, SCHEDULES * 3 / 8), &test));
+        }
+        Some(times) => {
+            run(RandomScheduler::new(times * SCHEDULES / 4), &test);
+            PCT_DEPTHS.map(|depth| run(PctScheduler::new(depth, times * SCHEDULES * 3 / 8), &test));
+        }
+    }
+}
+
+/// Runs `test` under all schedules, for tests so small that they can be counted out; returns how many there are.
+fn exhaust(test: impl Fn() + Send + Sync + 'static) -> usize {
+    let test = Arc::new(test);
+    if replayed(&test) { 0 } else { run(DfsScheduler::new(Some(SCHEDULES_COUNTED_OUT_MAX), false), &test) }
+}
+
+/// No test that counts out its schedules has more of them.
+const SCHEDULES_COUNTED_OUT_MAX: usize = 200_000;
+
+/// Runs the one schedule that `NVFOLD_SCHEDULE` asks for, if it does.
+fn replayed(test: &Arc<impl Fn() + Send + Sync + 'static>) -> bool {
+    let schedule = std::env::var("NVFOLD_SCHEDULE");
+    schedule.is_ok_and(|schedule| run(ReplayScheduler::new_from_encoded(&schedule), test) > 0)
+}
+
+fn run(scheduler: impl Scheduler + 'static, test: &Arc<impl Fn() + Send + Sync + 'static>) -> usize {
+    let mut config = Config::new();
+    config.stack_size = 512 << 10;
+    config.silence_warnings = true;
+    let test = test.clone();
+    // A schedule that failed left this on.
+    pmem::switch_threads_at_media(false);
+    Runner::new(scheduler, config).run(move || test())
+}
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// Runs the tasks, each in a thread, to their ends.
+fn race<const N: usize>(tasks: [Task; N]) {
+    pmem::switch_threads_at_media(true);
+    let threads = tasks.map(|task| shuttle::thread::spawn(task));
+    threads.into_iter().for_each(|thread| thread.join().expect("a task failed"));
+    pmem::switch_threads_at_media(false);
+}
+
+fn task<T>(work: impl FnOnce() -> T + Send + 'static) -> Task {
+    Box::new(move || drop(work()))
+}
+
+/// A mounted device.
+struct Device {
+    region: Region,
+    fs: FileSystem,
+}
+
+impl Device {
+    fn new() -> Device {
+        Device::with(MountOptions::default())
+    }
+
+    fn with(options: MountOptions) -> Device {
+        let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        let fs = FileSystem::mount(region.clone(), options).unwrap();
+        Device { region, fs }
+    }
+
+    /// A new file in the root directory.
+    fn file(&self, name: &str) -> File {
+        self.fs.open(create(&self.fs, ROOT, name)).unwrap()
+    }
+
+    fn directory(&self, name: &str) -> InodeNumber {
+        self.fs.mkdir(ROOT, name.as_bytes(), &new_inode()).unwrap().ino
+    }
+
+    /// Unmounts. Nothing is lost, leaked or miscounted: fsck finds nothing, and finds what the totals said.
+    fn settle(self) {
+        self.fs.trim().unwrap();
+        let told = self.fs.stats();
+        self.fs.clone().unmount().unwrap();
+        let report = check(&self.region, &CheckOptions::default()).unwrap();
+        assert!(report.clean && report.findings.is_empty(), "{:?}", report.findings);
+        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+        let first = geometry.first_segment() * SEGMENT_BLOCKS;
+        let entries = (first..geometry.blocks()).map(|block| self.chunk_entry(&geometry, BlockNumber(block)));
+        let (mut indexed, mut saved) = (0, 0);
+        for entry in entries.filter(|entry| entry.count > 0) {
+            indexed += u64::from(entry.weak().is_some());
+            saved += u64::from(entry.count - 1) * BLOCK_BYTES;
+        }
+        let tables = read_segments(&self.region, &geometry).unwrap().len() as u64 * SEGMENT_BLOCKS;
+        let free = geometry.blocks() - first - tables - report.blocks - report.metadata_blocks;
+        assert_eq!(
+            (told.inodes, told.data_blocks, told.chunks, told.index_entries, told.saved_bytes, told.free_bytes),
+            (report.inodes, report.blocks, report.chunks, indexed, saved, free * BLOCK_BYTES)
+        );
+    }
+
+    fn chunk_entry(&self, geometry: &Geometry, block: BlockNumber) -> ChunkEntry {
+        self.region.read(geometry.chunk_entry_offset(block))
+    }
+}
+
+fn new_inode() -> NewInode {
+    NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 }
+}
+
+fn create(fs: &FileSystem, parent: InodeNumber, name: &str) -> InodeNumber {
+    fs.create(parent, name.as_bytes(), &new_inode()).unwrap().ino
+}
+
+/// One block of these bytes.
+fn block(byte: u8) -> [u8; BLOCK] {
+    [byte; BLOCK]
+}
+
+/// All of a file.
+fn content(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; file.attr().size as usize];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}

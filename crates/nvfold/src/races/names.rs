@@ -1,0 +1,344 @@
+//! Names: who finds, opens and changes what while it is renamed, removed and its number given to another.
+
+use super::*;
+use crate::errno;
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODES_PER_SEGMENT, InodeHead};
+use crate::media::{SEGMENT_BYTES, inode::INODE_BYTES};
+use crate::namespace::table::write_segment;
+use crate::{Error, Result};
+use zerocopy::IntoBytes;
+
+/// Succeeds, or fails with one of these.
+fn allow<T>(result: Result<T>, errnos: &[i32]) -> Option<T> {
+    let unexpected = |error: &Error| !errnos.contains(&error.errno());
+    assert!(!result.as_ref().is_err_and(unexpected), "{:?}", result.err());
+    result.ok()
+}
+
+fn owned_by(uid: u32) -> NewInode {
+    NewInode { uid, ..new_inode() }
+}
+
+fn rename(fs: &FileSystem, from: (InodeNumber, &str), to: (InodeNumber, &str), mode: RenameMode) -> Result<()> {
+    fs.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), mode)
+}
+
+fn names(fs: &FileSystem, directory: InodeNumber) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut each = |entry: DirEntry| {
+        names.push(String::from_utf8(entry.name).unwrap());
+        true
+    };
+    fs.readdir(directory, 0, &mut each).unwrap();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn renames_across_directories_in_both_directions() {
+    explore(|| {
+        let device = Device::new();
+        let (left, right) = (device.directory("left"), device.directory("right"));
+        create(&device.fs, left, "a");
+        create(&device.fs, right, "b");
+        let fs = [0; 3].map(|_| device.fs.clone());
+        let [one, two, three] = fs;
+        race([
+            task(move || rename(&one, (left, "a"), (right, "a"), RenameMode::Replace).unwrap()),
+            task(move || rename(&two, (right, "b"), (left, "b"), RenameMode::Replace).unwrap()),
+            task(move || {
+                let mode = RenameMode::Exchange;
+                allow(rename(&three, (left, "a"), (right, "b"), mode), &[errno::ENOENT]);
+            }),
+        ]);
+        let (in_left, in_right) = (names(&device.fs, left), names(&device.fs, right));
+        assert_eq!((in_left.len(), in_right.len()), (1, 1), "{in_left:?} {in_right:?}");
+        device.settle();
+    });
+}
+
+#[test]
+fn two_directories_cannot_be_moved_into_each_other() {
+    explore(|| {
+        let device = Device::new();
+        let (left, right) = (device.directory("left"), device.directory("right"));
+        let (one, two) = (device.fs.clone(), device.fs.clone());
+        let moves = |fs: FileSystem, from: &'static str, to: (InodeNumber, &'static str)| {
+            task(move || allow(rename(&fs, (ROOT, from), to, RenameMode::Replace), &[errno::EINVAL]))
+        };
+        race([moves(one, "left", (right, "in")), moves(two, "right", (left, "in"))]);
+        assert_eq!(names(&device.fs, ROOT).len(), 1);
+        device.settle();
+    });
+}
+
+#[test]
+fn a_directory_gets_a_name_while_it_is_removed() {
+    explore(|| {
+        let device = Device::new();
+        let directory = device.directory("d");
+        let (one, two) = (device.fs.clone(), device.fs.clone());
+        race([
+            task(move || allow(one.create(directory, b"f", &new_inode()), &[errno::ENOENT])),
+            task(move || allow(two.rmdir(ROOT, b"d"), &[errno::ENOTEMPTY])),
+        ]);
+        if let Some(attr) = allow(device.fs.lookup(ROOT, b"d"), &[errno::ENOENT]) {
+            assert_eq!(names(&device.fs, attr.ino), ["f"]);
+        }
+        device.settle();
+    });
+}
+
+#[test]
+fn one_name_is_made_once() {
+    explore(|| {
+        let device = Device::new();
+        let fs = [0; 3].map(|_| device.fs.clone());
+        race(fs.map(|fs| task(move || allow(fs.create(ROOT, b"f", &new_inode()), &[errno::EEXIST]))));
+        assert_eq!(names(&device.fs, ROOT), ["f"]);
+        device.settle();
+    });
+}
+
+#[test]
+fn the_last_name_goes_while_another_is_made() {
+    explore(|| {
+        let device = Device::new();
+        let file = device.file("a");
+        file.write_at(0, &block(1)).unwrap();
+        let ino = file.ino();
+        drop(file);
+        let (one, two) = (device.fs.clone(), device.fs.clone());
+        race([
+            task(move || one.unlink(ROOT, b"a").unwrap()),
+            task(move || allow(two.link(ino, ROOT, b"b"), &[errno::ENOENT])),
+        ]);
+        if let Some(attr) = allow(device.fs.lookup(ROOT, b"b"), &[errno::ENOENT]) {
+            assert_eq!((attr.ino, attr.nlink, attr.size), (ino, 1, 4096));
+        }
+        device.settle();
+    });
+}
+
+/// The number of the removed file goes to another at once.
+#[test]
+fn a_lookup_never_tells_of_another_file() {
+    explore(|| {
+        let device = Device::new();
+        device.fs.create(ROOT, b"a", &owned_by(1)).unwrap();
+        let (one, two) = (device.fs.clone(), device.fs.clone());
+        race([
+            task(move || {
+                if let Some(attr) = allow(one.lookup(ROOT, b"a"), &[errno::ENOENT]) {
+                    assert_eq!((attr.uid, attr.nlink), (1, 1));
+                }
+            }),
+            task(move || {
+                two.unlink(ROOT, b"a").unwrap();
+                two.create(ROOT, b"b", &owned_by(2)).unwrap();
+            }),
+        ]);
+        device.settle();
+    });
+}
+
+#[test]
+fn the_parent_of_a_directory_is_its_parent_while_it_moves() {
+    explore(|| {
+        let device = Device::new();
+        let (old, new) = (device.directory("old"), device.directory("new"));
+        let child = device.fs.mkdir(old, b"child", &new_inode()).unwrap().ino;
+        let (one, two) = (device.fs.clone(), device.fs.clone());
+        race([
+            task(move || {
+                let parent = one.lookup(child, b"..").unwrap();
+                assert!(parent.kind == FileKind::Directory && [old, new].contains(&parent.ino), "{parent:?}");
+            }),
+            task(move || {
+                rename(&two, (old, "child"), (new, "child"), RenameMode::Replace).unwrap();
+                two.rmdir(ROOT, b"old").unwrap();
+                create(&two, ROOT, "file");
+            }),
+        ]);
+        device.settle();
+    });
+}
+
+#[test]
+fn a_file_is_opened_while_its_last_name_goes() {
+    explore(|| {
+        let device = Device::new();
+        let file = device.file("a");
+        file.write_at(0, &block(1)).unwrap();
+        let ino = file.ino();
+        drop(file);
+        let (one, two) = (device.fs.clone(), device.fs.clone());
+        race([
+            task(move || {
+                if let Some(file) = allow(one.open(ino), &[errno::ENOENT]) {
+                    file.append(&block(2)).unwrap();
+                    assert_eq!(content(&file), [block(1), block(2)].concat());
+                }
+            }),
+            task(move || two.unlink(ROOT, b"a").unwrap()),
+        ]);
+        assert!(device.fs.getattr(ino).is_err());
+        assert_eq!(device.fs.stats().data_blocks, 0);
+        device.settle();
+    });
+}
+
+/// The last `File` of a nameless inode goes while another is opened: one of them frees it, and only one.
+#[test]
+fn a_nameless_file_is_opened_while_it_is_closed() {
+    explore(|| {
+        let device = Device::new();
+        let file = device.file("a");
+        file.write_at(0, &block(1)).unwrap();
+        let ino = file.ino();
+        device.fs.unlink(ROOT, b"a").unwrap();
+        let fs = device.fs.clone();
+        race([
+            task(move || drop(file)),
+            task(move || {
+                if let Some(file) = allow(fs.open(ino), &[errno::ENOENT]) {
+                    assert_eq!(content(&file), block(1));
+                }
+            }),
+        ]);
+        assert_eq!(device.fs.stats().data_blocks, 0);
+        device.settle();
+    });
+}
+
+/// Somebody still has the number from a file that was removed, and opens it.
+#[test]
+fn a_new_nameless_file_is_nobody_elses_to_free() {
+    explore(|| {
+        let device = Device::new();
+        let ino = create(&device.fs, ROOT, "a");
+        device.fs.unlink(ROOT, b"a").unwrap();
+        let (one, two) = (device.fs.clone(), device.fs.clone());
+        race([
+            task(move || allow(one.open(ino), &[errno::ENOENT])),
+            task(move || {
+                let file = two.tmpfile(&new_inode()).unwrap();
+                file.write_at(0, &block(1)).unwrap();
+                two.link(file.ino(), ROOT, b"b").unwrap();
+            }),
+        ]);
+        assert_eq!(device.fs.lookup(ROOT, b"b").unwrap().size, 4096);
+        device.settle();
+    });
+}
+
+/// Attributes are changed by number while that number goes to another file.
+#[test]
+fn a_change_of_a_removed_file_does_not_reach_the_next_one() {
+    explore(|| {
+        let device = Device::new();
+        let ino = create(&device.fs, ROOT, "a");
+        device.fs.set_xattr(ino, b"user.old", b"1", XattrMode::Set).unwrap();
+        let [one, two, three] = [0; 3].map(|_| device.fs.clone());
+        race([
+            task(move || {
+                let change = SetAttr { atime: Some(5), ..SetAttr::default() };
+                allow(one.setattr(ino, &change), &[errno::ENOENT, errno::ESTALE]);
+            }),
+            task(move || allow(two.set_xattr(ino, b"user.x", b"2", XattrMode::Set), &[errno::ENOENT])),
+            task(move || {
+                three.unlink(ROOT, b"a").unwrap();
+                let attr = three.create(ROOT, b"b", &owned_by(2)).unwrap();
+                let file = three.open(attr.ino).unwrap();
+                file.write_at(0, &block(1)).unwrap();
+            }),
+        ]);
+        let attr = device.fs.lookup(ROOT, b"b").unwrap();
+        assert_eq!((attr.size, attr.uid), (4096, 2));
+        let left = device.fs.list_xattr(attr.ino).unwrap();
+        assert!(!left.contains(&b"user.old".to_vec()));
+        device.settle();
+    });
+}
+
+/// The last segment of the inode table is given back and used for data that looks like an inode, while somebody
+/// looks for an inode there.
+#[test]
+fn an_inode_is_not_read_from_a_segment_that_left_the_table() {
+    explore(|| {
+        let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+        let segment = geometry.first_segment() + 1;
+        write_segment(&region, &geometry, segment, 1, false);
+        let fs = FileSystem::mount(region.clone(), MountOptions::default()).unwrap();
+        let device = Device { region, fs };
+        let ino = INODES_PER_SEGMENT + 1;
+        let file = device.file("data");
+        let (one, two, writer) = (device.fs.clone(), device.fs.clone(), file.clone());
+        race([
+            task(move || assert_eq!(one.getattr(InodeNumber(ino)).unwrap_err().errno(), errno::ENOENT)),
+            task(move || {
+                two.trim().unwrap();
+                writer.write_at(0, &block_like_an_inode(segment * SEGMENT_BYTES, ino)).unwrap();
+            }),
+        ]);
+        let expected = block_like_an_inode(segment * SEGMENT_BYTES, ino);
+        assert!(device.region.equal(segment * SEGMENT_BYTES, &expected), "the data lies where the table was");
+        drop(file);
+        device.settle();
+    });
+}
+
+/// A block that, at this address, would hold inode `ino` in its second slot.
+fn block_like_an_inode(address: u64, ino: u64) -> [u8; BLOCK] {
+    let slot = address + INODE_BYTES;
+    let head = InodeHead::new(slot, ino, FileKind::Regular, 1, ROOT.0, 0);
+    let attributes = AttributeLine { nlink: 1, as_of: head.commit, ..AttributeLine::default() }.sealed(ino);
+    let mut bytes = block(0);
+    let mut put = |at: u64, part: &[u8]| bytes[at as usize..at as usize + part.len()].copy_from_slice(part);
+    put(slot - address, head.as_bytes());
+    put(slot - address + ATTRIBUTE_LINES[0], attributes.as_bytes());
+    bytes
+}
+
+/// The log of the directory is about to be rewritten.
+#[test]
+fn a_directory_is_compacted_under_its_readers() {
+    explore(|| {
+        let device = Device::new();
+        let directory = device.directory("d");
+        create(&device.fs, directory, "kept");
+        for _ in 0..62 {
+            create(&device.fs, directory, "f");
+            device.fs.unlink(directory, b"f").unwrap();
+        }
+        let [one, two, three] = [0; 3].map(|_| device.fs.clone());
+        race([
+            task(move || {
+                create(&one, directory, "f");
+                one.unlink(directory, b"f").unwrap();
+            }),
+            task(move || two.lookup(directory, b"kept").unwrap()),
+            task(move || assert!(names(&three, directory).contains(&"kept".to_string()))),
+        ]);
+        assert_eq!(names(&device.fs, directory), ["kept"]);
+        device.settle();
+    });
+}
+
+/// What was acknowledged before the unmount is there, and nothing happens after it.
+#[test]
+fn an_unmount_waits_for_those_who_are_changing_something() {
+    explore(|| {
+        let device = Device::new();
+        let file = device.file("a");
+        let (fs, writer) = (device.fs.clone(), file.clone());
+        race([
+            task(move || allow(writer.write_at(0, &block(1)), &[errno::EROFS])),
+            task(move || fs.unmount().unwrap()),
+        ]);
+        drop(file);
+        device.settle();
+    });
+}

@@ -1,0 +1,146 @@
+//! Counts, index and inode table alone, so small that some of them are run under every schedule there is.
+
+use super::*;
+use crate::chunk::{Chunks, Released};
+use crate::namespace::table::InodeTable;
+use crate::space::{Purpose, Space};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use pmem::Flight;
+
+const WEAK: u32 = 0x1234_5678;
+
+struct Table {
+    chunks: Chunks,
+    block: BlockNumber,
+    region: Region,
+}
+
+impl Table {
+    /// A chunk table in which one block has `count` references and is in the index.
+    fn with(count: u32) -> Arc<Table> {
+        let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+        let chunks = Chunks::new(region.clone(), geometry);
+        let block = BlockNumber(geometry.first_segment() * SEGMENT_BLOCKS);
+        let mut flight = Flight::new();
+        if count > 0 {
+            chunks.add(block, count, Some(WEAK), &mut flight);
+            chunks.index.insert(WEAK, block);
+        }
+        let _ = region.fence(flight);
+        Arc::new(Table { chunks, block, region })
+    }
+
+    fn release(&self) -> Released {
+        let mut flight = Flight::new();
+        let released = self.chunks.release(self.block, &mut flight);
+        let _ = self.region.fence(flight);
+        released
+    }
+
+    fn share(&self) -> bool {
+        let mut flight = Flight::new();
+        let shared = self.chunks.share_candidate(WEAK, BlockNumber(0), &mut flight);
+        let _ = self.region.fence(flight);
+        shared.is_some()
+    }
+}
+
+/// One lets go of the last reference while another takes one: it is had before that, or not at all.
+#[test]
+fn the_last_reference_is_taken_or_gone() {
+    let schedules = exhaust(|| {
+        let table = Table::with(1);
+        let freed = Arc::new(AtomicU64::new(0));
+        let (one, two, freed_by_one, freed_by_two) = (table.clone(), table.clone(), freed.clone(), freed.clone());
+        race([
+            task(move || {
+                if one.release() == Released::Free {
+                    freed_by_one.fetch_add(1, Ordering::SeqCst);
+                }
+            }),
+            task(move || {
+                if two.share() && two.release() == Released::Free {
+                    freed_by_two.fetch_add(1, Ordering::SeqCst);
+                }
+            }),
+        ]);
+        assert_eq!(freed.load(Ordering::SeqCst), 1, "freed by one of them");
+        assert_eq!(table.chunks.entry(table.block), ChunkEntry::default());
+        assert_eq!((table.chunks.extra_references(), table.chunks.index.entries()), (0, 0));
+    });
+    println!("{schedules} schedules");
+}
+
+/// Two clones of one private block: its own reference becomes explicit once.
+#[test]
+fn a_private_block_is_shared_twice_at_once() {
+    explore(|| {
+        let table = Table::with(0);
+        race([0, 1, 2].map(|_| {
+            let table = table.clone();
+            task(move || {
+                let mut flight = Flight::new();
+                table.chunks.share(table.block, &mut flight).unwrap();
+                let _ = table.region.fence(flight);
+            })
+        }));
+        let entry = table.chunks.entry(table.block);
+        assert_eq!((entry.count, entry.address()), (4, table.block.address()));
+        assert_eq!(table.chunks.extra_references(), 3);
+    });
+}
+
+/// Insertion, search and removal of one fingerprint.
+#[test]
+fn one_fingerprint_comes_and_goes() {
+    let schedules = exhaust(|| {
+        let table = Table::with(1);
+        let other = BlockNumber(table.block.0 + 1);
+        let (one, two, three) = (table.clone(), table.clone(), table.clone());
+        race([
+            task(move || one.chunks.index.insert(WEAK, other)),
+            task(move || two.chunks.index.remove(WEAK, two.block)),
+            task(move || {
+                let found = three.chunks.index.find(WEAK, BlockNumber(0), |_| true);
+                assert!([Some(three.block), Some(other), None].contains(&found));
+            }),
+        ]);
+        let found = |after| table.chunks.index.find(WEAK, after, |_| true);
+        assert_eq!((found(BlockNumber(0)), found(other)), (Some(other), None));
+    });
+    println!("{schedules} schedules");
+}
+
+/// Numbers are given out once, while the table grows and shrinks.
+#[test]
+fn an_inode_number_has_one_user() {
+    explore(|| {
+        let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+        let space = Arc::new(Space::new(region.clone(), geometry, 2, true));
+        let first = geometry.first_segment();
+        space.mark_segment_used(first);
+        let table = Arc::new(InodeTable::new(region, geometry, vec![first]));
+        let full = table.end();
+        (1..full - 1).for_each(|ino| table.mark_used(ino));
+        let taken = Arc::new(AtomicU64::new(0));
+        let works = || {
+            let (table, space, taken) = (table.clone(), space.clone(), taken.clone());
+            task(move || {
+                let ino = table.allocate(&space).unwrap();
+                assert!(table.slot(ino).is_some(), "a number in use has a slot");
+                let mine = 1 << (ino + 1 - full);
+                assert_eq!(taken.fetch_or(mine, Ordering::SeqCst) & mine, 0, "{ino} was given out twice");
+                taken.fetch_and(!mine, Ordering::SeqCst);
+                table.free(ino);
+            })
+        };
+        let (shrinks, its_space) = (table.clone(), space.clone());
+        race([works(), works(), task(move || shrinks.shrink(&its_space))]);
+        table.shrink(&space);
+        assert_eq!((table.end(), table.in_use()), (full, full - 2));
+        assert_eq!(space.free_blocks(), space.total_blocks() - SEGMENT_BLOCKS);
+        assert!(space.allocate_one("test", Purpose::Data).is_ok());
+    });
+}

@@ -1,0 +1,168 @@
+//! The allocator alone: no block has two owners, none is lost, and none that is owned is given back to the host.
+
+use super::*;
+use crate::space::{BlockRun, KEPT_BLOCKS, Purpose, Runs, Space};
+
+struct Allocator {
+    region: Region,
+    geometry: Geometry,
+    space: Space,
+}
+
+impl Allocator {
+    /// With this many free blocks at the starts of the first segments, as many in each.
+    fn with_free(cores: usize, segments: u64, free_in_each: u64) -> Arc<Allocator> {
+        let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+        let space = Space::new(region.clone(), geometry, cores, true);
+        for segment in geometry.first_segment()..geometry.segments() {
+            let used_from = if segment < geometry.first_segment() + segments { free_in_each } else { 0 };
+            (used_from..SEGMENT_BLOCKS).for_each(|at| {
+                space.mark_used(BlockNumber(segment * SEGMENT_BLOCKS + at));
+            });
+        }
+        Arc::new(Allocator { region, geometry, space })
+    }
+
+    fn take(&self, count: u64) -> Option<Vec<BlockNumber>> {
+        let mut runs = Runs::new();
+        self.space.allocate("test", count, Purpose::Promised, &mut runs).ok()?;
+        assert_eq!(runs.iter().map(|run| run.count).sum::<u64>(), count);
+        Some(runs.iter().flat_map(|run| run.blocks()).collect())
+    }
+
+    fn give(&self, blocks: &[BlockNumber]) {
+        blocks.iter().for_each(|block| self.space.free(BlockRun { start: *block, count: 1 }));
+    }
+
+    /// Writes to blocks, so that it shows when they are not this thread's alone, or go away.
+    fn write(&self, blocks: &[BlockNumber], byte: u8) {
+        for block in blocks {
+            let _ = self.region.stream(block.address(), &super::block(byte));
+        }
+    }
+
+    fn holds(&self, blocks: &[BlockNumber], byte: u8) -> bool {
+        blocks.iter().all(|block| self.region.equal(block.address(), &super::block(byte)))
+    }
+
+    fn first(&self) -> u64 {
+        self.geometry.first_segment() * SEGMENT_BLOCKS
+    }
+}
+
+#[test]
+fn the_last_blocks_go_to_one_each() {
+    explore(|| {
+        let allocator = Allocator::with_free(2, 1, 2);
+        race([1, 2, 3].map(|byte| {
+            let allocator = allocator.clone();
+            task(move || {
+                if let Some(blocks) = allocator.take(1) {
+                    allocator.write(&blocks, byte);
+                    assert!(allocator.holds(&blocks, byte));
+                }
+            })
+        }));
+        assert_eq!(allocator.space.free_blocks(), 0, "two of three were served");
+    });
+}
+
+#[test]
+fn a_freed_block_serves_the_next_one() {
+    explore(|| {
+        let allocator = Allocator::with_free(2, 1, 2);
+        let mine = allocator.take(2).unwrap();
+        let (one, two, last) = (allocator.clone(), allocator.clone(), mine[1]);
+        race([task(move || one.give(&[last])), task(move || two.take(1).inspect(|blocks| two.write(blocks, 2)))]);
+        let free = allocator.space.free_blocks();
+        assert_eq!(allocator.take(free).map_or(0, |blocks| blocks.len() as u64), free);
+        assert!(allocator.take(1).is_none());
+    });
+}
+
+/// Three threads walk two segments: they take over from one another and share.
+#[test]
+fn segments_change_hands_and_are_shared() {
+    explore(|| {
+        let allocator = Allocator::with_free(4, 2, 3);
+        race([1, 2, 3].map(|byte| {
+            let allocator = allocator.clone();
+            task(move || {
+                let mut mine = Vec::new();
+                for _ in 0..2 {
+                    mine.extend(allocator.take(1).expect("six blocks for three threads"));
+                    allocator.write(&mine, byte);
+                }
+                assert!(allocator.holds(&mine, byte));
+            })
+        }));
+        assert_eq!(allocator.space.free_blocks(), 0);
+    });
+}
+
+/// One segment has free blocks, and all of it becomes free: it is given back to the host while others take from it.
+#[test]
+fn a_segment_in_use_is_not_given_back() {
+    explore(|| {
+        let allocator = Allocator::with_free(4, 1, 4);
+        let rest: Vec<BlockNumber> =
+            (allocator.first() + 4..allocator.first() + SEGMENT_BLOCKS).map(BlockNumber).collect();
+        let works = |byte: u8| {
+            let allocator = allocator.clone();
+            task(move || {
+                for _ in 0..2 {
+                    let mine = allocator.take(1).expect("four blocks for two threads");
+                    allocator.write(&mine, byte);
+                    assert!(allocator.holds(&mine, byte));
+                    allocator.give(&mine);
+                }
+            })
+        };
+        let trims = allocator.clone();
+        race([
+            works(1),
+            works(2),
+            task(move || {
+                trims.space.free(BlockRun { start: rest[0], count: rest.len() as u64 });
+                trims.space.trim().unwrap();
+            }),
+        ]);
+        assert_eq!(allocator.space.free_blocks(), SEGMENT_BLOCKS);
+    });
+}
+
+/// The same, and the segment goes to the inode table. Three cursors share two segments.
+#[test]
+fn a_segment_in_use_is_not_given_to_the_inode_table() {
+    explore(|| {
+        let allocator = Allocator::with_free(4, 1, 4);
+        // The kept blocks lie elsewhere, so that the table may have the segment.
+        let kept = allocator.first() + 2 * SEGMENT_BLOCKS;
+        allocator.space.free(BlockRun { start: BlockNumber(kept), count: KEPT_BLOCKS });
+        let works = |byte: u8| {
+            let allocator = allocator.clone();
+            task(move || {
+                for _ in 0..2 {
+                    let mine = allocator.take(1).expect("there are the kept blocks");
+                    allocator.write(&mine, byte);
+                    assert!(allocator.holds(&mine, byte));
+                    allocator.give(&mine);
+                }
+            })
+        };
+        let tables = allocator.clone();
+        let table = task(move || {
+            let start = BlockNumber(tables.first() + 4);
+            tables.space.free(BlockRun { start, count: SEGMENT_BLOCKS - 4 });
+            if let Ok(segment) = tables.space.allocate_segment("test") {
+                let slots: Vec<BlockNumber> = (0..4).map(|at| BlockNumber(segment * SEGMENT_BLOCKS + at)).collect();
+                tables.write(&slots, 9);
+                assert!(tables.holds(&slots, 9));
+                tables.space.free_segment(segment);
+            }
+        });
+        race([works(1), works(2), works(3), table]);
+        assert_eq!(allocator.space.free_blocks(), SEGMENT_BLOCKS + KEPT_BLOCKS);
+    });
+}

@@ -1,0 +1,52 @@
+//! Blocks in bad memory: never handed out again while mounted.
+//!
+//! A block cannot be used when it lies in bad memory itself, and neither when its chunk entry does: nobody could count
+//! who names it. What of these is free is taken away before the next allocation; what is in use stays taken when it
+//! is freed. The next mount counts anew, and finds them again if they are still bad.
+
+use super::{BlockRun, Purpose, Space};
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
+use crate::sync::atomic::Ordering;
+
+impl Space {
+    pub(super) fn has_bad_memory(&self) -> bool {
+        self.region.check_writable(0, self.region.len_bytes()).is_err()
+    }
+
+    /// Returns those blocks of a run that can be used again.
+    pub(super) fn free_sound(&self, run: BlockRun) {
+        let sound = run.blocks().filter(|block| self.is_sound(*block));
+        sound.for_each(|start| self.free_run(BlockRun { start, count: 1 }));
+    }
+
+    /// Whether neither a block nor its chunk entry lies in bad memory.
+    fn is_sound(&self, block: BlockNumber) -> bool {
+        let is_writable = |offset, length| self.region.check_writable(offset, length).is_ok();
+        is_writable(block.address(), BLOCK_BYTES) && is_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES)
+    }
+
+    /// Takes free blocks that became unusable since the last call, so that nobody gets them.
+    pub(super) fn quarantine_bad_memory(&self) {
+        let pages = self.region.frozen_pages();
+        let known = self.quarantined.swap(pages.len() as u64, Ordering::Relaxed);
+        if pages.len() as u64 == known {
+            return;
+        }
+        let first = self.geometry.first_segment() * SEGMENT_BLOCKS;
+        let entries = self.geometry.chunk_entry_offset(BlockNumber(0));
+        for page in pages {
+            // The block itself, and those with their entries in it when it is a page of the chunk table.
+            let counted = (page.saturating_sub(entries) / ENTRY_BYTES..).take((BLOCK_BYTES / ENTRY_BYTES) as usize);
+            let blocks = std::iter::once(page / BLOCK_BYTES).chain(counted);
+            for block in blocks.filter(|block| (first..self.geometry.blocks()).contains(block)).map(BlockNumber) {
+                if !self.is_sound(block) && self.reserve("keep bad memory from use", 1, Purpose::Promised).is_ok() {
+                    match self.set_bit(block) {
+                        true => drop(self.free_in[(block.0 / SEGMENT_BLOCKS) as usize].fetch_sub(1, Ordering::Relaxed)),
+                        false => drop(self.free_blocks.fetch_add(1, Ordering::Relaxed)),
+                    }
+                }
+            }
+        }
+    }
+}

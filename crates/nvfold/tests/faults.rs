@@ -1,0 +1,475 @@
+//! Memory that goes bad under the file system, and devices that go away: EIO for what is lost and for nothing else.
+//!
+//! Each test poisons the lines of one structure and looks at three things: the file that it belongs to gives EIO and
+//! never wrong bytes, everything else works on, and fsck names the file and the range.
+
+use nvfold::check::{CheckOptions, check};
+use nvfold::media::inode::INODE_BYTES;
+use nvfold::media::superblock::{COPIES, Geometry};
+use nvfold::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
+use nvfold::*;
+use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const DEVICE_BYTES: u64 = 16 << 20;
+const BLOCK: usize = BLOCK_BYTES as usize;
+const POLICIES: [Policy; 2] = [Policy::Off, Policy::Inline];
+
+fn format() -> Region {
+    let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    region
+}
+
+fn try_mount(region: &Region, policy: Policy, read_only: bool) -> Result<FileSystem> {
+    FileSystem::mount(region.clone(), MountOptions { policy, read_only, ..MountOptions::default() })
+}
+
+fn mount(region: &Region, policy: Policy) -> FileSystem {
+    try_mount(region, policy, false).unwrap()
+}
+
+const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+
+fn create(fs: &FileSystem, name: &str, content: &[u8]) -> File {
+    let file = fs.open(fs.create(ROOT, name.as_bytes(), &NEW).unwrap().ino).unwrap();
+    file.write_at(0, content).unwrap();
+    file
+}
+
+fn open(fs: &FileSystem, name: &str) -> Result<File> {
+    fs.open(fs.lookup(ROOT, name.as_bytes())?.ino)
+}
+
+fn read(file: &File) -> Result<Vec<u8>> {
+    let mut content = vec![0xEE; file.attr().size as usize];
+    let length = file.read_at(0, &mut content)?;
+    content.truncate(length);
+    Ok(content)
+}
+
+/// Blocks that are all different.
+fn blocks(seed: u8, count: usize) -> Vec<u8> {
+    (0..count * BLOCK).map(|at| (at / BLOCK) as u8 ^ (at % 251) as u8 ^ seed).collect()
+}
+
+/// Where these bytes lie on the device.
+fn find(region: &Region, bytes: &[u8]) -> u64 {
+    let media = region.bytes(0, DEVICE_BYTES);
+    let mut lines = media.chunks(64).enumerate().map(|(line, _)| line * 64);
+    lines.find(|at| media[*at..].starts_with(bytes)).expect("the bytes are on the device") as u64
+}
+
+fn slot(ino: InodeNumber) -> u64 {
+    Geometry::of(DEVICE_BYTES).unwrap().first_segment() * SEGMENT_BYTES + ino.0 * INODE_BYTES
+}
+
+#[track_caller]
+fn assert_eio<T>(result: Result<T>) {
+    match result {
+        Err(error) => assert_eq!(error.errno(), errno::EIO, "{error}"),
+        Ok(_) => panic!("EIO was expected"),
+    }
+}
+
+/// Everything that is not lost works: reading, writing, creating, removing, and filling the device to the last block.
+#[track_caller]
+fn assert_all_else_works(fs: &FileSystem, others: &[(&str, &[u8])]) {
+    for (name, content) in others {
+        assert!(read(&open(fs, name).unwrap()).unwrap() == *content, "{name}");
+    }
+    let file = create(fs, "new", &blocks(200, 3));
+    assert!(read(&file).unwrap() == blocks(200, 3));
+    fs.rename(ROOT, b"new", ROOT, b"newer", RenameMode::Replace).unwrap();
+    let mut filler = Vec::new();
+    for number in 0u32.. {
+        let mut content = blocks(number as u8, 64);
+        content.chunks_mut(BLOCK).enumerate().for_each(|(at, block)| {
+            block[..8].copy_from_slice(&(u64::from(number) << 32 | at as u64).to_le_bytes());
+        });
+        let made = fs.create(ROOT, format!("filler{number}").as_bytes(), &NEW).unwrap();
+        let file = fs.open(made.ino).unwrap();
+        match file.write_at(0, &content) {
+            Ok(()) => filler.push((file, content)),
+            Err(error) => {
+                assert_eq!(error.errno(), errno::ENOSPC, "{error}");
+                break;
+            }
+        }
+    }
+    assert!(filler.iter().all(|(file, content)| read(file).unwrap() == *content), "no bad block was handed out");
+    for number in 0..=filler.len() {
+        fs.unlink(ROOT, format!("filler{number}").as_bytes()).unwrap();
+    }
+    fs.unlink(ROOT, b"newer").unwrap();
+    assert!(!fs.region().is_lost());
+}
+
+/// What fsck finds, one line each.
+fn fsck(region: &Region) -> Vec<String> {
+    let report = check(region, &CheckOptions::default()).unwrap();
+    report.findings.iter().map(|finding| format!("{} at {:#x}", finding.what, finding.at)).collect()
+}
+
+#[track_caller]
+fn assert_fsck_names(region: &Region, words: &[&str]) {
+    let findings = fsck(region);
+    let names_all = |finding: &String| words.iter().all(|word| finding.contains(word));
+    assert!(findings.iter().any(names_all), "{words:?} are not in\n{}", findings.join("\n"));
+}
+
+#[test]
+fn a_bad_block_of_data_is_eio_for_its_file_until_it_is_overwritten() {
+    for policy in POLICIES {
+        let region = format();
+        let fs = mount(&region, policy);
+        let content = blocks(1, 4);
+        let file = create(&fs, "victim", &content);
+        create(&fs, "other", &blocks(2, 4));
+        let bad = find(&region, &content[2 * BLOCK..3 * BLOCK]);
+        region.poison(bad + 1000, 1);
+        assert_eio(read(&file));
+        assert_eio(read(&file));
+        let mut part = [0; 2 * BLOCK];
+        file.read_at(0, &mut part).unwrap();
+        assert!(part == content[..2 * BLOCK], "the rest of it is there");
+        let sector = bad + 512 - 2 * BLOCK_BYTES;
+        let mut around = [0; 512];
+        file.read_at(2 * BLOCK_BYTES, &mut around).unwrap();
+        assert_eio(file.read_at(2 * BLOCK_BYTES + 1023, &mut around));
+        assert_eio(file.write_at(2 * BLOCK_BYTES + 5, b"in part"));
+        assert_fsck_names(&region, &["/victim", "bytes 8704 to 9215", &format!("{:#x}", sector + 2 * BLOCK_BYTES)]);
+        assert_all_else_works(&fs, &[("other", &blocks(2, 4))]);
+
+        // A clone shares the loss, and an equal write does not join it.
+        let clone = create(&fs, "clone", b"");
+        clone.clone_from(&file, 0, 0, 4 * BLOCK_BYTES).unwrap();
+        assert_eio(read(&clone));
+        let equal = create(&fs, "equal", &content);
+        assert!(read(&equal).unwrap() == content);
+
+        file.write_at(2 * BLOCK_BYTES, &content[2 * BLOCK..3 * BLOCK]).unwrap();
+        assert!(read(&file).unwrap() == content, "overwritten wholly it is healed");
+        fs.unlink(ROOT, b"clone").unwrap();
+        drop(clone);
+        assert_all_else_works(&fs, &[("victim", &content), ("equal", &content)]);
+        drop((file, equal));
+        fs.unmount().unwrap();
+        let fs = mount(&region, policy);
+        assert_all_else_works(&fs, &[("victim", &content), ("equal", &content), ("other", &blocks(2, 4))]);
+        fs.unmount().unwrap();
+        assert_eq!(fsck(&region), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn zeros_are_not_shared_with_a_bad_block_that_reads_as_zeros() {
+    let region = format();
+    let fs = mount(&region, Policy::Inline);
+    let zeros = create(&fs, "zeros", &[0; BLOCK]);
+    let mut marker = [0; BLOCK];
+    marker[..16].copy_from_slice(b"a marker of ours");
+    create(&fs, "marker", &marker);
+    // The zero block lies beside the one that can be found.
+    let bad = find(&region, &marker) - BLOCK_BYTES;
+    region.poison(bad, BLOCK_BYTES);
+    let again = create(&fs, "again", &[0; BLOCK]);
+    assert_eio(read(&zeros));
+    assert!(read(&again).unwrap() == [0; BLOCK]);
+}
+
+#[test]
+fn a_reserved_block_that_is_bad_gets_its_content_elsewhere() {
+    for policy in POLICIES {
+        let region = format();
+        let fs = mount(&region, policy);
+        let file = create(&fs, "file", &blocks(1, 1));
+        file.allocate(BLOCK_BYTES, 4 * BLOCK_BYTES, AllocateMode::Reserve).unwrap();
+        let marker = create(&fs, "marker", &blocks(9, 1));
+        let first = find(&region, &blocks(1, 1)) + BLOCK_BYTES;
+        assert!(first < find(&region, &blocks(9, 1)));
+        region.poison(first, 4 * BLOCK_BYTES);
+        region.scrub(first, 4 * BLOCK_BYTES).unwrap_err();
+        file.write_at(BLOCK_BYTES, &blocks(5, 4)).unwrap();
+        assert!(read(&file).unwrap() == [blocks(1, 1), blocks(5, 4)].concat());
+        assert!(read(&marker).unwrap() == blocks(9, 1));
+        assert!(!region.is_lost());
+    }
+}
+
+#[test]
+fn a_bad_inode_slot_takes_one_file() {
+    for policy in POLICIES {
+        let region = format();
+        let fs = mount(&region, policy);
+        let names: Vec<String> = (0..24).map(|number| format!("file{number}")).collect();
+        for (number, name) in names.iter().enumerate() {
+            create(&fs, name, &blocks(number as u8, 2));
+        }
+        let victim = fs.lookup(ROOT, b"file11").unwrap().ino;
+        fs.unmount().unwrap();
+        for line in [0, 1, 3] {
+            let region = copy_of(&region);
+            let fs = mount(&region, policy);
+            region.poison(slot(victim) + line * 64, 64);
+            assert_eio(fs.lookup(ROOT, b"file11"));
+            assert_eio(fs.getattr(victim));
+            assert_eio(fs.open(victim));
+            assert_eio(fs.unlink(ROOT, b"file11"));
+            // The slots beside it lie in the same page: they can be read, and not be changed.
+            let beside = open(&fs, "file10").unwrap();
+            assert!(read(&beside).unwrap() == blocks(10, 2));
+            assert_eq!(slot(victim) / BLOCK_BYTES, slot(beside.ino()) / BLOCK_BYTES);
+            assert_eio(beside.write_at(0, b"no"));
+            assert_eio(fs.unlink(ROOT, b"file10"));
+            assert_eio(fs.link(beside.ino(), ROOT, b"link"));
+            assert_eio(fs.rename(ROOT, b"file10", ROOT, b"renamed", RenameMode::Replace));
+            assert!(read(&open(&fs, "file10").unwrap()).unwrap() == blocks(10, 2), "nothing of it happened");
+            let mut listed = 0;
+            fs.readdir(ROOT, 0, &mut |_| {
+                listed += 1;
+                true
+            })
+            .unwrap();
+            assert_eq!(listed, names.len());
+            let far = [("file0", &blocks(0, 2)[..]), ("file20", &blocks(20, 2)[..])];
+            open(&fs, "file20").unwrap().write_at(0, &blocks(20, 1)).unwrap();
+            assert_all_else_works(&fs, &far);
+            let words = [&format!("inode {} (/file11)", victim.0), "bad memory", &format!("{:#x}", slot(victim))];
+            assert_fsck_names(&region, &words);
+            drop(beside);
+            fs.unmount().unwrap();
+            assert_eio(try_mount(&region, policy, false));
+            let fs = try_mount(&region, policy, true).unwrap();
+            assert_eio(open(&fs, "file11"));
+            assert!(read(&open(&fs, "file10").unwrap()).unwrap() == blocks(10, 2));
+        }
+    }
+}
+
+/// The same bytes in a device of its own.
+fn copy_of(region: &Region) -> Region {
+    let copy = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+    let _ = copy.fence(copy.stream(0, region.bytes(0, DEVICE_BYTES)));
+    copy
+}
+
+#[test]
+fn an_inode_in_use_whose_slot_goes_bad_cannot_change_any_more() {
+    let region = format();
+    let fs = mount(&region, Policy::Inline);
+    let file = create(&fs, "file", &blocks(1, 2));
+    create(&fs, "other", &blocks(2, 2));
+    region.poison(slot(file.ino()), 64);
+    region.scrub(slot(file.ino()), 64).unwrap_err();
+    assert!(read(&file).unwrap() == blocks(1, 2), "its data is where it was");
+    assert_eio(file.write_at(0, &blocks(3, 1)));
+    assert_eio(file.append(b"x"));
+    assert_eio(file.set_len(5));
+    assert_eio(file.allocate(0, BLOCK_BYTES, AllocateMode::PunchHole));
+    assert_eio(fs.setattr(file.ino(), &SetAttr { mode: Some(0), ..SetAttr::default() }));
+    assert_eio(fs.set_xattr(file.ino(), b"user.name", b"value", XattrMode::Set));
+    assert_eio(fs.unlink(ROOT, b"file"));
+    assert!(read(&file).unwrap() == blocks(1, 2));
+    assert!(!region.is_lost());
+    // The root shares the page with the first files.
+    assert_eio(fs.create(ROOT, b"new", &NEW));
+}
+
+#[test]
+fn a_bad_log_page_takes_one_directory_or_file() {
+    for policy in POLICIES {
+        let region = format();
+        let fs = mount(&region, policy);
+        let dir = fs.mkdir(ROOT, b"crowded", &NEW).unwrap().ino;
+        let name = |number: usize| format!("{number:03} {}", "x".repeat(100)).into_bytes();
+        for number in 0..100 {
+            fs.create(dir, &name(number), &NEW).unwrap();
+        }
+        create(&fs, "other", &blocks(2, 4));
+        let at = find_anywhere(&region, &name(60));
+        fs.unmount().unwrap();
+        let fs = mount(&region, policy);
+        region.poison(at, 1);
+        assert_eio(fs.lookup(dir, &name(60)));
+        assert_eio(fs.lookup(dir, &name(0)));
+        assert_eio(fs.readdir(dir, 0, &mut |_| true));
+        assert_eio(fs.create(dir, b"new", &NEW));
+        assert_eio(fs.rmdir(ROOT, b"crowded"));
+        assert_all_else_works(&fs, &[("other", &blocks(2, 4))]);
+        let words = ["(/crowded)", "log lies in bad memory, 512 bytes", &format!("{:#x}", at / 512 * 512)];
+        assert_fsck_names(&region, &words);
+        fs.unmount().unwrap();
+        // After what is no orderly unmount everything else is served too, but never known exactly.
+        let fs = mount(&region, policy);
+        assert_eio(fs.reconcile());
+        assert!(fs.stats().recovery.stalled);
+        assert_eio(fs.lookup(dir, &name(0)));
+        assert_all_else_works(&fs, &[("other", &blocks(2, 4))]);
+    }
+}
+
+fn find_anywhere(region: &Region, bytes: &[u8]) -> u64 {
+    let media = region.bytes(0, DEVICE_BYTES);
+    media.windows(bytes.len()).position(|window| window == bytes).expect("the bytes are on the device") as u64
+}
+
+#[test]
+fn a_name_that_goes_bad_in_a_directory_in_use_is_eio_and_not_absent() {
+    let region = format();
+    let fs = mount(&region, Policy::Off);
+    let dir = fs.mkdir(ROOT, b"crowded", &NEW).unwrap().ino;
+    let name = |number: usize| format!("{number:03} {}", "x".repeat(100)).into_bytes();
+    for number in 0..100 {
+        fs.create(dir, &name(number), &NEW).unwrap();
+    }
+    let at = find_anywhere(&region, &name(60));
+    region.poison(at, 1);
+    assert_eio(fs.lookup(dir, &name(60)));
+    assert_eio(fs.create(dir, &name(60), &NEW));
+    assert_eio(fs.rename(dir, &name(0), dir, &name(60), RenameMode::Replace));
+    assert_eio(fs.readdir(dir, 0, &mut |_| true));
+    fs.lookup(dir, &name(0)).unwrap();
+    fs.lookup(dir, &name(99)).unwrap();
+    // Compaction must not write zeros for names that it cannot read.
+    for _ in 0..300 {
+        fs.create(dir, b"come and gone", &NEW).unwrap();
+        fs.unlink(dir, b"come and gone").unwrap();
+    }
+    assert_eio(fs.lookup(dir, &name(60)));
+    fs.lookup(dir, &name(99)).unwrap();
+    assert!(!region.is_lost());
+}
+
+#[test]
+fn a_bad_attribute_value_or_link_target_is_eio() {
+    let region = format();
+    let fs = mount(&region, Policy::Off);
+    let file = create(&fs, "file", b"content");
+    let value = blocks(7, 3);
+    fs.set_xattr(file.ino(), b"user.long", &value, XattrMode::Set).unwrap();
+    fs.set_xattr(file.ino(), b"user.short", b"value", XattrMode::Set).unwrap();
+    let target: Vec<u8> = (0..4000).map(|at| b'a' + (at % 26) as u8).collect();
+    let link = fs.symlink(ROOT, b"link", &target, &NEW).unwrap().ino;
+    let (bad_value, bad_target) = (find(&region, &value[BLOCK..2 * BLOCK]), find(&region, &target));
+    region.poison(bad_value + 64, 1);
+    region.poison(bad_target, 1);
+    assert_eio(fs.get_xattr(file.ino(), b"user.long"));
+    assert_eio(fs.readlink(link));
+    assert_eq!(fs.get_xattr(file.ino(), b"user.short").unwrap(), b"value");
+    assert_eq!(read(&file).unwrap(), b"content");
+    assert_fsck_names(&region, &["(/file)", "512 bytes of an attribute", &format!("{bad_value:#x}")]);
+    assert_fsck_names(&region, &["(/link)", "an attribute", &format!("{bad_target:#x}")]);
+    fs.set_xattr(file.ino(), b"user.long", &value, XattrMode::Set).unwrap();
+    assert_eq!(fs.get_xattr(file.ino(), b"user.long").unwrap(), value, "set anew it is healed");
+    fs.unlink(ROOT, b"link").unwrap();
+    assert_all_else_works(&fs, &[("file", b"content")]);
+}
+
+#[test]
+fn a_bad_chunk_entry_keeps_its_block_and_lets_everything_else_go_on() {
+    let region = format();
+    let fs = mount(&region, Policy::Inline);
+    let content = blocks(1, 3);
+    let one = create(&fs, "one", &content);
+    create(&fs, "two", &content);
+    create(&fs, "other", &blocks(2, 4));
+    assert_eq!(fs.stats().saved_bytes, 3 * BLOCK_BYTES);
+    let block = BlockNumber::containing(find(&region, &content[BLOCK..2 * BLOCK]));
+    let entry = Geometry::of(DEVICE_BYTES).unwrap().chunk_entry_offset(block);
+    region.poison(entry, 64);
+    assert!(read(&one).unwrap() == content, "data is not touched by it");
+    // An equal block is stored again, and a clone cannot be counted.
+    let three = create(&fs, "three", &content);
+    assert!(read(&three).unwrap() == content);
+    let clone = create(&fs, "clone", b"");
+    assert_eio(clone.clone_from(&one, 0, 0, 3 * BLOCK_BYTES));
+    assert_eq!(clone.attr().size, 0);
+    fs.unlink(ROOT, b"clone").unwrap();
+    drop(clone);
+    // One of the two goes: the other must keep the block, whatever its entry said.
+    one.write_at(0, &blocks(60, 3)).unwrap();
+    fs.unlink(ROOT, b"one").unwrap();
+    drop(one);
+    let others = [("two", &content[..]), ("three", &content[..]), ("other", &blocks(2, 4)[..])];
+    assert_all_else_works(&fs, &others);
+    assert_fsck_names(&region, &["(/two)", &format!("block {}", block.0)]);
+    assert_fsck_names(&region, &["chunk entry lies in bad memory", &format!("{entry:#x}")]);
+    drop(three);
+    fs.unmount().unwrap();
+    assert_eio(try_mount(&region, Policy::Inline, false));
+    assert!(!region.is_lost(), "nothing was written to it");
+    let fs = try_mount(&region, Policy::Inline, true).unwrap();
+    assert!(read(&open(&fs, "two").unwrap()).unwrap() == content);
+}
+
+#[test]
+fn of_the_superblock_one_copy_is_enough() {
+    for bad in COPIES {
+        let region = format();
+        let fs = mount(&region, Policy::Inline);
+        create(&fs, "file", &blocks(1, 3));
+        fs.unmount().unwrap();
+        region.poison(bad + 64, 64);
+        for _ in 0..2 {
+            let fs = mount(&region, Policy::Inline);
+            assert_all_else_works(&fs, &[("file", &blocks(1, 3))]);
+            fs.unmount().unwrap();
+        }
+        assert_fsck_names(&region, &["superblock", &format!("{:#x}", bad)]);
+        let other = COPIES.into_iter().find(|copy| *copy != bad).unwrap();
+        region.poison(other, 64);
+        assert_eio(try_mount(&region, Policy::Inline, true));
+    }
+}
+
+#[test]
+fn a_bad_table_stops_a_mount_that_would_write_and_no_other() {
+    let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+    for bad in [geometry.journal_slot_offset(5), geometry.segment_entry_offset(geometry.first_segment() + 1)] {
+        let region = format();
+        let fs = mount(&region, Policy::Inline);
+        create(&fs, "file", &blocks(1, 3));
+        fs.unmount().unwrap();
+        region.poison(bad, 1);
+        assert_eio(try_mount(&region, Policy::Inline, false));
+        assert!(!region.is_lost(), "nothing was written");
+        assert_fsck_names(&region, &["bad memory", &format!("{:#x}", bad / 512 * 512)]);
+    }
+}
+
+#[test]
+fn a_lost_device_answers_eio_to_everything_and_its_process_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    for policy in POLICIES {
+        let path = dir.path().join("device");
+        let spec = DeviceSpec::Path(path.clone());
+        let region = Region::create(&spec, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+        FileSystem::mkfs(&region, &MkfsOptions { force: true, ..MkfsOptions::default() }).unwrap();
+        let fs = mount(&region, policy);
+        let file = create(&fs, "file", &blocks(1, 3));
+        let dir = fs.mkdir(ROOT, b"dir", &NEW).unwrap().ino;
+        let truncate = |bytes| std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes).unwrap();
+        truncate(BLOCK_BYTES);
+        assert_eio(file.write_at(0, &blocks(2, 3)));
+        assert_eio(read(&file));
+        assert_eio(file.append(b"x"));
+        assert_eio(file.set_len(0));
+        assert_eio(file.sync());
+        assert_eio(file.seek(0, Whence::Data));
+        assert_eio(fs.lookup(ROOT, b"file"));
+        assert_eio(fs.getattr(dir));
+        assert_eio(fs.create(ROOT, b"new", &NEW));
+        assert_eio(fs.unlink(ROOT, b"file"));
+        assert_eio(fs.readdir(ROOT, 0, &mut |_| true));
+        assert_eio(fs.rename(ROOT, b"file", dir, b"moved", RenameMode::Replace));
+        assert_eio(fs.set_xattr(dir, b"user.name", b"value", XattrMode::Set));
+        assert_eio(fs.sync());
+        fs.stats();
+        fs.trim().unwrap();
+        drop(file);
+        assert!(matches!(fs.unmount(), Err(Error::Device(PmemError::Lost { .. }))));
+        drop(region);
+        assert_eq!(path.metadata().unwrap().len(), BLOCK_BYTES, "nothing was written to it");
+    }
+}
