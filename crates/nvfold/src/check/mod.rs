@@ -26,7 +26,7 @@ use crate::fingerprint;
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ChunkEntry;
-use crate::media::inode::{COMMIT_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
+use crate::media::inode::{COMMIT_WORD, HEAD_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LINE;
 use crate::media::segment::{SegmentEntry, SegmentUse};
@@ -133,6 +133,7 @@ pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
 /// Reconcile finds counts and allocation anew from the logs; what it cannot know of is done here.
 fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
     let (superblock, geometry) = recovery::read_superblock(region)?;
+    recovery::require_known_features(&superblock)?;
     for segment in unmarked {
         let offset = geometry.segment_entry_offset(*segment);
         let _ = region.fence(region.write(offset, &SegmentEntry::blocks(*segment)).flush());
@@ -196,6 +197,8 @@ struct Facts {
     kind: FileKind,
     nlink: u32,
     parent: u64,
+    /// Names in it.
+    names: usize,
 }
 
 struct Survey<'r> {
@@ -337,7 +340,7 @@ impl Survey<'_> {
             match store.offset - slot {
                 COMMIT_WORD => head.commit = store.value,
                 PARENT_WORD => head.parent = store.value,
-                8 => head.head = store.value,
+                HEAD_WORD => head.head = store.value,
                 _ => {}
             }
         }
@@ -359,7 +362,8 @@ impl Survey<'_> {
         let (ino, kind, parent) = (inode.ino, inode.kind, inode.parent.load(Ordering::Relaxed));
         let state = inode.state.into_inner();
         self.report.inodes += 1;
-        self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent });
+        let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
+        self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent, names });
         let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
         for block in pages.chain(state.xattr_blocks()) {
             if self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
@@ -452,10 +456,13 @@ impl Survey<'_> {
             let facts = &self.inodes[&ino];
             let (kind, nlink, slot) = (facts.kind, facts.nlink, facts.slot);
             let count = names.get(&ino).map_or(0, Vec::len) as u32;
-            if ino != ROOT && count == 0 {
+            if ino != ROOT && count == 0 && facts.names > 0 {
+                self.find(3, format!("directory {ino} has no name, and is not empty"), slot);
+            } else if ino != ROOT && count == 0 {
                 self.trace(2, format!("inode {ino} has no name"), slot);
             } else if nlink != if kind == FileKind::Directory { 1 } else { count } {
-                self.trace(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
+                // No crash leaves that: names and counts change in one commit.
+                self.find(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
             } else if kind == FileKind::Directory && !self.leads_to_root(ino, &mut reachable) {
                 self.find(3, format!("directory {ino} cannot be reached from the root"), slot);
             }

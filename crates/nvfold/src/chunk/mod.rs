@@ -79,7 +79,7 @@ impl Chunks {
             geometry,
             index: Index::new(),
             next_tx: Padded(AtomicU64::new(1)),
-            has_entry: zeroed(geometry.blocks().div_ceil(64)),
+            has_entry: zeroed(geometry.segments() * WORDS_PER_SEGMENT as u64),
             extra_references: Padded::default(),
             recounting: AtomicBool::new(false),
             recount: RwLock::new(None),

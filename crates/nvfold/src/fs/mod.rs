@@ -507,13 +507,15 @@ impl FileSystem {
         let tally = core.policies.tally();
         let data_blocks = core.data_blocks.load(Ordering::Relaxed);
         let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
+        // The totals may come from a saved state, which is input: fsck holds them against the logs, a mount does not.
+        let stored_bytes = data_blocks.saturating_mul(BLOCK_BYTES);
         let mut stats = Stats {
             device_bytes: core.geometry.device_bytes,
             logical_bytes: core.mapped_bytes.load(Ordering::Relaxed),
-            stored_bytes: data_blocks * BLOCK_BYTES,
-            saved_bytes: core.chunks.extra_references() * BLOCK_BYTES,
+            stored_bytes,
+            saved_bytes: core.chunks.extra_references().saturating_mul(BLOCK_BYTES),
             // Blocks that are freed right now may have counted in both.
-            metadata_bytes: core.geometry.device_bytes.saturating_sub(free_bytes + data_blocks * BLOCK_BYTES),
+            metadata_bytes: core.geometry.device_bytes.saturating_sub(free_bytes.saturating_add(stored_bytes)),
             free_bytes,
             device_allocated_bytes: core.region.allocated_bytes(),
             inodes: core.table.in_use(),

@@ -24,7 +24,7 @@ mod scan;
 
 use crate::error::{Error, Result};
 use crate::fs::{Core, store_words};
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, InodeHead};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, InodeHead, PARENT_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
@@ -176,11 +176,8 @@ fn write_root(region: &Region, segment: u64, options: &MkfsOptions) {
 /// Mounts a device; see `FileSystem::mount`.
 pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     let (superblock, geometry) = read_superblock(&region)?;
-    let unknown = superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE;
-    if unknown != 0 && !options.read_only {
-        return Err(Error::Newer {
-            what: format!("feature flags {unknown:#x} allow reading only; mount read-only or"),
-        });
+    if !options.read_only {
+        require_known_features(&superblock)?;
     }
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
@@ -210,7 +207,7 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
         return Err(Error::Corrupt { what: "root directory: not there".into(), at: root });
     }
     if !options.read_only {
-        let mount_epoch = superblock.mount_epoch + 1;
+        let mount_epoch = superblock.mount_epoch.wrapping_add(1);
         let mounted = (options.clock)();
         write_superblock(
             &core.region,
@@ -227,7 +224,16 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     Ok(core)
 }
 
-/// The words of whole journal slots. A word must lie in an inode slot of the table.
+/// What every writer must make sure of first.
+pub(crate) fn require_known_features(superblock: &Superblock) -> Result<()> {
+    let unknown = superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE;
+    if unknown == 0 {
+        return Ok(());
+    }
+    Err(Error::Newer { what: format!("feature flags {unknown:#x} allow reading only; mount read-only or") })
+}
+
+/// The words of whole journal slots. Operations store only commit, log head and parent of inodes of the table.
 pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Result<Vec<WordStore>> {
     let mut stores = Vec::new();
     for slot in 0..JOURNAL_SLOTS {
@@ -235,8 +241,9 @@ pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u
         let journal: JournalSlot = region.read(offset);
         for store in journal.words() {
             let in_table = segments.contains(&(store.offset / SEGMENT_BYTES));
-            if !store.offset.is_multiple_of(8) || !in_table {
-                return Err(Error::Corrupt { what: "journal: a word outside the inode table".into(), at: offset });
+            let in_slot = store.offset % crate::media::inode::INODE_BYTES;
+            if !matches!(in_slot, COMMIT_WORD | HEAD_WORD | PARENT_WORD) || !in_table {
+                return Err(Error::Corrupt { what: "journal: a word that no operation stores".into(), at: offset });
             }
             stores.push(*store);
         }

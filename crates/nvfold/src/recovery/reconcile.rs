@@ -227,6 +227,13 @@ impl Core {
         if ino > super::ROOT && self.table.is_used(ino) {
             let inode = self.inode(ino)?;
             let mut state = inode.state.write();
+            if let Body::Directory(directory) = &state.body
+                && !directory.is_empty()
+            {
+                // No crash leaves that. To free it would be to lose all that is below it.
+                let what = format!("inode {ino}: no name leads to this directory, and it is not empty; it");
+                return Err(Error::Corrupt { what, at: inode.slot });
+            }
             if inode.is_pinned() {
                 self.forget_names(&inode, &mut state)?;
             } else {
