@@ -7,7 +7,7 @@ use crate::counters::{Counter, Counters};
 use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError};
 use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
-use crate::order::{Dirty, Fenced, Group, InFlight, Pm};
+use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
 use crate::profile::Profile;
 use crate::recorder::{Action, Event, Recording};
 use crate::wear::WearSummary;
@@ -47,7 +47,7 @@ const STREAM_BYTES_MIN: usize = 1024;
 /// let region = Region::create(&DeviceSpec::Memory, 1 << 20, &OpenOptions::default())?;
 /// let data = region.stream(4096, b"the bytes, written past the cache");
 /// let data = region.fence(data); // durable now
-/// let commit = region.store_u64(0, data.ptr().offset()).flush();
+/// let commit = region.store_ptr(0, data.ptr(), 0).flush();
 /// let _ = region.fence(commit);
 /// assert_eq!(region.load_u64(0), 4096);
 /// # Ok(())
@@ -140,6 +140,35 @@ impl Region {
     #[inline]
     pub fn read_into(&self, offset: u64, buffer: &mut [u8]) {
         self.copy_out(offset, buffer.as_mut_ptr(), buffer.len());
+    }
+
+    /// Copies bytes out for a scan of a table: through the file, where there is one. A hole is read without the host
+    /// allocating it, as it would for a load, and no page need be mapped for one look.
+    pub fn scan_into(&self, offset: u64, buffer: &mut [u8]) {
+        assert!(self.contains(offset, buffer.len() as u64), "a scan inside the device");
+        let mut done = 0;
+        while done < buffer.len() && !self.mapping.is_character_device && !self.faults.watched() {
+            let read = rustix::io::pread(&self.mapping.file, &mut buffer[done..], offset + done as u64);
+            match read {
+                Ok(bytes) if bytes > 0 => done += bytes,
+                Err(Errno::INTR) => {}
+                // The mapping knows what to do about a device that is shorter, or bad.
+                _ => break,
+            }
+        }
+        let start = self.before_read(offset, done as u64);
+        self.after_read(start, offset, done as u64);
+        self.read_into(offset + done as u64, &mut buffer[done..]);
+    }
+
+    /// Whether the host holds neither memory nor disk for a range, so that it reads as zeros. False where the host
+    /// cannot tell.
+    pub fn is_hole(&self, offset: u64, length: u64) -> bool {
+        match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+            Ok(data) => data >= offset + length,
+            Err(Errno::NXIO) => !self.mapping.is_character_device,
+            Err(_) => false,
+        }
     }
 
     /// Borrows bytes that nobody changes while they are borrowed: those of chunks that are referenced and pinned
@@ -251,6 +280,13 @@ impl Region {
         word.store(value.to_le(), Ordering::Release);
         self.stored(recorder, offset, &value.to_le_bytes());
         Pm::new(self, offset, 8)
+    }
+
+    /// Stores a pointer at once (release), with `mark` in the low bits that the pointer has free.
+    #[inline]
+    pub fn store_ptr<T: ?Sized>(&self, offset: u64, pointer: PmPtr<T>, mark: u64) -> Pm<'_, u64, Dirty> {
+        debug_assert!(pointer.offset() & mark == 0, "the mark would change the pointer");
+        self.store_u64(offset, pointer.offset() | mark)
     }
 
     /// Stores an aligned pair of words at once (release).
