@@ -13,7 +13,7 @@ use nvfold_tests::random::{Seed, soak_factor};
 /// What `make test` promises to look at.
 const DISTINCT_MIN: u64 = 200_000;
 /// Pairs that are sampled for each policy, and random sequences.
-const PAIRS: usize = 500;
+const PAIRS: usize = 400;
 const RANDOM_SEQUENCES: usize = 30;
 const RANDOM_OPS: usize = 12;
 const VIOLATIONS_SHOWN: usize = 10;

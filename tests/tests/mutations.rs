@@ -37,13 +37,6 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
         Mutation::Swap,
         "a journal that is still full when the superblock says \"in use\" is replayed again",
     ),
-    (
-        "recovery/mod.rs",
-        "write_superblock",
-        2,
-        Mutation::Swap,
-        "either copy may be first, as long as one is whole while the other is written (killed above)",
-    ),
 ];
 
 /// File and function that no recorded workload comes by; and what looks after it instead.

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::{fmt, fs};
 
+use nvfold::media::superblock::COPIES;
 use pmem::{Action, Event, Site};
 
 use super::workload::{Base, Step, Trace, singles};
@@ -78,7 +79,7 @@ pub struct Verdict {
 
 /// How many recordings a mutation is tried in, of operations first, and of recoveries then.
 const OPERATIONS_MAX: usize = 60;
-const RECOVERIES_TRIED_MAX: usize = 40;
+const RECOVERIES_TRIED_MAX: usize = 100;
 /// Recoveries that are kept of one workload.
 const RECOVERIES_MAX: usize = 12;
 
@@ -148,19 +149,43 @@ fn record(bases: &[Base], seen: &[Seen], seed: u64) -> Vec<Recorded> {
     recorded.into_inner().expect("no panic").into_values().flatten().collect()
 }
 
-/// Recoveries that came by different lines, the first of each kind.
+/// The first few recoveries of each kind.
 fn most_telling(cases: Vec<Case>) -> Vec<Case> {
-    let mut kinds: HashMap<BTreeSet<(u32, u32)>, usize> = HashMap::new();
+    let mut kinds: HashMap<Kind, usize> = HashMap::new();
     let mut kept = Vec::new();
     for case in cases {
-        let lines = case.trace.events().map(|event| (event.site.line(), event.site.column())).collect();
-        let count = kinds.entry(lines).or_insert(0);
+        let count = kinds.entry(kind(&case.trace)).or_insert(0);
         *count += 1;
         if *count <= 3 && kept.len() < RECOVERIES_MAX {
             kept.push(case);
         }
     }
     kept
+}
+
+/// What tells recoveries apart: the lines that they came by, and which copy of the superblock they began with.
+type Kind = (BTreeSet<(u32, u32)>, Option<u64>);
+
+fn kind(trace: &Trace) -> Kind {
+    let lines = trace.events().map(|event| (event.site.line(), event.site.column())).collect();
+    let superblock = trace.events().find_map(|event| match event.action {
+        Action::Store { offset, .. } if COPIES.contains(&offset) => Some(offset),
+        _ => None,
+    });
+    (lines, superblock)
+}
+
+/// The first of each kind, then the second of each, and so on: the rare ones are tried too.
+fn rare_ones_too<T>(recoveries: Vec<T>, trace: impl Fn(&T) -> &Trace) -> Vec<T> {
+    let mut counts: HashMap<Kind, usize> = HashMap::new();
+    let mut ranked: Vec<(usize, T)> = Vec::new();
+    for recovery in recoveries {
+        let count = counts.entry(kind(trace(&recovery))).or_insert(0);
+        *count += 1;
+        ranked.push((*count, recovery));
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, recovery)| recovery).collect()
 }
 
 fn try_mutation(
@@ -181,6 +206,7 @@ fn try_mutation(
     let (mut operations, mut recoveries): (Vec<_>, Vec<_>) =
         changed.iter().partition(|(recorded, _)| recorded.state.is_none());
     [&mut operations, &mut recoveries].into_iter().for_each(|some| random.shuffle(some));
+    let recoveries = rare_ones_too(recoveries, |(recorded, _)| &recorded.trace);
     let tried = operations.into_iter().take(OPERATIONS_MAX).chain(recoveries.into_iter().take(RECOVERIES_TRIED_MAX));
     for (recorded, trace) in tried {
         let (subject, disk) = (&SUBJECTS[recorded.subject], &mut disks[recorded.subject]);
