@@ -8,7 +8,7 @@ export NVFOLD_BIN := $(BIN)
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build demo test test-fast soak bench picture cli-page fmt lint doc clean
+.PHONY: help build demo test test-fast soak fuzz bench picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,10 +28,13 @@ test-fast: ## Unit and documentation tests only: no mount, no root, nothing inst
 	$(CARGO) test --workspace --exclude nvfold-tests
 	$(CARGO) test -p nvfold-tests --test tidy
 
-soak: build ## The long tests: more operations, more crashes, longer load
+soak: build ## The long tests: more operations, more crashes (200 kills of each kind), longer load
 	scripts/test-deps.sh
 	NVFOLD_SOAK=20 $(CARGO) test --workspace -- --include-ignored
 	NVFOLD_SOAK=20 $(RACES)
+
+fuzz: ## Each fuzz target for FUZZ_SECONDS (1800): executions, coverage, crashes (see fuzz/README.md)
+	scripts/fuzz.sh
 
 bench: build ## Writes, reads and metadata beside the raw limit and other file systems: target/bench/
 	scripts/bench.sh

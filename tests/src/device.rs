@@ -82,7 +82,16 @@ pub fn region_of(path: &Path) -> Result<Region, PmemError> {
 pub fn check(path: &Path, repair: bool) -> nvfold::Result<Vec<String>> {
     let open = OpenOptions { read_only: !repair, ..OpenOptions::default() };
     let region = Region::open(&DeviceSpec::Path(path.to_owned()), &open)?;
-    let report = nvfold::check::check(&region, &CheckOptions { repair, data: true })?;
+    findings_of(&region, &CheckOptions { repair, data: true })
+}
+
+/// What fsck finds on an unmounted region, one line each; nothing is repaired.
+pub fn findings(region: &Region) -> nvfold::Result<Vec<String>> {
+    findings_of(region, &CheckOptions::default())
+}
+
+fn findings_of(region: &Region, options: &CheckOptions) -> nvfold::Result<Vec<String>> {
+    let report = nvfold::check::check(region, options)?;
     let mut findings: Vec<_> = report.findings.iter().map(|finding| format!("{finding:?}")).collect();
     if report.findings_unlisted > 0 {
         findings.push(format!("and {} more", report.findings_unlisted));

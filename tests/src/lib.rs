@@ -13,6 +13,7 @@
 //! | [`model`] | a file system so simple that it is right, to compare with |
 //! | [`block`] | blocks that prove themselves whole, in place and current |
 //! | [`hostile`] | images that no nvfold would have written |
+//! | [`slate`] | a device in memory that gets another content again and again |
 //! | [`tree`] | all that `stat` and friends tell about a directory tree, to compare with |
 //! | [`run`] | programs with a time limit, their output shown on failure |
 //! | [`requires`] | what a test needs and may be missing: prints why it skips, fails under `CI=true` |
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod crash;
 pub mod device;
 pub mod hostile;
 pub mod model;
@@ -32,4 +34,5 @@ pub mod random;
 pub mod requires;
 pub mod run;
 pub mod scratch;
+pub mod slate;
 pub mod tree;

@@ -1,11 +1,7 @@
 //! Input that is wrong: devices, names, sizes, and callers. Never a panic, never a hang, and an
 //! error that says what and why.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
 use nvfold::media::superblock::{COPIES, Superblock};
 use nvfold::media::{DEVICE_BYTES_MIN, SEGMENT_BYTES};
@@ -14,9 +10,8 @@ use nvfold::{
     Whence, XattrMode, errno,
 };
 use nvfold_tests::device::{self, Device};
-use nvfold_tests::hostile::{Damage, Image, survive};
 use nvfold_tests::mount::{self, Mount, nvfold};
-use nvfold_tests::random::{Seed, soak_factor};
+use nvfold_tests::random::Seed;
 use nvfold_tests::scratch::Scratch;
 use nvfold_tests::{requires, run};
 use zerocopy::{FromBytes, IntoBytes};
@@ -317,85 +312,6 @@ fn a_file_that_cannot_be_written_is_mounted_for_reading_only() {
         assert!(!outcome.stdout.contains(said), "{}", outcome.report());
     }
     assert_file_is_whole(&device.mount(Policy::Off));
-}
-
-// --- damaged metadata ----------------------------------------------------------------------------
-
-/// Damaged images tried.
-const IMAGES: u64 = 1200;
-
-#[test]
-fn damaged_metadata_never_panics_or_hangs() {
-    let seed = Seed::new("damaged images");
-    let (sender, receiver) = mpsc::channel();
-    let images = IMAGES * soak_factor();
-    let value = seed.value();
-    let worker = thread::spawn(move || {
-        let bases = [Image::make(false), Image::make(true)];
-        for round in 0..images {
-            sender.send(round).expect("the test waits");
-            let mut random = fastrand::Rng::with_seed(value.wrapping_add(round));
-            let base = &bases[random.usize(0..2)];
-            let mut bytes = vec![0; 8 * random.usize(1..6)];
-            random.fill(&mut bytes);
-            survive_or_shrink(base, Damage::list(&bytes));
-        }
-    });
-    let mut at = 0;
-    loop {
-        match receiver.recv_timeout(Duration::from_secs(60)) {
-            Ok(round) => at = round,
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                panic!("image {at}: still not done after a minute")
-            }
-        }
-    }
-    if let Err(panicked) = worker.join() {
-        eprintln!("image {at} of this seed (NVFOLD_SEED={} is that image alone)", value.wrapping_add(at));
-        std::panic::resume_unwind(panicked);
-    }
-    assert_eq!(at, images - 1);
-}
-
-/// Panics with the least damage that is not survived.
-fn survive_or_shrink(base: &Image, mut damage: Vec<Damage>) {
-    let scratch = Scratch::new();
-    let survives =
-        |damage: &[Damage]| catch_unwind(AssertUnwindSafe(|| survive(&base.damaged(damage), scratch.path()))).is_ok();
-    if survives(&damage) {
-        return;
-    }
-    for at in (0..damage.len()).rev() {
-        let mut less = damage.clone();
-        less.remove(at);
-        if !survives(&less) {
-            damage = less;
-        }
-    }
-    panic!("not survived (the panic is above):\n{}", base.describe(&damage).join("\n"));
-}
-
-#[test]
-fn arbitrary_bytes_never_panic_or_hang() {
-    let seed = Seed::new("bytes anywhere");
-    let mut random = seed.generator();
-    let base = Image::make(true).damaged(&[]);
-    let scratch = Scratch::new();
-    let used: Vec<usize> =
-        (0..base.len()).step_by(64).filter(|&at| base[at..at + 64].iter().any(|&b| b != 0)).collect();
-    for _ in 0..150 * soak_factor() {
-        let mut image = base.clone();
-        for _ in 0..random.usize(1..200) {
-            let at = used[random.usize(0..used.len())];
-            match random.u8(0..3) {
-                0 => image[at + random.usize(0..64)] ^= random.u8(1..),
-                1 => random.fill(&mut image[at..at + 64]),
-                _ => image[at..at + 64].fill(0),
-            }
-        }
-        survive(&image, scratch.path());
-    }
 }
 
 // --- names and paths -----------------------------------------------------------------------------

@@ -54,6 +54,7 @@ impl<'r, T: ?Sized, S> Pm<'r, T, S> {
 impl<'r, T: ?Sized> Pm<'r, T, Dirty> {
     /// Issues the flush of every line the bytes touch.
     #[inline]
+    #[track_caller]
     pub fn flush(self) -> Pm<'r, T, InFlight> {
         self.region.flush_lines(self.offset, self.length);
         Pm::new(self.region, self.offset, self.length)

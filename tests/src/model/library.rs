@@ -1,41 +1,91 @@
 //! The library as a subject.
 
-use nvfold::{Attr, File, FileKind, FileSystem, InodeNumber, Policy, RenameMode, SetAttr, errno};
+use nvfold::{
+    Attr, File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, RenameMode, SetAttr, errno,
+};
+use pmem::{DeviceSpec, OpenOptions, Region};
 
 use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};
 use super::{Subject, oracle};
-use crate::device::{self, Device};
+use crate::device;
 
-/// A device of its own, mounted through the library.
+/// A device, or a directory of one, mounted through the library.
 pub struct Library {
-    device: Device,
-    policy: Policy,
+    region: Region,
+    options: MountOptions,
+    root: InodeNumber,
     mounted: Option<FileSystem>,
+    /// Crashes so far: every other one comes, and is recovered from, while counts are still being found.
+    crashes: u64,
     slots: [Option<File>; SLOTS as usize],
 }
 
 impl Library {
-    /// A fresh file system of `mib` MiB.
+    /// A fresh file system of `mib` MiB in memory.
     pub fn fresh(mib: u64, policy: Policy) -> Library {
-        let device = Device::fresh(mib);
-        let mounted = Some(device.mount(policy));
-        Library { device, policy, mounted, slots: Default::default() }
+        let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).expect("a memory device");
+        FileSystem::mkfs(&region, &MkfsOptions { now: device::now(), ..MkfsOptions::default() }).expect("mkfs");
+        Library::on(region, MountOptions { policy, ..device::options() })
     }
 
-    fn remount(&mut self) {
+    /// A formatted device, mounted.
+    pub fn on(region: Region, options: MountOptions) -> Library {
+        let mounted = Some(mount(&region, &options));
+        Library { region, options, root: InodeNumber::ROOT, mounted, crashes: 0, slots: Default::default() }
+    }
+
+    /// What lies below a directory. Such a subject is not to be mounted again: it is not alone.
+    pub fn below(fs: FileSystem, root: InodeNumber) -> Library {
+        let (region, options) = (fs.region().clone(), MountOptions { policy: fs.policy(), ..device::options() });
+        Library { region, options, root, mounted: Some(fs), crashes: 0, slots: Default::default() }
+    }
+
+    /// The file system as it is mounted now.
+    pub fn fs(&self) -> &FileSystem {
+        self.mounted.as_ref().expect("mounted")
+    }
+
+    /// Whether an open slot holds a file that has no name.
+    pub fn holds_nameless(&self) -> bool {
+        self.slots.iter().flatten().any(|file| file.attr().nlink == 0)
+    }
+
+    /// Closes all slots and unmounts in order.
+    pub fn unmount(mut self) -> Region {
         self.slots = Default::default();
         self.mounted.take().expect("mounted").unmount().expect("unmount");
-        self.device.check();
-        self.mounted = Some(self.device.mount(self.policy));
+        self.region
     }
 
-    fn fs(&self) -> &FileSystem {
-        self.mounted.as_ref().expect("mounted")
+    /// Blocks that writers may still take.
+    pub fn blocks_available(&self) -> u64 {
+        self.fs().statfs().blocks_available
+    }
+
+    /// Closes all slots and mounts again, in order or as after a crash. What is stored is the same before and after.
+    fn mount_again(&mut self, in_order: bool) {
+        self.slots = Default::default();
+        let fs = self.mounted.take().expect("mounted");
+        self.crashes += u64::from(!in_order);
+        let compared = in_order || self.crashes.is_multiple_of(2);
+        let before = compared.then(|| exact_sizes(&fs));
+        if in_order {
+            fs.unmount().expect("unmount");
+        } else {
+            drop(fs);
+        }
+        let findings = device::findings(&self.region).expect("fsck");
+        assert!(findings.is_empty(), "fsck finds:\n{}", findings.join("\n"));
+        let fs = mount(&self.region, &self.options);
+        if let Some(before) = before {
+            assert_eq!(exact_sizes(&fs), before, "the mount found other sizes (logical, stored, saved) than were kept");
+        }
+        self.mounted = Some(fs);
     }
 
     fn parent(&self, path: &NodePath) -> Result<(InodeNumber, Vec<u8>), i32> {
         let (last, dirs) = path.split_last().ok_or(errno::EINVAL)?;
-        let mut dir = InodeNumber::ROOT;
+        let mut dir = self.root;
         for &index in dirs {
             let attr = self.fs().lookup(dir, &op::name(index)).map_err(|error| error.errno())?;
             match attr.kind {
@@ -50,7 +100,7 @@ impl Library {
 
     fn find(&self, path: &NodePath) -> Result<Attr, i32> {
         if path.is_empty() {
-            return number(self.fs().getattr(InodeNumber::ROOT));
+            return number(self.fs().getattr(self.root));
         }
         let (dir, name) = self.parent(path)?;
         number(self.fs().lookup(dir, &name))
@@ -168,14 +218,21 @@ impl Library {
                 self.slots[*slot as usize] = None;
                 Ok(Answer::Done)
             }
+            Op::Tmpfile { slot, mode } => {
+                let file = number(self.fs().tmpfile(&device::new_inode(FileKind::Regular, *mode)))?;
+                self.slots[*slot as usize] = Some(file);
+                Ok(Answer::Done)
+            }
+            Op::SlotLink { slot, to } => {
+                let (dir, name) = self.parent(to)?;
+                done(self.fs().link(self.slot(*slot)?.ino(), dir, &name))
+            }
             Op::Remount => {
-                self.remount();
+                self.mount_again(true);
                 Ok(Answer::Done)
             }
             Op::Crash => {
-                self.slots = Default::default();
-                self.mounted = None;
-                self.mounted = Some(self.device.mount(self.policy));
+                self.mount_again(false);
                 Ok(Answer::Done)
             }
         }
@@ -210,8 +267,21 @@ impl Subject for Library {
     }
 
     fn apply(&mut self, op: &Op) -> Answer {
+        if self.crashes > 0 {
+            self.fs().reconcile_step().expect("reconcile");
+        }
         self.carry_out(op).into()
     }
+}
+
+fn mount(region: &Region, options: &MountOptions) -> FileSystem {
+    FileSystem::mount(region.clone(), options.clone()).expect("mount")
+}
+
+fn exact_sizes(fs: &FileSystem) -> (u64, u64, u64) {
+    fs.reconcile().expect("reconcile");
+    let stats = fs.stats();
+    (stats.logical_bytes, stats.stored_bytes, stats.saved_bytes)
 }
 
 fn read(file: &File, offset: u64, len: u64) -> Result<Answer, i32> {

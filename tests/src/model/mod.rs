@@ -15,6 +15,7 @@ pub mod library;
 pub mod op;
 pub mod oracle;
 pub mod posix;
+pub mod script;
 pub mod shrink;
 
 pub use op::{Answer, Kind, NodePath, Op, Stat};

@@ -6,7 +6,7 @@ use nvfold::{AllocateMode, RenameMode, XattrMode, errno};
 pub type NodePath = Vec<u8>;
 
 /// How many names there are: few, so that operations meet.
-const NAMES: u8 = 7;
+pub const NAMES: u8 = 7;
 /// Slots for open files.
 pub const SLOTS: u8 = 3;
 /// Largest offset that is used.
@@ -162,6 +162,16 @@ pub enum Op {
     },
     Close {
         slot: u8,
+    },
+    /// A file without a name, open in a slot.
+    Tmpfile {
+        slot: u8,
+        mode: u32,
+    },
+    /// Gives what a slot holds a name.
+    SlotLink {
+        slot: u8,
+        to: NodePath,
     },
     /// Closes all slots, unmounts, checks and mounts again.
     Remount,

@@ -11,11 +11,13 @@ type Id = usize;
 const ROOT: Id = 0;
 
 /// The whole file system. Nodes are never removed, so an open slot keeps its file.
+#[derive(Clone)]
 pub struct Oracle {
     nodes: Vec<Node>,
     slots: [Option<Id>; SLOTS as usize],
 }
 
+#[derive(Clone)]
 struct Node {
     stat: Stat,
     bytes: Vec<u8>,
@@ -195,6 +197,23 @@ impl Oracle {
             Op::SlotStat { slot } => Ok(Answer::Stat(self.stat(self.slots[*slot as usize].ok_or(EMPTY_SLOT)?))),
             Op::Close { slot } => {
                 self.slots[*slot as usize] = None;
+                Ok(Answer::Done)
+            }
+            Op::Tmpfile { slot, mode } => {
+                let mut node = Node::new(Kind::Regular, *mode);
+                node.stat.nlink = 0;
+                self.nodes.push(node);
+                self.slots[*slot as usize] = Some(self.nodes.len() - 1);
+                Ok(Answer::Done)
+            }
+            Op::SlotLink { slot, to } => {
+                let id = self.slots[*slot as usize].ok_or(EMPTY_SLOT)?;
+                let (dir, name) = self.parent(to)?;
+                if self.nodes[dir].entries.contains_key(&name) {
+                    return Err(EEXIST);
+                }
+                self.nodes[id].stat.nlink += 1;
+                self.put(dir, name, id);
                 Ok(Answer::Done)
             }
             Op::Remount | Op::Crash => {

@@ -26,13 +26,13 @@ use crate::fingerprint;
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ChunkEntry;
-use crate::media::inode::{COMMIT_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
+use crate::media::inode::{COMMIT_WORD, HEAD_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LINE;
 use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::namespace::table::read_segments;
+use crate::namespace::table::{read_uses, table_segments};
 use crate::recovery;
 use crate::sync::atomic::Ordering;
 use crate::types::{FileKind, InodeNumber, MountOptions};
@@ -133,6 +133,7 @@ pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
 /// Reconcile finds counts and allocation anew from the logs; what it cannot know of is done here.
 fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
     let (superblock, geometry) = recovery::read_superblock(region)?;
+    recovery::require_known_features(&superblock)?;
     for segment in unmarked {
         let offset = geometry.segment_entry_offset(*segment);
         let _ = region.fence(region.write(offset, &SegmentEntry::blocks(*segment)).flush());
@@ -183,20 +184,6 @@ fn names_to_nowhere(core: &Core) -> Result<Vec<(u64, u64)>> {
     Ok(found)
 }
 
-fn torn_segment_entries(region: &Region, geometry: &Geometry) -> Vec<u64> {
-    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
-    let mut torn = Vec::new();
-    for range in region.allocated_ranges(table.start, table.end - table.start) {
-        let first = (range.start.max(table.start) - table.start) / size_of::<SegmentEntry>() as u64;
-        let last = (range.end.min(table.end) - table.start).div_ceil(size_of::<SegmentEntry>() as u64);
-        torn.extend((first..last).filter(|segment| {
-            let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
-            entry.usage(*segment) == SegmentUse::Torn
-        }));
-    }
-    torn
-}
-
 /// A name as a directory has it.
 struct Name {
     directory: u64,
@@ -210,6 +197,8 @@ struct Facts {
     kind: FileKind,
     nlink: u32,
     parent: u64,
+    /// Names in it.
+    names: usize,
 }
 
 struct Survey<'r> {
@@ -254,8 +243,9 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         bad: bad::Bad::default(),
     };
     survey.superblocks();
-    survey.segment_table();
-    let segments = read_segments(region, &geometry);
+    let uses = read_uses(region, &geometry);
+    survey.segment_table(&uses);
+    let segments = table_segments(&geometry, &uses);
     survey.note_bad("segment table");
     let segments = match segments {
         Ok(segments) => segments,
@@ -321,8 +311,9 @@ impl Survey<'_> {
         }
     }
 
-    fn segment_table(&mut self) {
-        for segment in torn_segment_entries(self.region, &self.geometry) {
+    fn segment_table(&mut self, uses: &[(u64, SegmentUse)]) {
+        for (segment, _) in uses.iter().filter(|(_, usage)| *usage == SegmentUse::Torn) {
+            let segment = *segment;
             let at = self.geometry.segment_entry_offset(segment);
             self.trace(0, format!("segment {segment}: half an entry"), at);
         }
@@ -349,7 +340,7 @@ impl Survey<'_> {
             match store.offset - slot {
                 COMMIT_WORD => head.commit = store.value,
                 PARENT_WORD => head.parent = store.value,
-                8 => head.head = store.value,
+                HEAD_WORD => head.head = store.value,
                 _ => {}
             }
         }
@@ -371,7 +362,8 @@ impl Survey<'_> {
         let (ino, kind, parent) = (inode.ino, inode.kind, inode.parent.load(Ordering::Relaxed));
         let state = inode.state.into_inner();
         self.report.inodes += 1;
-        self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent });
+        let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
+        self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent, names });
         let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
         for block in pages.chain(state.xattr_blocks()) {
             if self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
@@ -464,10 +456,13 @@ impl Survey<'_> {
             let facts = &self.inodes[&ino];
             let (kind, nlink, slot) = (facts.kind, facts.nlink, facts.slot);
             let count = names.get(&ino).map_or(0, Vec::len) as u32;
-            if ino != ROOT && count == 0 {
+            if ino != ROOT && count == 0 && facts.names > 0 {
+                self.find(3, format!("directory {ino} has no name, and is not empty"), slot);
+            } else if ino != ROOT && count == 0 {
                 self.trace(2, format!("inode {ino} has no name"), slot);
             } else if nlink != if kind == FileKind::Directory { 1 } else { count } {
-                self.trace(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
+                // No crash leaves that: names and counts change in one commit.
+                self.find(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
             } else if kind == FileKind::Directory && !self.leads_to_root(ino, &mut reachable) {
                 self.find(3, format!("directory {ino} cannot be reached from the root"), slot);
             }

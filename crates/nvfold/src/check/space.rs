@@ -54,11 +54,14 @@ impl Survey<'_> {
         let segments: BTreeSet<u64> = self.space.used.keys().chain(self.space.has_entry.keys()).copied().collect();
         let unmarked: Vec<u64> =
             segments.into_iter().filter(|at| *at >= self.geometry.first_segment()).filter(is_unmarked).collect();
-        for segment in
-            unmarked.iter().filter(|segment| self.space.used.contains_key(segment)).copied().collect::<Vec<_>>()
-        {
+        for segment in unmarked.clone() {
             let at = self.geometry.segment_entry_offset(segment);
-            self.find(4, format!("segment {segment} is not marked as used, and blocks of it are in use"), at);
+            if self.space.used.contains_key(&segment) {
+                self.find(4, format!("segment {segment} is not marked as used, and blocks of it are in use"), at);
+            } else {
+                // No crash leaves that, and recovery does not look there.
+                self.find(2, format!("segment {segment} is not marked as used, and has chunk entries"), at);
+            }
         }
         unmarked
     }

@@ -80,7 +80,7 @@ impl Index {
         (shard.capacity as u64, shard.slots.clone())
     }
 
-    /// Mount: takes a saved shard in; false when it cannot be one of this device.
+    /// Mount: takes a saved shard in; false when it cannot be one of this device, or not one that can be searched.
     pub fn load(&self, shard: usize, capacity: u64, slots: Vec<u64>, holds: impl Fn(BlockNumber) -> bool) -> bool {
         let live = || slots.iter().copied().filter(|slot| *slot != EMPTY);
         let in_shard = |slot: u64| slot >> (64 - SHARD_BITS) == shard as u64;
@@ -88,8 +88,11 @@ impl Index {
         if capacity > slots.len() || !live().all(|slot| in_shard(slot) && holds(block(slot))) {
             return false;
         }
-        let len = live().count();
-        *self.shards[shard].lock() = Shard { slots, capacity, len };
+        let loaded = Shard { len: live().count(), slots, capacity };
+        if !loaded.is_in_order() {
+            return false;
+        }
+        *self.shards[shard].lock() = loaded;
         true
     }
 
@@ -131,7 +134,7 @@ fn sort(slots: &mut Vec<u64>) {
         return slots.sort_unstable();
     }
     let buckets = slots.len() as u64;
-    let bucket = |slot: &u64| (u64::from(((slot >> 32) as u32) << SHARD_BITS) * buckets >> 32) as usize;
+    let bucket = |slot: &u64| ((u64::from(((slot >> 32) as u32) << SHARD_BITS) * buckets) >> 32) as usize;
     let mut ends = vec![0u32; slots.len() + 1];
     slots.iter().for_each(|slot| ends[bucket(slot) + 1] += 1);
     (1..ends.len()).for_each(|at| ends[at] += ends[at - 1]);
@@ -170,6 +173,19 @@ impl Shard {
     fn home(&self, slot: u64) -> usize {
         let in_shard = ((slot >> 32) as u32) << SHARD_BITS;
         ((u64::from(in_shard) * self.capacity as u64) >> 32) as usize
+    }
+
+    /// Whether slots ascend, and each is found from its home without a gap between.
+    fn is_in_order(&self) -> bool {
+        let (mut cluster, mut last) = (0, EMPTY);
+        self.slots.iter().enumerate().all(|(at, slot)| {
+            if *slot == EMPTY {
+                cluster = at + 1;
+                return true;
+            }
+            let ascends = std::mem::replace(&mut last, *slot) < *slot;
+            ascends && self.capacity > 0 && (cluster..=at).contains(&self.home(*slot))
+        })
     }
 
     /// The blocks behind `after` with this fingerprint, in order.
@@ -296,7 +312,8 @@ mod tests {
     #[test]
     fn built_at_once_or_loaded_it_is_the_same_as_filled_one_by_one() {
         for count in [0u64, 1, 63, 64, 5000] {
-            let weak = |at: u64| if at % 7 == 0 { 77 } else { (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 };
+            let weak =
+                |at: u64| if at.is_multiple_of(7) { 77 } else { (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 };
             let pairs: Vec<(u32, BlockNumber)> = (0..count).map(|at| (weak(at), BlockNumber(1 + count - at))).collect();
             let (filled, built, loaded) = (Index::new(), Index::new(), Index::new());
             let mut shards = vec![Vec::new(); SHARDS];
@@ -319,6 +336,12 @@ mod tests {
         assert!(!Index::new().load(1, 1, vec![slot(0, BlockNumber(1))], |_| true), "of another shard");
         assert!(!Index::new().load(0, 2, vec![slot(0, BlockNumber(1))], |_| true), "fewer slots than homes");
         assert!(!Index::new().load(0, 1, vec![slot(0, BlockNumber(9))], |_| false), "a block that is not there");
+        let far = slot(u32::MAX >> SHARD_BITS, BlockNumber(2));
+        let near = slot(0, BlockNumber(1));
+        assert!(Index::new().load(0, 3, vec![near, EMPTY, far], |_| true));
+        for (capacity, slots) in [(0, vec![near]), (3, vec![far, near, EMPTY]), (3, vec![EMPTY, near, far])] {
+            assert!(!Index::new().load(0, capacity, slots, |_| true), "slots that no search would find");
+        }
     }
 
     #[test]

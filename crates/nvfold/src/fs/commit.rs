@@ -222,6 +222,7 @@ pub(super) struct Change<'i, 's> {
 }
 
 /// Stores words durably: all of them, then one fence.
+#[track_caller]
 pub(crate) fn store_words(region: &Region, stores: &[WordStore]) {
     let mut flight = Flight::new();
     for store in stores {

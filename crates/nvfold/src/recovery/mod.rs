@@ -24,16 +24,15 @@ mod scan;
 
 use crate::error::{Error, Result};
 use crate::fs::{Core, store_words};
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, InodeHead};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, InodeHead, PARENT_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
 };
 use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
-use crate::namespace::table::{read_segments, write_segment};
+use crate::namespace::table::{read_uses, table_segments, write_segment};
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions};
 use pmem::{Flight, PmemError, Region};
-use std::ops::Range;
 use zerocopy::FromZeros;
 
 pub(crate) const ROOT: u64 = InodeNumber::ROOT.0;
@@ -177,24 +176,22 @@ fn write_root(region: &Region, segment: u64, options: &MkfsOptions) {
 /// Mounts a device; see `FileSystem::mount`.
 pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     let (superblock, geometry) = read_superblock(&region)?;
-    let unknown = superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE;
-    if unknown != 0 && !options.read_only {
-        return Err(Error::Newer {
-            what: format!("feature flags {unknown:#x} allow reading only; mount read-only or"),
-        });
+    if !options.read_only {
+        require_known_features(&superblock)?;
     }
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
     }
-    let segments = read_segments(&region, &geometry)?;
+    let uses = read_uses(&region, &geometry);
+    let segments = table_segments(&geometry, &uses)?;
     let stores = journal_stores(&region, &geometry, &segments)?;
     let tables_read = region.check();
+    if !options.read_only {
+        tables_read.map_err(Error::of(|| "journal or segment table (mount read-only to read what is left)".into()))?;
+    }
     if options.read_only && !stores.is_empty() {
         let what = "journal: an operation that a crash cut off must be finished by a read-write mount; it".into();
         return Err(Error::Corrupt { what, at: geometry.journal_offset });
-    }
-    if !options.read_only {
-        tables_read.map_err(Error::of(|| "tables (mount read-only to read what is left)".into()))?;
     }
     replay_journal(&region, &geometry, &stores);
     let core = Core::new(region, geometry, options, segments);
@@ -203,17 +200,14 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     match &saved_in {
         Some(_) => {}
         None if options.read_only => scan::count_all(&core),
-        None => scan::after_crash(&core)?,
-    }
-    if !options.read_only {
-        refuse_bad_memory(&core)?;
+        None => scan::after_crash(&core, &uses)?,
     }
     let root = core.table.slot(ROOT).expect("the table has a first segment");
     if core.region.read::<InodeHead>(root).live(ROOT) != Some(FileKind::Directory) {
         return Err(Error::Corrupt { what: "root directory: not there".into(), at: root });
     }
     if !options.read_only {
-        let mount_epoch = superblock.mount_epoch + 1;
+        let mount_epoch = superblock.mount_epoch.wrapping_add(1);
         let mounted = (options.clock)();
         write_superblock(
             &core.region,
@@ -222,10 +216,24 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
         core.region.sync()?;
         saved_in.into_iter().flatten().try_for_each(|run| core.space.discard_run(run))?;
     }
+    match core.region.check() {
+        // Whoever uses what lay there is told.
+        Ok(()) | Err(PmemError::BadMemory { .. }) => {}
+        Err(lost) => return Err(lost.into()),
+    }
     Ok(core)
 }
 
-/// The words of whole journal slots. A word must lie in an inode slot of the table.
+/// What every writer must make sure of first.
+pub(crate) fn require_known_features(superblock: &Superblock) -> Result<()> {
+    let unknown = superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE;
+    if unknown == 0 {
+        return Ok(());
+    }
+    Err(Error::Newer { what: format!("feature flags {unknown:#x} allow reading only; mount read-only or") })
+}
+
+/// The words of whole journal slots. Operations store only commit, log head and parent of inodes of the table.
 pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Result<Vec<WordStore>> {
     let mut stores = Vec::new();
     for slot in 0..JOURNAL_SLOTS {
@@ -233,8 +241,9 @@ pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u
         let journal: JournalSlot = region.read(offset);
         for store in journal.words() {
             let in_table = segments.contains(&(store.offset / SEGMENT_BYTES));
-            if !store.offset.is_multiple_of(8) || !in_table {
-                return Err(Error::Corrupt { what: "journal: a word outside the inode table".into(), at: offset });
+            let in_slot = store.offset % crate::media::inode::INODE_BYTES;
+            if !matches!(in_slot, COMMIT_WORD | HEAD_WORD | PARENT_WORD) || !in_table {
+                return Err(Error::Corrupt { what: "journal: a word that no operation stores".into(), at: offset });
             }
             stores.push(*store);
         }
@@ -251,16 +260,4 @@ fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
     let clear = |slot| WordStore { offset: geometry.journal_slot_offset(slot), value: 0 };
     let cleared: Vec<_> = (0..JOURNAL_SLOTS).map(clear).collect();
     store_words(region, &cleared);
-}
-
-/// What was rebuilt from tables that lie in bad memory is not to be built on: a read-only mount serves the rest. Of
-/// the superblock one copy is enough; an inode that cannot be read stops reconcile alone.
-fn refuse_bad_memory(core: &Core) -> Result<()> {
-    let told = core.region.check();
-    let tables = COPIES[1] + BLOCK_BYTES..core.geometry.data_offset;
-    let in_tables =
-        |bad: &Range<u64>| tables.contains(&bad.start) || core.table.segments().contains(&(bad.start / SEGMENT_BYTES));
-    let Some(bad) = core.region.bad_ranges().into_iter().find(in_tables) else { return Ok(told?) };
-    let what = "tables (mount read-only to read what is left)".into();
-    Err(Error::BadMemory { what, at: bad.start, length: bad.end - bad.start })
 }

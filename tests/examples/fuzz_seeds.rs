@@ -1,0 +1,86 @@
+//! Writes the seed corpora of the fuzz targets: `fuzz_seeds DIRECTORY` (see scripts/fuzz.sh --seeds). Each seed is
+//! small and reaches something that the others do not: one kind of operation after a few that give it something to
+//! work on, one layout of one kind of image damaged in one way.
+
+use std::fs;
+use std::path::Path;
+
+use nvfold_tests::hostile::{self, damage, image};
+use nvfold_tests::model::script;
+
+fn main() {
+    let directory = std::env::args().nth(1).expect("usage: fuzz_seeds DIRECTORY");
+    let directory = Path::new(&directory);
+    write(&directory.join("operations"), operations());
+    write(&directory.join("damaged_image"), damaged_images());
+    write(&directory.join("arbitrary_image"), arbitrary_images());
+}
+
+fn write(directory: &Path, seeds: Vec<(String, Vec<u8>)>) {
+    fs::create_dir_all(directory).expect("make the directory");
+    for (name, bytes) in seeds {
+        fs::write(directory.join(name), bytes).expect("write a seed");
+    }
+}
+
+/// Every kind of operation on two files and a directory, on an empty and on a nearly full device.
+fn operations() -> Vec<(String, Vec<u8>)> {
+    // kind, path, other, offset, other offset, length, seed, extra
+    let prelude: [[u8; script::RECORD_BYTES]; 6] = [
+        [0, 1, 0, 0, 0, 0, 0, 0],
+        [0, 2, 0, 0, 0, 0, 0, 0],
+        [3, 3, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 11, 1, 0],
+        [7, 1, 2, 0, 1, 8, 0, 0],
+        [26, 1, 0, 0, 0, 0, 0, 0],
+    ];
+    let mut seeds = Vec::new();
+    for kind in 0..script::KINDS {
+        for (policy, room) in [(0, 0), (1, 0), (1, 140)] {
+            let varied = (0..6u8).map(|number| {
+                [
+                    kind,
+                    1 + number % 4,
+                    2 + number % 3,
+                    number.wrapping_mul(37),
+                    number.wrapping_mul(61),
+                    number * 5,
+                    number,
+                    number,
+                ]
+            });
+            let records: Vec<_> = prelude.into_iter().chain(varied).chain([[30, 0, 0, 0, 0, 0, 0, 0]]).collect();
+            seeds.push((format!("{kind:02}-{policy}-{room}"), [&[policy, room], records.as_flattened()].concat()));
+        }
+    }
+    seeds
+}
+
+/// Every layout of every kind of image, by every action.
+fn damaged_images() -> Vec<(String, Vec<u8>)> {
+    let mut seeds = Vec::new();
+    for kind in 0..image::KINDS.len() as u8 {
+        for layout in 0..image::LAYOUTS as u8 {
+            let action = (kind + layout * 3) % damage::ACTIONS;
+            let piece = |number: u8| -> [u8; damage::RECORD_BYTES] {
+                [layout, number * 7, action + number * 7, kind + number, layout + number * 5, number * 3, 0, 0]
+            };
+            let bytes = [&[kind, layout % 2], [piece(0), piece(1)].as_flattened()].concat();
+            seeds.push((format!("{kind}-{layout}"), bytes));
+        }
+    }
+    seeds
+}
+
+/// Bytes at several places of every kind of image.
+fn arbitrary_images() -> Vec<(String, Vec<u8>)> {
+    let mut seeds = Vec::new();
+    for kind in 0..image::KINDS.len() as u8 {
+        for place in 0..8u8 {
+            let written = [place * 16, place * 32, place, 4, 0xff, 0, place, 1];
+            seeds.push((format!("{kind}-{place}"), [&[kind, place % 2], &written[..]].concat()));
+        }
+    }
+    assert_eq!(hostile::HEAD_BYTES, 2);
+    seeds
+}

@@ -1,0 +1,482 @@
+//! Valid devices of many kinds, and where in them the structures lie.
+
+use std::sync::OnceLock;
+
+use nvfold::media::DEVICE_BYTES_MIN;
+use nvfold::media::inode::{ATTRIBUTE_LINES, INLINE_LOG, INODE_BYTES, InodeHead};
+use nvfold::media::journal::{JOURNAL_SLOTS, JournalSlot};
+use nvfold::media::log_entry::{LINE, PAGE_LINES};
+use nvfold::media::saved_state::{SEGMENT_RECORD_WORDS, SavedState};
+use nvfold::media::segment::SegmentEntry;
+use nvfold::media::superblock::{COPIES, Geometry, Superblock};
+use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::{
+    AllocateMode, File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, RenameMode, XattrMode,
+};
+use pmem::{DeviceSpec, OpenOptions, Region, StoreOrder};
+use zerocopy::FromBytes;
+
+use crate::device;
+use crate::slate::Content;
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+
+/// What is on a device. All are of the smallest size, and the same in every run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing but the root.
+    Empty,
+    /// A file of each kind, small.
+    Small,
+    /// Blocks that several files share, whole and in part.
+    Shared,
+    /// Extended attributes, short and long.
+    Xattrs,
+    /// Directories that lost most of their names, and one whose log was rewritten.
+    Tombstones,
+    /// Logs of many pages, of files and directories.
+    LongLogs,
+    /// A bit of everything.
+    Everything,
+    /// The same as a crash left it, with files that were open and had no name.
+    Crashed,
+    /// A crash in the middle of a rename: the journal holds it.
+    CutOff,
+    /// No block left.
+    Full,
+}
+
+/// All kinds.
+pub const KINDS: [Kind; 10] = [
+    Kind::Empty,
+    Kind::Small,
+    Kind::Shared,
+    Kind::Xattrs,
+    Kind::Tombstones,
+    Kind::LongLogs,
+    Kind::Everything,
+    Kind::Crashed,
+    Kind::CutOff,
+    Kind::Full,
+];
+
+/// A valid device and where in it the structures lie.
+pub struct Image {
+    /// What it holds.
+    pub kind: Kind,
+    /// The bytes.
+    pub content: Content,
+    /// Structures, by layout.
+    pub structures: Vec<Vec<Structure>>,
+}
+
+/// One structure of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Structure {
+    /// Device offset.
+    pub at: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// What it is.
+    pub layout: Layout,
+    /// What its checksum is seeded with: an inode number, a segment number, the address of a page or of the saved state.
+    pub owner: u64,
+}
+
+/// What lies there; docs/media-format.md has a table for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Layout {
+    Superblock,
+    JournalSlot,
+    SegmentEntry,
+    ChunkEntry,
+    InodeHead,
+    AttributeLine,
+    LogEntry,
+    PageFooter,
+    SavedState,
+    SavedPayload,
+}
+
+/// How many layouts there are.
+pub const LAYOUTS: usize = Layout::SavedPayload as usize + 1;
+
+/// The image of a kind, made at its first use.
+pub fn image(kind: Kind) -> &'static Image {
+    static IMAGES: [OnceLock<Image>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
+    IMAGES[kind as usize].get_or_init(|| Image::make(kind))
+}
+
+impl Image {
+    fn make(kind: Kind) -> Image {
+        let content = content(kind);
+        let mut image = Image { kind, content, structures: vec![Vec::new(); LAYOUTS] };
+        image.find_structures();
+        image
+    }
+
+    /// A structure by two numbers, whatever they are.
+    pub fn structure(&self, layout: u8, index: u16) -> Structure {
+        let present: Vec<_> = self.structures.iter().filter(|list| !list.is_empty()).collect();
+        let list = present[usize::from(layout) % present.len()];
+        list[usize::from(index) % list.len()]
+    }
+
+    /// Any structure, whatever its layout.
+    pub fn any(&self, index: u16) -> Structure {
+        let count: usize = self.structures.iter().map(Vec::len).sum();
+        *self.structures.iter().flatten().nth(usize::from(index) % count).expect("less than the count")
+    }
+
+    /// The `InodeHead` structures: one for each inode.
+    pub fn inodes(&self) -> &[Structure] {
+        &self.structures[Layout::InodeHead as usize]
+    }
+
+    fn add(&mut self, layout: Layout, at: u64, len: u64, owner: u64) {
+        self.structures[layout as usize].push(Structure { at, len, layout, owner });
+    }
+
+    fn word(&self, at: u64) -> u64 {
+        u64::from_le_bytes(self.content.read(at, 8).try_into().expect("eight bytes"))
+    }
+
+    fn find_structures(&mut self) {
+        let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
+        for at in COPIES {
+            self.add(Layout::Superblock, at, size_of::<Superblock>() as u64, 0);
+        }
+        self.find_saved_state();
+        // Few of the journal's slots: they are all alike.
+        for slot in [0, 1, JOURNAL_SLOTS - 1] {
+            self.add(Layout::JournalSlot, geometry.journal_slot_offset(slot), size_of::<JournalSlot>() as u64, 0);
+        }
+        for segment in geometry.first_segment()..geometry.segments() {
+            let at = geometry.segment_entry_offset(segment);
+            self.add(Layout::SegmentEntry, at, size_of::<SegmentEntry>() as u64, segment);
+            if self.word(at) != 0 {
+                self.find_inodes(segment * SEGMENT_BYTES);
+            }
+        }
+        let table = geometry.chunk_table_offset..geometry.data_offset;
+        let blocks: Vec<u64> = self.content.block_addresses().filter(|at| table.contains(at)).collect();
+        for at in blocks.into_iter().flat_map(|block| (block..block + BLOCK_BYTES).step_by(LINE as usize)) {
+            if self.content.read(at, LINE).iter().any(|&byte| byte != 0) {
+                self.add(Layout::ChunkEntry, at, LINE, 0);
+            }
+        }
+        // Entries of blocks that hold data without being counted, or nothing.
+        for block in [geometry.data_offset + SEGMENT_BYTES, DEVICE_BYTES_MIN - BLOCK_BYTES] {
+            let block = nvfold::media::BlockNumber::containing(block);
+            self.add(Layout::ChunkEntry, geometry.chunk_entry_offset(block), LINE, 0);
+        }
+    }
+
+    /// What the unmount saved: its header, and the parts of its payload that mean one thing each.
+    fn find_saved_state(&mut self) {
+        let bytes = self.content.read(0, size_of::<Superblock>() as u64);
+        let at = Superblock::read_from_bytes(&bytes).expect("its length").saved_state;
+        if at == 0 {
+            return;
+        }
+        self.add(Layout::SavedState, at, size_of::<SavedState>() as u64, at);
+        let header = SavedState::read_from_bytes(&self.content.read(at, BLOCK_BYTES)).expect("its length");
+        let payload = saved_payload(&self.content, &header).expect("an unmount saves a whole state");
+        let mut next = 0;
+        let mut part = |words: u64| {
+            let at = next * 8;
+            next += words;
+            (payload.address_of(at), words * 8)
+        };
+        let records = (0..header.segments).map(|_| part(SEGMENT_RECORD_WORDS as u64)).collect::<Vec<_>>();
+        let inodes = part(header.inode_words);
+        let mut parts = [records, vec![inodes]].concat();
+        while next < header.payload_words {
+            let slots = self.word(payload.address_of((next + 1) * 8));
+            let at = payload.address_of(next * 8);
+            next += 2 + slots;
+            // Most shards of the index are empty.
+            if slots > 0 || parts.len() % 8 == 0 {
+                parts.push((at, (2 + slots) * 8));
+            }
+        }
+        parts.into_iter().for_each(|(start, len)| self.add(Layout::SavedPayload, start, len, at));
+    }
+
+    fn find_inodes(&mut self, table: u64) {
+        for slot in (table..table + SEGMENT_BYTES).step_by(INODE_BYTES as usize) {
+            let head = InodeHead::read_from_bytes(&self.content.read(slot, LINE)).expect("64 bytes");
+            if head.live(head.ino).is_none() {
+                continue;
+            }
+            let ino = head.ino;
+            self.add(Layout::InodeHead, slot, LINE, ino);
+            ATTRIBUTE_LINES.iter().for_each(|line| self.add(Layout::AttributeLine, slot + line, LINE, ino));
+            self.find_entries(slot + INLINE_LOG, slot + INODE_BYTES, ino);
+            let first = if head.head == slot + INLINE_LOG { head.overflow } else { head.head };
+            let mut page = first;
+            while page != 0 {
+                let footer = page + PAGE_LINES * LINE;
+                self.find_entries(page, footer, ino);
+                self.add(Layout::PageFooter, footer, LINE, page);
+                page = self.word(footer);
+            }
+        }
+    }
+
+    fn find_entries(&mut self, mut at: u64, end: u64, ino: u64) {
+        while at < end {
+            let lines = u64::from(self.content.read(at + 1, 1)[0]);
+            if lines == 0 {
+                return;
+            }
+            self.add(Layout::LogEntry, at, lines * LINE, ino);
+            at += lines * LINE;
+        }
+    }
+}
+
+/// The payload of a saved state: its bytes, and where they lie.
+pub struct SavedPayload {
+    runs: Vec<(u64, u64)>,
+    /// All of it.
+    pub bytes: Vec<u8>,
+}
+
+impl SavedPayload {
+    /// Device offset of a byte of the payload.
+    fn address_of(&self, mut at: u64) -> u64 {
+        for (start, len) in &self.runs {
+            if at < *len {
+                return start + at;
+            }
+            at -= len;
+        }
+        panic!("past the end of the payload");
+    }
+}
+
+/// Follows the runs of a header, which may say anything; `None` when the payload is not on the device or too long to be
+/// one of ours.
+pub fn saved_payload(content: &Content, header: &SavedState) -> Option<SavedPayload> {
+    let mut left = header.payload_words.checked_mul(8).filter(|bytes| *bytes <= 1 << 20)?;
+    let mut payload = SavedPayload { runs: Vec::new(), bytes: Vec::new() };
+    for run in header.runs.iter().take(usize::try_from(header.runs_used).ok()?) {
+        let (start, len) = (run.start.checked_mul(BLOCK_BYTES)?, run.count.checked_mul(BLOCK_BYTES)?.min(left));
+        if start.checked_add(len)? > content.len_bytes() {
+            return None;
+        }
+        payload.runs.push((start, len));
+        payload.bytes.extend(content.read(start, len));
+        left -= len;
+    }
+    (left == 0).then_some(payload)
+}
+
+// --- what the devices hold -----------------------------------------------------------------------
+
+fn content(kind: Kind) -> Content {
+    if kind == Kind::CutOff {
+        return cut_off();
+    }
+    let policy = if kind == Kind::Full { Policy::Off } else { Policy::Inline };
+    let region = formatted(&OpenOptions::default());
+    let fs = mount(&region, policy);
+    match kind {
+        Kind::Empty | Kind::CutOff => {}
+        Kind::Small => small(&fs),
+        Kind::Shared => shared(&fs),
+        Kind::Xattrs => xattrs(&fs),
+        Kind::Tombstones => tombstones(&fs),
+        Kind::LongLogs => long_logs(&fs),
+        Kind::Everything => {
+            everything(&fs);
+        }
+        Kind::Crashed => {
+            let open = everything(&fs);
+            // As they are while the files are open: nobody tidies up after a crash.
+            let content = Content::of(&region);
+            drop(open);
+            return content;
+        }
+        Kind::Full => full(&fs),
+    }
+    fs.unmount().expect("unmount");
+    Content::of(&region)
+}
+
+fn formatted(options: &OpenOptions) -> Region {
+    let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES_MIN, options).expect("a memory device");
+    FileSystem::mkfs(&region, &MkfsOptions { uuid: *b"a uuid for tests", ..MkfsOptions::default() }).expect("mkfs");
+    region
+}
+
+fn mount(region: &Region, policy: Policy) -> FileSystem {
+    FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() }).expect("mount")
+}
+
+fn mkdir(fs: &FileSystem, parent: InodeNumber, name: &[u8]) -> InodeNumber {
+    fs.mkdir(parent, name, &device::directory()).expect("mkdir").ino
+}
+
+fn create(fs: &FileSystem, parent: InodeNumber, name: &[u8]) -> File {
+    let ino = fs.create(parent, name, &device::regular()).expect("create").ino;
+    fs.open(ino).expect("open")
+}
+
+fn file(fs: &FileSystem, parent: InodeNumber, name: &[u8], data: &[u8]) -> File {
+    let file = create(fs, parent, name);
+    file.write_at(0, data).expect("write");
+    file
+}
+
+fn small(fs: &FileSystem) {
+    let link = device::new_inode(FileKind::Symlink, 0o777);
+    let dir = mkdir(fs, ROOT, b"dir");
+    create(fs, ROOT, b"nothing");
+    file(fs, ROOT, b"short", b"a few bytes");
+    file(fs, dir, b"odd", &[3; 5000]);
+    fs.symlink(dir, b"link", b"../short", &link).expect("symlink");
+    fs.create(dir, b"fifo", &device::new_inode(FileKind::Fifo, 0o600)).expect("mknod");
+    let sparse = create(fs, ROOT, b"sparse");
+    sparse.write_at(1 << 40, b"far").expect("write");
+    sparse.allocate(0, 20_000, AllocateMode::Reserve).expect("reserve");
+}
+
+fn shared(fs: &FileSystem) {
+    let blocks: Vec<u8> = (0..20u8).flat_map(|block| [block % 4 + 1; 4096]).collect();
+    let first = file(fs, ROOT, b"first", &blocks);
+    file(fs, ROOT, b"second", &blocks[4096..]);
+    let clone = create(fs, ROOT, b"clone");
+    clone.clone_from(&first, 0, 0, 80_000).expect("clone");
+    let part = file(fs, ROOT, b"part", &[9; 10_000]);
+    part.clone_from(&clone, 777, 6000, 30_000).expect("clone");
+    part.clone_from(&part, 100, 100_000, 5000).expect("clone");
+    clone.write_at(10_000, b"no longer equal").expect("write");
+    part.allocate(8000, 9000, AllocateMode::PunchHole).expect("punch");
+    fs.unlink(ROOT, b"second").expect("unlink");
+}
+
+fn xattrs(fs: &FileSystem) {
+    let file = create(fs, ROOT, b"file");
+    let dir = mkdir(fs, ROOT, b"dir");
+    for (owner, lengths) in [(file.ino(), &[0, 1, 900, 1024, 1025, 9000, 65_536][..]), (dir, &[40, 5000])] {
+        for len in lengths {
+            let name = format!("user.of {len}").into_bytes();
+            fs.set_xattr(owner, &name, &vec![*len as u8; *len], XattrMode::Set).expect("set an xattr");
+        }
+    }
+    fs.set_xattr(file.ino(), &[b'n'; 255], &[1; 300], XattrMode::Create).expect("set an xattr");
+    fs.set_xattr(file.ino(), b"user.of 9000", &[8; 4097], XattrMode::Replace).expect("set an xattr");
+    fs.remove_xattr(file.ino(), b"user.of 1").expect("remove an xattr");
+    let link = device::new_inode(FileKind::Symlink, 0o777);
+    fs.symlink(ROOT, b"long link", &[b'l'; 3000], &link).expect("symlink");
+}
+
+fn tombstones(fs: &FileSystem) {
+    let (few, rewritten) = (mkdir(fs, ROOT, b"few"), mkdir(fs, ROOT, b"rewritten"));
+    for number in 0..40 {
+        let name = format!("file {number} {}", "x".repeat(number % 90)).into_bytes();
+        create(fs, few, &name);
+        if number % 4 != 0 {
+            fs.unlink(few, &name).expect("unlink");
+        }
+    }
+    create(fs, rewritten, b"stays");
+    for number in 0..200 {
+        let name = format!("{number}").into_bytes();
+        create(fs, rewritten, &name);
+        fs.rename(rewritten, &name, rewritten, b"moved", RenameMode::Replace).expect("rename");
+    }
+}
+
+fn long_logs(fs: &FileSystem) {
+    let fragments = create(fs, ROOT, b"fragments");
+    for piece in 0..200u64 {
+        fragments.write_at(piece * 8192, &[piece as u8 % 5 + 1; 3000]).expect("write");
+    }
+    let dir = mkdir(fs, ROOT, b"dir");
+    for number in 0..70 {
+        create(fs, dir, format!("{number} {}", "long name ".repeat(8)).as_bytes());
+    }
+}
+
+/// Files that stay open: one of them never had a name, one has lost it.
+fn everything(fs: &FileSystem) -> Vec<File> {
+    small(fs);
+    let dir = fs.lookup(ROOT, b"dir").expect("look up").ino;
+    let inner = mkdir(fs, dir, b"inner");
+    for number in 0..30 {
+        let name = format!("file {number} {}", "x".repeat(number * 3)).into_bytes();
+        let file = create(fs, inner, &name);
+        if number % 10 == 0 {
+            file.write_at(0, &[number as u8; 5000]).expect("write");
+            fs.link(file.ino(), ROOT, format!("link {number}").as_bytes()).expect("link");
+        }
+        if number % 3 == 0 {
+            fs.unlink(inner, &name).expect("unlink");
+        }
+    }
+    let extents = create(fs, ROOT, b"extents");
+    for piece in 0..70u64 {
+        extents.write_at(piece * 9000 % 200_000, &[piece as u8 % 5; 4999]).expect("write");
+    }
+    extents.allocate(100_000, 50_000, AllocateMode::PunchHole).expect("punch");
+    extents.allocate(300_000, 50_000, AllocateMode::Reserve).expect("reserve");
+    let clone = create(fs, ROOT, b"clone");
+    clone.clone_from(&extents, 0, 777, 150_000).expect("clone");
+    for len in [10, 5000] {
+        fs.set_xattr(extents.ino(), format!("user.of {len}").as_bytes(), &vec![7; len], XattrMode::Set).expect("xattr");
+    }
+    let orphan = fs.tmpfile(&device::regular()).expect("tmpfile");
+    orphan.write_at(0, &[9; 20_000]).expect("write");
+    let unlinked = file(fs, ROOT, b"unlinked", &[8; 10_000]);
+    fs.unlink(ROOT, b"unlinked").expect("unlink");
+    vec![extents, clone, orphan, unlinked]
+}
+
+/// A rename over an existing file in another directory, stopped when the journal holds it and nothing is stored yet.
+fn cut_off() -> Content {
+    let region = formatted(&OpenOptions { record: true, ..OpenOptions::default() });
+    let fs = mount(&region, Policy::Inline);
+    let (from, to) = (mkdir(&fs, ROOT, b"from"), mkdir(&fs, ROOT, b"to"));
+    mkdir(&fs, from, b"moves");
+    file(&fs, from, b"other", &[1; 9000]);
+    mkdir(&fs, to, b"is replaced");
+    region.take_recording();
+    let before = region.bytes(0, region.len_bytes()).to_vec();
+    fs.rename(from, b"moves", to, b"is replaced", RenameMode::Replace).expect("rename");
+    let recording = region.take_recording();
+    let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
+    let holds_an_operation = |image: &Vec<u8>| {
+        let at = geometry.journal_slot_offset(0) as usize;
+        let slot = JournalSlot::read_from_bytes(&image[at..at + size_of::<JournalSlot>()]).expect("its length");
+        !slot.words().is_empty()
+    };
+    // Only what is guaranteed: of the words to store none has got there.
+    let states =
+        (0..=recording.events.len()).map(|events| recording.image(&before, events, StoreOrder::Line, |_| false));
+    let state = states.into_iter().find(holds_an_operation).expect("a rename goes through the journal");
+    let mut content = Content::zeros(DEVICE_BYTES_MIN);
+    for (at, block) in (0..).step_by(BLOCK_BYTES as usize).zip(state.chunks(BLOCK_BYTES as usize)) {
+        if block.iter().any(|&byte| byte != 0) {
+            content.write(at, block);
+        }
+    }
+    content
+}
+
+fn full(fs: &FileSystem) {
+    small(fs);
+    let dir = mkdir(fs, ROOT, b"crowded");
+    let big = create(fs, ROOT, b"big");
+    for piece in [1 << 20, 65_536, 4096] {
+        // Zeros are stored like anything else under this policy, and take no memory in the image.
+        while big.append(&vec![0; piece]).is_ok() {}
+    }
+    let name = |number: u32| format!("{number} {}", "name ".repeat(40)).into_bytes();
+    let made = (0..300).take_while(|number| fs.create(dir, &name(*number), &device::regular()).is_ok());
+    assert!(made.count() < 300, "the directory's log found no end");
+    assert_eq!(fs.statfs().blocks_available, 0);
+}

@@ -1,0 +1,353 @@
+//! Devices that no nvfold would have written, and what is demanded of nvfold on them.
+//!
+//! Random bytes alone never get past the first checksum, so a valid [`image`] is damaged at structures that are known
+//! to matter, and most of the time the checksum is put right again ([`damage`]). On the result mount, fsck and repair
+//! are tried, and beyond "no panic, no hang" they are held to what they say of one another:
+//!
+//! * what fsck calls consistent is mounted, read whole, changed without an error and consistent afterwards;
+//! * what cannot be mounted, or not be read whole, fsck has named;
+//! * repair leaves what it says: consistent and clean, or the findings that it calls not repaired, and no others;
+//! * fsck without repair and a read-only mount write nothing.
+//!
+//! [`run_damaged`] and [`run_arbitrary`] turn bytes into a device and try it; the fuzz targets and the tests in
+//! `tests/fuzz.rs` call them.
+
+pub mod damage;
+pub mod image;
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use nvfold::check::{self, CheckOptions, Report};
+use nvfold::media::DEVICE_BYTES_MIN;
+use nvfold::{
+    AllocateMode, DirEntry, Error, FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode, SetAttr,
+    Whence, XattrMode,
+};
+use pmem::Region;
+
+use crate::device::{self, POLICIES};
+use crate::slate::{Content, Slate};
+use image::KINDS;
+
+/// Bytes before the first record of damage: kind of image, policy.
+pub const HEAD_BYTES: usize = 2;
+/// Inodes visited, and entries listed, before a walk through damaged directories stops.
+const WALK_MAX: usize = 2000;
+/// Bytes read at either end of a file.
+const READ_BYTES: usize = 100_000;
+
+/// Reads an image's kind, a policy and a list of damage, and tries the device.
+#[track_caller]
+pub fn run_damaged(bytes: &[u8]) {
+    let (head, records) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
+    let image = image::image(KINDS[usize::from(head.first().copied().unwrap_or(0)) % KINDS.len()]);
+    let policy = policy(head.get(1));
+    let (content, done) = damage::apply(image, &damage::read(records));
+    if let Err(why) = try_device(&content, policy) {
+        panic!("{why}\non {:?} under {policy:?}, damaged:\n  {}", image.kind, done.join("\n  "));
+    }
+}
+
+/// Writes bytes anywhere over an image: records of a place in one of its blocks, a length and that many bytes.
+#[track_caller]
+pub fn run_arbitrary(bytes: &[u8]) {
+    let (head, mut rest) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
+    let image = image::image(KINDS[usize::from(head.first().copied().unwrap_or(0)) % KINDS.len()]);
+    let policy = policy(head.get(1));
+    let mut content = image.content.clone();
+    let blocks: Vec<u64> = content.block_addresses().collect();
+    while let [block, low, high, len, more @ ..] = rest {
+        let inside = u64::from(u16::from_le_bytes([*low, *high]) % 4096);
+        let (written, left) = more.split_at(more.len().min(usize::from(*len)));
+        // Half of the numbers name the first blocks, where the tables begin.
+        let block = if *block < 128 { usize::from(*block) } else { usize::from(*block) * 31 };
+        content.write(blocks[block % blocks.len()] + inside, written);
+        rest = left;
+    }
+    if let Err(why) = try_device(&content, policy) {
+        panic!("{why}\non {:?} under {policy:?}, written over", image.kind);
+    }
+}
+
+fn policy(byte: Option<&u8>) -> Policy {
+    POLICIES[usize::from(byte.copied().unwrap_or(0)) % POLICIES.len()]
+}
+
+/// Mounts, reads, changes, checks and repairs the device; says what was not as the page's head demands.
+pub fn try_device(content: &Content, policy: Policy) -> Result<(), String> {
+    let slate = Borrowed::slate();
+    let region = slate.with(content);
+    let before = region.counters();
+    let report = checked(&region, false);
+    let read_only = try_read_only(&region);
+    if region.counters() != before {
+        return Err("fsck without repair, or a read-only mount, wrote to the device".into());
+    }
+    agree_on_reading(&report, read_only)?;
+    let read_write = try_read_write(&region, policy);
+    agree_on_writing(&report, read_write, &region)?;
+    drop(region);
+    try_repair(&slate.with(content), policy)
+}
+
+/// A slate that is given back when done with; several threads may try devices at once.
+struct Borrowed(Option<Slate>);
+
+static SLATES: Mutex<Vec<Slate>> = Mutex::new(Vec::new());
+
+impl Borrowed {
+    fn slate() -> Borrowed {
+        let free = SLATES.lock().ok().and_then(|mut slates| slates.pop());
+        Borrowed(Some(free.unwrap_or_else(|| Slate::new(DEVICE_BYTES_MIN))))
+    }
+}
+
+impl std::ops::Deref for Borrowed {
+    type Target = Slate;
+
+    fn deref(&self) -> &Slate {
+        self.0.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        if let (Ok(mut slates), Some(slate)) = (SLATES.lock(), self.0.take()) {
+            slates.push(slate);
+        }
+    }
+}
+
+fn checked(region: &Region, repair: bool) -> nvfold::Result<Report> {
+    check::check(region, &CheckOptions { repair, data: true })
+}
+
+fn nothing_found(report: &Report) -> bool {
+    report.findings.is_empty() && report.findings_unlisted == 0
+}
+
+fn told(report: &Report) -> String {
+    let lines: Vec<String> = report.findings.iter().take(20).map(|finding| format!("\n    {finding:?}")).collect();
+    format!("clean: {}, recoverable: {}, findings:{}", report.clean, report.recoverable, lines.concat())
+}
+
+// --- what is tried -------------------------------------------------------------------------------
+
+fn try_read_only(region: &Region) -> nvfold::Result<()> {
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = FileSystem::mount(region.clone(), options)?;
+    let walked = walk(&fs);
+    fs.unmount()?;
+    walked
+}
+
+/// How far a read-write mount got.
+enum Writing {
+    Refused(Error),
+    /// Something could not be read.
+    Damaged(Error),
+    /// All was read. Changes that failed as they should not, and what fsck says afterwards.
+    Changed(nvfold::Result<()>, nvfold::Result<Report>),
+}
+
+fn try_read_write(region: &Region, policy: Policy) -> Writing {
+    let fs = match FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() }) {
+        Ok(fs) => fs,
+        Err(error) => return Writing::Refused(error),
+    };
+    // After a crash everything can be used before the counts are exact, and while they are found.
+    let walked = walk(&fs);
+    let reconciled = fs.reconcile_step();
+    let changed = disturb(&fs);
+    let unmounted = fs.unmount();
+    match (walked, reconciled) {
+        (_, Err(error)) => Writing::Refused(error),
+        (Err(error), _) => Writing::Damaged(error),
+        (Ok(()), Ok(_)) => Writing::Changed(changed.and(unmounted), checked(region, false)),
+    }
+}
+
+fn agree_on_reading(report: &nvfold::Result<Report>, read_only: nvfold::Result<()>) -> Result<(), String> {
+    match (report, read_only) {
+        (Err(fsck), Ok(())) => Err(format!("mounted read-only, but fsck fails: {fsck}")),
+        // What a crash left may be in the way of a mount that cannot write.
+        (Ok(report), Err(error)) if nothing_found(report) && report.recoverable == 0 => {
+            Err(format!("fsck finds nothing, read-only: {error}; {}", told(report)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn agree_on_writing(report: &nvfold::Result<Report>, writing: Writing, region: &Region) -> Result<(), String> {
+    let report = match (report, &writing) {
+        (Ok(report), _) => report,
+        (Err(_), Writing::Refused(_)) => return Ok(()),
+        (Err(fsck), _) => return Err(format!("mounted, but fsck fails: {fsck}")),
+    };
+    if !nothing_found(report) {
+        return Ok(());
+    }
+    match writing {
+        // A feature that only writers must know is no damage.
+        Writing::Refused(Error::Newer { .. }) => Ok(()),
+        Writing::Refused(error) => Err(format!("fsck finds nothing, mount: {error}; {}", told(report))),
+        Writing::Damaged(error) => Err(format!("fsck finds nothing, reading: {error}; {}", told(report))),
+        Writing::Changed(changed, after) => stays_consistent(changed, after).and_then(|()| again_writable(region)),
+    }
+}
+
+/// A consistent file system was changed: nothing may have gone wrong.
+fn stays_consistent(changed: nvfold::Result<()>, after: nvfold::Result<Report>) -> Result<(), String> {
+    changed.map_err(|error| format!("a change of a consistent file system failed: {error}"))?;
+    match after {
+        Ok(report) if nothing_found(&report) && report.clean && report.recoverable == 0 => Ok(()),
+        Ok(report) => Err(format!("changes made a consistent file system: {}", told(&report))),
+        Err(error) => Err(format!("after changes of a consistent file system fsck fails: {error}")),
+    }
+}
+
+fn again_writable(region: &Region) -> Result<(), String> {
+    let again = FileSystem::mount(region.clone(), MountOptions::default()).and_then(|fs| {
+        walk(&fs)?;
+        fs.unmount()
+    });
+    again.map_err(|error| format!("after changes of a consistent file system, mounted again: {error}"))
+}
+
+fn try_repair(region: &Region, policy: Policy) -> Result<(), String> {
+    let Ok(repaired) = checked(region, true) else { return Ok(()) };
+    let after = checked(region, false).map_err(|error| format!("after repair fsck fails: {error}"))?;
+    if !repaired.is_consistent() {
+        let left = |report: &Report| -> HashSet<(String, u64)> {
+            let findings = report.findings.iter().filter(|finding| !finding.repaired);
+            findings.map(|finding| (finding.what.clone(), finding.at)).collect()
+        };
+        let unlisted = repaired.findings_unlisted + after.findings_unlisted;
+        if unlisted == 0 && left(&repaired) != left(&after) {
+            return Err(format!("repair leaves {}\nand afterwards there is {}", told(&repaired), told(&after)));
+        }
+        return Ok(());
+    }
+    if !nothing_found(&after) || !after.clean || after.recoverable > 0 {
+        return Err(format!("repair says {}\nand afterwards there is {}", told(&repaired), told(&after)));
+    }
+    agree_on_reading(&Ok(after.clone()), try_read_only(region))?;
+    agree_on_writing(&Ok(after), try_read_write(region, policy), region).map_err(|why| format!("after repair: {why}"))
+}
+
+// --- reading and changing what is there ----------------------------------------------------------
+
+/// Keeps the first error that damage can explain; all others are fair answers.
+#[derive(Default)]
+struct Damages(Option<Error>);
+
+impl Damages {
+    fn of<T>(&mut self, result: nvfold::Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => return Some(value),
+            Err(error @ Error::Corrupt { .. }) => drop(self.0.get_or_insert(error)),
+            Err(_) => {}
+        }
+        None
+    }
+
+    fn result(self) -> nvfold::Result<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
+fn entries(fs: &FileSystem, dir: InodeNumber, damages: &mut Damages) -> Vec<DirEntry> {
+    let mut entries = Vec::new();
+    let mut each = |entry: DirEntry| {
+        entries.push(entry);
+        entries.len() < WALK_MAX
+    };
+    damages.of(fs.readdir(dir, 0, &mut each));
+    entries
+}
+
+/// Asks after everything that can be reached. A name must lead somewhere.
+fn walk(fs: &FileSystem) -> nvfold::Result<()> {
+    let mut damages = Damages::default();
+    let mut dirs = vec![InodeNumber::ROOT];
+    let mut seen = HashSet::from([InodeNumber::ROOT.0]);
+    let _ = (fs.statfs(), fs.stats());
+    while let Some(dir) = dirs.pop() {
+        damages.of(fs.parent(dir));
+        for entry in entries(fs, dir, &mut damages) {
+            if let Err(error) = fs.lookup(dir, &entry.name) {
+                damages.0.get_or_insert(error);
+            }
+            if seen.len() < WALK_MAX && seen.insert(entry.ino.0) {
+                inspect(fs, entry.ino, &mut damages);
+                if entry.kind == FileKind::Directory {
+                    dirs.push(entry.ino);
+                }
+            }
+        }
+    }
+    damages.result()
+}
+
+fn inspect(fs: &FileSystem, ino: InodeNumber, damages: &mut Damages) {
+    damages.of(fs.getattr(ino));
+    damages.of(fs.readlink(ino));
+    for name in damages.of(fs.list_xattr(ino)).unwrap_or_default() {
+        damages.of(fs.get_xattr(ino, &name));
+    }
+    if let Some(file) = damages.of(fs.open(ino)) {
+        let size = file.attr().size;
+        let mut buffer = vec![0; READ_BYTES];
+        damages.of(file.read_at(0, &mut buffer));
+        damages.of(file.read_at(size.saturating_sub(READ_BYTES as u64 / 2), &mut buffer));
+        damages.of(file.seek(size / 2, Whence::Data));
+        damages.of(file.seek(0, Whence::Hole));
+    }
+}
+
+/// Changes what can be reached: every operation once or more.
+fn disturb(fs: &FileSystem) -> nvfold::Result<()> {
+    let mut damages = Damages::default();
+    let root = InodeNumber::ROOT;
+    let mut reached: Vec<(InodeNumber, DirEntry)> =
+        entries(fs, root, &mut damages).into_iter().take(20).map(|entry| (root, entry)).collect();
+    let dirs: Vec<InodeNumber> = reached
+        .iter()
+        .filter(|(_, entry)| entry.kind == FileKind::Directory)
+        .map(|(_, entry)| entry.ino)
+        .take(3)
+        .collect();
+    for &dir in &dirs {
+        reached.extend(entries(fs, dir, &mut damages).into_iter().take(10).map(|entry| (dir, entry)));
+        damages.of(fs.create(dir, b"made here", &device::regular()));
+        damages.of(fs.rename(root, b"dir", dir, b"inside itself", RenameMode::Replace));
+    }
+    let new = damages.of(fs.create(root, b"new", &device::regular()).and_then(|attr| fs.open(attr.ino)));
+    for (dir, entry) in reached {
+        let change = SetAttr { mode: Some(0o600), mtime: Some(1), ..SetAttr::default() };
+        damages.of(fs.setattr(entry.ino, &change));
+        damages.of(fs.set_xattr(entry.ino, b"user.new", &[3; 3000], XattrMode::Set));
+        if let Some(file) = damages.of(fs.open(entry.ino)) {
+            damages.of(file.write_at(1000, &[1; 10_000]));
+            damages.of(file.append(&[2; 100]));
+            damages.of(file.allocate(5000, 9000, AllocateMode::PunchHole));
+            damages.of(file.allocate(0, 20_000, AllocateMode::Reserve));
+            damages.of(file.set_len(3000));
+            if let Some(new) = &new {
+                damages.of(new.clone_from(&file, 0, 500, 4000));
+            }
+        }
+        damages.of(fs.link(entry.ino, root, &[b"link to ", &entry.name[..]].concat()));
+        damages.of(fs.rename(dir, &entry.name, root, b"renamed", RenameMode::Replace));
+        damages.of(fs.unlink(root, b"renamed"));
+        damages.of(fs.rmdir(root, b"renamed"));
+    }
+    damages.of(fs.mkdir(root, b"new dir", &device::directory()));
+    damages.of(fs.rmdir(root, b"new dir"));
+    damages.of(fs.tmpfile(&device::regular()));
+    damages.of(fs.sync());
+    damages.of(fs.trim());
+    let _ = fs.stats();
+    damages.result()
+}

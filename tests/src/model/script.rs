@@ -1,0 +1,289 @@
+//! Operation sequences read from plain bytes, run on the library beside the oracle.
+//!
+//! A fuzzer changes bytes and a property test shrinks them, so the reading must be such that a small change of the
+//! bytes is a small change of the sequence: every operation is a record of eight bytes, whatever it is, and a zero
+//! byte means the simplest thing. Dropping eight bytes drops one operation.
+//!
+//! ```text
+//! | policy | room | kind path other offset other_offset length seed extra | kind path ...
+//! ```
+//!
+//! `room` can fill the smallest device but for a few blocks first: then ENOSPC is an answer as well. It is one that
+//! the oracle does not know, so it is judged here: an operation that was refused must have changed nothing, must have
+//! had a reason, and must not be one that frees space.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MIN};
+use nvfold::{AllocateMode, MountOptions, Policy, RenameMode, XattrMode, errno};
+use pmem::Region;
+
+use super::library::Library;
+use super::op::{Answer, NAMES, Op, SLOTS};
+use super::{NodePath, Subject, oracle::Oracle};
+use crate::device::{self, POLICIES};
+use crate::slate::{Content, Slate};
+
+/// Bytes before the first record.
+pub const HEAD_BYTES: usize = 2;
+/// Bytes of one operation.
+pub const RECORD_BYTES: usize = 8;
+/// Operations of a script that are run; more are ignored.
+pub const OPS_MAX: usize = 100;
+/// How many kinds of operation the first byte of a record tells apart.
+pub const KINDS: u8 = 32;
+
+/// From this `room` on the device is filled first.
+const FILLED_FROM: u8 = 128;
+/// What an operation may need beyond its data: patched first and last blocks, log pages, a compacted log.
+const OVERHEAD_BLOCKS: u64 = 24;
+
+const LENGTHS: [u64; 12] = [1, 0, 63, 100, 1024, 4095, 4096, 4097, 8192, 12_289, 20_000, 40_960];
+const XATTR_LENGTHS: [u64; 8] = [0, 1, 100, 1000, 1024, 1025, 5000, 65_536];
+const TARGET_LENGTHS: [u64; 4] = [1, 30, 1500, 4095];
+const MODES: [u32; 4] = [0o644, 0o600, 0o755, 0o400];
+/// Far from the other offsets, so that what fills the device is in nobody's way.
+const FILLER_OFFSET: u64 = 1 << 32;
+
+/// A sequence, and what it runs on.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// The policy of the mount.
+    pub policy: Policy,
+    /// Blocks that writers may still take when the first operation begins; `None`: all of the smallest device.
+    pub blocks_left: Option<u64>,
+    /// The operations.
+    pub ops: Vec<Op>,
+}
+
+impl Script {
+    /// Reads a script; any bytes are one.
+    pub fn read(bytes: &[u8]) -> Script {
+        let (head, records) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
+        let policy = POLICIES[usize::from(head.first().copied().unwrap_or(0)) % POLICIES.len()];
+        let room = head.get(1).copied().unwrap_or(0);
+        let ops = records.as_chunks::<RECORD_BYTES>().0.iter().take(OPS_MAX).map(op).collect();
+        Script { policy, blocks_left: room.checked_sub(FILLED_FROM).map(u64::from), ops }
+    }
+
+    /// Runs it on a fresh device and tells the first thing that is not as the oracle says. Then everything is asked
+    /// after, the device is mounted again in order and as after a crash, and everything is asked after again.
+    pub fn run(&self) -> Result<(), String> {
+        let mut library =
+            Library::on(device(self.blocks_left), MountOptions { policy: self.policy, ..device::options() });
+        let mut oracle = Oracle::new();
+        if self.blocks_left.is_some() {
+            oracle.apply(&create_filler());
+        }
+        let mut step = |number: usize, op: &Op, oracle: &mut Oracle| {
+            step(op, oracle, &mut library).map_err(|why| format!("operation {number}, {op:?}: {why}"))
+        };
+        for (number, op) in self.ops.iter().enumerate() {
+            step(number, op, &mut oracle)?;
+        }
+        for again in [None, Some(Op::Crash), Some(Op::Remount)] {
+            again.map_or(Ok(()), |again| step(self.ops.len(), &again, &mut oracle))?;
+            oracle.questions().iter().try_for_each(|question| step(self.ops.len(), question, &mut oracle))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads and runs; panics where the library and the oracle differ. What the fuzz target and its twin call.
+#[track_caller]
+pub fn run(bytes: &[u8]) {
+    let script = Script::read(bytes);
+    if let Err(why) = script.run() {
+        panic!("{why}\nin {script:#?}");
+    }
+}
+
+/// A formatted device of the smallest size where writers can take `blocks_left` more blocks.
+fn device(blocks_left: Option<u64>) -> Region {
+    static CONTENTS: Mutex<BTreeMap<Option<u64>, Arc<Content>>> = Mutex::new(BTreeMap::new());
+    thread_local!(static SLATE: Slate = Slate::new(DEVICE_BYTES_MIN));
+    let mut contents = CONTENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let content = contents.entry(blocks_left).or_insert_with(|| Arc::new(make_content(blocks_left))).clone();
+    drop(contents);
+    SLATE.with(|slate| slate.with(&content))
+}
+
+fn make_content(blocks_left: Option<u64>) -> Content {
+    let mut library = Library::fresh(DEVICE_BYTES_MIN >> 20, Policy::Off);
+    if let Some(left) = blocks_left {
+        assert_eq!(library.apply(&create_filler()), Answer::Done);
+        // The first reservation fragments and so takes a log page; the second is exact.
+        for (start, spare) in [(FILLER_OFFSET, 4), (2 * FILLER_OFFSET, 0)] {
+            let len = (library.blocks_available() - left - spare) * BLOCK_BYTES;
+            let mode = AllocateMode::ReserveKeepSize;
+            let reserve = Op::Allocate { path: vec![0], offset: start, len, mode };
+            assert_eq!(library.apply(&reserve), Answer::Done, "filling the device");
+        }
+        assert_eq!(library.blocks_available(), left);
+    }
+    Content::of(&library.unmount())
+}
+
+/// What fills a device is reserved behind the end of this file. The oracle sees only the file, an empty one.
+fn create_filler() -> Op {
+    Op::Create { path: vec![0], mode: 0o644 }
+}
+
+fn step(op: &Op, oracle: &mut Oracle, library: &mut Library) -> Result<(), String> {
+    let available = library.blocks_available();
+    let got = library.apply(op);
+    if got == Answer::Errno(errno::ENOSPC) {
+        let expected = oracle.clone().apply(op);
+        if expected != Answer::Done {
+            return Err(format!("the library has no space, the oracle answers {expected:?}"));
+        }
+        // The refused operation must have changed nothing: the oracle never hears of it.
+        return match blocks_needed(op) {
+            Some(needed) if available < needed + OVERHEAD_BLOCKS => Ok(()),
+            needed => Err(format!("no space with {available} blocks left and {needed:?} needed")),
+        };
+    }
+    let expected = oracle.apply(op);
+    if got.agrees_with(&expected) {
+        return Ok(());
+    }
+    Err(format!("the library answers {got:?}, expected {expected:?}"))
+}
+
+/// Blocks an operation may take; `None`: it frees space, or takes none, and must always succeed.
+fn blocks_needed(op: &Op) -> Option<u64> {
+    match op {
+        Op::Write { len, .. }
+        | Op::Append { len, .. }
+        | Op::SlotWrite { len, .. }
+        | Op::SetXattr { len, .. }
+        | Op::Symlink { target_len: len, .. } => Some(len / 4096 + 2),
+        Op::Allocate { mode: AllocateMode::PunchHole, .. } => None,
+        Op::Allocate { len, .. } => Some(len / 4096 + 2),
+        // Metadata: a log page.
+        Op::Create { .. }
+        | Op::Mkdir { .. }
+        | Op::Fifo { .. }
+        | Op::Link { .. }
+        | Op::Rename { .. }
+        | Op::Clone { .. }
+        | Op::Chmod { .. }
+        | Op::Chown { .. }
+        | Op::SetTimes { .. }
+        | Op::RemoveXattr { .. }
+        | Op::Truncate { .. } => Some(1),
+        _ => None,
+    }
+}
+
+fn op(record: &[u8; RECORD_BYTES]) -> Op {
+    let [kind, path, other, offset, other_offset, length, seed, extra] = *record;
+    let (path, other) = (node_path(path), node_path(other));
+    let (offset, other_offset) = (self::offset(offset), self::offset(other_offset));
+    let len = pick(&LENGTHS, length);
+    let (seed, slot) = (u64::from(seed), length % SLOTS);
+    let xattr = offset as u8 % 4;
+    match kind % KINDS {
+        0 => Op::Create { path, mode: pick(&MODES, extra) },
+        1 | 2 => Op::Write { path, offset, len, seed },
+        3 => Op::Mkdir { path, mode: pick(&MODES, extra) | 0o700 },
+        4 => Op::Append { path, len, seed },
+        5 => Op::Read { path, offset, len },
+        6 => Op::Truncate { path, size: offset },
+        7 | 8 => Op::Clone { from: path, from_offset: offset, to: other, to_offset: other_offset, len },
+        9 => Op::Link { from: path, to: other },
+        10 => Op::Unlink { path },
+        11 => Op::Rename { from: path, to: other, mode: pick(&RENAMES, extra) },
+        12 => Op::Rmdir { path },
+        13 => Op::Allocate { path, offset, len: len.max(1), mode: pick(&ALLOCATIONS, extra) },
+        14 => Op::Allocate { path, offset, len: len.max(1), mode: AllocateMode::PunchHole },
+        15 => Op::SetXattr { path, name: xattr, seed, len: pick(&XATTR_LENGTHS, length), mode: pick(&XATTRS, extra) },
+        16 => Op::GetXattr { path, name: xattr },
+        17 => Op::RemoveXattr { path, name: xattr },
+        18 => Op::ListXattr { path },
+        19 => Op::Symlink { path, target_len: pick(&TARGET_LENGTHS, length) },
+        20 => Op::Readlink { path },
+        21 => Op::Readdir { path: parent_if_odd(path, extra) },
+        22 => Op::Stat { path: parent_if_odd(path, extra) },
+        23 => Op::Chmod { path, mode: pick(&MODES, extra) },
+        24 => Op::Chown { path, uid: u32::from(extra), gid: u32::from(length) },
+        25 => Op::SetTimes { path, atime: i64::from(extra), mtime: i64::from(length) << 32 },
+        26 => Op::Open { path, slot },
+        27 => Op::SlotWrite { slot: extra % SLOTS, offset, len, seed },
+        28 => Op::SlotRead { slot: extra % SLOTS, offset, len },
+        29 => match extra % 4 {
+            0 => Op::SlotStat { slot },
+            1 => Op::Sync { path },
+            2 => Op::Fifo { path },
+            _ => Op::Close { slot },
+        },
+        30 => Op::Remount,
+        _ => Op::Crash,
+    }
+}
+
+const RENAMES: [RenameMode; 4] =
+    [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace, RenameMode::Replace];
+const XATTRS: [XattrMode; 4] = [XattrMode::Set, XattrMode::Create, XattrMode::Replace, XattrMode::Set];
+const ALLOCATIONS: [AllocateMode; 4] =
+    [AllocateMode::Reserve, AllocateMode::ReserveKeepSize, AllocateMode::ZeroRange, AllocateMode::ZeroRangeKeepSize];
+
+fn pick<T: Copy, const N: usize>(choices: &[T; N], byte: u8) -> T {
+    choices[usize::from(byte) % N]
+}
+
+/// Half of the bytes: a name in the root; the others: one or two directories further down.
+fn node_path(byte: u8) -> NodePath {
+    let name = |rest: u8| rest % NAMES;
+    match byte {
+        0..128 => vec![name(byte)],
+        128..224 => vec![name(byte / NAMES), name(byte)],
+        _ => vec![name(byte / NAMES), name(byte / 2), name(byte)],
+    }
+}
+
+fn parent_if_odd(mut path: NodePath, byte: u8) -> NodePath {
+    if byte % 2 == 1 {
+        path.pop();
+    }
+    path
+}
+
+/// The first 32 blocks' boundaries and places beside them.
+fn offset(byte: u8) -> u64 {
+    let boundary = u64::from(byte % 32) * 4096;
+    match byte / 32 {
+        0..3 => boundary,
+        3 => boundary + 1,
+        4 => boundary + 4095,
+        5 => boundary + 64,
+        6 => boundary + 2048,
+        _ => boundary.saturating_sub(100),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_are_a_script_and_each_kind_is_reached() {
+        assert!(Script::read(&[]).ops.is_empty());
+        assert!(Script::read(&[1, 2, 3]).ops.is_empty());
+        let records: Vec<u8> = (0..KINDS).flat_map(|kind| [kind, 0, 1, 2, 3, 4, 5, 6]).collect();
+        let script = Script::read(&[&[1, 200], &records[..]].concat());
+        assert_eq!((script.policy, script.blocks_left, script.ops.len()), (POLICIES[1], Some(72), usize::from(KINDS)));
+        let kinds: std::collections::HashSet<_> = script.ops.iter().map(std::mem::discriminant).collect();
+        assert_eq!(kinds.len(), 29, "{:?}", script.ops);
+    }
+
+    #[test]
+    fn a_device_without_room_refuses_and_keeps_what_it_has() {
+        let write = Op::Write { path: vec![1], offset: 0, len: 40_960, seed: 7 };
+        let ops = vec![Op::Create { path: vec![1], mode: 0o600 }, write.clone(), write];
+        for (policy, left) in POLICIES.into_iter().flat_map(|policy| [(policy, 0), (policy, 10), (policy, 20)]) {
+            Script { policy, blocks_left: Some(left), ops: ops.clone() }.run().expect("as the oracle says");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The fuzz targets without a fuzzer: the same functions, on random input that shrinks.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nvfold::check::{CheckOptions, check};
+use nvfold::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES};
+use nvfold::media::journal::{JournalSlot, WordStore};
+use nvfold::media::saved_state::SavedState;
+use nvfold::media::segment::SegmentEntry;
+use nvfold::media::superblock::{COPIES, Geometry, Superblock};
+use nvfold::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use nvfold::{AllocateMode, FileSystem, MkfsOptions, MountOptions, Policy};
+use nvfold_tests::hostile::{self, image, image::Kind};
+use nvfold_tests::model::library::Library;
+use nvfold_tests::model::{Answer, Op, Subject, script};
+use nvfold_tests::random::soak_factor;
+use nvfold_tests::slate::{Content, Slate};
+use pmem::{DeviceSpec, OpenOptions, Region};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// How long one case may take, many times what any needs.
+const HANG: Duration = Duration::from_secs(60);
+
+/// Failing inputs are kept beside the test and tried first; `NVFOLD_SOAK` makes the run longer.
+fn cases(cases: u32) -> ProptestConfig {
+    let kept = FileFailurePersistence::Direct("tests/fuzz.regressions");
+    ProptestConfig {
+        cases: cases * soak_factor() as u32,
+        failure_persistence: Some(Box::new(kept)),
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(9000))]
+
+    #[test]
+    fn operation_sequences_answer_as_the_model_does(
+        head in any::<[u8; script::HEAD_BYTES]>(),
+        records in vec(any::<[u8; script::RECORD_BYTES]>(), 1..60),
+    ) {
+        watched(|| script::run(&[&head[..], records.as_flattened()].concat()));
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1500))]
+
+    #[test]
+    fn fsck_mount_and_repair_agree_on_damaged_images(
+        head in any::<[u8; hostile::HEAD_BYTES]>(),
+        records in vec(any::<[u8; hostile::damage::RECORD_BYTES]>(), 1..4),
+    ) {
+        watched(|| hostile::run_damaged(&[&head[..], records.as_flattened()].concat()));
+    }
+
+    #[test]
+    fn fsck_mount_and_repair_agree_on_images_that_were_written_over(
+        head in any::<[u8; hostile::HEAD_BYTES]>(),
+        written in vec((any::<[u8; 3]>(), vec(any::<u8>(), 0..20)), 1..8),
+    ) {
+        let records = written.iter().map(|(at, bytes)| [&at[..], &[bytes.len() as u8], bytes].concat());
+        let bytes = [&head[..], &records.collect::<Vec<_>>().concat()].concat();
+        watched(|| hostile::run_arbitrary(&bytes));
+    }
+}
+
+#[test]
+fn every_seed_of_the_corpora_holds() {
+    for (target, run) in [
+        ("operations", script::run as fn(&[u8])),
+        ("damaged_image", hostile::run_damaged),
+        ("arbitrary_image", hostile::run_arbitrary),
+    ] {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
+        let seeds: Vec<_> = std::fs::read_dir(&directory).expect("the seeds are checked in").collect();
+        assert!(seeds.len() >= 50, "{} seeds of {target}", seeds.len());
+        for seed in seeds {
+            let bytes = std::fs::read(seed.expect("an entry").path()).expect("read a seed");
+            watched(|| run(&bytes));
+        }
+    }
+}
+
+/// Runs one case. One that does not end is no failure that a test could report: it ends the process.
+fn watched(case: impl FnOnce()) {
+    let (done, ended) = mpsc::channel::<()>();
+    let watch = thread::spawn(move || {
+        if ended.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("a case is still not done after {HANG:?}; proptest prints its seed with PROPTEST_VERBOSE=2");
+            std::process::abort();
+        }
+    });
+    case();
+    drop(done);
+    watch.join().expect("the watch ends with the case");
+}
+
+// --- what was found ------------------------------------------------------------------------------
+
+fn damaged(kind: Kind, damage: impl FnOnce(&Geometry, &mut Content)) -> Content {
+    let mut content = image::image(kind).content.clone();
+    let geometry = Geometry::of(content.len_bytes()).expect("a size that can be formatted");
+    damage(&geometry, &mut content);
+    content
+}
+
+fn edit_superblocks(content: &mut Content, change: impl Fn(&mut Superblock)) {
+    for at in COPIES {
+        let bytes = content.read(at, size_of::<Superblock>() as u64);
+        let mut superblock = Superblock::read_from_bytes(&bytes).expect("a superblock's bytes");
+        change(&mut superblock);
+        content.write(at, superblock.sealed().as_bytes());
+    }
+}
+
+/// Changes the header of the saved state, and puts the checksums of payload and header right.
+fn edit_saved_state(content: &mut Content, change: impl FnOnce(&mut [u8])) {
+    let bytes = content.read(0, size_of::<Superblock>() as u64);
+    let at = Superblock::read_from_bytes(&bytes).expect("a superblock's bytes").saved_state;
+    let mut bytes = content.read(at, BLOCK_BYTES);
+    change(&mut bytes);
+    let mut header = SavedState::read_from_bytes(&bytes).expect("a header's bytes");
+    let payload = image::saved_payload(content, &header).expect("a payload on the device");
+    header.payload_check = crc32c::crc32c(&payload.bytes);
+    content.write(at, header.sealed(at).as_bytes());
+}
+
+#[track_caller]
+fn assert_agreed(content: &Content) {
+    if let Err(why) = hostile::try_device(content, Policy::Inline) {
+        panic!("{why}");
+    }
+}
+
+/// The entry is two words: a crash in the growth of the inode table may leave one of them. Mounting did not clear it,
+/// and fsck found it after the next unmount.
+#[test]
+fn half_a_segment_entry_is_gone_after_the_next_mount() {
+    for segment in 2..8 {
+        assert_agreed(&damaged(Kind::Crashed, |geometry, content| {
+            content.write(geometry.segment_entry_offset(segment), &SegmentEntry::inodes(segment, 1).as_bytes()[..8]);
+        }));
+    }
+}
+
+/// fsck looked at the words that operations store, recovery stored all.
+#[test]
+fn a_journal_with_a_word_that_no_operation_stores_is_named_and_refused() {
+    let slot = image::image(Kind::Crashed).inodes()[0].at;
+    for word in (0..512).step_by(8) {
+        let content = damaged(Kind::Crashed, |geometry, content| {
+            let journal = JournalSlot::new(&[WordStore { offset: slot + word, value: 0 }]);
+            content.write(geometry.journal_slot_offset(3), journal.as_bytes());
+        });
+        assert_agreed(&content);
+    }
+}
+
+#[test]
+fn the_count_of_mounts_may_run_over() {
+    assert_agreed(&damaged(Kind::Small, |_, content| {
+        edit_superblocks(content, |superblock| superblock.mount_epoch = u64::MAX);
+    }));
+}
+
+/// fsck wrote superblocks without knowing what their flags ask of writers, and called the device repaired.
+#[test]
+fn repair_keeps_off_a_device_with_features_that_writers_must_know() {
+    let content = damaged(Kind::CutOff, |_, content| {
+        edit_superblocks(content, |superblock| superblock.read_only_compatible = 1 << 40);
+        content.write(COPIES[1] + 100, &[0xff]);
+    });
+    assert_agreed(&content);
+    let region = Slate::new(content.len_bytes()).with(&content);
+    let repaired = check(&region, &CheckOptions { repair: true, data: true });
+    assert!(matches!(repaired, Err(nvfold::Error::Newer { .. })), "{repaired:?}");
+    assert_eq!(Content::of(&region), content);
+}
+
+/// Totals of a saved state are believed by a mount and held against the logs by fsck; adding them up ran over.
+#[test]
+fn totals_of_a_saved_state_that_cannot_be_are_named() {
+    for total in [48, 56, 64, 72] {
+        let content =
+            damaged(Kind::Small, |_, content| edit_saved_state(content, |header| header[total..][..8].fill(0xff)));
+        let region = Slate::new(content.len_bytes()).with(&content);
+        let found = check(&region, &CheckOptions::default()).expect("fsck").findings.len();
+        assert_eq!(found, usize::from(total < 72), "the number of the next transaction is free");
+        assert_agreed(&content);
+    }
+}
+
+/// A shard of the saved index without homes was taken in: what was in it was never found again.
+#[test]
+fn a_saved_index_that_cannot_be_searched_is_made_anew() {
+    let at = image::image(Kind::LongLogs);
+    let shards = at.structures[image::Layout::SavedPayload as usize].iter().map(|part| part.at);
+    for capacity in shards {
+        let list = [0, 1, 100, u64::MAX];
+        list.into_iter().for_each(|value| {
+            let content = damaged(Kind::LongLogs, |_, content| {
+                content.write(capacity, &value.to_le_bytes());
+                edit_saved_state(content, |_| {});
+            });
+            assert_agreed(&content);
+        });
+    }
+}
+
+/// Recovery looks at marked segments only, and no crash leaves an entry in another.
+#[test]
+fn a_chunk_entry_in_an_unmarked_segment_is_named() {
+    assert_agreed(&damaged(Kind::CutOff, |geometry, content| {
+        content.write(geometry.chunk_entry_offset(BlockNumber(geometry.blocks() - 1)), &[0x6f]);
+    }));
+}
+
+/// A crash may leave the first word of a chunk entry and nothing else of it. Reconcile took that for an empty one.
+#[test]
+fn the_first_word_of_a_chunk_entry_is_cleared_after_a_crash() {
+    let data = damaged(Kind::Crashed, |geometry, content| {
+        let block = BlockNumber::containing(geometry.data_offset + SEGMENT_BYTES);
+        for block in (block.0..geometry.blocks()).map(BlockNumber) {
+            let offset = geometry.chunk_entry_offset(block);
+            let segment = content.read(geometry.segment_entry_offset(block.0 / SEGMENT_BLOCKS), 1)[0];
+            if segment != 0 && content.read(offset, 64) == [0; 64] {
+                content.write(offset, &(0x10u64 << 56).to_le_bytes());
+            }
+        }
+    });
+    assert_agreed(&data);
+}
+
+/// Names and link counts change in one commit, so a count that is wrong is no trace of a crash.
+#[test]
+fn a_link_count_that_no_crash_leaves_is_named() {
+    let image = image::image(Kind::Crashed);
+    for line in &image.structures[image::Layout::AttributeLine as usize] {
+        assert_agreed(&damaged(Kind::Crashed, |_, content| {
+            let bytes = content.read(line.at, line.len);
+            let attributes = AttributeLine::read_from_bytes(&bytes).expect("a line");
+            if attributes.is_whole(line.owner) {
+                let wrong = AttributeLine { nlink: 0x7fff, ..attributes }.sealed(line.owner);
+                content.write(line.at, wrong.as_bytes());
+            }
+        }));
+    }
+}
+
+/// Reconcile freed a directory without a name and left what was in it without one; the next fsck found that.
+#[test]
+fn a_directory_that_lost_its_name_keeps_what_is_in_it() {
+    for cut in [192, 256, 320] {
+        let content = damaged(Kind::Crashed, |geometry, content| {
+            // As if the log of the root had been shorter.
+            let slot = geometry.data_offset + INODE_BYTES;
+            let tail = slot + cut;
+            let selector = content.read(slot, 1)[0] & 1;
+            let line = slot + ATTRIBUTE_LINES[usize::from(selector)];
+            let attributes = AttributeLine::read_from_bytes(&content.read(line, 64)).expect("a line");
+            content.write(line, AttributeLine { as_of: tail, ..attributes }.sealed(1).as_bytes());
+            content.write(slot, &(tail | u64::from(selector)).to_le_bytes());
+        });
+        let region = Slate::new(content.len_bytes()).with(&content);
+        let fs = FileSystem::mount(region, nvfold::MountOptions::default()).expect("mount");
+        assert!(cut > 192 || fs.reconcile().is_err(), "all that the root named is left alone");
+        drop(fs);
+        assert_agreed(&content);
+    }
+}
+
+/// The bits of a segment were kept in whole words of blocks that are there.
+#[test]
+fn a_device_that_ends_inside_a_segment_is_used_to_its_end() {
+    for blocks in [4097, 4100, 4096 + 256, 4096 + 511] {
+        let region =
+            Region::create(&DeviceSpec::Memory, blocks * BLOCK_BYTES, &OpenOptions::default()).expect("a device");
+        FileSystem::mkfs(&region, &MkfsOptions::default()).expect("mkfs");
+        let mut library = Library::on(region, MountOptions::default());
+        let path = vec![0];
+        assert_eq!(library.apply(&Op::Create { path: path.clone(), mode: 0o600 }), Answer::Done);
+        let len = (library.blocks_available() - 4) * BLOCK_BYTES;
+        let reserve = Op::Allocate { path: path.clone(), offset: 0, len, mode: AllocateMode::Reserve };
+        assert_eq!(library.apply(&reserve), Answer::Done);
+        for op in [Op::Remount, Op::Crash, Op::Remount, Op::Unlink { path }, Op::Remount, Op::Crash, Op::Crash] {
+            assert_eq!(library.apply(&op), Answer::Done);
+        }
+    }
+}
