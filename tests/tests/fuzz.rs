@@ -38,7 +38,7 @@ fn cases(cases: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(9000))]
+    #![proptest_config(cases(5000))]
 
     #[test]
     fn operation_sequences_answer_as_the_model_does(
