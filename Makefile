@@ -25,7 +25,7 @@ test-fast: ## Unit and documentation tests only: no mount, no root, nothing inst
 	$(CARGO) test --workspace --exclude nvfold-tests
 	$(CARGO) test -p nvfold-tests --test tidy
 
-soak: build ## The long tests: more operations, more crashes, longer load
+soak: build ## The long tests: more operations, more crashes (200 kills of each kind), longer load
 	scripts/test-deps.sh
 	NVFOLD_SOAK=20 $(CARGO) test --workspace -- --include-ignored
 

@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod crash;
 pub mod device;
 pub mod hostile;
 pub mod model;

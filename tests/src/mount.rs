@@ -188,6 +188,20 @@ impl Mount {
         }
     }
 
+    /// Waits until the serving process ends by itself; how it ended.
+    #[track_caller]
+    pub fn wait_until_ended(&mut self) -> std::process::ExitStatus {
+        let mut daemon = self.daemon.take().expect("mounted");
+        self.dead = true;
+        let status = run::wait_at_most(&mut daemon.child, TURN_LIMIT);
+        status.unwrap_or_else(|| panic!("the serving process did not end:\n{}", self.log()))
+    }
+
+    /// Whether something is mounted where this mount was.
+    pub fn is_in_tree(&self) -> bool {
+        is_mount_point(&self.dir)
+    }
+
     /// `nvfold fsck` on the unmounted device: its exit code and output.
     #[track_caller]
     pub fn fsck(&self) -> Outcome {

@@ -1,23 +1,40 @@
-//! The serving process is killed under load, twenty times: nothing acknowledged is lost.
+//! The process is killed under load, twenty times (200 in `make soak`): nothing acknowledged is lost.
 //!
-//! Workers write, fsync and only then note what they did; after each kill the device is mounted
+//! **The mount.** Workers write, fsync and only then note what they did; after each kill the device is mounted
 //! again and every note must hold, the one operation under way having happened wholly or not at
 //! all. The device is the same through all rounds and the policy changes from one to the next.
+//!
+//! **An embedding program.** A child carries out random operations on every kind of thing, several threads each below a
+//! directory of its own, and acknowledges each through a pipe. After the kill each directory must be what the model
+//! makes of the operations that were acknowledged, or of these and the next one.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use nvfold::check::{CheckOptions, check};
+use nvfold::{FileSystem, InodeNumber, MountOptions, Policy, errno};
 use nvfold_tests::block::{self, Label};
+use nvfold_tests::device::{self, Device};
+use nvfold_tests::model::library::Library;
+use nvfold_tests::model::oracle::Oracle;
+use nvfold_tests::model::{Answer, Op, Subject, op};
 use nvfold_tests::mount::Mount;
 use nvfold_tests::random::{Seed, soak_factor};
 use nvfold_tests::requires;
 
 const KILLS: u64 = 20;
+const KILLS_MAX: u64 = 200;
+
+/// How often a process is killed.
+fn kills() -> u64 {
+    (KILLS * soak_factor()).min(KILLS_MAX)
+}
 
 #[test]
 fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
@@ -29,7 +46,7 @@ fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
         return; // NVFOLD_TEST_DIR: there is nothing to kill.
     }
     let mut workers = Worker::all();
-    for round in 0..KILLS * soak_factor() {
+    for round in 0..kills() {
         let load = Duration::from_millis(random.u64(20..900));
         let seeds: Vec<u64> = workers.iter().map(|_| random.u64(..)).collect();
         let root = mount.path().to_owned();
@@ -55,6 +72,160 @@ fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
     mount.check();
     println!("acknowledged: {:?}", workers.iter().map(Worker::acknowledged).collect::<Vec<_>>());
     assert!(workers.iter().all(|worker| worker.acknowledged() > 0), "some worker got nothing done");
+}
+
+/// Threads of the embedding program, each with a directory of its own.
+const THREADS: u8 = 3;
+const CHILD: &str = "child_that_embeds_a_device_until_it_is_killed";
+
+/// The operations of a thread, without end.
+fn operations(seed: u64) -> impl Iterator<Item = Op> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(move || op::generate(&mut random, 64, 0)).flatten()
+}
+
+/// Where a thread works.
+fn directory_of(fs: &FileSystem, thread: u8) -> InodeNumber {
+    fs.lookup(InodeNumber::ROOT, &[b'0' + thread]).expect("made before the first round").ino
+}
+
+/// What is written for an operation of a thread that has returned: its number, or for one that found no space a letter.
+fn acknowledgement(thread: u8, answer: &Answer) -> u8 {
+    if *answer == Answer::Errno(errno::ENOSPC) { b'A' + thread } else { b'0' + thread }
+}
+
+/// Not a test: the program that is killed. It mounts the device (after the kill before: recovers it), works, and
+/// acknowledges each operation.
+#[test]
+#[ignore = "started by another test as its child"]
+fn child_that_embeds_a_device_until_it_is_killed() {
+    let variable = |name: &str| std::env::var(name).ok();
+    let (Some(path), Some(seed)) = (variable("NVFOLD_TEST_DEVICE"), variable("NVFOLD_TEST_SEED")) else { return };
+    let seed: u64 = seed.parse().expect("a number");
+    let policy = if seed.is_multiple_of(2) { Policy::Off } else { Policy::Inline };
+    println!("\nworking");
+    let region = device::region_of(Path::new(&path)).expect("map");
+    let fs = FileSystem::mount(region, MountOptions { policy, ..device::options() }).expect("mount");
+    thread::scope(|scope| {
+        scope.spawn(|| fs.reconcile().expect("reconcile beside the load"));
+        for thread in 0..THREADS {
+            let mut library = Library::below(fs.clone(), directory_of(&fs, thread));
+            scope.spawn(move || {
+                for op in operations(seed + u64::from(thread)) {
+                    let acknowledgement = acknowledgement(thread, &library.apply(&op));
+                    // The parent is gone: nobody would kill us.
+                    if rustix::io::write(rustix::stdio::stdout(), &[acknowledgement]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Runs the child, kills it after a while; of each thread, whether its operations that were acknowledged found space.
+fn run_and_kill(device: &Path, seed: u64, after: Duration) -> Vec<Vec<bool>> {
+    let mut child = Command::new(std::env::current_exe().expect("own path"))
+        .args([CHILD, "--exact", "--ignored", "--nocapture"])
+        .env("NVFOLD_TEST_DEVICE", device)
+        .env("NVFOLD_TEST_SEED", seed.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start the child");
+    let mut pipe = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    while line != "working\n" {
+        line.clear();
+        assert_ne!(pipe.read_line(&mut line).expect("the pipe"), 0, "the child ended before it began");
+    }
+    let acknowledged = thread::spawn(move || {
+        let mut acknowledged = vec![Vec::new(); THREADS as usize];
+        for byte in pipe.bytes().map_while(Result::ok) {
+            let (thread, found_space) = if byte < b'A' { (byte - b'0', true) } else { (byte - b'A', false) };
+            acknowledged[usize::from(thread)].push(found_space);
+        }
+        acknowledged
+    });
+    thread::sleep(after);
+    let early = child.try_wait().expect("wait for the child");
+    assert_eq!(early, None, "the child ended by itself");
+    child.kill().expect("kill the child");
+    child.wait().expect("wait for the child");
+    acknowledged.join().expect("the reader of the pipe")
+}
+
+/// Whether everything the model knows is as it says; the first difference if not.
+fn difference(model: &mut Oracle, library: &mut Library) -> Option<String> {
+    model.questions().into_iter().find_map(|question| {
+        let (answer, expected) = (library.apply(&question), model.apply(&question));
+        let agrees = answer.agrees_with(&expected);
+        (!agrees).then(|| format!("{question:?} says {answer:?}, expected {expected:?}"))
+    })
+}
+
+#[test]
+fn no_acknowledged_operation_is_lost_when_an_embedding_program_is_killed() {
+    let seed = Seed::new("killing an embedding program");
+    let mut random = seed.generator();
+    let device = Device::fresh(512);
+    let mount = |policy| device.try_mount(MountOptions { policy, ..device::options() }).expect("mount");
+    let fs = mount(Policy::Off);
+    for thread in 0..THREADS {
+        fs.mkdir(InodeNumber::ROOT, &[b'0' + thread], &device::directory()).expect("mkdir");
+    }
+    fs.unmount().expect("unmount");
+    let mut models = vec![Oracle::new(); THREADS as usize];
+    let (mut acknowledged, mut without_space, mut under_way_happened) = (0, 0, 0);
+    for round in 0..kills() {
+        let seed = random.u64(..u64::MAX / 2);
+        let results = run_and_kill(device.path(), seed, Duration::from_millis(random.u64(1..250)));
+        assert_eq!(device::check(device.path(), false).expect("fsck"), [""; 0], "round {round}, before recovery");
+        let fs = mount(if round % 2 == 0 { Policy::Inline } else { Policy::Off });
+        for (thread, results) in (0..THREADS).zip(results) {
+            let model = &mut models[usize::from(thread)];
+            let mut ops = operations(seed + u64::from(thread));
+            for found_space in &results {
+                let op = ops.next().expect("without end");
+                if *found_space {
+                    model.apply(&op);
+                }
+            }
+            let under_way = ops.next().expect("without end");
+            let mut with = model.clone();
+            with.apply(&under_way);
+            // The process is gone, and what it held open with it.
+            [&mut *model, &mut with].into_iter().for_each(|model| drop(model.apply(&Op::Crash)));
+            let mut library = Library::below(fs.clone(), directory_of(&fs, thread));
+            if let Some(without_it) = difference(model, &mut library) {
+                if let Some(with_it) = difference(&mut with, &mut library) {
+                    panic!(
+                        "round {round}, thread {thread} after {} operations and perhaps {under_way:?}:\n  \
+                         if it did not happen: {without_it}\n  if it did: {with_it}",
+                        results.len()
+                    );
+                }
+                *model = with;
+                under_way_happened += 1;
+            }
+            acknowledged += results.len();
+            without_space += results.iter().filter(|found_space| !**found_space).count();
+        }
+        fs.reconcile().expect("reconcile");
+        let report = check(fs.region(), &CheckOptions::default()).expect("fsck");
+        assert_eq!((&report.findings[..], report.recoverable), (&[][..], 0), "round {round}, after recovery");
+        // The next round begins on a device that was unmounted, or on one that crashed once more.
+        if round % 3 == 0 {
+            fs.unmount().expect("unmount");
+        }
+    }
+    device.check();
+    println!(
+        "{} kills, {acknowledged} operations acknowledged ({without_space} found no space), {under_way_happened} more \
+         had happened",
+        kills()
+    );
+    assert!(acknowledged > 2 * without_space, "a full device tells little");
 }
 
 /// One thread's job and what it knows to be durable.
@@ -107,7 +278,7 @@ impl Worker {
     fn work_until_the_end(&mut self, root: &Path, random: &mut fastrand::Rng) {
         loop {
             if let Err(error) = self.work_once(root, random) {
-                let gone = [errno::ENOTCONN, errno::ECONNABORTED, errno::EIO];
+                let gone = [gone::ENOTCONN, gone::ECONNABORTED, errno::EIO];
                 let number = error.raw_os_error().unwrap_or(0);
                 assert!(gone.contains(&number), "under load: {error}");
                 return;
@@ -300,8 +471,7 @@ fn ignore_absent(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// What system calls answer when the serving process is gone.
-mod errno {
-    pub const EIO: i32 = 5;
+mod gone {
     pub const ECONNABORTED: i32 = 103;
     pub const ENOTCONN: i32 = 107;
 }

@@ -12,7 +12,7 @@ use nvfold::media::saved_state::SavedState;
 use nvfold::media::segment::SegmentEntry;
 use nvfold::media::superblock::{COPIES, Geometry, Superblock};
 use nvfold::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use nvfold::{AllocateMode, FileSystem, MkfsOptions, Policy};
+use nvfold::{AllocateMode, FileSystem, MkfsOptions, MountOptions, Policy};
 use nvfold_tests::hostile::{self, image, image::Kind};
 use nvfold_tests::model::library::Library;
 use nvfold_tests::model::{Answer, Op, Subject, script};
@@ -284,7 +284,7 @@ fn a_device_that_ends_inside_a_segment_is_used_to_its_end() {
         let region =
             Region::create(&DeviceSpec::Memory, blocks * BLOCK_BYTES, &OpenOptions::default()).expect("a device");
         FileSystem::mkfs(&region, &MkfsOptions::default()).expect("mkfs");
-        let mut library = Library::on(region, Policy::Inline);
+        let mut library = Library::on(region, MountOptions::default());
         let path = vec![0];
         assert_eq!(library.apply(&Op::Create { path: path.clone(), mode: 0o600 }), Answer::Done);
         let len = (library.blocks_available() - 4) * BLOCK_BYTES;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `throughput` | `bench write`, `bench read`: bytes a second |
 //! | `meta` | `bench meta`: operations on names a second |
+//! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
 //! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs mounted for a run, and gone after it |
 //! | `ceiling` | the simplest FUSE file system in memory: what FUSE itself allows |
@@ -21,6 +22,7 @@ mod data;
 mod lanes;
 mod meta;
 mod mounts;
+mod recovery;
 mod report;
 mod throughput;
 
@@ -42,6 +44,11 @@ enum What {
     Read(Options),
     /// Files made, looked up, listed, renamed and removed a second
     Meta(Options),
+    /// Time to the first byte and to exact counts, after a kill and after an orderly unmount
+    Recovery(recovery::RecoveryOptions),
+    /// Fill a device and die, for `recovery`
+    #[command(hide = true)]
+    Fill(recovery::FillOptions),
     /// Serve the in-memory FUSE file system that mounts are compared with
     #[command(hide = true)]
     Ceiling {
@@ -137,6 +144,8 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Write(options) => throughput::run(&options.clone().settled(), throughput::Direction::Write)?,
         What::Read(options) => throughput::run(&options.clone().settled(), throughput::Direction::Read)?,
         What::Meta(options) => meta::run(&options.clone().settled())?,
+        What::Recovery(options) => return recovery::run(options, json),
+        What::Fill(options) => return recovery::fill(options),
         What::Ceiling { dir } => return ceiling::serve(dir),
     };
     let (What::Write(options) | What::Read(options) | What::Meta(options)) = &args.what else {

@@ -46,3 +46,23 @@ fn meta_measures_each_operation_on_names() {
         assert_eq!(units.iter().filter(|unit| **unit == expected).count(), 2, "{expected} in {units:?}");
     }
 }
+
+#[test]
+fn recovery_kills_a_process_and_mounts_what_it_left() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("");
+    let arguments = ["bench", "--json", "recovery", "--smoke", "--dir", dir.to_str().unwrap()];
+    let report = scratch.nvfold(&arguments).ok().json();
+    assert_eq!(report["version"], 1);
+    let rows = report["rows"].as_array().unwrap();
+    // Large files and small ones.
+    assert_eq!(rows.iter().map(|row| row["files"].as_u64().unwrap()).collect::<Vec<_>>(), [4, 512]);
+    for row in rows {
+        // Half of 2048 blocks are stored; entries are looked at by the segment.
+        assert!(row["entries_scanned"].as_u64().unwrap() >= 1024, "{row}");
+        for seconds in ["clean_first_byte_seconds", "crash_first_byte_seconds", "reconciled_seconds"] {
+            assert!(row[seconds].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0, "nothing is left behind");
+}

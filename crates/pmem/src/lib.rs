@@ -52,7 +52,7 @@ pub use counters::Counters;
 pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use profile::{Profile, ProfileError};
-pub use recorder::{Event, PendingWord, Recording, Replay, StoreOrder};
+pub use recorder::{Action, Event, Pending, PendingWord, Recording, Replay, Site, StoreOrder};
 pub use region::Region;
 #[cfg(feature = "shuttle")]
 pub use schedule::switch_threads_at_media;

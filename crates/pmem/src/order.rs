@@ -2,24 +2,15 @@
 //!
 //! A fence orders only its own thread, so what is in flight cannot leave the thread; what is clean can.
 //!
-//! ```compile_fail
-//! # let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 4096, &Default::default()).unwrap();
-//! let pointer = region.write(0, &7u64).flush().ptr(); // in flight: no pointer yet
-//! ```
-//! ```compile_fail
-//! # let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 4096, &Default::default()).unwrap();
-//! let pointer = region.fence(region.write(0, &7u64)).ptr(); // never flushed
-//! ```
-//! ```compile_fail
-//! # let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 4096, &Default::default()).unwrap();
-//! let handle = region.write(0, &7u64).flush();
-//! std::thread::scope(|scope| scope.spawn(|| region.fence(handle))); // another thread's fence is worth nothing
-//! ```
 //! ```
 //! # let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 4096, &Default::default()).unwrap();
 //! let pointer = region.fence(region.write(64, &7u64).flush()).ptr();
-//! assert_eq!(pointer.offset(), 64);
+//! let commit = region.store_ptr(0, pointer, 1); // the pointer, and a mark in its low bits
+//! let _ = region.fence(commit.flush());
+//! assert_eq!(region.load_u64(0), 64 | 1);
 //! ```
+//!
+//! What does not compile is listed, with what the compiler says of it, in `tests/order/`.
 
 use crate::Region;
 use std::marker::PhantomData;
@@ -63,6 +54,7 @@ impl<'r, T: ?Sized, S> Pm<'r, T, S> {
 impl<'r, T: ?Sized> Pm<'r, T, Dirty> {
     /// Issues the flush of every line the bytes touch.
     #[inline]
+    #[track_caller]
     pub fn flush(self) -> Pm<'r, T, InFlight> {
         self.region.flush_lines(self.offset, self.length);
         Pm::new(self.region, self.offset, self.length)
@@ -74,6 +66,12 @@ impl<T: ?Sized> Pm<'_, T, Clean> {
     #[inline]
     pub fn ptr(&self) -> PmPtr<T> {
         PmPtr { offset: self.offset, pointee: PhantomData }
+    }
+
+    /// The pointer to the first byte behind it: what the tail of a log stores once this entry is its last.
+    #[inline]
+    pub fn end(&self) -> PmPtr<()> {
+        PmPtr { offset: self.offset + self.length, pointee: PhantomData }
     }
 }
 
@@ -119,7 +117,7 @@ impl Flight {
     pub fn extend(&mut self, _other: Flight) {}
 }
 
-/// Receipt of a fenced [`Flight`]: all of it is durable.
+/// Receipt of a fenced [`Flight`]: all of it is durable. It is good for one commit: there is no copy of it.
 #[must_use = "a receipt allows the commit that the fence was for"]
 pub struct Landed(());
 
@@ -161,6 +159,7 @@ impl Group for () {
 
 impl<G: Group> Group for Option<G> {
     type Clean = Option<G::Clean>;
+    #[inline]
     fn landed(self, fenced: Fenced) -> Self::Clean {
         self.map(|member| member.landed(fenced))
     }
@@ -185,6 +184,14 @@ tuple_group!(A B);
 tuple_group!(A B C);
 tuple_group!(A B C D);
 tuple_group!(A B C D E);
+
+impl<G: Group, const N: usize> Group for [G; N] {
+    type Clean = [G::Clean; N];
+    #[inline]
+    fn landed(self, fenced: Fenced) -> Self::Clean {
+        self.map(|member| member.landed(fenced))
+    }
+}
 
 impl<G: Group> Group for Vec<G> {
     type Clean = Vec<G::Clean>;
@@ -233,7 +240,8 @@ mod tests {
         let mut other = Flight::new();
         other.add(region.stream(64, &[1; 100]));
         flight.extend(other);
-        let _: (Landed, Pm<'_, u64, Clean>) = region.fence((flight, word(6)));
+        let (_landed, [sixth, none]): (Landed, _) = region.fence((flight, [Some(word(6)), None]));
         assert_eq!(fences(), 2);
+        assert_eq!((sixth.unwrap().end().offset(), none.is_none()), (56, true));
     }
 }

@@ -205,6 +205,7 @@ impl FromStr for Profile {
 /// The emulated device at work: makes operations last as long as the profile says.
 pub(crate) struct Throttle {
     profile: Profile,
+    charges: bool,
     epoch: Instant,
     /// When the device has written all that was handed to it, nanoseconds after `epoch`.
     busy_until_ns: AtomicU64,
@@ -212,11 +213,17 @@ pub(crate) struct Throttle {
 
 impl Throttle {
     pub(crate) fn new(profile: Profile) -> Throttle {
-        Throttle { profile, epoch: Instant::now(), busy_until_ns: AtomicU64::new(0) }
+        Throttle { charges: !profile.is_native(), profile, epoch: Instant::now(), busy_until_ns: AtomicU64::new(0) }
     }
 
     pub(crate) fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// Whether anything takes longer than it does.
+    #[inline]
+    pub(crate) fn charges(&self) -> bool {
+        self.charges
     }
 
     /// Waits for lines whose writing began at `start`. Returns the nanoseconds charged.

@@ -7,21 +7,37 @@
 //! keeps nothing else, and x86, which also keeps the order of cached stores to one line. Streamed words of a
 //! line have no order among them in either.
 //!
-//! [`Recording::unguaranteed`] lists the words that a crash may or may not leave, [`Recording::image`] builds the
-//! media for one choice of them, and [`Replay`] does both step by step over a long recording.
+//! Each event names the line of code that asked for it ([`Event::site`]), so that a test can leave out one flush or one
+//! fence of the program and see whether anything notices.
+//!
+//! [`Pending`] plays events forward and knows which words a crash may or may not leave; [`Replay`] adds the media to
+//! that, and [`Recording`] answers for one point of a recording at once.
 
 use crate::LINE_BYTES;
 use std::collections::{HashMap, HashSet};
+use std::panic::Location;
 
 const WORD_BYTES: u64 = 8;
 
+/// The line of code that did something.
+pub type Site = &'static Location<'static>;
+
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub struct Event {
+    /// Number of the thread that did it.
+    pub thread: usize,
+    /// The caller of the `Region` or handle that did it.
+    pub site: Site,
+    /// What.
+    pub action: Action,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
     /// Bytes stored through the cache.
     Store {
-        /// Thread number.
-        thread: usize,
         /// Device offset.
         offset: u64,
         /// The bytes.
@@ -29,8 +45,6 @@ pub enum Event {
     },
     /// Bytes stored past the cache: in flight at once.
     Stream {
-        /// Thread number.
-        thread: usize,
         /// Device offset.
         offset: u64,
         /// The bytes.
@@ -38,22 +52,17 @@ pub enum Event {
     },
     /// The flush of the lines that a range touches.
     Flush {
-        /// Thread number.
-        thread: usize,
         /// Device offset.
         offset: u64,
         /// Length in bytes.
         length: u64,
     },
     /// A fence: what this thread has in flight is guaranteed.
-    Fence {
-        /// Thread number.
-        thread: usize,
-    },
+    Fence,
 }
 
 /// Which stores a medium may reorder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreOrder {
     /// Any two, but stores to the same word.
     AnyWord,
@@ -66,33 +75,39 @@ pub enum StoreOrder {
 pub struct PendingWord {
     /// Device offset of its first byte.
     pub offset: u64,
-    /// The bytes, 1 to 8 within one aligned word.
-    pub bytes: Vec<u8>,
-    /// Number of the event that stored it.
+    /// Number of the event that stored it, counted from the first that was played.
     pub event: usize,
     /// Whether it was streamed past the cache.
     pub streamed: bool,
+    bytes: [u8; WORD_BYTES as usize],
+    length: u8,
     /// Threads whose next fence guarantees it.
     in_flight_of: Vec<usize>,
 }
 
 impl PendingWord {
+    /// The bytes, 1 to 8 within one aligned word.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
     /// Whether it was flushed or streamed, so that a fence would guarantee it.
     pub fn is_in_flight(&self) -> bool {
         !self.in_flight_of.is_empty()
+    }
+
+    /// Number of the line that it lies in.
+    pub fn line(&self) -> u64 {
+        self.offset / LINE_BYTES
     }
 
     fn word(&self) -> u64 {
         self.offset / WORD_BYTES
     }
 
-    fn line(&self) -> u64 {
-        self.offset / LINE_BYTES
-    }
-
     fn apply(&self, image: &mut [u8]) {
         let start = self.offset as usize;
-        image[start..start + self.bytes.len()].copy_from_slice(&self.bytes);
+        image[start..start + self.bytes().len()].copy_from_slice(self.bytes());
     }
 }
 
@@ -106,9 +121,9 @@ pub struct Recording {
 impl Recording {
     /// The words not guaranteed after the first `events` events, in the order of their stores.
     pub fn unguaranteed(&self, events: usize) -> Vec<PendingWord> {
-        let mut replay = Replay::new(&[]);
-        replay.play(self, events);
-        replay.pending
+        let mut pending = Pending::default();
+        self.events[..events].iter().for_each(|event| drop(pending.play(event)));
+        pending.words
     }
 
     /// The media after a crash behind the first `events` events. `base` is the media when recording began; `reached`
@@ -126,56 +141,39 @@ impl Recording {
     }
 }
 
-/// A recording played forward: what is guaranteed so far, and what is not.
-#[derive(Clone, Debug)]
-pub struct Replay {
-    guaranteed: Vec<u8>,
-    pending: Vec<PendingWord>,
+/// The words that are stored and not guaranteed, kept while events are played.
+#[derive(Clone, Debug, Default)]
+pub struct Pending {
+    words: Vec<PendingWord>,
     events_played: usize,
 }
 
-impl Replay {
-    /// Starts before the first event, on the media as they were then.
-    pub fn new(base: &[u8]) -> Replay {
-        Replay { guaranteed: base.to_vec(), pending: Vec::new(), events_played: 0 }
-    }
-
-    /// Plays on until `events` events were played.
-    pub fn advance(&mut self, recording: &Recording, events: usize) {
-        for settled in self.play(recording, events) {
-            settled.apply(&mut self.guaranteed);
+impl Pending {
+    /// Plays one event; returns the words that became guaranteed by it, in the order of their stores.
+    pub fn play(&mut self, event: &Event) -> Vec<PendingWord> {
+        let (number, thread) = (self.events_played, event.thread);
+        self.events_played += 1;
+        match &event.action {
+            Action::Store { offset, bytes } => self.words.extend(words(*offset, bytes, number, None)),
+            Action::Stream { offset, bytes } => self.words.extend(words(*offset, bytes, number, Some(thread))),
+            Action::Flush { offset, length } => self.flush(thread, *offset, *length),
+            Action::Fence => return self.fence(thread),
         }
-    }
-
-    /// Plays on; returns the words that became guaranteed, in the order of their stores.
-    fn play(&mut self, recording: &Recording, events: usize) -> Vec<PendingWord> {
-        let mut settled = Vec::new();
-        while self.events_played < events {
-            let number = self.events_played;
-            match &recording.events[number] {
-                Event::Store { offset, bytes, .. } => self.pending.extend(words(*offset, bytes, number, None)),
-                Event::Stream { thread, offset, bytes } => {
-                    self.pending.extend(words(*offset, bytes, number, Some(*thread)));
-                }
-                Event::Flush { thread, offset, length } => self.flush(*thread, *offset, *length),
-                Event::Fence { thread } => settled.extend(self.fence(*thread)),
-            }
-            self.events_played += 1;
-        }
-        settled
+        Vec::new()
     }
 
     /// The words not guaranteed now, in the order of their stores.
-    pub fn unguaranteed(&self) -> &[PendingWord] {
-        &self.pending
+    pub fn words(&self) -> &[PendingWord] {
+        &self.words
     }
 
-    /// The media after a crash now, with those words for which `reached` is true, and what they carry with them.
-    pub fn image(&self, order: StoreOrder, mut reached: impl FnMut(&PendingWord) -> bool) -> Vec<u8> {
-        let mut there: Vec<bool> = self.pending.iter().map(&mut reached).collect();
+    /// Which of the words a crash leaves when those for which `reached` is true got to the media, and what they carry
+    /// with them.
+    pub fn carried(&self, order: StoreOrder, reached: impl FnMut(&PendingWord) -> bool) -> Vec<bool> {
+        let mut there: Vec<bool> = self.words.iter().map(reached).collect();
         let mut words_there = HashSet::new();
         let mut lines_there = HashSet::new();
-        for (word, there) in self.pending.iter().zip(&mut there).rev() {
+        for (word, there) in self.words.iter().zip(&mut there).rev() {
             let in_line_order = order == StoreOrder::Line && !word.streamed;
             *there |= words_there.contains(&word.word()) || (in_line_order && lines_there.contains(&word.line()));
             if *there {
@@ -185,15 +183,12 @@ impl Replay {
                 }
             }
         }
-        let mut image = self.guaranteed.clone();
-        let reached = self.pending.iter().zip(there).filter(|(_, there)| *there);
-        reached.for_each(|(word, _)| word.apply(&mut image));
-        image
+        there
     }
 
     fn flush(&mut self, thread: usize, offset: u64, length: u64) {
         let lines = offset / LINE_BYTES..(offset + length).div_ceil(LINE_BYTES);
-        for word in self.pending.iter_mut().filter(|word| lines.contains(&word.line())) {
+        for word in self.words.iter_mut().filter(|word| lines.contains(&word.line())) {
             if !word.in_flight_of.contains(&thread) {
                 word.in_flight_of.push(thread);
             }
@@ -202,13 +197,50 @@ impl Replay {
 
     /// Settles what the thread has in flight, and earlier stores to the same words: they are overwritten for good.
     fn fence(&mut self, thread: usize) -> Vec<PendingWord> {
-        let in_flight = self.pending.iter().enumerate().filter(|(_, word)| word.in_flight_of.contains(&thread));
+        let in_flight = self.words.iter().enumerate().filter(|(_, word)| word.in_flight_of.contains(&thread));
         let last: HashMap<u64, usize> = in_flight.map(|(at, word)| (word.word(), at)).collect();
-        let pending = std::mem::take(&mut self.pending).into_iter().enumerate();
+        let pending = std::mem::take(&mut self.words).into_iter().enumerate();
         let (settled, rest): (Vec<_>, Vec<_>) =
             pending.partition(|(at, word)| last.get(&word.word()).is_some_and(|last| at <= last));
-        self.pending = rest.into_iter().map(|(_, word)| word).collect();
+        self.words = rest.into_iter().map(|(_, word)| word).collect();
         settled.into_iter().map(|(_, word)| word).collect()
+    }
+}
+
+/// A recording played forward: what is guaranteed so far, and what is not.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    guaranteed: Vec<u8>,
+    pending: Pending,
+}
+
+impl Replay {
+    /// Starts before the first event, on the media as they were then.
+    pub fn new(base: &[u8]) -> Replay {
+        Replay { guaranteed: base.to_vec(), pending: Pending::default() }
+    }
+
+    /// Plays on until `events` events were played.
+    pub fn advance(&mut self, recording: &Recording, events: usize) {
+        for event in &recording.events[self.pending.events_played.min(events)..events] {
+            for settled in self.pending.play(event) {
+                settled.apply(&mut self.guaranteed);
+            }
+        }
+    }
+
+    /// The words not guaranteed now, in the order of their stores.
+    pub fn unguaranteed(&self) -> &[PendingWord] {
+        self.pending.words()
+    }
+
+    /// The media after a crash now, with those words for which `reached` is true, and what they carry with them.
+    pub fn image(&self, order: StoreOrder, reached: impl FnMut(&PendingWord) -> bool) -> Vec<u8> {
+        let mut image = self.guaranteed.clone();
+        let there = self.pending.carried(order, reached);
+        let reached = self.pending.words().iter().zip(there).filter(|(_, there)| *there);
+        reached.for_each(|(word, _)| word.apply(&mut image));
+        image
     }
 }
 
@@ -220,11 +252,14 @@ fn words(offset: u64, bytes: &[u8], event: usize, streamed_by: Option<usize>) ->
     parts.scan(offset, move |at, part| {
         let start = *at;
         *at += part.len() as u64;
+        let mut bytes = [0; WORD_BYTES as usize];
+        bytes[..part.len()].copy_from_slice(part);
         Some(PendingWord {
             offset: start,
-            bytes: part.to_vec(),
             event,
             streamed: streamed_by.is_some(),
+            bytes,
+            length: part.len() as u8,
             in_flight_of: streamed_by.into_iter().collect(),
         })
     })
@@ -234,20 +269,24 @@ fn words(offset: u64, bytes: &[u8], event: usize, streamed_by: Option<usize>) ->
 mod tests {
     use super::*;
 
+    fn event(thread: usize, action: Action) -> Event {
+        Event { thread, site: Location::caller(), action }
+    }
+
     fn store(thread: usize, offset: u64, bytes: &[u8]) -> Event {
-        Event::Store { thread, offset, bytes: bytes.to_vec() }
+        event(thread, Action::Store { offset, bytes: bytes.to_vec() })
     }
 
     fn stream(thread: usize, offset: u64, bytes: &[u8]) -> Event {
-        Event::Stream { thread, offset, bytes: bytes.to_vec() }
+        event(thread, Action::Stream { offset, bytes: bytes.to_vec() })
     }
 
     fn flush(thread: usize, offset: u64) -> Event {
-        Event::Flush { thread, offset, length: 1 }
+        event(thread, Action::Flush { offset, length: 1 })
     }
 
     fn fence(thread: usize) -> Event {
-        Event::Fence { thread }
+        event(thread, Action::Fence)
     }
 
     fn pending_offsets(events: &[Event]) -> Vec<u64> {
@@ -301,7 +340,8 @@ mod tests {
     fn stores_are_split_into_aligned_words() {
         let events = [store(0, 5, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])];
         let recording = Recording { events: events.to_vec() };
-        let parts: Vec<_> = recording.unguaranteed(1).into_iter().map(|word| (word.offset, word.bytes)).collect();
+        let parts: Vec<_> =
+            recording.unguaranteed(1).into_iter().map(|word| (word.offset, word.bytes().to_vec())).collect();
         assert_eq!(parts, [(5, vec![1, 2, 3]), (8, vec![4, 5, 6, 7, 8, 9, 10, 11]), (16, vec![12])]);
     }
 

@@ -7,9 +7,9 @@ use crate::counters::{Counter, Counters};
 use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError};
 use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
-use crate::order::{Dirty, Fenced, Group, InFlight, Pm};
+use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
 use crate::profile::Profile;
-use crate::recorder::{Event, Recording};
+use crate::recorder::{Action, Event, Recording};
 use crate::wear::WearSummary;
 use crate::{LINE_BYTES, atomic, thread};
 use parking_lot::MutexGuard;
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MsyncFlags};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
@@ -46,7 +47,7 @@ const STREAM_BYTES_MIN: usize = 1024;
 /// let region = Region::create(&DeviceSpec::Memory, 1 << 20, &OpenOptions::default())?;
 /// let data = region.stream(4096, b"the bytes, written past the cache");
 /// let data = region.fence(data); // durable now
-/// let commit = region.store_u64(0, data.ptr().offset()).flush();
+/// let commit = region.store_ptr(0, data.ptr(), 0).flush();
 /// let _ = region.fence(commit);
 /// assert_eq!(region.load_u64(0), 4096);
 /// # Ok(())
@@ -141,6 +142,35 @@ impl Region {
         self.copy_out(offset, buffer.as_mut_ptr(), buffer.len());
     }
 
+    /// Copies bytes out for a scan of a table: through the file, where there is one. A hole is read without the host
+    /// allocating it, as it would for a load, and no page need be mapped for one look.
+    pub fn scan_into(&self, offset: u64, buffer: &mut [u8]) {
+        assert!(self.contains(offset, buffer.len() as u64), "a scan inside the device");
+        let mut done = 0;
+        while done < buffer.len() && !self.mapping.is_character_device && !self.faults.watched() {
+            let read = rustix::io::pread(&self.mapping.file, &mut buffer[done..], offset + done as u64);
+            match read {
+                Ok(bytes) if bytes > 0 => done += bytes,
+                Err(Errno::INTR) => {}
+                // The mapping knows what to do about a device that is shorter, or bad.
+                _ => break,
+            }
+        }
+        let start = self.before_read(offset, done as u64);
+        self.after_read(start, offset, done as u64);
+        self.read_into(offset + done as u64, &mut buffer[done..]);
+    }
+
+    /// Whether the host holds neither memory nor disk for a range, so that it reads as zeros. False where the host
+    /// cannot tell.
+    pub fn is_hole(&self, offset: u64, length: u64) -> bool {
+        match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+            Ok(data) => data >= offset + length,
+            Err(Errno::NXIO) => !self.mapping.is_character_device,
+            Err(_) => false,
+        }
+    }
+
     /// Borrows bytes that nobody changes while they are borrowed: those of chunks that are referenced and pinned
     /// (copy on write), or of a region that nobody writes.
     #[inline]
@@ -200,6 +230,7 @@ impl Region {
 impl Region {
     /// Stores a value through the cache, in aligned words where its place allows.
     #[inline]
+    #[track_caller]
     pub fn write<T: IntoBytes + Immutable + ?Sized>(&self, offset: u64, value: &T) -> Pm<'_, T, Dirty> {
         let bytes = value.as_bytes();
         self.store(offset, bytes);
@@ -209,6 +240,7 @@ impl Region {
     /// Stores bytes past the cache. Lines that are covered only in part, and short streams where that is cheaper, go
     /// through the cache and are flushed.
     #[inline]
+    #[track_caller]
     pub fn stream(&self, offset: u64, bytes: &[u8]) -> Pm<'_, [u8], InFlight> {
         let length = bytes.len() as u64;
         let head = (offset.next_multiple_of(LINE_BYTES) - offset).min(length) as usize;
@@ -224,6 +256,7 @@ impl Region {
     }
 
     /// Streams zeros.
+    #[track_caller]
     pub fn stream_zeros(&self, offset: u64, length: u64) -> Pm<'_, [u8], InFlight> {
         static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
         let mut at = 0;
@@ -239,6 +272,7 @@ impl Region {
 
     /// Stores an aligned word at once (release).
     #[inline]
+    #[track_caller]
     pub fn store_u64(&self, offset: u64, value: u64) -> Pm<'_, u64, Dirty> {
         self.assert_writable();
         let word = self.word(offset);
@@ -248,8 +282,16 @@ impl Region {
         Pm::new(self, offset, 8)
     }
 
+    /// Stores a pointer at once (release), with `mark` in the low bits that the pointer has free.
+    #[inline]
+    pub fn store_ptr<T: ?Sized>(&self, offset: u64, pointer: PmPtr<T>, mark: u64) -> Pm<'_, u64, Dirty> {
+        debug_assert!(pointer.offset() & mark == 0, "the mark would change the pointer");
+        self.store_u64(offset, pointer.offset() | mark)
+    }
+
     /// Stores an aligned pair of words at once (release).
     #[inline]
+    #[track_caller]
     pub fn store_u128(&self, offset: u64, value: u128) -> Pm<'_, u128, Dirty> {
         let at = self.pair(offset);
         let recorder = self.lock_recorder();
@@ -264,6 +306,7 @@ impl Region {
     /// # Errors
     /// What it is instead.
     #[inline]
+    #[track_caller]
     pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<Pm<'_, u64, Dirty>, u64> {
         self.assert_writable();
         let word = self.word(offset);
@@ -280,6 +323,7 @@ impl Region {
     /// # Errors
     /// What it is instead.
     #[inline]
+    #[track_caller]
     pub fn compare_exchange_u128(&self, offset: u64, current: u128, new: u128) -> Result<Pm<'_, u128, Dirty>, u128> {
         let at = self.pair(offset);
         self.touch(offset, 16);
@@ -300,6 +344,7 @@ impl Region {
     /// order for stores through the cache; the sfence is needed, and issued, when this thread has streamed since its
     /// last fence.
     #[inline]
+    #[track_caller]
     pub fn fence<G: Group>(&self, group: G) -> G::Clean {
         let start = self.watch();
         if thread::take_streamed() || self.mapping.flushes {
@@ -316,6 +361,7 @@ impl Region {
 
     /// Issues (if it buys anything here), counts, charges and records the flush of a range.
     #[inline]
+    #[track_caller]
     pub(crate) fn flush_lines(&self, offset: u64, length: u64) {
         let start = self.watch();
         if self.mapping.flushes {
@@ -638,6 +684,7 @@ impl Region {
 
     /// Stores bytes through the cache, in whole aligned words where possible, so that our stores tear none.
     #[inline]
+    #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.at_mut(offset, bytes.len() as u64);
         let recorder = self.lock_recorder();
@@ -654,6 +701,7 @@ impl Region {
     }
 
     #[inline]
+    #[track_caller]
     fn store_and_flush(&self, offset: u64, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.store(offset, bytes);
@@ -663,6 +711,7 @@ impl Region {
 
     /// Streams whole aligned lines.
     #[inline]
+    #[track_caller]
     fn stream_lines(&self, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -709,6 +758,7 @@ impl Region {
     }
 
     #[inline]
+    #[track_caller]
     fn stored(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         self.mapping.tally.add(Counter::BytesStored, bytes.len() as u64);
         if self.faults.watched() {
@@ -721,15 +771,16 @@ impl Region {
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn record_store(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
-        record(recorder, |thread| Event::Store { thread, offset, bytes: bytes.to_vec() });
+        record(recorder, || Action::Store { offset, bytes: bytes.to_vec() });
         self.lose_if_frozen(offset, bytes.len() as u64);
     }
 
     #[cold]
     #[inline(never)]
     fn streamed(&self, start: Option<Instant>, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
-        record(recorder, |thread| Event::Stream { thread, offset, bytes: bytes.to_vec() });
+        record(recorder, || Action::Stream { offset, bytes: bytes.to_vec() });
         if let Some(start) = start {
             self.written(start, offset, bytes.len() as u64);
         }
@@ -738,15 +789,17 @@ impl Region {
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn flushed(&self, start: Instant, offset: u64, length: u64) {
-        record(self.lock_recorder(), |thread| Event::Flush { thread, offset, length });
+        record(self.lock_recorder(), || Action::Flush { offset, length });
         self.written(start, offset, length);
     }
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn fenced(&self, start: Instant) {
-        record(self.lock_recorder(), |thread| Event::Fence { thread });
+        record(self.lock_recorder(), || Action::Fence);
         self.charge(self.mapping.throttle.fence(start));
     }
 
@@ -762,7 +815,8 @@ impl Region {
     #[inline]
     fn before_read(&self, offset: u64, length: u64) -> Option<Instant> {
         self.touch(offset, length);
-        self.watch()
+        // Only a profile wants to know how long reads take: a recorded region is read at full speed.
+        (self.faults.watched() && self.mapping.throttle.charges()).then(Instant::now)
     }
 
     /// After bytes were read.
@@ -789,9 +843,10 @@ impl Region {
     }
 }
 
-fn record(recorder: Recorder<'_>, event: impl FnOnce(usize) -> Event) {
+#[track_caller]
+fn record(recorder: Recorder<'_>, action: impl FnOnce() -> Action) {
     if let Some(mut events) = recorder {
-        events.push(event(thread::number()));
+        events.push(Event { thread: thread::number(), site: Location::caller(), action: action() });
     }
 }
 

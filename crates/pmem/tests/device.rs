@@ -148,6 +148,19 @@ fn a_large_fresh_device_takes_no_memory_and_punching_gives_it_back() {
 }
 
 #[test]
+fn a_scan_reads_what_a_load_reads_and_leaves_holes_alone() {
+    let region = memory(1 << 30);
+    let _ = region.fence(region.stream(5000, &[7; 5000]));
+    let allocated = region.allocated_bytes();
+    let mut scanned = vec![1; 1 << 20];
+    region.scan_into(4096, &mut scanned);
+    assert_eq!(region.allocated_bytes(), allocated, "a hole stays a hole");
+    assert_eq!(scanned, region.bytes(4096, 1 << 20));
+    region.scan_into((1 << 30) - 10, &mut scanned[..10]);
+    assert_eq!(scanned[..10], [0; 10]);
+}
+
+#[test]
 fn holes_lie_between_what_was_written() {
     let region = memory(1 << 30);
     for at in [0, 1 << 20, (1 << 30) - 4096] {
@@ -156,6 +169,7 @@ fn holes_lie_between_what_was_written() {
     let ranges = region.allocated_ranges(0, 1 << 30);
     assert_eq!(ranges, [0..4096, 1 << 20..(1 << 20) + 4096, (1 << 30) - 4096..1 << 30]);
     assert_eq!(region.allocated_ranges(4096, 1 << 20), ranges[1..2]);
+    assert!(region.is_hole(4096, (1 << 20) - 4096) && !region.is_hole(4096, 1 << 20));
     assert_eq!(region.allocated_bytes(), 3 * 4096);
     region.populate(1 << 21, 1 << 20);
     assert_eq!(region.allocated_bytes(), 3 * 4096 + (1 << 20));

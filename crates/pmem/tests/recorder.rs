@@ -1,6 +1,6 @@
 //! The recorder behind a region: what it logs, and that its crash images catch what they are for.
 
-use pmem::{DeviceSpec, Event, OpenOptions, PendingWord, Recording, Region, Replay, StoreOrder};
+use pmem::{Action, DeviceSpec, OpenOptions, PendingWord, Recording, Region, Replay, StoreOrder};
 use proptest::prelude::*;
 
 const DEVICE_BYTES: u64 = 8192;
@@ -24,11 +24,11 @@ fn everything_that_reaches_the_media_is_logged_in_order() {
     let names: Vec<_> = recording
         .events
         .iter()
-        .map(|event| match event {
-            Event::Store { offset, bytes, .. } => ("store", *offset, bytes.len() as u64),
-            Event::Stream { offset, bytes, .. } => ("stream", *offset, bytes.len() as u64),
-            Event::Flush { offset, length, .. } => ("flush", *offset, *length),
-            Event::Fence { .. } => ("fence", 0, 0),
+        .map(|event| match &event.action {
+            Action::Store { offset, bytes } => ("store", *offset, bytes.len() as u64),
+            Action::Stream { offset, bytes } => ("stream", *offset, bytes.len() as u64),
+            Action::Flush { offset, length } => ("flush", *offset, *length),
+            Action::Fence => ("fence", 0, 0),
         })
         .collect();
     let expected = [
@@ -40,6 +40,8 @@ fn everything_that_reaches_the_media_is_logged_in_order() {
         ("fence", 0, 0),
     ];
     assert_eq!(names, expected);
+    let here = recording.events.iter().all(|event| event.site.file().ends_with("recorder.rs"));
+    assert!(here && recording.events[0].site.line() == recording.events[1].site.line(), "sites are those of callers");
     assert!(region.equal(128, &[2; 1024]), "a recorded region keeps its bytes");
     assert_eq!(region.recording(), Some(Recording::default()));
 }

@@ -9,10 +9,11 @@ use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS,
 use super::{Subject, oracle};
 use crate::device;
 
-/// A memory device, mounted through the library.
+/// A device, or a directory of one, mounted through the library.
 pub struct Library {
     region: Region,
-    policy: Policy,
+    options: MountOptions,
+    root: InodeNumber,
     mounted: Option<FileSystem>,
     /// Crashes so far: every other one comes, and is recovered from, while counts are still being found.
     crashes: u64,
@@ -20,17 +21,33 @@ pub struct Library {
 }
 
 impl Library {
-    /// A fresh file system of `mib` MiB.
+    /// A fresh file system of `mib` MiB in memory.
     pub fn fresh(mib: u64, policy: Policy) -> Library {
         let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).expect("a memory device");
         FileSystem::mkfs(&region, &MkfsOptions { now: device::now(), ..MkfsOptions::default() }).expect("mkfs");
-        Library::on(region, policy)
+        Library::on(region, MountOptions { policy, ..device::options() })
     }
 
-    /// The formatted device in `region`, mounted.
-    pub fn on(region: Region, policy: Policy) -> Library {
-        let mounted = Some(mount(&region, policy));
-        Library { region, policy, mounted, crashes: 0, slots: Default::default() }
+    /// A formatted device, mounted.
+    pub fn on(region: Region, options: MountOptions) -> Library {
+        let mounted = Some(mount(&region, &options));
+        Library { region, options, root: InodeNumber::ROOT, mounted, crashes: 0, slots: Default::default() }
+    }
+
+    /// What lies below a directory. Such a subject is not to be mounted again: it is not alone.
+    pub fn below(fs: FileSystem, root: InodeNumber) -> Library {
+        let (region, options) = (fs.region().clone(), MountOptions { policy: fs.policy(), ..device::options() });
+        Library { region, options, root, mounted: Some(fs), crashes: 0, slots: Default::default() }
+    }
+
+    /// The file system as it is mounted now.
+    pub fn fs(&self) -> &FileSystem {
+        self.mounted.as_ref().expect("mounted")
+    }
+
+    /// Whether an open slot holds a file that has no name.
+    pub fn holds_nameless(&self) -> bool {
+        self.slots.iter().flatten().any(|file| file.attr().nlink == 0)
     }
 
     /// Closes all slots and unmounts in order.
@@ -59,20 +76,16 @@ impl Library {
         }
         let findings = device::findings(&self.region).expect("fsck");
         assert!(findings.is_empty(), "fsck finds:\n{}", findings.join("\n"));
-        let fs = mount(&self.region, self.policy);
+        let fs = mount(&self.region, &self.options);
         if let Some(before) = before {
             assert_eq!(exact_sizes(&fs), before, "the mount found other sizes (logical, stored, saved) than were kept");
         }
         self.mounted = Some(fs);
     }
 
-    fn fs(&self) -> &FileSystem {
-        self.mounted.as_ref().expect("mounted")
-    }
-
     fn parent(&self, path: &NodePath) -> Result<(InodeNumber, Vec<u8>), i32> {
         let (last, dirs) = path.split_last().ok_or(errno::EINVAL)?;
-        let mut dir = InodeNumber::ROOT;
+        let mut dir = self.root;
         for &index in dirs {
             let attr = self.fs().lookup(dir, &op::name(index)).map_err(|error| error.errno())?;
             match attr.kind {
@@ -87,7 +100,7 @@ impl Library {
 
     fn find(&self, path: &NodePath) -> Result<Attr, i32> {
         if path.is_empty() {
-            return number(self.fs().getattr(InodeNumber::ROOT));
+            return number(self.fs().getattr(self.root));
         }
         let (dir, name) = self.parent(path)?;
         number(self.fs().lookup(dir, &name))
@@ -205,6 +218,15 @@ impl Library {
                 self.slots[*slot as usize] = None;
                 Ok(Answer::Done)
             }
+            Op::Tmpfile { slot, mode } => {
+                let file = number(self.fs().tmpfile(&device::new_inode(FileKind::Regular, *mode)))?;
+                self.slots[*slot as usize] = Some(file);
+                Ok(Answer::Done)
+            }
+            Op::SlotLink { slot, to } => {
+                let (dir, name) = self.parent(to)?;
+                done(self.fs().link(self.slot(*slot)?.ino(), dir, &name))
+            }
             Op::Remount => {
                 self.mount_again(true);
                 Ok(Answer::Done)
@@ -245,13 +267,15 @@ impl Subject for Library {
     }
 
     fn apply(&mut self, op: &Op) -> Answer {
-        self.fs().reconcile_step().expect("reconcile");
+        if self.crashes > 0 {
+            self.fs().reconcile_step().expect("reconcile");
+        }
         self.carry_out(op).into()
     }
 }
 
-fn mount(region: &Region, policy: Policy) -> FileSystem {
-    FileSystem::mount(region.clone(), MountOptions { policy, ..device::options() }).expect("mount")
+fn mount(region: &Region, options: &MountOptions) -> FileSystem {
+    FileSystem::mount(region.clone(), options.clone()).expect("mount")
 }
 
 fn exact_sizes(fs: &FileSystem) -> (u64, u64, u64) {

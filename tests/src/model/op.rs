@@ -163,6 +163,16 @@ pub enum Op {
     Close {
         slot: u8,
     },
+    /// A file without a name, open in a slot.
+    Tmpfile {
+        slot: u8,
+        mode: u32,
+    },
+    /// Gives what a slot holds a name.
+    SlotLink {
+        slot: u8,
+        to: NodePath,
+    },
     /// Closes all slots, unmounts, checks and mounts again.
     Remount,
     /// Closes all slots and crashes: the process is gone without unmounting. Everything that was

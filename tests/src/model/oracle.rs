@@ -199,6 +199,23 @@ impl Oracle {
                 self.slots[*slot as usize] = None;
                 Ok(Answer::Done)
             }
+            Op::Tmpfile { slot, mode } => {
+                let mut node = Node::new(Kind::Regular, *mode);
+                node.stat.nlink = 0;
+                self.nodes.push(node);
+                self.slots[*slot as usize] = Some(self.nodes.len() - 1);
+                Ok(Answer::Done)
+            }
+            Op::SlotLink { slot, to } => {
+                let id = self.slots[*slot as usize].ok_or(EMPTY_SLOT)?;
+                let (dir, name) = self.parent(to)?;
+                if self.nodes[dir].entries.contains_key(&name) {
+                    return Err(EEXIST);
+                }
+                self.nodes[id].stat.nlink += 1;
+                self.put(dir, name, id);
+                Ok(Answer::Done)
+            }
             Op::Remount | Op::Crash => {
                 self.slots = [None; SLOTS as usize];
                 Ok(Answer::Done)

@@ -3,12 +3,13 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nvfold::{AllocateMode, RenameMode, XattrMode, errno};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};
@@ -147,6 +148,16 @@ impl Posix {
             Op::Close { slot } => {
                 self.slots[*slot as usize] = None;
                 Ok(Answer::Done)
+            }
+            Op::Tmpfile { slot, mode } => {
+                let flags = OFlags::TMPFILE | OFlags::RDWR;
+                let file = rustix::fs::open(&self.root, flags, Mode::from_raw_mode(*mode))?;
+                self.slots[*slot as usize] = Some(file.into());
+                Ok(Answer::Done)
+            }
+            Op::SlotLink { slot, to } => {
+                let held = format!("/proc/self/fd/{}", self.slot(*slot)?.as_raw_fd());
+                done(rustix::fs::linkat(CWD, held, CWD, self.path(to), AtFlags::SYMLINK_FOLLOW))
             }
             Op::Remount => {
                 self.slots = Default::default();

@@ -16,13 +16,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MIN};
-use nvfold::{AllocateMode, Policy, RenameMode, XattrMode, errno};
+use nvfold::{AllocateMode, MountOptions, Policy, RenameMode, XattrMode, errno};
 use pmem::Region;
 
 use super::library::Library;
 use super::op::{Answer, NAMES, Op, SLOTS};
 use super::{NodePath, Subject, oracle::Oracle};
-use crate::device::POLICIES;
+use crate::device::{self, POLICIES};
 use crate::slate::{Content, Slate};
 
 /// Bytes before the first record.
@@ -70,7 +70,8 @@ impl Script {
     /// Runs it on a fresh device and tells the first thing that is not as the oracle says. Then everything is asked
     /// after, the device is mounted again in order and as after a crash, and everything is asked after again.
     pub fn run(&self) -> Result<(), String> {
-        let mut library = Library::on(device(self.blocks_left), self.policy);
+        let mut library =
+            Library::on(device(self.blocks_left), MountOptions { policy: self.policy, ..device::options() });
         let mut oracle = Oracle::new();
         if self.blocks_left.is_some() {
             oracle.apply(&create_filler());

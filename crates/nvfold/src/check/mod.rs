@@ -34,7 +34,7 @@ use crate::media::log_entry::LINE;
 use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::namespace::table::read_segments;
+use crate::namespace::table::{read_uses, table_segments};
 use crate::recovery;
 use crate::sync::atomic::Ordering;
 use crate::types::{FileKind, InodeNumber, MountOptions};
@@ -186,20 +186,6 @@ fn names_to_nowhere(core: &Core) -> Result<Vec<(u64, u64)>> {
     Ok(found)
 }
 
-fn torn_segment_entries(region: &Region, geometry: &Geometry) -> Vec<u64> {
-    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
-    let mut torn = Vec::new();
-    for range in region.allocated_ranges(table.start, table.end - table.start) {
-        let first = (range.start.max(table.start) - table.start) / size_of::<SegmentEntry>() as u64;
-        let last = (range.end.min(table.end) - table.start).div_ceil(size_of::<SegmentEntry>() as u64);
-        torn.extend((first..last).filter(|segment| {
-            let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
-            entry.usage(*segment) == SegmentUse::Torn
-        }));
-    }
-    torn
-}
-
 /// A name as a directory has it.
 struct Name {
     directory: u64,
@@ -259,8 +245,9 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         bad: bad::Bad::default(),
     };
     survey.superblocks();
-    survey.segment_table();
-    let segments = read_segments(region, &geometry);
+    let uses = read_uses(region, &geometry);
+    survey.segment_table(&uses);
+    let segments = table_segments(&geometry, &uses);
     survey.note_bad("segment table");
     let segments = match segments {
         Ok(segments) => segments,
@@ -326,8 +313,9 @@ impl Survey<'_> {
         }
     }
 
-    fn segment_table(&mut self) {
-        for segment in torn_segment_entries(self.region, &self.geometry) {
+    fn segment_table(&mut self, uses: &[(u64, SegmentUse)]) {
+        for (segment, _) in uses.iter().filter(|(_, usage)| *usage == SegmentUse::Torn) {
+            let segment = *segment;
             let at = self.geometry.segment_entry_offset(segment);
             self.trace(0, format!("segment {segment}: half an entry"), at);
         }

@@ -124,7 +124,7 @@ fn sort(slots: &mut Vec<u64>) {
         return slots.sort_unstable();
     }
     let buckets = slots.len() as u64;
-    let bucket = |slot: &u64| (u64::from(((slot >> 32) as u32) << SHARD_BITS) * buckets >> 32) as usize;
+    let bucket = |slot: &u64| ((u64::from(((slot >> 32) as u32) << SHARD_BITS) * buckets) >> 32) as usize;
     let mut ends = vec![0u32; slots.len() + 1];
     slots.iter().for_each(|slot| ends[bucket(slot) + 1] += 1);
     (1..ends.len()).for_each(|at| ends[at] += ends[at - 1]);
@@ -302,7 +302,8 @@ mod tests {
     #[test]
     fn built_at_once_or_loaded_it_is_the_same_as_filled_one_by_one() {
         for count in [0u64, 1, 63, 64, 5000] {
-            let weak = |at: u64| if at % 7 == 0 { 77 } else { (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 };
+            let weak =
+                |at: u64| if at.is_multiple_of(7) { 77 } else { (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 };
             let pairs: Vec<(u32, BlockNumber)> = (0..count).map(|at| (weak(at), BlockNumber(1 + count - at))).collect();
             let (filled, built, loaded) = (Index::new(), Index::new(), Index::new());
             let mut shards = vec![Vec::new(); SHARDS];

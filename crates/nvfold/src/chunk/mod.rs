@@ -225,9 +225,9 @@ impl Chunks {
         let old = if self.has_entry(block) { self.entry(block) } else { ChunkEntry::default() };
         let word = CountWord { tag: tag::ADD, tx: 0, count, update_count: 0 };
         let new = if count == 0 { ChunkEntry::default() } else { ChunkEntry::for_block(block, word, weak) };
-        // The transaction of an entry in use may stay; an empty entry has none (a torn one may have nothing else).
-        let same = if count == 0 { new } else { ChunkEntry { tag_tx: old.tag_tx, ..new } };
-        if old == same {
+        // The transaction of an entry that counts may be any; an emptied one that a crash tore may have no other word.
+        let is_right = if count == 0 { old.is_empty() } else { old == (ChunkEntry { tag_tx: old.tag_tx, ..new }) };
+        if is_right {
             return;
         }
         let new = if count == 0 { new } else { ChunkEntry { tag_tx: new.tag_tx | self.tx(), ..new } };
@@ -241,11 +241,11 @@ impl Chunks {
     /// Mount: fills index and totals from the entries of these segments, read by several threads. Returns how many
     /// entries were looked at.
     pub fn scan(&self, segments: &[u64]) -> u64 {
-        let segments = self.with_table(segments);
         let threads = parallel::threads(segments.len(), SEGMENTS_PER_THREAD_MIN);
-        let found = parallel::map(threads, &segments, |part| {
+        let found = parallel::map(threads, segments, |part| {
             let mut shards: Vec<Vec<u64>> = vec![Vec::new(); index::SHARDS];
-            part.iter().for_each(|segment| self.scan_segment(*segment, &mut shards));
+            let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
+            part.iter().for_each(|segment| self.scan_segment(*segment, &mut entries, &mut shards));
             shards
         });
         let shards: Vec<usize> = (0..index::SHARDS).collect();
@@ -257,30 +257,16 @@ impl Chunks {
         segments.iter().map(|segment| self.geometry.blocks_in_segment(*segment)).sum()
     }
 
-    /// The segments whose part of the table is not a hole: reading a hole would make the host allocate it.
-    fn with_table(&self, segments: &[u64]) -> Vec<u64> {
-        let entry = |block| self.geometry.chunk_entry_offset(BlockNumber(block));
-        let table = entry(0)..entry(self.geometry.blocks());
-        let backed = self.region.allocated_ranges(table.start, table.end - table.start);
-        let is_backed = |segment: &u64| {
-            let (start, end) = (entry(segment * SEGMENT_BLOCKS), entry((segment + 1) * SEGMENT_BLOCKS));
-            let after = backed.partition_point(|range| range.end <= start);
-            backed.get(after).is_some_and(|range| range.start < end)
-        };
-        segments.iter().copied().filter(is_backed).collect()
-    }
-
-    fn scan_segment(&self, segment: u64, shards: &mut [Vec<u64>]) {
-        const AT_ONCE: usize = 64;
-        let mut entries = [ChunkEntry::default(); AT_ONCE];
+    /// Reads the entries of a segment: its bits, and for the index a slot of each fingerprint.
+    fn scan_segment(&self, segment: u64, entries: &mut [ChunkEntry], shards: &mut [Vec<u64>]) {
         let (mut extra, mut tx) = (0, 0);
-        let (first, blocks) = (segment * SEGMENT_BLOCKS, self.geometry.blocks_in_segment(segment));
-        for from in (0..blocks).step_by(AT_ONCE) {
-            let entries = &mut entries[..(blocks - from).min(AT_ONCE as u64) as usize];
-            self.region.read_into(self.geometry.chunk_entry_offset(BlockNumber(first + from)), entries.as_mut_bytes());
+        let first = BlockNumber(segment * SEGMENT_BLOCKS);
+        let entries = &mut entries[..self.geometry.blocks_in_segment(segment) as usize];
+        self.region.scan_into(self.geometry.chunk_entry_offset(first), entries.as_mut_bytes());
+        for (word, entries) in (first.0 / 64..).zip(entries.chunks(64)) {
             let mut has_entry = 0;
-            for (at, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_empty()) {
-                let block = BlockNumber(first + from + at as u64);
+            for (at, entry) in (0..).zip(entries).filter(|(_, entry)| !entry.is_empty()) {
+                let block = BlockNumber(word * 64 + at);
                 has_entry |= 1 << at;
                 extra += u64::from(entry.count.saturating_sub(1));
                 tx = tx.max(entry.word().tx);
@@ -289,7 +275,7 @@ impl Chunks {
                     shards[index::shard_of(slot)].push(slot);
                 }
             }
-            self.has_entry[((first + from) / 64) as usize].store(has_entry, Ordering::Relaxed);
+            self.has_entry[word as usize].store(has_entry, Ordering::Relaxed);
         }
         self.extra_references.fetch_add(extra, Ordering::Relaxed);
         self.next_tx.fetch_max(tx + 1, Ordering::Relaxed);

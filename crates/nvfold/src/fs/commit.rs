@@ -16,24 +16,35 @@ use crate::media::BLOCK_BYTES;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INODE_BYTES};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
-use crate::namespace::log::{self, Addition};
+use crate::namespace::log::{self, Addition, Log};
 use crate::space::Purpose;
 use crate::sync::{Mutex, MutexGuard};
-use pmem::{Flight, Landed, Region};
+use pmem::{Clean, Flight, InFlight, Landed, Pm, Region};
 use smallvec::SmallVec;
+
+/// What a commit word names: the newest entry of the log and the attribute line that counts, if they are new.
+pub(super) type Named<'a, S> = (Option<Pm<'a, [u8], S>>, Option<Pm<'a, AttributeLine, S>>);
+
+/// The commit word of a slot. What it names is read from handles that a fence made clean; what does not change is
+/// what `log` and `selector` say, for that was committed before.
+pub(super) fn commit_word(slot: u64, log: &Log, selector: u64, (newest, line): Named<'_, Clean>) -> WordStore {
+    let tail = newest.map_or(log.tail, |newest| newest.end().offset());
+    let selector = line.map_or(selector, |line| u64::from(line.ptr().offset() == slot + ATTRIBUTE_LINES[1]));
+    WordStore { offset: slot + COMMIT_WORD, value: tail | selector }
+}
 
 /// A change of one inode that lies on the media but cannot be reached yet.
 pub(super) struct Staged<'a> {
     addition: Addition<'a>,
     attributes: Option<AttributeLine>,
     selector: u64,
-    slot: u64,
+    named: Named<'a, InFlight>,
 }
 
-impl Staged<'_> {
-    /// The word that makes it reachable; needs the receipt of the fence that made it durable.
-    fn commit_word(&self, _durable: &Landed) -> WordStore {
-        WordStore { offset: self.slot + COMMIT_WORD, value: self.addition.tail | self.selector }
+impl<'a> Staged<'a> {
+    /// What its commit word will name, to be fenced together with the flight.
+    pub(super) fn take_named(&mut self) -> Named<'a, InFlight> {
+        std::mem::take(&mut self.named)
     }
 
     /// The change is committed: takes log and attributes over. The entries themselves are applied by the caller.
@@ -79,15 +90,16 @@ impl Core {
         for entry in entries {
             positions.push(addition.push(entry, flight)?);
         }
-        let mut selector = state.selector;
-        let attributes = attributes.map(|attributes| {
-            selector ^= 1;
-            let line = AttributeLine { as_of: addition.tail, ..attributes }.sealed(inode.ino);
-            let offset = inode.slot + ATTRIBUTE_LINES[selector as usize];
-            flight.add(self.region.write(offset, &line).flush());
-            line
-        });
-        Ok((Staged { addition, attributes, selector, slot: inode.slot }, positions))
+        let mut staged = Staged { attributes: None, selector: state.selector, named: (None, None), addition };
+        if let Some(attributes) = attributes {
+            let line = AttributeLine { as_of: staged.addition.tail, ..attributes }.sealed(inode.ino);
+            staged.selector ^= 1;
+            let offset = inode.slot + ATTRIBUTE_LINES[staged.selector as usize];
+            staged.named.1 = Some(self.region.write(offset, &line).flush());
+            staged.attributes = Some(line);
+        }
+        staged.named.0 = staged.addition.take_newest();
+        Ok((staged, positions))
     }
 
     /// Changes one inode: entries, attributes or both, in one commit.
@@ -127,11 +139,16 @@ impl Core {
         }
         // What was staged may stand on names that could not be read.
         self.region.check()?;
-        let landed = self.region.fence(flight);
-        let mut stores: SmallVec<[WordStore; 7]> =
-            staged.iter().map(|(staged, _)| staged.commit_word(&landed)).collect();
+        assert!(changes.len() <= CHANGES_MAX, "no operation changes more inodes");
+        let mut named: [Named<'_, InFlight>; CHANGES_MAX] = Default::default();
+        named.iter_mut().zip(&mut staged).for_each(|(named, (staged, _))| *named = staged.take_named());
+        let (landed, named) = self.region.fence((flight, named));
+        let word = |(change, named): (&Change<'_, '_>, Named<'_, Clean>)| {
+            commit_word(change.inode.slot, &change.state.log, change.state.selector, named)
+        };
+        let mut stores: SmallVec<[WordStore; 7]> = changes.iter().zip(named).map(word).collect();
         stores.extend_from_slice(words);
-        self.publish(&stores);
+        self.publish(&stores, landed);
         for (change, (staged, positions)) in changes.iter_mut().zip(staged) {
             let before = change.state.mapped_bytes();
             let newer = staged.attributes.is_none();
@@ -159,21 +176,16 @@ impl Core {
     }
 
     /// Commits the one line that was written at the tail.
-    pub(super) fn commit_line(&self, inode: &Inode, state: &mut State, _durable: &Landed) {
-        let tail = state.log.tail + LINE;
-        let word = self.region.store_u64(inode.slot + COMMIT_WORD, tail | state.selector).flush();
+    pub(super) fn commit_line<T>(&self, inode: &Inode, state: &mut State, line: Pm<'_, T, Clean>, _durable: Landed) {
+        let word = self.region.store_ptr(inode.slot + COMMIT_WORD, line.end(), state.selector).flush();
         let _ = self.region.fence(word);
-        state.log.tail = tail;
+        state.log.tail = line.end().offset();
         state.log.lines += 1;
     }
 
-    /// Publishes one staged change.
-    pub(super) fn publish_one(&self, staged: &Staged<'_>, landed: &Landed) {
-        self.publish(&[staged.commit_word(landed)]);
-    }
-
-    /// Stores the words that make staged changes reachable: one at once, several through the journal.
-    pub(super) fn publish(&self, stores: &[WordStore]) {
+    /// Stores the words that make staged changes reachable: one at once, several through the journal. All that the
+    /// changes need is durable.
+    pub(super) fn publish(&self, stores: &[WordStore], _durable: Landed) {
         if let [single] = stores {
             store_words(&self.region, &[*single]);
             return;
@@ -197,6 +209,9 @@ impl Core {
     }
 }
 
+/// Most inodes that one commit changes: a rename has two directories, what moves, and what it replaces.
+const CHANGES_MAX: usize = 4;
+
 /// One inode's part of a commit.
 pub(super) struct Change<'i, 's> {
     pub(super) inode: &'i Inode,
@@ -207,6 +222,7 @@ pub(super) struct Change<'i, 's> {
 }
 
 /// Stores words durably: all of them, then one fence.
+#[track_caller]
 pub(crate) fn store_words(region: &Region, stores: &[WordStore]) {
     let mut flight = Flight::new();
     for store in stores {

@@ -4,10 +4,11 @@
 //! The extents are written as they are, so the new log replays to the same map and the same counts.
 
 use super::Core;
+use super::commit::commit_word;
 use super::inode::{Body, Inode, State};
 use crate::error::Result;
 use crate::media::BlockNumber;
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, INLINE_LOG, INODE_BYTES};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, HEAD_WORD, INLINE_LOG, INODE_BYTES};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::{ExtentEntry, LogEntry};
 use crate::namespace::directory::Directory;
@@ -38,13 +39,11 @@ impl Core {
         }
         let selector = state.selector ^ 1;
         let attributes = AttributeLine { as_of: addition.tail, ..state.attributes }.sealed(inode.ino);
-        flight.add(region.write(inode.slot + ATTRIBUTE_LINES[selector as usize], &attributes).flush());
-        let _ = region.fence(flight);
-        self.publish(&[
-            WordStore { offset: inode.slot + COMMIT_WORD, value: addition.tail | selector },
-            WordStore { offset: inode.slot + HEAD_WORD, value: head },
-        ]);
+        let line = region.write(inode.slot + ATTRIBUTE_LINES[selector as usize], &attributes).flush();
+        let (landed, named) = region.fence((flight, (addition.take_newest(), Some(line))));
         let mut log = Log { head, tail: head, ..Log::default() };
+        let word = commit_word(inode.slot, &log, selector, named);
+        self.publish(&[word, WordStore { offset: inode.slot + HEAD_WORD, value: head }], landed);
         addition.keep(&mut log);
         let old = std::mem::replace(&mut state.log, log);
         (state.selector, state.attributes) = (selector, attributes);

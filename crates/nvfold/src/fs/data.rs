@@ -14,6 +14,7 @@
 //! extent names are never written (invariant 5); reserved blocks are, for their bytes mean nothing yet.
 
 use super::Core;
+use super::commit::commit_word;
 use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
 use crate::chunk::recount::Recount;
 use crate::chunk::{Released, Unshareable};
@@ -434,16 +435,16 @@ impl Core {
         entry: &ExtentEntry,
         extent: Extent,
         claims: &mut Claims<'_>,
-        mut flight: Flight,
+        flight: Flight,
     ) {
-        flight.add(self.region.write(state.log.tail, entry).flush());
+        let line = self.region.write(state.log.tail, entry).flush();
         // DRAM follows while the streamed data drains: the lock keeps readers out until all is fenced.
         let before = state.mapped_bytes();
         let mut dropped = Runs::new();
         let Body::File(extents) = &mut state.body else { unreachable!("the caller looked at its extents") };
         extents.exchange(entry.file_offset, extent, &mut dropped);
-        let landed = self.region.fence(flight);
-        self.commit_line(inode, state, &landed);
+        let (landed, line) = self.region.fence((flight, line));
+        self.commit_line(inode, state, line, landed);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         self.account_mapped(inode.ino, before, state.mapped_bytes());
         claims.commit(inode.ino, &dropped);
@@ -475,9 +476,9 @@ impl Core {
         let lines: SmallVec<[&[u8]; 2]> = entries.iter().map(zerocopy::IntoBytes::as_bytes).collect();
         let freeing = pieces.is_empty() || !claims.reserved.is_empty();
         let purpose = if freeing { Purpose::Promised } else { Purpose::Log };
-        let (staged, positions) = self.stage_lines(inode, state, &lines, None, purpose, &mut flight)?;
-        let landed = self.region.fence(flight);
-        self.publish_one(&staged, &landed);
+        let (mut staged, positions) = self.stage_lines(inode, state, &lines, None, purpose, &mut flight)?;
+        let (landed, named) = self.region.fence((flight, staged.take_named()));
+        self.publish(&[commit_word(inode.slot, &state.log, state.selector, named)], landed);
         staged.install(state);
         let before = state.mapped_bytes();
         for (entry, position) in entries.iter().zip(positions) {

@@ -192,7 +192,7 @@ impl Core {
     }
 
     /// What an operation answers: its result, unless it has read memory that is bad or the device is lost.
-    fn answer<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn answer<T>(&self, result: Result<T>) -> Result<T> {
         self.region.check()?;
         result
     }
@@ -311,25 +311,31 @@ impl FileSystem {
     ///
     /// # Errors
     /// Those of [`FileSystem::reconcile_step`]: the device is as after a crash then. Those of the device.
+    /// [`pmem::PmemError::Lost`] when it was lost: nothing is written then.
     pub fn unmount(self) -> Result<()> {
         let core = &self.core;
         if core.read_only || core.unmounted.load(Ordering::SeqCst) {
             return Ok(());
         }
-        core.region.check()?;
+        if core.region.is_lost() {
+            core.region.check()?;
+        }
         let reconciled = core.reconcile();
         let _closed = core.gate.close();
         if core.unmounted.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
+        if core.region.is_lost() {
+            core.region.check()?;
+        }
         reconciled?;
+        if !core.region.frozen_pages().is_empty() {
+            // Counts in bad memory could not follow: the next mount looks at everything.
+            return Ok(core.region.sync()?);
+        }
         core.free_nameless();
         core.table.shrink(&core.space);
         core.space.trim()?;
-        if !core.region.frozen_pages().is_empty() {
-            // Counts in bad memory could not follow: the next mount looks at everything.
-            return core.answer(core.region.sync().map_err(Error::from));
-        }
         core.answer(recovery::saved::leave_clean(core))
     }
 
@@ -530,6 +536,13 @@ impl FileSystem {
             stats.inode_dram_bytes += inodes.iter().map(|inode| inode.state.read().dram_bytes()).sum::<u64>();
         }
         stats
+    }
+
+    /// For tests: the `nth` time from now on that an operation asks for blocks it is told that there are none; 0: never.
+    /// Returns how many times the one before was still away: 0 when it has failed.
+    #[doc(hidden)]
+    pub fn fail_allocation(&self, nth: u64) -> u64 {
+        self.core.space.fail_reservation(nth)
     }
 
     /// Gives the memory of freed segments back to the host now; returns the bytes. Front ends call it every few

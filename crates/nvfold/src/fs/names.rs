@@ -63,9 +63,15 @@ impl Core {
             check_name("lookup", name)?;
         }
         let parent = self.inode(parent.0)?;
-        let child = if name == b"." { parent } else { self.child(&parent, name)? };
-        let state = child.read()?;
-        Ok(child.attr(&state))
+        loop {
+            let child = if name == b"." { parent.clone() } else { self.child(&parent, name)? };
+            match child.read() {
+                Ok(state) => return Ok(child.attr(&state)),
+                // The directory moved and its old parent went: it has another.
+                Err(_) if name == b".." => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// The inode that a name leads to. The directory stays locked until it is found: the number alone could be
@@ -149,6 +155,8 @@ impl Core {
             entry.encode(ino, &mut lines);
             let mut addition = Addition::new(&self.region, &self.space, slot, ino, &log, Purpose::Log);
             addition.push(&lines, &mut flight).inspect_err(|_| self.table.free(ino))?;
+            // The tail is in the head already: what makes the head reachable is the name.
+            addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
             xattr = Some((value, addition));
         }
         head.commit = xattr.as_ref().map_or(log.tail, |(_, addition)| addition.tail);

@@ -68,7 +68,7 @@ const _: () = assert!(offset_of!(InodeHead, check) == 56);
 
 /// Device offset of fields that change alone, from the slot's start.
 pub const COMMIT_WORD: u64 = offset_of!(InodeHead, commit) as u64;
-/// See [`InodeHead::head`].
+/// Offset of the word that says where the log begins.
 pub const HEAD_WORD: u64 = offset_of!(InodeHead, head) as u64;
 /// See [`InodeHead::overflow`].
 pub const OVERFLOW_WORD: u64 = offset_of!(InodeHead, overflow) as u64;

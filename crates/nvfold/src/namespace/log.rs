@@ -18,7 +18,7 @@ use crate::media::log_entry::{ENTRY_BYTES_MAX, LINE, LogEntry, PageFooter};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Space};
-use pmem::{Flight, Region};
+use pmem::{Flight, InFlight, Pm, Region};
 
 /// Where a log lies, kept while its inode is cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,6 +136,8 @@ pub struct Addition<'a> {
     purpose: Purpose,
     /// The tail once committed.
     pub tail: u64,
+    /// The last entry. Kept out of the flight, for the commit word is made from it once it is durable.
+    newest: Option<Pm<'a, [u8], InFlight>>,
     lines: u64,
     pages: Vec<u64>,
 }
@@ -143,7 +145,7 @@ pub struct Addition<'a> {
 impl<'a> Addition<'a> {
     /// An addition of nothing yet at the tail of `log`.
     pub fn new(region: &'a Region, space: &'a Space, slot: u64, ino: u64, log: &Log, purpose: Purpose) -> Addition<'a> {
-        Addition { space, region, slot, ino, purpose, tail: log.tail, lines: 0, pages: Vec::new() }
+        Addition { space, region, slot, ino, purpose, tail: log.tail, newest: None, lines: 0, pages: Vec::new() }
     }
 
     /// An addition that begins a new chain (log compaction): in the inline lines, or in a page.
@@ -156,7 +158,8 @@ impl<'a> Addition<'a> {
         flight: &mut Flight,
     ) -> Result<Addition<'a>> {
         let purpose = Purpose::Promised;
-        let mut addition = Addition { space, region, slot, ino, purpose, tail: 0, lines: 0, pages: Vec::new() };
+        let (tail, newest, lines, pages) = (0, None, 0, Vec::new());
+        let mut addition = Addition { space, region, slot, ino, purpose, tail, newest, lines, pages };
         addition.tail = if inline { slot + INLINE_LOG } else { addition.new_page(flight)? };
         Ok(addition)
     }
@@ -176,10 +179,17 @@ impl<'a> Addition<'a> {
             self.tail = page;
         }
         let position = self.tail;
-        flight.add(self.region.write(position, entry).flush());
+        if let Some(older) = self.newest.replace(self.region.write(position, entry).flush()) {
+            flight.add(older);
+        }
         self.tail += entry.len() as u64;
         self.lines += entry.len() as u64 / LINE;
         Ok(position)
+    }
+
+    /// The last entry, to be fenced together with the flight that took the others. `None` when there are no entries.
+    pub fn take_newest(&mut self) -> Option<Pm<'a, [u8], InFlight>> {
+        self.newest.take()
     }
 
     /// Whether it needed pages.
@@ -249,8 +259,8 @@ mod tests {
         for _ in 0..20 {
             addition.push(&entry, &mut flight).unwrap();
         }
+        let _ = region.fence((flight, addition.take_newest()));
         addition.keep(&mut log);
-        let _ = region.fence(flight);
         assert_eq!(log.pages, [behind.address() + BLOCK_BYTES]);
         assert_eq!(space.free_blocks(), 1, "the block that cannot serve is free for others");
         head.commit = log.tail;

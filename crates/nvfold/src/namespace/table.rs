@@ -8,11 +8,12 @@ use crate::error::{Error, Result, errno};
 use crate::media::inode::{INODE_BYTES, INODES_PER_SEGMENT};
 use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::Geometry;
-use crate::media::{SEGMENT_BYTES, inode};
+use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES, inode};
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, RwLock};
 use pmem::Region;
+use zerocopy::IntoBytes;
 
 /// The table of one device.
 pub struct InodeTable {
@@ -189,12 +190,10 @@ fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
     (ino != 0).then(|| segment * SEGMENT_BYTES + ino % INODES_PER_SEGMENT * INODE_BYTES)
 }
 
-/// Makes a segment part of the inode table on the media: old bytes are cleared, holes stay holes.
+/// Makes a segment part of the inode table on the media: old bytes are cleared, a hole stays a hole.
 pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) {
-    let (start, end) = (segment * SEGMENT_BYTES, (segment + 1) * SEGMENT_BYTES);
-    for range in region.allocated_ranges(start, SEGMENT_BYTES) {
-        let from = range.start.max(start);
-        let zeros = region.stream_zeros(from, range.end.min(end) - from);
+    if !region.is_hole(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
+        let zeros = region.stream_zeros(segment * SEGMENT_BYTES, SEGMENT_BYTES);
         let _ = region.fence(zeros);
     }
     let entry = SegmentEntry::inodes(segment, ordinal);
@@ -202,22 +201,29 @@ pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal
     let _ = region.fence(written);
 }
 
-/// The segments of the inode table by ordinal, read from the media; what is wrong with it otherwise.
-pub fn read_segments(region: &Region, geometry: &Geometry) -> Result<Vec<u64>> {
-    let mut found = Vec::new();
-    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
-    for range in region.allocated_ranges(table.start, table.end - table.start) {
-        let first = (range.start.max(table.start) - table.start) / 16;
-        let last = (range.end.min(table.end) - table.start).div_ceil(16);
-        for segment in first.max(geometry.first_segment())..last {
-            let entry: SegmentEntry = region.read(geometry.segment_entry_offset(segment));
-            if let SegmentUse::Inodes(ordinal) = entry.usage(segment)
-                && geometry.blocks_in_segment(segment) == crate::media::SEGMENT_BLOCKS
-            {
-                found.push((ordinal, segment));
-            }
-        }
+/// What each segment is used for, of those that are used for anything.
+pub fn read_uses(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentUse)> {
+    const AT_ONCE: usize = 4096;
+    let mut entries = vec![SegmentEntry::default(); AT_ONCE];
+    let mut uses = Vec::new();
+    for first in (geometry.first_segment()..geometry.segments()).step_by(AT_ONCE) {
+        let entries = &mut entries[..(geometry.segments() - first).min(AT_ONCE as u64) as usize];
+        region.scan_into(geometry.segment_entry_offset(first), entries.as_mut_bytes());
+        let used = (first..).zip(entries).filter(|(_, entry)| **entry != SegmentEntry::default());
+        uses.extend(used.map(|(segment, entry)| (segment, entry.usage(segment))));
     }
+    uses
+}
+
+/// The segments of the inode table by ordinal, of those in use; what is wrong with it otherwise.
+pub fn table_segments(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Result<Vec<u64>> {
+    let part = |(segment, usage): &(u64, SegmentUse)| match usage {
+        SegmentUse::Inodes(ordinal) if geometry.blocks_in_segment(*segment) == SEGMENT_BLOCKS => {
+            Some((*ordinal, *segment))
+        }
+        _ => None,
+    };
+    let mut found: Vec<(u32, u64)> = uses.iter().filter_map(part).collect();
     found.sort_unstable();
     // A crash may leave the last segments half given back, never a hole before a segment in use.
     let contiguous = found.iter().enumerate().take_while(|(at, (ordinal, _))| *at as u32 == *ordinal).count();

@@ -53,11 +53,15 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
     match std::env::var("NVFOLD_SOAK").ok().and_then(|times| times.parse::<usize>().ok()) {
         None => {
             run(RandomScheduler::new_from_seed(1, SCHEDULES / 4), &test);
-            PCT_DEPTHS.map(|depth| run(PctScheduler::new_from_seed(1, depth, SCHEDULES * 3 / 8), &test));
+            for depth in PCT_DEPTHS {
+                run(PctScheduler::new_from_seed(1, depth, SCHEDULES * 3 / 8), &test);
+            }
         }
         Some(times) => {
             run(RandomScheduler::new(times * SCHEDULES / 4), &test);
-            PCT_DEPTHS.map(|depth| run(PctScheduler::new(depth, times * SCHEDULES * 3 / 8), &test));
+            for depth in PCT_DEPTHS {
+                run(PctScheduler::new(depth, times * SCHEDULES * 3 / 8), &test);
+            }
         }
     }
 }
@@ -137,9 +141,8 @@ impl Device {
         assert!(report.clean && report.findings.is_empty(), "{:?}", report.findings);
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
         let first = geometry.first_segment() * SEGMENT_BLOCKS;
-        let entries = (first..geometry.blocks()).map(|block| self.chunk_entry(&geometry, BlockNumber(block)));
         let (mut indexed, mut saved) = (0, 0);
-        for entry in entries.filter(|entry| entry.count > 0) {
+        for entry in self.chunk_entries(&geometry).filter(|entry| entry.count > 0) {
             indexed += u64::from(entry.weak().is_some());
             saved += u64::from(entry.count - 1) * BLOCK_BYTES;
         }
@@ -151,8 +154,12 @@ impl Device {
         );
     }
 
-    fn chunk_entry(&self, geometry: &Geometry, block: BlockNumber) -> ChunkEntry {
-        self.region.read(geometry.chunk_entry_offset(block))
+    /// The chunk entries that do not lie in holes.
+    fn chunk_entries(&self, geometry: &Geometry) -> impl Iterator<Item = ChunkEntry> {
+        let at = |block| geometry.chunk_entry_offset(BlockNumber(block));
+        let ranges = self.region.allocated_ranges(at(0), at(geometry.blocks()) - at(0));
+        let offsets = ranges.into_iter().flat_map(|range| range.step_by(size_of::<ChunkEntry>()));
+        offsets.map(|offset| self.region.read(offset))
     }
 }
 

@@ -120,10 +120,12 @@ fn an_inode_number_has_one_user() {
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
         let space = Arc::new(Space::new(region.clone(), geometry, 2, true));
         let first = geometry.first_segment();
-        space.mark_segment_used(first);
+        space.adopt_table_segment(first);
         let table = Arc::new(InodeTable::new(region, geometry, vec![first]));
         let full = table.end();
-        (1..full - 1).for_each(|ino| table.mark_used(ino));
+        let mut used = vec![u64::MAX; (full / 64) as usize];
+        *used.last_mut().unwrap() >>= 1;
+        table.adopt(&used);
         let taken = Arc::new(AtomicU64::new(0));
         let works = || {
             let (table, space, taken) = (table.clone(), space.clone(), taken.clone());

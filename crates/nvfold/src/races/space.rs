@@ -1,7 +1,7 @@
 //! The allocator alone: no block has two owners, none is lost, and none that is owned is given back to the host.
 
 use super::*;
-use crate::space::{BlockRun, KEPT_BLOCKS, Purpose, Runs, Space};
+use crate::space::{BlockRun, KEPT_BLOCKS, Purpose, Runs, Space, WORDS_PER_SEGMENT};
 
 struct Allocator {
     region: Region,
@@ -16,10 +16,10 @@ impl Allocator {
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
         let space = Space::new(region.clone(), geometry, cores, true);
         for segment in geometry.first_segment()..geometry.segments() {
-            let used_from = if segment < geometry.first_segment() + segments { free_in_each } else { 0 };
-            (used_from..SEGMENT_BLOCKS).for_each(|at| {
-                space.mark_used(BlockNumber(segment * SEGMENT_BLOCKS + at));
-            });
+            let free = if segment < geometry.first_segment() + segments { free_in_each } else { 0 };
+            let mut used = [!0; WORDS_PER_SEGMENT];
+            used[0] <<= free;
+            space.adopt_segment(segment, &used);
         }
         Arc::new(Allocator { region, geometry, space })
     }

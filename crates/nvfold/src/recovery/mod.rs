@@ -30,10 +30,9 @@ use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
 };
 use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
-use crate::namespace::table::{read_segments, write_segment};
+use crate::namespace::table::{read_uses, table_segments, write_segment};
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions};
 use pmem::{Flight, PmemError, Region};
-use std::ops::Range;
 use zerocopy::FromZeros;
 
 pub(crate) const ROOT: u64 = InodeNumber::ROOT.0;
@@ -183,15 +182,16 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
     }
-    let segments = read_segments(&region, &geometry)?;
+    let uses = read_uses(&region, &geometry);
+    let segments = table_segments(&geometry, &uses)?;
     let stores = journal_stores(&region, &geometry, &segments)?;
     let tables_read = region.check();
+    if !options.read_only {
+        tables_read.map_err(Error::of(|| "journal or segment table (mount read-only to read what is left)".into()))?;
+    }
     if options.read_only && !stores.is_empty() {
         let what = "journal: an operation that a crash cut off must be finished by a read-write mount; it".into();
         return Err(Error::Corrupt { what, at: geometry.journal_offset });
-    }
-    if !options.read_only {
-        tables_read.map_err(Error::of(|| "tables (mount read-only to read what is left)".into()))?;
     }
     replay_journal(&region, &geometry, &stores);
     let core = Core::new(region, geometry, options, segments);
@@ -200,10 +200,7 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     match &saved_in {
         Some(_) => {}
         None if options.read_only => scan::count_all(&core),
-        None => scan::after_crash(&core)?,
-    }
-    if !options.read_only {
-        refuse_bad_memory(&core)?;
+        None => scan::after_crash(&core, &uses)?,
     }
     let root = core.table.slot(ROOT).expect("the table has a first segment");
     if core.region.read::<InodeHead>(root).live(ROOT) != Some(FileKind::Directory) {
@@ -218,6 +215,11 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
         );
         core.region.sync()?;
         saved_in.into_iter().flatten().try_for_each(|run| core.space.discard_run(run))?;
+    }
+    match core.region.check() {
+        // Whoever uses what lay there is told.
+        Ok(()) | Err(PmemError::BadMemory { .. }) => {}
+        Err(lost) => return Err(lost.into()),
     }
     Ok(core)
 }
@@ -258,16 +260,4 @@ fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
     let clear = |slot| WordStore { offset: geometry.journal_slot_offset(slot), value: 0 };
     let cleared: Vec<_> = (0..JOURNAL_SLOTS).map(clear).collect();
     store_words(region, &cleared);
-}
-
-/// What was rebuilt from tables that lie in bad memory is not to be built on: a read-only mount serves the rest. Of
-/// the superblock one copy is enough; an inode that cannot be read stops reconcile alone.
-fn refuse_bad_memory(core: &Core) -> Result<()> {
-    let told = core.region.check();
-    let tables = COPIES[1] + BLOCK_BYTES..core.geometry.data_offset;
-    let in_tables =
-        |bad: &Range<u64>| tables.contains(&bad.start) || core.table.segments().contains(&(bad.start / SEGMENT_BYTES));
-    let Some(bad) = core.region.bad_ranges().into_iter().find(in_tables) else { return Ok(told?) };
-    let what = "tables (mount read-only to read what is left)".into();
-    Err(Error::BadMemory { what, at: bad.start, length: bad.end - bad.start })
 }

@@ -20,6 +20,8 @@ use crate::chunk::recount::Recount;
 use crate::error::{Error, Result};
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::inode::INODE_BYTES;
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::space::{BlockRun, Runs};
 use crate::sync::atomic::Ordering;
@@ -97,8 +99,9 @@ impl Core {
         let mut reconcile = self.reconcile.lock();
         let _closed = self.gate.close();
         let before = std::mem::replace(&mut *reconcile, Reconcile::Done);
-        *reconcile = self.advance(before).unwrap_or_else(|error| match error {
+        *reconcile = self.answer(self.advance(before)).unwrap_or_else(|error| match error {
             Error::Corrupt { what, at } => Reconcile::Stalled { what, at },
+            Error::BadMemory { what, at, .. } => Reconcile::Stalled { what: format!("{what}: in bad memory; it"), at },
             other => Reconcile::Stalled { what: format!("reconcile: {other}; something"), at: 0 },
         });
         match &*reconcile {
@@ -163,9 +166,12 @@ impl Core {
         if inode.ino == super::ROOT || !self.table.is_unnamed(inode.ino) {
             return Err(inode.why);
         }
-        self.free_slot(inode.slot);
         self.table.found_name(inode.ino);
-        self.table.free(inode.ino);
+        // In bad memory it cannot be marked as free, and stays in use.
+        if self.region.check_writable(inode.slot, INODE_BYTES).is_ok() {
+            self.free_slot(inode.slot);
+            self.table.free(inode.ino);
+        }
         Ok(())
     }
 
@@ -241,6 +247,9 @@ impl Core {
     /// Makes the entries of a segment say what was counted, and frees what nobody names.
     fn settle(&self, segment: u64, recount: &Recount) -> Result<()> {
         let first = segment * SEGMENT_BLOCKS;
+        let entries = self.geometry.chunk_entry_offset(BlockNumber(first));
+        let bytes = self.geometry.blocks_in_segment(segment) * ENTRY_BYTES;
+        self.region.check_writable(entries, bytes).map_err(Error::of(|| "chunk table".into()))?;
         let mut flight = Flight::new();
         let mut free = Runs::new();
         for block in (first..first + self.geometry.blocks_in_segment(segment)).map(BlockNumber) {

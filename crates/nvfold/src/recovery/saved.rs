@@ -12,7 +12,7 @@ use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::recovery::{read_superblock, write_superblock};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use crate::sync::atomic::Ordering;
-use pmem::{Flight, Region};
+use pmem::{Flight, PmPtr, Region};
 use zerocopy::{FromZeros, IntoBytes};
 
 const WORD_BYTES: u64 = 8;
@@ -20,14 +20,14 @@ const WORD_BYTES: u64 = 8;
 /// Saves the DRAM state, if there is room for it, and marks the device clean. The gate is closed.
 pub fn leave_clean(core: &Core) -> Result<()> {
     let (superblock, _) = read_superblock(&core.region)?;
-    let saved_state = save(core, superblock.mount_epoch).unwrap_or(0);
+    let saved_state = save(core, superblock.mount_epoch).map_or(0, PmPtr::offset);
     core.region.sync()?;
     write_superblock(&core.region, Superblock { state: STATE_CLEAN, saved_state, ..superblock });
     Ok(core.region.sync()?)
 }
 
-/// Writes header and payload; the header's address. `None` when the device is too full.
-fn save(core: &Core, mount_epoch: u64) -> Option<u64> {
+/// Writes header and payload; the header, durable. `None` when the device is too full.
+fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     let segments: Vec<u64> = core.space.marked_segments().collect();
     let inode_words = core.table.used_words();
     let index_words: u64 = (0..SHARDS).map(|shard| 2 + core.chunks.index.save(shard).1.len() as u64).sum();
@@ -67,8 +67,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<u64> {
         *saved = SavedRun { start: run.start.0, count: run.count };
     }
     let written = core.region.stream(header.address(), state.sealed(header.address()).as_bytes());
-    let _ = core.region.fence(written);
-    Some(header.address())
+    Some(core.region.fence(written).ptr())
 }
 
 /// Takes the saved state in; the blocks that it lay in, which are free. `None` when there is none that can be used:

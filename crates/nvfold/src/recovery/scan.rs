@@ -22,10 +22,10 @@ const WORDS_PER_TABLE_SEGMENT: usize = (INODES_PER_SEGMENT / 64) as usize;
 
 /// Scans the tables, and leaves the rest to reconcile; on a device without blocks in use there is next to nothing left,
 /// so a fresh one is exact at once.
-pub fn after_crash(core: &Core) -> Result<()> {
+pub fn after_crash(core: &Core, uses: &[(u64, SegmentUse)]) -> Result<()> {
     let inodes = scan_inodes(core);
     core.table.look_for_unnamed();
-    let marked = marked_segments(core);
+    let marked = marked_segments(core, uses);
     let recount = Recount::new(core.geometry.segments());
     for &segment in &marked {
         let before = core.space.used_in(segment);
@@ -44,25 +44,12 @@ pub fn after_crash(core: &Core) -> Result<()> {
 }
 
 /// Segments in which blocks may be in use. Half an entry is made whole.
-fn marked_segments(core: &Core) -> Vec<u64> {
-    let geometry = &core.geometry;
-    let table = geometry.segment_entry_offset(0)..geometry.segment_entry_offset(geometry.segments());
-    let mut marked = Vec::new();
-    for range in core.region.allocated_ranges(table.start, table.end - table.start) {
-        let entry_bytes = size_of::<SegmentEntry>() as u64;
-        let first = (range.start.max(table.start) - table.start) / entry_bytes;
-        let last = (range.end.min(table.end) - table.start).div_ceil(entry_bytes);
-        for segment in first.max(geometry.first_segment())..last {
-            let entry: SegmentEntry = core.region.read(geometry.segment_entry_offset(segment));
-            match entry.usage(segment) {
-                SegmentUse::Free | SegmentUse::Inodes(_) => continue,
-                SegmentUse::Blocks => {}
-                SegmentUse::Torn => core.space.write_entry(segment, SegmentEntry::blocks(segment)),
-            }
-            marked.push(segment);
-        }
+fn marked_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Vec<u64> {
+    for (segment, _) in uses.iter().filter(|(_, usage)| *usage == SegmentUse::Torn) {
+        core.space.write_entry(*segment, SegmentEntry::blocks(*segment));
     }
-    marked
+    let marked = uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Blocks | SegmentUse::Torn));
+    marked.map(|(segment, _)| *segment).collect()
 }
 
 /// Finds the slots in use of the inode table, torn ones among them: reconcile knows what to do with those. Returns how
@@ -72,8 +59,9 @@ fn scan_inodes(core: &Core) -> u64 {
     let threads = parallel::threads(segments.len(), TABLE_SEGMENTS_PER_THREAD_MIN);
     let words = parallel::map(threads, &segments, |part| {
         let mut words = vec![0; part.len() * WORDS_PER_TABLE_SEGMENT];
+        let mut slots = vec![0; SEGMENT_BYTES as usize];
         for (words, segment) in words.chunks_mut(WORDS_PER_TABLE_SEGMENT).zip(part) {
-            scan_table_segment(core, *segment, words);
+            scan_table_segment(core, *segment, words, &mut slots);
         }
         words
     });
@@ -81,16 +69,15 @@ fn scan_inodes(core: &Core) -> u64 {
     core.table.end()
 }
 
-fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64]) {
+fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64], slots: &mut [u8]) {
     let start = segment * SEGMENT_BYTES;
-    // Holes are left holes: reading one would make the host allocate it.
-    for range in core.region.allocated_ranges(start, SEGMENT_BYTES) {
-        let first = range.start.saturating_sub(start) / INODE_BYTES;
-        let end = (range.end - start).min(SEGMENT_BYTES) / INODE_BYTES;
-        for index in first..end {
-            let word = u64::to_le_bytes(core.region.load_u64(start + index * INODE_BYTES + USE_WORD));
-            words[(index / 64) as usize] |= u64::from(word[IN_USE_BYTE] != 0) << (index % 64);
-        }
+    core.region.scan_into(start, slots);
+    let has_bad_memory = core.region.check().is_err();
+    for (index, slot) in (0..).zip(slots.chunks_exact(INODE_BYTES as usize)) {
+        // What bad memory held is not known: its number is not handed out.
+        let is_bad = || has_bad_memory && !core.region.is_sound(start + index * INODE_BYTES, INODE_BYTES);
+        let is_used = slot[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
+        words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
     }
 }
 

@@ -103,6 +103,8 @@ pub struct Space {
     search_from: Mutex<u64>,
     /// Pages with bad memory that are kept from use already.
     quarantined: AtomicU64,
+    /// For tests: how many reservations from now the one is that fails; 0: none.
+    fails_in: AtomicU64,
     cursors: Vec<Padded<Mutex<Cursors>>>,
 }
 
@@ -122,6 +124,7 @@ impl Space {
             total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
             search_from: Mutex::new(geometry.first_segment()),
             quarantined: AtomicU64::new(0),
+            fails_in: AtomicU64::new(0),
             cursors: (0..cores.clamp(1, 64)).map(|_| Padded::default()).collect(),
         };
         for segment in geometry.first_segment()..segments {
@@ -143,6 +146,12 @@ impl Space {
     /// Free blocks, with the kept ones.
     pub fn free_blocks(&self) -> u64 {
         self.free_blocks.load(Ordering::Relaxed)
+    }
+
+    /// For tests: the `nth` reservation from now on fails, whatever is free; 0: none does. Returns how many there were
+    /// still to come to the one before.
+    pub fn fail_reservation(&self, nth: u64) -> u64 {
+        self.fails_in.swap(nth, Ordering::Relaxed)
     }
 
     /// DRAM of the allocator in bytes.
@@ -354,6 +363,9 @@ impl Space {
     }
 
     fn reserve(&self, doing: &'static str, count: u64, purpose: Purpose) -> Result<()> {
+        if self.fails_in.load(Ordering::Relaxed) != 0 && self.fails_in.fetch_sub(1, Ordering::Relaxed) == 1 {
+            return Err(self.no_space(doing, count));
+        }
         let kept = if purpose == Purpose::Promised { 0 } else { KEPT_BLOCKS };
         self.free_blocks
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {

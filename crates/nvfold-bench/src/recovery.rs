@@ -1,0 +1,299 @@
+//! `bench recovery`: how long a device takes until it serves, after a kill and after an orderly unmount.
+//!
+//! The problem: "recovery is fast" means three things - the first byte, the scan behind it, the exact counts - and a
+//! warm process would flatter all of them.
+//!
+//! The idea: another process fills the device and is killed with SIGKILL, by itself, with nothing unmounted. Then
+//! this one opens, mounts and reads one byte, several times, each time from a mapping of its own; what the mount
+//! scanned is scanned once more as plain memory, and the ratio of the two is what the code is worth.
+
+use crate::data;
+use crate::throughput::median;
+use crate::{BenchError, Doing, Result};
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+use nvfold::media::chunk_entry::ChunkEntry;
+use nvfold::media::{BlockNumber, SEGMENT_BLOCKS};
+use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy};
+use pmem::{DeviceSpec, OpenOptions, Region};
+use serde::Serialize;
+use std::hint::black_box;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+const WRITE_BYTES: usize = 128 << 10;
+
+/// What to measure.
+#[derive(Args, Clone, Debug)]
+pub struct RecoveryOptions {
+    /// Data written to each device, MiB
+    #[arg(long, value_delimiter = ',', default_values_t = [1024, 4096, 8192], value_name = "MIB")]
+    mebibytes: Vec<u64>,
+    /// Shares of duplicate 4 KiB chunks
+    #[arg(long, value_delimiter = ',', default_values_t = [30, 50, 60, 70], value_name = "PERCENT")]
+    duplicates: Vec<u64>,
+    /// Size of the files, MiB; one more row has files of 16 KiB
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    file_mebibytes: u64,
+    /// Mounts of which the median is taken
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// Folder for the device, on tmpfs
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    dir: PathBuf,
+    /// Sizes for a test that it runs at all, not for figures
+    #[arg(long)]
+    smoke: bool,
+}
+
+/// A device to fill: hands over to the process that does it.
+#[derive(Args, Clone, Debug)]
+pub struct FillOptions {
+    device: PathBuf,
+    data_bytes: u64,
+    duplicates_percent: u64,
+    file_bytes: u64,
+}
+
+/// One device.
+#[derive(Debug, Serialize)]
+struct Row {
+    data_bytes: u64,
+    duplicates_percent: u64,
+    files: u64,
+    /// Chunk entries that the mount after the kill looked at.
+    entries_scanned: u64,
+    inodes_scanned: u64,
+    /// Open, mount and read one byte, after an orderly unmount: median seconds.
+    clean_first_byte_seconds: f64,
+    /// The same after the kill.
+    crash_first_byte_seconds: f64,
+    /// From the kill's mount until all counts are exact.
+    reconciled_seconds: f64,
+    /// Time of the mount after the kill by chunk entry.
+    ns_per_entry: f64,
+    /// Reading the same entries as plain memory, from a fresh mapping.
+    plain_scan_ns_per_entry: f64,
+    /// Plain scan to mount.
+    ratio_to_plain_scan: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    version: u32,
+    benchmark: &'static str,
+    command: String,
+    left_out: Vec<String>,
+    rows: Vec<Row>,
+}
+
+/// Runs it, prints the report.
+pub fn run(options: &RecoveryOptions, json: bool) -> Result<()> {
+    let mut plans = Vec::new();
+    let (sizes, shares, file_mib) = match options.smoke {
+        true => (vec![8], vec![50], 2),
+        false => (options.mebibytes.clone(), options.duplicates.clone(), options.file_mebibytes),
+    };
+    for size in &sizes {
+        plans.extend(shares.iter().map(|share| (size << 20, *share, file_mib << 20)));
+    }
+    plans.extend(sizes.first().map(|size| (size << 20, shares[0], 16 << 10)));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let command = format!("nvfold {}", arguments.join(" "));
+    let mut report = Report { version: 1, benchmark: "recovery", command, left_out: Vec::new(), rows: Vec::new() };
+    for (data_bytes, percent, file_bytes) in plans {
+        let needed = data_bytes + data_bytes / 8 + (64 << 20);
+        let free = free_bytes(&options.dir)?;
+        if free < needed {
+            let (data, free) = (data_bytes >> 20, free >> 20);
+            report
+                .left_out
+                .push(format!("{data} MiB at {percent} %: {free} MiB are free in {}", options.dir.display()));
+            continue;
+        }
+        let repeats = if options.smoke { 2 } else { options.repeats };
+        report.rows.push(measure(&options.dir, data_bytes, percent, file_bytes, repeats)?);
+    }
+    let text = if json {
+        serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form")
+    } else {
+        report.table()
+    };
+    println!("{text}");
+    Ok(())
+}
+
+fn free_bytes(dir: &Path) -> Result<u64> {
+    let status = rustix::fs::statvfs(dir).map_err(std::io::Error::from).doing(format!("look at {}", dir.display()))?;
+    Ok(status.f_bavail * status.f_frsize)
+}
+
+fn measure(dir: &Path, data_bytes: u64, percent: u64, file_bytes: u64, repeats: u32) -> Result<Row> {
+    let scratch = tempfile::Builder::new().prefix("nvfold-bench").tempdir_in(dir).doing("make a folder")?;
+    let device = scratch.path().join("device");
+    fill_and_die(&device, data_bytes, percent, file_bytes)?;
+    let (mut first_byte, mut mounted, mut reconciled, mut plain) = (vec![], vec![], vec![], vec![]);
+    let mut scanned = (0, 0);
+    for pass in 0..repeats {
+        // Every pass finds the device as the kill left it: nothing is unmounted, nothing reconciled before.
+        let clock = Instant::now();
+        let fs = mount(&device)?;
+        mounted.push(clock.elapsed().as_secs_f64());
+        read_one_byte(&fs)?;
+        first_byte.push(clock.elapsed().as_secs_f64());
+        let recovery = fs.stats().recovery;
+        scanned = (recovery.entries_scanned, recovery.inodes_scanned);
+        if pass + 1 < repeats {
+            drop(fs);
+        } else {
+            let clock = Instant::now();
+            fs.reconcile().doing("reconcile")?;
+            reconciled.push(mounted[mounted.len() - 1] + clock.elapsed().as_secs_f64());
+            fs.unmount().doing("unmount")?;
+        }
+        plain.push(plain_scan(&device, scanned.0)?);
+    }
+    let mut clean = Vec::new();
+    for _ in 0..repeats {
+        let clock = Instant::now();
+        let fs = mount(&device)?;
+        read_one_byte(&fs)?;
+        clean.push(clock.elapsed().as_secs_f64());
+        if !fs.stats().recovery.loaded {
+            return Err(BenchError::Wrong("the unmount".into()));
+        }
+        fs.unmount().doing("unmount")?;
+    }
+    let entries = scanned.0.max(1) as f64;
+    let (mount_seconds, plain_seconds) = (median(&mounted), median(&plain));
+    Ok(Row {
+        data_bytes,
+        duplicates_percent: percent,
+        files: data_bytes / file_bytes,
+        entries_scanned: scanned.0,
+        inodes_scanned: scanned.1,
+        clean_first_byte_seconds: median(&clean),
+        crash_first_byte_seconds: median(&first_byte),
+        reconciled_seconds: median(&reconciled),
+        ns_per_entry: mount_seconds * 1e9 / entries,
+        plain_scan_ns_per_entry: plain_seconds * 1e9 / entries,
+        ratio_to_plain_scan: plain_seconds / mount_seconds,
+    })
+}
+
+/// Another process fills the device and kills itself.
+fn fill_and_die(device: &Path, data_bytes: u64, percent: u64, file_bytes: u64) -> Result<()> {
+    let this = std::env::current_exe().doing("find this program")?;
+    let numbers = [data_bytes, percent, file_bytes].map(|number| number.to_string());
+    let status =
+        Command::new(this).args(["bench", "fill"]).arg(device).args(numbers).status().doing("start a process")?;
+    match status.signal() {
+        Some(9) => Ok(()),
+        _ => Err(BenchError::Wrong(format!("the process that fills the device ({status})"))),
+    }
+}
+
+/// Fills a device, and ends this process as a crash does.
+pub fn fill(options: &FillOptions) -> Result<()> {
+    let (data_bytes, file_bytes) = (options.data_bytes, options.file_bytes);
+    let size = (data_bytes + data_bytes / 4 + (64 << 20)).next_multiple_of(2 << 20);
+    let spec = DeviceSpec::Path(options.device.clone());
+    let region = Region::create(&spec, size, &OpenOptions::default()).map_err(nvfold::Error::from);
+    let region = region.doing("make the device")?;
+    FileSystem::mkfs(&region, &MkfsOptions::default()).doing("format")?;
+    let fs = mount_region(region)?;
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
+    // Duplicates lie in the same 64 MiB, whatever the size of the files.
+    let mut batch = vec![0; file_bytes.max(64 << 20).min(data_bytes) as usize];
+    for (seed, start) in (1..).zip((0..data_bytes).step_by(batch.len())) {
+        data::fill(&mut batch, options.duplicates_percent, seed);
+        for (at, content) in (0..).zip(batch.chunks(file_bytes as usize)) {
+            let name = format!("file{}", start / file_bytes + at);
+            let ino = fs.create(InodeNumber::ROOT, name.as_bytes(), &new).doing("create")?.ino;
+            let file = fs.open(ino).doing("open")?;
+            for (part, bytes) in (0..).zip(content.chunks(WRITE_BYTES)) {
+                file.write_at(part * WRITE_BYTES as u64, bytes).doing("write")?;
+            }
+        }
+    }
+    let this = rustix::process::getpid();
+    rustix::process::kill_process(this, rustix::process::Signal::KILL).map_err(std::io::Error::from).doing("die")
+}
+
+fn mount(device: &Path) -> Result<FileSystem> {
+    let region = Region::open(&DeviceSpec::Path(device.to_owned()), &OpenOptions::default());
+    mount_region(region.map_err(nvfold::Error::from).doing("open the device")?)
+}
+
+fn mount_region(region: Region) -> Result<FileSystem> {
+    let clock = Arc::new(pmem::clock::coarse_now_ns);
+    let options = MountOptions { policy: Policy::Inline, clock, ..MountOptions::default() };
+    FileSystem::mount(region, options).doing("mount")
+}
+
+fn read_one_byte(fs: &FileSystem) -> Result<()> {
+    let found = fs.lookup(InodeNumber::ROOT, b"file0").doing("look a file up")?;
+    let mut byte = [0];
+    let read = fs.open(found.ino).and_then(|file| file.read_at(0, &mut byte)).doing("read")?;
+    black_box(byte);
+    if read == 1 { Ok(()) } else { Err(BenchError::Wrong("the first file".into())) }
+}
+
+/// Seconds to read as many chunk entries as plain memory, one word a line, from a mapping of its own.
+fn plain_scan(device: &Path, entries: u64) -> Result<f64> {
+    let clock = Instant::now();
+    let region = Region::open(&DeviceSpec::Path(device.to_owned()), &OpenOptions::default());
+    let region = region.map_err(nvfold::Error::from).doing("open the device")?;
+    let (_, geometry) = nvfold::read_superblock(&region).doing("read the superblock")?;
+    let first = BlockNumber(geometry.first_segment() * SEGMENT_BLOCKS);
+    let entries = region.bytes(geometry.chunk_entry_offset(first), entries * size_of::<ChunkEntry>() as u64);
+    black_box(entries.chunks_exact(size_of::<ChunkEntry>()).fold(0, |sum, entry| sum ^ u64::from(entry[8])));
+    Ok(clock.elapsed().as_secs_f64())
+}
+
+impl Report {
+    fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header([
+            "data",
+            "duplicates",
+            "files",
+            "clean ms",
+            "crash ms",
+            "exact ms",
+            "entries",
+            "ns/entry",
+            "plain ns",
+            "ratio",
+        ]);
+        for row in &self.rows {
+            let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
+            table.add_row([
+                format!("{} MiB", row.data_bytes >> 20),
+                format!("{} %", row.duplicates_percent),
+                row.files.to_string(),
+                ms(row.clean_first_byte_seconds),
+                ms(row.crash_first_byte_seconds),
+                ms(row.reconciled_seconds),
+                row.entries_scanned.to_string(),
+                format!("{:.1}", row.ns_per_entry),
+                format!("{:.1}", row.plain_scan_ns_per_entry),
+                format!("{:.2}", row.ratio_to_plain_scan),
+            ]);
+        }
+        for column in 0..10 {
+            table.column_mut(column).expect("ten columns").set_cell_alignment(CellAlignment::Right);
+        }
+        let mut text = format!(
+            "{}\nclean, crash: open, mount and read one byte, after an orderly unmount and after a kill; exact: until \
+             all\ncounts are exact; plain: the entries read as plain memory; ratio: plain to the mount after the kill\n{table}",
+            self.command
+        );
+        self.left_out.iter().for_each(|why| text.push_str(&format!("\nleft out: {why}")));
+        text
+    }
+}

@@ -1,0 +1,108 @@
+//! Crash states that once were not recovered, each in its smallest form.
+
+use nvfold::check::{CheckOptions, Report, check};
+use nvfold::media::chunk_entry::ChunkEntry;
+use nvfold::media::superblock::{COPIES, Superblock};
+use nvfold::media::{BlockNumber, SEGMENT_BLOCKS};
+use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode};
+use pmem::{Action, DeviceSpec, OpenOptions, PendingWord, Region, StoreOrder};
+
+const DEVICE_BYTES: u64 = 16 << 20;
+const SLOT_BYTES: u64 = 512;
+
+fn recorded() -> Region {
+    let options = OpenOptions { record: true, huge_pages: false, ..OpenOptions::default() };
+    Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &options).unwrap()
+}
+
+fn mount(region: &Region) -> FileSystem {
+    FileSystem::mount(region.clone(), MountOptions::default()).unwrap()
+}
+
+fn fsck(region: &Region) -> Report {
+    check(region, &CheckOptions::default()).unwrap()
+}
+
+/// The device after a crash just before the first fence of a mkdir in a fresh file system, with those words of the new
+/// inode's slot that `reached` the media (by their offset in the slot).
+fn mkdir_cut_off(reached: impl Fn(u64) -> bool) -> Region {
+    let region = recorded();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let fs = mount(&region);
+    region.take_recording();
+    let before = region.bytes(0, DEVICE_BYTES).to_vec();
+    let new = NewInode { kind: FileKind::Directory, mode: 0o755, uid: 0, gid: 0, rdev: 0 };
+    let ino = fs.mkdir(InodeNumber::ROOT, b"directory", &new).unwrap().ino;
+    drop(fs);
+    let recording = region.take_recording();
+    let fence = recording.events.iter().position(|event| event.action == Action::Fence).unwrap();
+    let (_, geometry) = nvfold::read_superblock(&region).unwrap();
+    let slot = geometry.data_offset + ino.0 * SLOT_BYTES;
+    let in_slot = |word: &PendingWord| (slot..slot + SLOT_BYTES).contains(&word.offset) && reached(word.offset - slot);
+    let image = recording.image(&before, fence, StoreOrder::AnyWord, in_slot);
+    let crashed = recorded();
+    let _ = crashed.fence(crashed.write(0, &image[..]).flush());
+    crashed
+}
+
+#[test]
+fn a_directory_cut_off_before_its_attributes_were_written_does_not_stop_the_mount() {
+    let region = mkdir_cut_off(|offset| offset < 64);
+    let before = fsck(&region);
+    assert_eq!((before.findings, before.recoverable), (vec![], 1), "what recovery is there to mend is no finding");
+    mount(&region).unmount().unwrap();
+    let after = fsck(&region);
+    assert_eq!((after.findings, after.inodes), (vec![], 1));
+}
+
+#[test]
+fn a_slot_that_was_torn_while_an_inode_was_made_is_free_after_recovery() {
+    // The word that says that the slot is in use, and none of the others.
+    let region = mkdir_cut_off(|offset| offset == 48);
+    assert_eq!(fsck(&region).recoverable, 1);
+    mount(&region).unmount().unwrap();
+    assert_eq!(fsck(&region).findings, []);
+}
+
+#[test]
+fn a_torn_copy_of_the_superblock_is_written_before_the_whole_one() {
+    for torn in [0, 1] {
+        let region = recorded();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        let _ = region.fence(region.store_u64(COPIES[torn] + 64, !0).flush());
+        region.take_recording();
+        drop(mount(&region));
+        let recording = region.take_recording();
+        let written = recording.events.iter().filter_map(|event| match event.action {
+            Action::Store { offset, .. } => Some(offset),
+            _ => None,
+        });
+        assert_eq!(
+            written.collect::<Vec<_>>(),
+            [COPIES[torn], COPIES[1 - torn]],
+            "a crash may tear the one being written"
+        );
+        assert!(COPIES.iter().all(|offset| region.read::<Superblock>(*offset).verify().is_ok()));
+    }
+}
+
+#[test]
+fn an_entry_of_which_only_the_transaction_is_left_is_emptied() {
+    let region = recorded();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let fs = mount(&region);
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+    let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &new).unwrap().ino).unwrap();
+    file.write_at(0, &[7; 4096]).unwrap();
+    let (_, geometry) = nvfold::read_superblock(&region).unwrap();
+    let entries = (geometry.first_segment() * SEGMENT_BLOCKS..geometry.blocks()).map(BlockNumber);
+    let entry = |block: BlockNumber| region.read::<ChunkEntry>(geometry.chunk_entry_offset(block));
+    let used = entries.clone().find(|block| entry(*block).count > 0).unwrap();
+    let free = BlockNumber(used.0 + 1);
+    assert_eq!(entry(free), ChunkEntry::default());
+    let _ = region.fence(region.store_u64(geometry.chunk_entry_offset(free), entry(used).tag_tx).flush());
+    drop((file, fs));
+    assert_eq!(fsck(&region).recoverable, 1);
+    mount(&region).unmount().unwrap();
+    assert_eq!(fsck(&region).findings, []);
+}

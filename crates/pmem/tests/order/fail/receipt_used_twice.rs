@@ -1,0 +1,14 @@
+//! A receipt is good for one commit.
+
+use pmem::{DeviceSpec, Flight, Landed, OpenOptions, Region};
+
+fn commit(region: &Region, _durable: Landed) {
+    let _ = region.fence(region.store_u64(0, 1).flush());
+}
+
+fn main() {
+    let region = Region::create(&DeviceSpec::Memory, 4096, &OpenOptions::default()).unwrap();
+    let landed = region.fence(Flight::new());
+    commit(&region, landed);
+    commit(&region, landed);
+}

@@ -1,0 +1,379 @@
+//! Crash consistency by enumeration: what the hardware can leave behind is built, mounted and judged.
+//!
+//! The problem: an operation is a few dozen stores, and a crash may leave any of those that no fence has waited
+//! for, in any combination. Arguing that each combination is recovered convinces nobody, the author included.
+//!
+//! The idea: a workload runs on a recorded [`pmem::Region`]. At each fence the recording knows which words were not
+//! guaranteed yet; each choice of them is a crash state, and each state is judged by one function:
+//!
+//! ```text
+//! workload ---> trace ---> points -------> choices ------> states ------> judge
+//! (ops)        (events,   (before each    (which words    (distinct       (fsck, mount, compare,
+//!               outcomes)  fence, and      reached the     images)         fsck, mount, write, ...)
+//!                          when an         media)                            |
+//!                          operation   <-------------------------------------'
+//!                          is done)      what recovery stored is a trace of its own: crashes in recovery
+//! ```
+//!
+//! The states at a point between two fences are among those just before the second: what was not stored yet is
+//! what did not reach the media. So the points are the fences, and the ends of operations, from which on the
+//! operation must be there.
+//!
+//! | module | what |
+//! |---|---|
+//! | `workload` | the tree, the operations on it, and recording them |
+//! | `states` | the choices at a point |
+//! | `disk` | a device that holds one state after another |
+//! | `oracle`, `tree` | what must hold of a state |
+//! | [`mutation`] | the same recordings with a flush or fence left out: the harness must notice |
+
+mod disk;
+pub mod mutation;
+mod oracle;
+mod states;
+mod tree;
+pub mod workload;
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use nvfold::{MountOptions, Policy};
+use pmem::{Action, Event, Pending};
+
+use disk::{Difference, Disk};
+use oracle::Road;
+pub use states::Bounds;
+use tree::Tree;
+use workload::{Base, DEVICE_BYTES, Step, Trace, Workload, clock_from};
+
+/// How a file system is mounted for the workloads. A new policy or index joins by a line in [`SUBJECTS`].
+#[derive(Debug)]
+pub struct Subject {
+    /// What it is called in reports.
+    pub name: &'static str,
+    /// Policy for new data.
+    pub policy: Policy,
+    /// Whether the workloads begin after a crash, with nothing reconciled, instead of after an unmount.
+    pub after_crash: bool,
+}
+
+/// All that are tested.
+pub const SUBJECTS: [Subject; 4] = [
+    Subject { name: "off", policy: Policy::Off, after_crash: false },
+    Subject { name: "inline", policy: Policy::Inline, after_crash: false },
+    Subject { name: "off, not reconciled", policy: Policy::Off, after_crash: true },
+    Subject { name: "inline, not reconciled", policy: Policy::Inline, after_crash: true },
+];
+
+impl Subject {
+    fn options(&self) -> MountOptions {
+        MountOptions { policy: self.policy, ..MountOptions::default() }
+    }
+}
+
+/// How much is tried for one workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// At each point of the workload.
+    pub bounds: Bounds,
+    /// At each point of a recovery, and of the recovery after that; their length is how often a crash may hit.
+    pub in_recovery: &'static [Bounds],
+    /// One state in so many whose recovery mended something has its recovery crashed too.
+    pub busy_recoveries: u64,
+    /// One state in so many whose recovery did nothing but mark the superblocks.
+    pub idle_recoveries: u64,
+}
+
+/// One workload for one subject.
+pub struct Job {
+    /// Position in [`SUBJECTS`].
+    pub subject: usize,
+    /// What is done.
+    pub workload: Workload,
+    /// How much is tried.
+    pub effort: Effort,
+}
+
+/// States that were judged.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Distinct images after a crash of a workload.
+    pub in_operations: u64,
+    /// Distinct images after a crash in recovery.
+    pub in_recovery: u64,
+    /// Images that came again, with the same outcomes allowed: not judged again.
+    pub repeated: u64,
+    /// Places where crashes were made.
+    pub points: u64,
+    /// Workloads.
+    pub workloads: u64,
+}
+
+impl Tally {
+    /// What the columns of its text are.
+    pub const COLUMNS: &str = "workloads     points  in operations  in recovery   repeated";
+
+    /// Distinct images.
+    pub fn distinct(&self) -> u64 {
+        self.in_operations + self.in_recovery
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Tally { in_operations, in_recovery, repeated, points, workloads } = self;
+        write!(out, "{workloads:>9} {points:>10} {in_operations:>14} {in_recovery:>12} {repeated:>10}")
+    }
+}
+
+impl<'t> std::iter::Sum<&'t Tally> for Tally {
+    fn sum<I: Iterator<Item = &'t Tally>>(tallies: I) -> Tally {
+        tallies.fold(Tally::default(), |sum, tally| Tally {
+            in_operations: sum.in_operations + tally.in_operations,
+            in_recovery: sum.in_recovery + tally.in_recovery,
+            repeated: sum.repeated + tally.repeated,
+            points: sum.points + tally.points,
+            workloads: sum.workloads + tally.workloads,
+        })
+    }
+}
+
+/// A state that does not hold.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// What was done, where it crashed, and what is wrong.
+    pub text: String,
+}
+
+/// Runs the jobs on all cores. Stops early once `violations_max` were found.
+pub fn run(jobs: &[Job], seed: u64, violations_max: usize) -> ([Tally; SUBJECTS.len()], Vec<Violation>) {
+    quiet_judges();
+    let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
+    let seen: [Seen; SUBJECTS.len()] = Default::default();
+    let (next, tallies, violations) =
+        (AtomicUsize::new(0), Mutex::new([Tally::default(); SUBJECTS.len()]), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                let mut disks: Vec<Disk> =
+                    bases.iter().map(|base| Disk::new(base.image.clone(), DEVICE_BYTES)).collect();
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(job) = jobs.get(number) else { return };
+                    if violations.lock().expect("no panic").len() >= violations_max {
+                        return;
+                    }
+                    let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
+                    let mut explorer =
+                        Explorer::new(&SUBJECTS[job.subject], &mut disks[job.subject], &seen[job.subject], random);
+                    let trace = bases[job.subject].trace(&job.workload);
+                    let explored = explorer.explore_all(&trace, &job.effort);
+                    let tally = &mut tallies.lock().expect("no panic")[job.subject];
+                    *tally = [*tally, explorer.tally].iter().sum();
+                    violations.lock().expect("no panic").extend(explored.err());
+                }
+            });
+        }
+    });
+    (tallies.into_inner().expect("no panic"), violations.into_inner().expect("no panic"))
+}
+
+/// Images that were judged, by hash; and with the outcomes that were allowed.
+#[derive(Default)]
+struct Seen {
+    images: Mutex<HashSet<u128>>,
+    judged: Mutex<HashSet<u128>>,
+}
+
+impl Seen {
+    /// Whether the image is new, and whether it is with these outcomes.
+    fn note(&self, image: u128, allowed: &[Arc<Tree>]) -> (bool, bool) {
+        // A sum, for the order of the outcomes does not matter.
+        let outcomes = allowed.iter().fold(0u64, |sum, tree| sum.wrapping_add(tree.digest()));
+        let judged = image ^ u128::from(outcomes) << 64 ^ u128::from(outcomes.rotate_left(17));
+        let is_new = self.images.lock().expect("no panic").insert(image);
+        (is_new, self.judged.lock().expect("no panic").insert(judged))
+    }
+}
+
+/// Makes the crashes of traces.
+struct Explorer<'a> {
+    subject: &'a Subject,
+    disk: &'a mut Disk,
+    seen: &'a Seen,
+    random: fastrand::Rng,
+    tally: Tally,
+}
+
+/// Where a crash is made.
+struct Point<'t> {
+    trace: &'t Trace,
+    /// Steps before it.
+    step: usize,
+    allowed: &'t [Arc<Tree>],
+    pending: &'t Pending,
+}
+
+impl<'a> Explorer<'a> {
+    fn new(subject: &'a Subject, disk: &'a mut Disk, seen: &'a Seen, random: fastrand::Rng) -> Explorer<'a> {
+        Explorer { subject, disk, seen, random, tally: Tally::default() }
+    }
+
+    /// All crashes of a workload.
+    fn explore_all(&mut self, trace: &Trace, effort: &Effort) -> Result<(), Violation> {
+        self.tally.workloads += 1;
+        self.explore(trace, &effort.bounds, effort, 0)
+    }
+
+    /// All crashes of a trace that begins with the guaranteed image of the disk. `depth`: crashes before it.
+    fn explore(&mut self, trace: &Trace, bounds: &Bounds, effort: &Effort, depth: usize) -> Result<(), Violation> {
+        let mark = self.disk.mark();
+        let mut pending = Pending::default();
+        let mut allowed: &[Arc<Tree>] = &[];
+        let mut explored = Ok(());
+        for (step, what) in trace.steps.iter().enumerate() {
+            let narrows = |new: &[Arc<Tree>]| new.iter().all(|tree| allowed.iter().any(|old| Arc::ptr_eq(old, tree)));
+            let is_point = match what {
+                Step::Event(event) => event.action == Action::Fence,
+                // What holds of the fewer outcomes holds of the more: the next point sees to it.
+                Step::Outcomes(new) => !allowed.is_empty() && !narrows(new),
+            };
+            if is_point && step >= trace.crashes_from {
+                explored = self.crash(&Point { trace, step, allowed, pending: &pending }, bounds, effort, depth);
+            }
+            match what {
+                Step::Event(event) => {
+                    let settled = pending.play(event);
+                    self.disk.settle(&settled);
+                }
+                Step::Outcomes(new) => allowed = new,
+            }
+            if explored.is_err() {
+                break;
+            }
+        }
+        if explored.is_ok() {
+            let end = Point { trace, step: trace.steps.len(), allowed, pending: &pending };
+            explored = self.crash(&end, bounds, effort, depth);
+        }
+        self.disk.roll_back(mark);
+        explored
+    }
+
+    /// All states of one point.
+    fn crash(&mut self, point: &Point<'_>, bounds: &Bounds, effort: &Effort, depth: usize) -> Result<(), Violation> {
+        self.tally.points += 1;
+        for choice in states::choices(point.pending, bounds, &mut self.random) {
+            let reached = point.pending.words().iter().zip(&choice).filter(|(_, there)| **there);
+            let state = self.disk.difference(reached.map(|(word, _)| word));
+            let (is_new_image, is_new) = self.seen.note(state.image_hash(), point.allowed);
+            if !is_new {
+                self.tally.repeated += 1;
+                continue;
+            }
+            let count = if depth == 0 { &mut self.tally.in_operations } else { &mut self.tally.in_recovery };
+            *count += u64::from(is_new_image);
+            let road = Road::of(state.image_hash());
+            let recovery = match self.judge(&state, point.allowed, road) {
+                Ok(recovery) => recovery,
+                Err(why) => return Err(self.violation(point, &choice, depth, &why)),
+            };
+            if let Some(bounds) = effort.in_recovery.get(depth)
+                && road == Road::ReconciledFirst
+                && self.random.u64(0..if is_busy(&recovery) { effort.busy_recoveries } else { effort.idle_recoveries })
+                    == 0
+            {
+                let events = recovery.into_iter().map(Step::Event);
+                let outcomes = Step::Outcomes(point.allowed.to_vec());
+                let name = point.describe(&choice, depth);
+                let trace = Trace { name, steps: std::iter::once(outcomes).chain(events).collect(), crashes_from: 0 };
+                let mark = self.disk.mark();
+                self.disk.advance(&state);
+                let explored = self.explore(&trace, bounds, effort, depth + 1);
+                self.disk.roll_back(mark);
+                explored?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges one state; gives what recovery did.
+    fn judge(&mut self, state: &Difference, allowed: &[Arc<Tree>], road: Road) -> Result<Vec<Event>, String> {
+        self.disk.apply(state);
+        let options = MountOptions { clock: clock_from(1 << 50), ..self.subject.options() };
+        let judged = JUDGING.with(|judging| {
+            judging.store(true, Ordering::Relaxed);
+            let judged = catch_unwind(AssertUnwindSafe(|| oracle::judge(self.disk, &options, allowed, road)));
+            judging.store(false, Ordering::Relaxed);
+            judged
+        });
+        self.disk.put_back();
+        judged.unwrap_or_else(|payload| {
+            let text = payload.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Err(format!("it panics: {}", text.unwrap_or_default()))
+        })
+    }
+
+    fn violation(&self, point: &Point<'_>, choice: &[bool], depth: usize, why: &str) -> Violation {
+        let name = self.subject.name;
+        Violation { text: format!("policy {name}: {}:\n  {why}", point.describe(choice, depth)) }
+    }
+}
+
+impl Point<'_> {
+    fn describe(&self, choice: &[bool], depth: usize) -> String {
+        let next = self.trace.steps[self.step..].iter().find_map(|step| match step {
+            Step::Event(event) => Some(event),
+            Step::Outcomes(_) => None,
+        });
+        let before = next.map_or("at the end".to_owned(), |event| format!("before {}", event.site));
+        let what = if depth == 0 { "crash" } else { "crash in recovery" };
+        format!(
+            "{}; {what} at step {} {before}; of {} words not guaranteed reached the media: {}",
+            self.trace.name,
+            self.step,
+            choice.len(),
+            self.reached(choice)
+        )
+    }
+
+    /// The words that reached the media, neighbours together, a few of them.
+    fn reached(&self, choice: &[bool]) -> String {
+        const SHOWN: usize = 12;
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (word, _) in self.pending.words().iter().zip(choice).filter(|(_, there)| **there) {
+            let (start, end) = (word.offset, word.offset + word.bytes().len() as u64);
+            match runs.last_mut() {
+                Some(last) if last.1 == start => last.1 = end,
+                _ => runs.push((start, end)),
+            }
+        }
+        let shown: Vec<String> = runs.iter().take(SHOWN).map(|(start, end)| format!("{start:#x}..{end:#x}")).collect();
+        format!("{}{}", shown.join(", "), if runs.len() > SHOWN { ", ..." } else { "" })
+    }
+}
+
+/// Whether a recovery did more than to mark the superblocks.
+fn is_busy(recovery: &[Event]) -> bool {
+    let stores = recovery.iter().filter(|event| matches!(event.action, Action::Store { .. } | Action::Stream { .. }));
+    stores.count() > 2
+}
+
+thread_local!(static JUDGING: AtomicBool = const { AtomicBool::new(false) });
+
+/// A panic under judgement is a finding and told as one; it is not printed as it happens.
+fn quiet_judges() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !JUDGING.with(|judging| judging.load(Ordering::Relaxed)) {
+                print(info);
+            }
+        }));
+    });
+}

@@ -1,0 +1,102 @@
+//! Which of the words that are not guaranteed reached the media: the choices that are tried.
+//!
+//! Few words: every subset. More: the lines that they lie in are the items, and tried are none, all, each alone, all
+//! but each, every subset of them if they are few, and else a seeded sample; and lines torn at their 8-byte words.
+//! Every choice is made under both store orders, for a word carries other words with it under one of them.
+
+use pmem::{Pending, StoreOrder};
+
+/// How many choices are tried at one point.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// So many words, or lines, are tried in every subset.
+    pub exhaustive: usize,
+    /// Of the choices "each line alone" and "all but each line" at most so many each.
+    pub each_max: usize,
+    /// Random subsets of the lines.
+    pub subsets: usize,
+    /// Random subsets in which one line is torn.
+    pub torn: usize,
+}
+
+/// The choices at a point, as one truth a pending word. Some may be equal.
+pub fn choices(pending: &Pending, bounds: &Bounds, random: &mut fastrand::Rng) -> Vec<Vec<bool>> {
+    let words = pending.words();
+    let mut chosen: Vec<Vec<bool>> = Vec::new();
+    if words.len() <= bounds.exhaustive {
+        subsets(words.len()).for_each(|subset| chosen.push(subset));
+    } else {
+        let (line_of_word, lines) = lines(pending);
+        let of_lines = |subset: &[bool]| -> Vec<bool> { line_of_word.iter().map(|line| subset[*line]).collect() };
+        let mut add = |subset: &[bool]| chosen.push(of_lines(subset));
+        [false, true].iter().for_each(|all| add(&vec![*all; lines]));
+        if lines <= bounds.exhaustive {
+            subsets(lines).for_each(|subset| add(&subset));
+        } else {
+            for line in some_of(lines, bounds.each_max, random) {
+                for others in [false, true] {
+                    let mut subset = vec![others; lines];
+                    subset[line] = !others;
+                    add(&subset);
+                }
+            }
+            (0..bounds.subsets).for_each(|_| add(&subset(lines, random)));
+        }
+        for _ in 0..bounds.torn {
+            let torn = random.usize(0..lines);
+            let others = match random.u8(0..3) {
+                0 => vec![false; lines],
+                1 => vec![true; lines],
+                _ => subset(lines, random),
+            };
+            let word = |line: &usize| if *line == torn { random.bool() } else { others[*line] };
+            chosen.push(line_of_word.iter().map(word).collect());
+        }
+    }
+    let under = |order| {
+        let carried = move |choice: &Vec<bool>| {
+            let mut at = 0;
+            pending.carried(order, |_| {
+                at += 1;
+                choice[at - 1]
+            })
+        };
+        chosen.iter().map(carried)
+    };
+    let mut all: Vec<Vec<bool>> = under(StoreOrder::AnyWord).chain(under(StoreOrder::Line)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// For each word the number of its line, counted from 0 in the order of first stores, and how many there are.
+fn lines(pending: &Pending) -> (Vec<usize>, usize) {
+    let mut numbers = std::collections::HashMap::new();
+    let number = |line: u64| {
+        let next = numbers.len();
+        *numbers.entry(line).or_insert(next)
+    };
+    let of_words: Vec<usize> = pending.words().iter().map(|word| word.line()).map(number).collect();
+    let count = of_words.iter().max().map_or(0, |last| last + 1);
+    (of_words, count)
+}
+
+fn subsets(count: usize) -> impl Iterator<Item = Vec<bool>> {
+    (0..1u64 << count).map(move |bits| (0..count).map(|at| bits >> at & 1 == 1).collect())
+}
+
+/// A random subset, sparse or dense or in between.
+fn subset(count: usize, random: &mut fastrand::Rng) -> Vec<bool> {
+    let share = [0.1, 0.5, 0.9][random.usize(0..3)];
+    (0..count).map(|_| random.f64() < share).collect()
+}
+
+/// All of `0..count`, or a random choice of `max` of them.
+fn some_of(count: usize, max: usize, random: &mut fastrand::Rng) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..count).collect();
+    if count > max {
+        random.shuffle(&mut all);
+        all.truncate(max);
+    }
+    all
+}

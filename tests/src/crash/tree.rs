@@ -1,0 +1,154 @@
+//! All that a mounted file system tells, to compare: names, attributes, times, contents, and the space they take.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::OnceLock;
+
+use nvfold::{Attr, FileKind, FileSystem, InodeNumber};
+
+/// A tree at one moment. Left out is what the file system may choose: the sizes of directories.
+pub struct Tree {
+    /// By path.
+    nodes: BTreeMap<Vec<u8>, Node>,
+    /// Not known of a tree in which a file without a name was open: a crash frees it.
+    space: Option<Space>,
+    digest: OnceLock<u64>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Node {
+    attr: Attr,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Of a file, or the target of a link.
+    bytes: Vec<u8>,
+}
+
+/// What the running totals say. What is free is not among them: a log has another length after compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Space {
+    logical_bytes: u64,
+    stored_bytes: u64,
+    saved_bytes: u64,
+    inodes: u64,
+}
+
+impl Tree {
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// What could not be read.
+    pub fn of(fs: &FileSystem) -> Result<Tree, String> {
+        let mut nodes = BTreeMap::new();
+        let root = fs.getattr(InodeNumber::ROOT).map_err(|error| format!("the root: {error}"))?;
+        collect(fs, Vec::new(), root, &mut nodes)?;
+        let stats = fs.stats();
+        let space = Space {
+            logical_bytes: stats.logical_bytes,
+            stored_bytes: stats.stored_bytes,
+            saved_bytes: stats.saved_bytes,
+            inodes: stats.inodes,
+        };
+        Ok(Tree { nodes, space: Some(space), digest: OnceLock::new() })
+    }
+
+    /// The tree without what is said of its space.
+    pub fn without_space(self) -> Tree {
+        Tree { space: None, digest: OnceLock::new(), ..self }
+    }
+
+    /// Whether two trees are the same in all that both know.
+    pub fn agrees_with(&self, other: &Tree) -> bool {
+        let space = |pair: (Space, Space)| pair.0 == pair.1;
+        self.nodes == other.nodes && self.space.zip(other.space).is_none_or(space)
+    }
+
+    /// The first few differences, for a message.
+    pub fn differences(&self, expected: &Tree) -> String {
+        let mut text = String::new();
+        let paths = self.nodes.keys().chain(expected.nodes.keys().filter(|path| !self.nodes.contains_key(*path)));
+        for path in paths {
+            let name = path.escape_ascii();
+            match (self.nodes.get(path), expected.nodes.get(path)) {
+                (None, _) => writeln!(text, "  {name} is not there"),
+                (_, None) => writeln!(text, "  {name} should not be there"),
+                (Some(here), Some(there)) if here == there => Ok(()),
+                (Some(here), Some(there)) => writeln!(text, "  {name}: {}", here.differences(there)),
+            }
+            .expect("a string takes everything");
+        }
+        if let (Some(here), Some(there)) = (self.space, expected.space)
+            && here != there
+        {
+            writeln!(text, "  {here:?}\n  expected {there:?}").expect("a string takes everything");
+        }
+        text
+    }
+
+    /// Tells trees apart.
+    pub fn digest(&self) -> u64 {
+        *self.digest.get_or_init(|| {
+            let mut hasher = DefaultHasher::new();
+            for (path, node) in &self.nodes {
+                (path, &node.xattrs, &node.bytes, format!("{:?}", node.attr)).hash(&mut hasher);
+            }
+            format!("{:?}", self.space).hash(&mut hasher);
+            hasher.finish()
+        })
+    }
+}
+
+impl Node {
+    fn differences(&self, expected: &Node) -> String {
+        let mut text = String::new();
+        if self.attr != expected.attr {
+            write!(text, "{:?}, expected {:?}; ", self.attr, expected.attr).expect("a string takes everything");
+        }
+        if self.xattrs != expected.xattrs {
+            write!(text, "other extended attributes; ").expect("a string takes everything");
+        }
+        if self.bytes != expected.bytes {
+            let at = self.bytes.iter().zip(&expected.bytes).position(|(here, there)| here != there);
+            let (here, there) = (self.bytes.len(), expected.bytes.len());
+            write!(text, "other bytes ({here} for {there}, first at {at:?})").expect("a string takes everything");
+        }
+        text
+    }
+}
+
+fn collect(fs: &FileSystem, path: Vec<u8>, attr: Attr, nodes: &mut BTreeMap<Vec<u8>, Node>) -> Result<(), String> {
+    let failed = |error: nvfold::Error| format!("{}: {error}", path.escape_ascii());
+    let mut node = Node { attr, xattrs: BTreeMap::new(), bytes: Vec::new() };
+    for name in fs.list_xattr(attr.ino).map_err(failed)? {
+        let value = fs.get_xattr(attr.ino, &name).map_err(failed)?;
+        node.xattrs.insert(name, value);
+    }
+    match attr.kind {
+        FileKind::Regular => {
+            node.bytes = vec![0xEE; attr.size as usize + 1];
+            let read = fs.open(attr.ino).and_then(|file| file.read_at(0, &mut node.bytes)).map_err(failed)?;
+            node.bytes.truncate(read);
+        }
+        FileKind::Symlink => node.bytes = fs.readlink(attr.ino).map_err(failed)?,
+        FileKind::Directory => {
+            (node.attr.size, node.attr.blocks) = (0, 0);
+            let mut names = Vec::new();
+            let mut note = |entry: nvfold::DirEntry| {
+                names.push((entry.name, entry.kind, entry.ino));
+                true
+            };
+            fs.readdir(attr.ino, 0, &mut note).map_err(failed)?;
+            for (name, kind, ino) in names {
+                let child = fs.lookup(attr.ino, &name).map_err(failed)?;
+                let path = [&path[..], b"/", &name].concat();
+                if child.kind != kind || child.ino != ino || nodes.contains_key(&path) {
+                    return Err(format!("{}: the directory lists it otherwise than it is", path.escape_ascii()));
+                }
+                collect(fs, path, child, nodes)?;
+            }
+        }
+        _ => {}
+    }
+    nodes.insert(path, node);
+    Ok(())
+}

@@ -1,0 +1,431 @@
+//! What is done before the crash: a small tree, every operation on it, pairs of operations, and random sequences.
+//!
+//! The tree is small but has one of everything that an operation can meet: shared and unshared blocks, a file with
+//! two names, extended attributes in the log and in blocks, a log whose inline lines are full, logs that the next
+//! entry makes too long, reserved blocks, directories empty and not.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use nvfold::{AllocateMode, MkfsOptions, MountOptions, RenameMode, XattrMode};
+use pmem::Event;
+
+use super::Subject as Setting;
+use super::disk::Image;
+use super::tree::Tree;
+use crate::model::library::Library;
+use crate::model::op::{self, NodePath, Op};
+use crate::model::{Subject, oracle::Oracle};
+
+/// Size of the devices: the smallest that can be formatted.
+pub const DEVICE_BYTES: u64 = 16 << 20;
+
+const BLOCK: u64 = 4096;
+/// Lines that a log may have before it is looked at for compaction.
+const LOG_LINES_MAX: u64 = 126;
+
+/// Names of the tree.
+const UNSHARED: u8 = 0;
+const SHARED: u8 = 1;
+const CLONE: u8 = 2;
+const DIR: u8 = 3;
+const EMPTY_DIR: u8 = 4;
+const LONG_NAME: u8 = 5;
+const SYMLINK: u8 = 7;
+const TWO_NAMES: u8 = 8;
+const XATTRS: u8 = 9;
+const FULL_INLINE: u8 = 10;
+const LONG_LOG: u8 = 11;
+const LONG_DIR: u8 = 12;
+const RESERVED: u8 = 13;
+/// A name that is free.
+const NEW: u8 = 14;
+
+/// Operations that belong together.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// What they are called.
+    pub name: String,
+    /// What is done.
+    pub ops: Vec<Op>,
+    /// Crashes are made from this operation on; those before it have a workload of their own.
+    pub crashes_from: usize,
+}
+
+/// A step of a recorded workload.
+pub enum Step {
+    /// Something happened to the media.
+    Event(Event),
+    /// From here on a crash must leave one of these trees.
+    Outcomes(Vec<Arc<Tree>>),
+}
+
+/// A workload that was carried out and recorded.
+pub struct Trace {
+    /// Its name.
+    pub name: String,
+    /// What happened, beginning with the outcomes.
+    pub steps: Vec<Step>,
+    /// Crashes are made from this step on.
+    pub crashes_from: usize,
+}
+
+/// A device with the tree, not mounted, and the model's idea of it.
+pub struct Base {
+    setting: &'static Setting,
+    /// The device.
+    pub image: Image,
+    model: Oracle,
+}
+
+/// A clock that ticks with each look: times are the same in every run.
+pub fn clock_from(first: i64) -> nvfold::Clock {
+    let next = AtomicI64::new(first);
+    Arc::new(move || next.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Base {
+    /// Makes the tree.
+    pub fn new(setting: &'static Setting) -> Base {
+        let region = Image::default().region(DEVICE_BYTES);
+        let options = MkfsOptions { uuid: *b"a uuid for tests", now: 1, ..MkfsOptions::default() };
+        nvfold::FileSystem::mkfs(&region, &options).expect("mkfs");
+        let mut library = Library::on(region.clone(), MountOptions { clock: clock_from(1 << 20), ..setting.options() });
+        let mut model = Oracle::new();
+        for op in tree() {
+            let answer = library.apply(&op);
+            assert!(answer == op::Answer::Done && answer == model.apply(&op), "{op:?}: {answer:?}");
+        }
+        if setting.after_crash {
+            drop(library);
+        } else {
+            library.unmount();
+        }
+        Base { setting, image: Image::of(&region), model }
+    }
+
+    /// Carries a workload out on a copy of the tree. Every answer must be the model's.
+    pub fn trace(&self, workload: &Workload) -> Trace {
+        let trees = self.trees(workload);
+        let region = self.image.region(DEVICE_BYTES);
+        let mut trace = Trace { name: workload.name.clone(), steps: Vec::new(), crashes_from: 0 };
+        let record = |trace: &mut Trace| {
+            trace.steps.extend(region.take_recording().events.into_iter().map(Step::Event));
+        };
+        trace.steps.push(Step::Outcomes(vec![trees[0].clone()]));
+        let mut library = Library::on(region.clone(), self.options());
+        record(&mut trace);
+        for (number, op) in workload.ops.iter().enumerate() {
+            if number == workload.crashes_from && number > 0 {
+                trace.crashes_from = trace.steps.len();
+            }
+            let (before, after) = (&trees[number], &trees[number + 1]);
+            trace.steps.push(Step::Outcomes(vec![before.clone(), after.clone()]));
+            library.apply(op);
+            record(&mut trace);
+            trace.steps.push(Step::Outcomes(vec![after.clone()]));
+        }
+        let end = now(&library, self.setting);
+        assert!(end.agrees_with(&trees[workload.ops.len()]), "{}: it is not the same each time", workload.name);
+        trace
+    }
+
+    /// The trees before, between and after the operations of a workload. They are looked at in a run of their own:
+    /// looking fills caches that the recorded run has to fill itself.
+    fn trees(&self, workload: &Workload) -> Vec<Arc<Tree>> {
+        let mut library = Library::on(self.image.region(DEVICE_BYTES), self.options());
+        let mut model = self.model.clone();
+        let mut trees = vec![now(&library, self.setting)];
+        for op in &workload.ops {
+            let (answer, expected) = (library.apply(op), model.apply(op));
+            let name = &workload.name;
+            assert!(answer.agrees_with(&expected), "{name}, {op:?}: {answer:?}, the model expects {expected:?}");
+            trees.push(now(&library, self.setting));
+        }
+        trees
+    }
+
+    fn options(&self) -> MountOptions {
+        MountOptions { clock: clock_from(1 << 40), ..self.setting.options() }
+    }
+}
+
+/// The tree as it is. Its space is known when nothing is left to reconcile, and no file without a name is open.
+fn now(library: &Library, setting: &Setting) -> Arc<Tree> {
+    let tree = Tree::of(library.fs()).expect("a mounted file system can be read");
+    Arc::new(if setting.after_crash || library.holds_nameless() { tree.without_space() } else { tree })
+}
+
+/// The tree.
+fn tree() -> Vec<Op> {
+    let mut ops = vec![
+        create(UNSHARED),
+        write(UNSHARED, 0, 3 * BLOCK + 1000, distinct(0)),
+        create(SHARED),
+        write(SHARED, 0, 2 * BLOCK, distinct(1)),
+        create(CLONE),
+        clone(SHARED, 0, CLONE, 0, 2 * BLOCK),
+        Op::Mkdir { path: at(DIR), mode: 0o755 },
+        Op::Create { path: vec![DIR, 0], mode: 0o600 },
+        Op::Write { path: vec![DIR, 0], offset: 0, len: 100, seed: distinct(2) },
+        Op::Mkdir { path: vec![DIR, 1], mode: 0o700 },
+        Op::Mkdir { path: at(EMPTY_DIR), mode: 0o755 },
+        Op::Symlink { path: at(SYMLINK), target_len: 30 },
+        create(TWO_NAMES),
+        write(TWO_NAMES, 0, 10, distinct(3)),
+        Op::Link { from: at(TWO_NAMES), to: vec![DIR, 2] },
+        create(XATTRS),
+        xattr(XATTRS, 0, 100),
+        xattr(XATTRS, 1, 9000),
+        create(FULL_INLINE),
+    ];
+    ops.extend((0..5).map(|extent| write(FULL_INLINE, extent * 2 * BLOCK, 50, distinct(4 + extent as usize))));
+    ops.push(create(LONG_LOG));
+    ops.extend((0..LOG_LINES_MAX).map(|line| write(LONG_LOG, 0, 8, line)));
+    ops.push(Op::Mkdir { path: at(LONG_DIR), mode: 0o755 });
+    for _ in 0..LOG_LINES_MAX / 2 {
+        ops.push(Op::Create { path: vec![LONG_DIR, 0], mode: 0o644 });
+        ops.push(Op::Unlink { path: vec![LONG_DIR, 0] });
+    }
+    ops.push(create(RESERVED));
+    ops.push(allocate(RESERVED, 0, 3 * BLOCK, AllocateMode::Reserve));
+    ops
+}
+
+/// All sequences of length 1: each is one operation, or one and what it needs.
+pub fn singles() -> Vec<Workload> {
+    let mut all: Vec<(&str, Vec<Op>)> = vec![
+        ("create", vec![create(NEW)]),
+        ("create with the longest name", vec![create(LONG_NAME)]),
+        ("create in a directory whose log is long", vec![Op::Create { path: vec![LONG_DIR, 1], mode: 0o644 }]),
+        ("fifo", vec![Op::Fifo { path: at(NEW) }]),
+        ("mkdir", vec![Op::Mkdir { path: at(NEW), mode: 0o700 }]),
+        ("symlink", vec![Op::Symlink { path: at(NEW), target_len: 50 }]),
+        ("symlink with a long target", vec![Op::Symlink { path: at(NEW), target_len: 1000 }]),
+        ("symlink with a target in blocks", vec![Op::Symlink { path: at(NEW), target_len: 4095 }]),
+        ("link", vec![Op::Link { from: at(UNSHARED), to: at(NEW) }]),
+        ("link into another directory", vec![Op::Link { from: at(SHARED), to: vec![DIR, 7] }]),
+        ("unlink of unshared data", vec![Op::Unlink { path: at(UNSHARED) }]),
+        ("unlink of shared data", vec![Op::Unlink { path: at(SHARED) }]),
+        ("unlink of both that share", vec![Op::Unlink { path: at(SHARED) }, Op::Unlink { path: at(CLONE) }]),
+        ("unlink of one of two names", vec![Op::Unlink { path: at(TWO_NAMES) }]),
+        ("unlink of both names", vec![Op::Unlink { path: at(TWO_NAMES) }, Op::Unlink { path: vec![DIR, 2] }]),
+        ("unlink of a symlink", vec![Op::Unlink { path: at(SYMLINK) }]),
+        ("unlink with attributes in blocks", vec![Op::Unlink { path: at(XATTRS) }]),
+        ("unlink with log pages", vec![Op::Unlink { path: at(LONG_LOG) }]),
+        ("unlink of reserved blocks", vec![Op::Unlink { path: at(RESERVED) }]),
+        ("rmdir", vec![Op::Rmdir { path: at(EMPTY_DIR) }]),
+        ("rmdir with log pages", vec![Op::Rmdir { path: at(LONG_DIR) }]),
+        ("rmdir of what is not empty", vec![Op::Rmdir { path: at(DIR) }]),
+        ("unlink of what is open", vec![open(SHARED), Op::Unlink { path: at(SHARED) }, Op::Close { slot: 0 }]),
+        (
+            "write to what was unlinked",
+            vec![
+                open(UNSHARED),
+                Op::Unlink { path: at(UNSHARED) },
+                Op::SlotWrite { slot: 0, offset: 100, len: 3000, seed: distinct(12) },
+            ],
+        ),
+        ("tmpfile", vec![Op::Tmpfile { slot: 0, mode: 0o600 }, Op::Close { slot: 0 }]),
+        (
+            "tmpfile, written and linked",
+            vec![
+                Op::Tmpfile { slot: 0, mode: 0o600 },
+                Op::SlotWrite { slot: 0, offset: 0, len: 5000, seed: distinct(13) },
+                Op::SlotLink { slot: 0, to: at(NEW) },
+            ],
+        ),
+        ("chmod", vec![Op::Chmod { path: at(UNSHARED), mode: 0o400 }]),
+        ("chmod of a directory", vec![Op::Chmod { path: at(DIR), mode: 0o711 }]),
+        ("chown", vec![Op::Chown { path: at(SYMLINK), uid: 3, gid: 4 }]),
+        ("set times", vec![Op::SetTimes { path: at(SHARED), atime: 77, mtime: 78 }]),
+        (
+            "set two attributes after another",
+            vec![Op::Chmod { path: at(UNSHARED), mode: 0o400 }, Op::Chown { path: at(UNSHARED), uid: 3, gid: 4 }],
+        ),
+        ("sync", vec![Op::Sync { path: at(UNSHARED) }]),
+        ("unmount and mount", vec![Op::Remount]),
+    ];
+    all.extend(renames());
+    all.extend(xattrs());
+    all.extend(writes());
+    all.extend(ranges());
+    all.into_iter().map(|(name, ops)| Workload { name: name.to_owned(), ops, crashes_from: 0 }).collect()
+}
+
+fn renames() -> Vec<(&'static str, Vec<Op>)> {
+    use RenameMode::{Exchange, NoReplace, Replace};
+    let rename = |from: &[u8], to: &[u8], mode| vec![Op::Rename { from: from.to_vec(), to: to.to_vec(), mode }];
+    vec![
+        ("rename", rename(&[UNSHARED], &[NEW], Replace)),
+        ("rename that may not replace", rename(&[UNSHARED], &[NEW], NoReplace)),
+        ("rename into another directory", rename(&[UNSHARED], &[DIR, 7], Replace)),
+        ("rename over a file", rename(&[UNSHARED], &[SHARED], Replace)),
+        ("rename over a file in another directory", rename(&[DIR, 0], &[UNSHARED], Replace)),
+        ("rename over one of two names", rename(&[UNSHARED], &[DIR, 2], Replace)),
+        ("rename of one name over the other", rename(&[TWO_NAMES], &[DIR, 2], Replace)),
+        ("rename of a directory", rename(&[DIR], &[NEW], Replace)),
+        ("rename of a directory into another", rename(&[DIR, 1], &[EMPTY_DIR, 0], Replace)),
+        ("rename of a directory over an empty one", rename(&[DIR], &[EMPTY_DIR], Replace)),
+        ("rename of a directory over an empty one elsewhere", rename(&[DIR, 1], &[EMPTY_DIR], Replace)),
+        ("rename into a directory whose log is long", rename(&[UNSHARED], &[LONG_DIR, 1], Replace)),
+        ("exchange", rename(&[UNSHARED], &[SHARED], Exchange)),
+        ("exchange between directories", rename(&[UNSHARED], &[DIR, 0], Exchange)),
+        ("exchange of a file and a directory", rename(&[UNSHARED], &[DIR, 1], Exchange)),
+        ("exchange of directories", rename(&[EMPTY_DIR], &[DIR, 1], Exchange)),
+    ]
+}
+
+fn xattrs() -> Vec<(&'static str, Vec<Op>)> {
+    vec![
+        ("xattr", vec![xattr(UNSHARED, 0, 100)]),
+        ("xattr of no bytes", vec![xattr(UNSHARED, 0, 0)]),
+        ("xattr in many lines", vec![xattr(UNSHARED, 0, 1000)]),
+        ("xattr in blocks", vec![xattr(UNSHARED, 0, 6000)]),
+        ("xattr replaced", vec![xattr(XATTRS, 0, 60)]),
+        ("xattr in blocks replaced", vec![xattr(XATTRS, 1, 5000)]),
+        ("xattr in blocks replaced by a short one", vec![xattr(XATTRS, 1, 10)]),
+        ("xattr of a directory", vec![xattr(DIR, 2, 20)]),
+        ("xattr removed", vec![Op::RemoveXattr { path: at(XATTRS), name: 0 }]),
+        ("xattr in blocks removed", vec![Op::RemoveXattr { path: at(XATTRS), name: 1 }]),
+    ]
+}
+
+fn writes() -> Vec<(&'static str, Vec<Op>)> {
+    let new = distinct(14);
+    vec![
+        ("write of a new file", vec![create(NEW), write(NEW, 0, BLOCK, new)]),
+        ("write of equal blocks", vec![create(NEW), write(NEW, 0, 3 * BLOCK, twins())]),
+        ("write of what is there already", vec![create(NEW), write(NEW, 0, 2 * BLOCK, distinct(1))]),
+        ("write of what is there once", vec![create(NEW), write(NEW, 0, 3 * BLOCK, distinct(0))]),
+        ("write of no bytes", vec![write(UNSHARED, 5, 0, new)]),
+        ("write of a few bytes", vec![write(UNSHARED, 10, 20, new)]),
+        ("overwrite of unshared data", vec![write(UNSHARED, BLOCK, BLOCK, new)]),
+        ("overwrite over two blocks", vec![write(UNSHARED, BLOCK - 100, 200, new)]),
+        ("overwrite of parts and a whole block", vec![write(UNSHARED, 3000, 2 * BLOCK, new)]),
+        ("overwrite with the same bytes", vec![write(UNSHARED, 0, BLOCK, distinct(0))]),
+        ("overwrite of shared data", vec![write(SHARED, 0, BLOCK, new)]),
+        ("overwrite of a part of shared data", vec![write(CLONE, 1000, 50, new)]),
+        ("overwrite of all that is shared", vec![write(SHARED, 0, 2 * BLOCK, new)]),
+        ("write past the end", vec![write(UNSHARED, 6 * BLOCK + 5, 100, new)]),
+        ("write into a hole", vec![write(FULL_INLINE, BLOCK, 100, new)]),
+        ("write that needs a log page", vec![write(FULL_INLINE, 0, 50, new)]),
+        ("write that makes the log too long", vec![write(LONG_LOG, 0, 8, new)]),
+        ("write to reserved blocks", vec![write(RESERVED, BLOCK, BLOCK, new)]),
+        ("write to parts of reserved blocks", vec![write(RESERVED, BLOCK - 10, 20, new)]),
+        ("write to reserved blocks of what is there already", vec![write(RESERVED, 0, 2 * BLOCK, distinct(1))]),
+        ("append", vec![Op::Append { path: at(UNSHARED), len: 500, seed: new }]),
+        ("append to a new file", vec![create(NEW), Op::Append { path: at(NEW), len: 5000, seed: new }]),
+        ("two writes to one block", vec![write(UNSHARED, 0, 100, new), write(UNSHARED, 50, 100, distinct(15))]),
+    ]
+}
+
+fn ranges() -> Vec<(&'static str, Vec<Op>)> {
+    use AllocateMode::{PunchHole, Reserve, ReserveKeepSize, ZeroRange, ZeroRangeKeepSize};
+    let truncate = |name: u8, size: u64| vec![Op::Truncate { path: at(name), size }];
+    let range = |name, offset, len, mode| vec![allocate(name, offset, len, mode)];
+    vec![
+        ("truncate to nothing", truncate(UNSHARED, 0)),
+        ("truncate of shared data", truncate(SHARED, BLOCK)),
+        ("truncate inside a block", truncate(UNSHARED, BLOCK + 7)),
+        ("truncate inside a shared block", truncate(CLONE, 100)),
+        ("truncate to the same size", truncate(UNSHARED, 3 * BLOCK + 1000)),
+        ("truncate to more", truncate(UNSHARED, 5 * BLOCK)),
+        ("truncate a hole", truncate(FULL_INLINE, 9 * BLOCK)),
+        ("truncate and grow", [truncate(UNSHARED, 50), truncate(UNSHARED, BLOCK)].concat()),
+        ("punch a block", range(UNSHARED, BLOCK, BLOCK, PunchHole)),
+        ("punch inside a block", range(UNSHARED, 100, 200, PunchHole)),
+        ("punch over blocks", range(UNSHARED, 100, 2 * BLOCK, PunchHole)),
+        ("punch shared data", range(SHARED, 0, BLOCK, PunchHole)),
+        ("punch inside a shared block", range(CLONE, BLOCK + 100, 50, PunchHole)),
+        ("punch a hole", range(FULL_INLINE, BLOCK, BLOCK, PunchHole)),
+        ("zero a block", range(UNSHARED, BLOCK, BLOCK, ZeroRange)),
+        ("zero parts of blocks", range(UNSHARED, 100, BLOCK, ZeroRange)),
+        ("zero past the end", range(UNSHARED, 3 * BLOCK, 2 * BLOCK, ZeroRange)),
+        ("zero past the end and keep the size", range(UNSHARED, 3 * BLOCK, 2 * BLOCK, ZeroRangeKeepSize)),
+        ("zero shared data", range(SHARED, 0, 2 * BLOCK, ZeroRange)),
+        ("reserve past the end", range(UNSHARED, 4 * BLOCK, 2 * BLOCK, Reserve)),
+        ("reserve and keep the size", range(UNSHARED, 4 * BLOCK, BLOCK, ReserveKeepSize)),
+        ("reserve holes", range(FULL_INLINE, 0, 8 * BLOCK, Reserve)),
+        ("reserve what is there", range(UNSHARED, 0, BLOCK, Reserve)),
+        ("clone a file", vec![create(NEW), clone(UNSHARED, 0, NEW, 0, 4 * BLOCK)]),
+        ("clone what is shared", vec![create(NEW), clone(SHARED, 0, NEW, 0, 2 * BLOCK)]),
+        ("clone over data", vec![clone(SHARED, 0, UNSHARED, BLOCK, BLOCK)]),
+        ("clone bytes", vec![clone(UNSHARED, 100, SHARED, 3000, 5000)]),
+        ("clone within a file", vec![clone(UNSHARED, 0, UNSHARED, 2 * BLOCK, BLOCK)]),
+        ("clone over the same data", vec![clone(SHARED, 0, CLONE, 0, 2 * BLOCK)]),
+        ("clone of a hole", vec![clone(FULL_INLINE, 0, SHARED, 0, 2 * BLOCK)]),
+        ("clone of reserved blocks", vec![clone(RESERVED, 0, SHARED, 0, BLOCK)]),
+        ("clone over reserved blocks", vec![clone(SHARED, 0, RESERVED, 0, BLOCK)]),
+    ]
+}
+
+/// The sequence of two workloads.
+pub fn pair(first: &Workload, second: &Workload) -> Workload {
+    let crashes_from = first.ops.len();
+    let ops = [&first.ops[..], &second.ops].concat();
+    Workload { name: format!("{}, {}", first.name, second.name), ops, crashes_from }
+}
+
+/// A random sequence of `count` operations.
+pub fn random(random: &mut fastrand::Rng, count: usize) -> Workload {
+    let seed = random.u64(..);
+    let ops = op::generate(&mut fastrand::Rng::with_seed(seed), count, 0);
+    Workload { name: format!("random operations of seed {seed}"), ops, crashes_from: 0 }
+}
+
+fn at(name: u8) -> NodePath {
+    vec![name]
+}
+
+fn create(name: u8) -> Op {
+    Op::Create { path: at(name), mode: 0o644 }
+}
+
+fn open(name: u8) -> Op {
+    Op::Open { path: at(name), slot: 0 }
+}
+
+fn write(name: u8, offset: u64, len: u64, seed: u64) -> Op {
+    Op::Write { path: at(name), offset, len, seed }
+}
+
+fn allocate(name: u8, offset: u64, len: u64, mode: AllocateMode) -> Op {
+    Op::Allocate { path: at(name), offset, len, mode }
+}
+
+fn clone(from: u8, from_offset: u64, to: u8, to_offset: u64, len: u64) -> Op {
+    Op::Clone { from: at(from), from_offset, to: at(to), to_offset, len }
+}
+
+fn xattr(name: u8, xattr: u8, len: u64) -> Op {
+    Op::SetXattr { path: at(name), name: xattr, seed: distinct(20), len, mode: XattrMode::Set }
+}
+
+/// The seed of the `number`-th data whose blocks are all different, also from those of the others.
+fn distinct(number: usize) -> u64 {
+    const NUMBERS: usize = 24;
+    static SEEDS: OnceLock<Vec<u64>> = OnceLock::new();
+    let is_distinct = |seed: &u64| op::data(*seed, 4 * BLOCK).chunks(BLOCK as usize).all(|block| !is_common(block));
+    SEEDS.get_or_init(|| (1000..).filter(is_distinct).take(NUMBERS).collect())[number]
+}
+
+/// The seed of data whose first two blocks are equal.
+fn twins() -> u64 {
+    let are_equal = |seed: &u64| {
+        let blocks = op::data(*seed, 2 * BLOCK);
+        let (first, second) = blocks.split_at(BLOCK as usize);
+        first == second && first[0] != 0
+    };
+    (0..).find(are_equal).expect("blocks repeat")
+}
+
+/// Whether [`op::data`] makes this block for other seeds too.
+fn is_common(block: &[u8]) -> bool {
+    let from = |seed| {
+        let mut common = vec![0; block.len()];
+        fastrand::Rng::with_seed(seed).fill(&mut common);
+        common
+    };
+    block.iter().all(|byte| *byte == 0) || (0..6).any(|seed| from(seed) == block)
+}

@@ -1,0 +1,85 @@
+//! Every state that a crash can leave behind, of every operation, is recovered.
+//!
+//! `make test`: all sequences of length 1, a sample of those of length 2, and random longer ones, for each policy;
+//! `make soak`: all of length 2, and more random ones. `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` runs the
+//! workloads of length 1 whose names begin so.
+
+use std::time::Instant;
+
+use nvfold_tests::crash::workload::{Workload, pair, random, singles};
+use nvfold_tests::crash::{self, Bounds, Effort, Job, SUBJECTS, Tally};
+use nvfold_tests::random::{Seed, soak_factor};
+
+/// What `make test` promises to look at.
+const DISTINCT_MIN: u64 = 200_000;
+/// Pairs that are sampled for each policy, and random sequences.
+const PAIRS: usize = 1000;
+const RANDOM_SEQUENCES: usize = 40;
+const RANDOM_OPS: usize = 12;
+const VIOLATIONS_SHOWN: usize = 10;
+
+/// One operation: every line alone, every state of a few words.
+const LENGTH_1: Effort = Effort {
+    bounds: Bounds { exhaustive: 7, each_max: usize::MAX, subsets: 32, torn: 32 },
+    in_recovery: &[
+        Bounds { exhaustive: 3, each_max: 6, subsets: 2, torn: 2 },
+        Bounds { exhaustive: 2, each_max: 2, subsets: 1, torn: 1 },
+    ],
+    busy_recoveries: 2,
+    idle_recoveries: 200,
+};
+
+/// Longer sequences: the same with fewer samples at each point.
+const LONGER: Effort = Effort {
+    bounds: Bounds { exhaustive: 4, each_max: 16, subsets: 8, torn: 8 },
+    in_recovery: &[
+        Bounds { exhaustive: 2, each_max: 3, subsets: 1, torn: 1 },
+        Bounds { exhaustive: 1, each_max: 1, subsets: 0, torn: 1 },
+    ],
+    busy_recoveries: 20,
+    idle_recoveries: 2000,
+};
+
+#[test]
+fn every_crash_state_of_every_operation_recovers() {
+    let seed = Seed::new("crash states");
+    let only = std::env::var("NVFOLD_CRASH").ok();
+    let workloads = match &only {
+        Some(start) => singles().into_iter().filter(|workload| workload.name.starts_with(start)).map(short).collect(),
+        None => all(&mut seed.generator()),
+    };
+    let jobs: Vec<Job> = workloads
+        .iter()
+        .flat_map(|(workload, effort)| {
+            (0..SUBJECTS.len()).map(|subject| Job { subject, workload: workload.clone(), effort: *effort })
+        })
+        .collect();
+    let start = Instant::now();
+    let (tallies, violations) = crash::run(&jobs, seed.value(), VIOLATIONS_SHOWN);
+    let total = tallies.iter().sum::<Tally>();
+    println!("{:<8} {}", "policy", Tally::COLUMNS);
+    SUBJECTS.iter().zip(&tallies).for_each(|(subject, tally)| println!("{:<8} {tally}", subject.name));
+    println!("{:<8} {total}", "all");
+    println!("{} distinct crash states in {:.0} s", total.distinct(), start.elapsed().as_secs_f64());
+    let shown: Vec<&str> = violations.iter().map(|violation| &violation.text[..]).collect();
+    assert!(violations.is_empty(), "{} violations:\n{}", shown.len(), shown.join("\n"));
+    assert!(only.is_some() || total.distinct() >= DISTINCT_MIN, "only {} states", total.distinct());
+}
+
+fn short(workload: Workload) -> (Workload, Effort) {
+    (workload, LENGTH_1)
+}
+
+fn all(generator: &mut fastrand::Rng) -> Vec<(Workload, Effort)> {
+    let singles = singles();
+    let mut pairs: Vec<Workload> =
+        singles.iter().flat_map(|first| singles.iter().map(|second| pair(first, second))).collect();
+    if soak_factor() == 1 {
+        generator.shuffle(&mut pairs);
+        pairs.truncate(PAIRS);
+    }
+    let randoms = (0..RANDOM_SEQUENCES * soak_factor() as usize).map(|_| random(generator, RANDOM_OPS));
+    let longer: Vec<Workload> = pairs.into_iter().chain(randoms).collect();
+    let longer = longer.into_iter().map(|workload| (workload, LONGER));
+    singles.into_iter().map(short).chain(longer).collect()
+}
