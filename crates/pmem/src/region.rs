@@ -284,6 +284,7 @@ impl Region {
 
     /// Stores a pointer at once (release), with `mark` in the low bits that the pointer has free.
     #[inline]
+    #[track_caller]
     pub fn store_ptr<T: ?Sized>(&self, offset: u64, pointer: PmPtr<T>, mark: u64) -> Pm<'_, u64, Dirty> {
         debug_assert!(pointer.offset() & mark == 0, "the mark would change the pointer");
         self.store_u64(offset, pointer.offset() | mark)
@@ -779,6 +780,7 @@ impl Region {
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn streamed(&self, start: Option<Instant>, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         record(recorder, || Action::Stream { offset, bytes: bytes.to_vec() });
         if let Some(start) = start {
