@@ -22,6 +22,7 @@
 mod data;
 mod names;
 mod parts;
+mod recovery;
 mod space;
 
 use crate::check::{CheckOptions, check};
