@@ -26,7 +26,9 @@ use crate::fingerprint;
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ChunkEntry;
-use crate::media::inode::{COMMIT_WORD, HEAD_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
+use crate::media::inode::{
+    COMMIT_WORD, HEAD_WORD, IN_USE, IN_USE_BYTE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
+};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LINE;
 use crate::media::segment::{SegmentEntry, SegmentUse};
@@ -335,6 +337,10 @@ impl Survey<'_> {
     }
 
     fn inode(&mut self, ino: u64, slot: u64, stores: &[WordStore]) {
+        // Most slots are free, and no operation stores their use in the journal.
+        if u64::to_le_bytes(self.region.load_u64(slot + USE_WORD))[IN_USE_BYTE] != IN_USE {
+            return;
+        }
         let mut head: InodeHead = self.region.read(slot);
         for store in stores.iter().filter(|store| store.offset / 512 == slot / 512) {
             match store.offset - slot {
@@ -346,9 +352,6 @@ impl Survey<'_> {
         }
         if self.region.check().is_err() {
             return self.bad.slots.push((ino, slot));
-        }
-        if head.in_use != IN_USE {
-            return;
         }
         match Inode::load_with_head(self.region, &self.geometry, slot, ino, head) {
             Ok(Some(inode)) => self.live_inode(inode, slot),
