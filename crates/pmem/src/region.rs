@@ -816,9 +816,15 @@ impl Region {
     /// Before bytes are read. Lines that a test has poisoned fail now, as bad memory does when it is touched.
     #[inline]
     fn before_read(&self, offset: u64, length: u64) -> Option<Instant> {
-        self.touch(offset, length);
+        if self.faults.watched() { self.watch_read(offset, length) } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn watch_read(&self, offset: u64, length: u64) -> Option<Instant> {
+        self.touch_poisoned(offset, length);
         // Only a profile wants to know how long reads take: a recorded region is read at full speed.
-        (self.faults.watched() && self.mapping.throttle.charges()).then(Instant::now)
+        self.mapping.throttle.charges().then(Instant::now)
     }
 
     /// After bytes were read.

@@ -4,7 +4,7 @@
 //! region is kept at the guaranteed image; a state stores its words there; and afterwards exactly the lines that
 //! anybody stored to are copied back. The region records itself, so what was stored is known.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use pmem::{Action, DeviceSpec, Event, FlushMode, LINE_BYTES, OpenOptions, PendingWord, Region};
 
@@ -109,6 +109,11 @@ impl Disk {
         &self.region
     }
 
+    /// The guaranteed image.
+    pub fn image(&self) -> &Image {
+        &self.guaranteed
+    }
+
     /// Words became guaranteed.
     pub fn settle(&mut self, words: &[PendingWord]) {
         let difference = self.difference(words.iter());
@@ -132,6 +137,14 @@ impl Disk {
             hash.wrapping_sub(mix(*offset, self.guaranteed.word(*offset))).wrapping_add(mix(*offset, *value))
         });
         Difference { words, hash }
+    }
+
+    /// The difference of a state to the image that the disk began with.
+    pub fn since_base(&self, state: &Difference) -> Difference {
+        let mut words: BTreeMap<u64, u64> =
+            self.replaced.iter().map(|(offset, _)| (*offset, self.guaranteed.word(*offset))).collect();
+        words.extend(state.words.iter().copied());
+        Difference { words: words.into_iter().collect(), hash: state.hash }
     }
 
     /// A place to roll back to.

@@ -37,7 +37,7 @@ pub mod workload;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use nvfold::{MountOptions, Policy};
@@ -56,21 +56,27 @@ pub struct Subject {
     pub name: &'static str,
     /// Policy for new data.
     pub policy: Policy,
-    /// Whether the workloads begin after a crash, with nothing reconciled, instead of after an unmount.
+    /// Policy under which the tree was made.
+    pub made_by: Policy,
+    /// Whether the workloads begin after a crash that left an operation in the journal, with nothing reconciled,
+    /// instead of after an unmount.
     pub after_crash: bool,
+    /// Whether the device is so full that blocks that were freed are used again at once.
+    pub full: bool,
 }
 
 /// All that are tested.
 pub const SUBJECTS: [Subject; 4] = [
-    Subject { name: "off", policy: Policy::Off, after_crash: false },
-    Subject { name: "inline", policy: Policy::Inline, after_crash: false },
-    Subject { name: "off, not reconciled", policy: Policy::Off, after_crash: true },
-    Subject { name: "inline, not reconciled", policy: Policy::Inline, after_crash: true },
+    Subject { name: "off", policy: Policy::Off, made_by: Policy::Off, after_crash: false, full: false },
+    Subject { name: "inline", policy: Policy::Inline, made_by: Policy::Inline, after_crash: false, full: false },
+    Subject { name: "off, crashed", policy: Policy::Off, made_by: Policy::Inline, after_crash: true, full: true },
+    Subject { name: "inline, crashed", policy: Policy::Inline, made_by: Policy::Inline, after_crash: true, full: true },
 ];
 
 impl Subject {
-    fn options(&self) -> MountOptions {
-        MountOptions { policy: self.policy, ..MountOptions::default() }
+    fn options(&self, policy: Policy) -> MountOptions {
+        // One allocation cursor: which thread does what changes nothing.
+        MountOptions { policy, cores: 1, ..MountOptions::default() }
     }
 }
 
@@ -150,11 +156,30 @@ pub struct Violation {
 
 /// Runs the jobs on all cores. Stops early once `violations_max` were found.
 pub fn run(jobs: &[Job], seed: u64, violations_max: usize) -> ([Tally; SUBJECTS.len()], Vec<Violation>) {
-    quiet_judges();
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
     let seen: [Seen; SUBJECTS.len()] = Default::default();
-    let (next, tallies, violations) =
-        (AtomicUsize::new(0), Mutex::new([Tally::default(); SUBJECTS.len()]), Mutex::new(Vec::new()));
+    let (tallies, violations) = (Mutex::new([Tally::default(); SUBJECTS.len()]), Mutex::new(Vec::new()));
+    on_all_cores(&bases, jobs, |disks, number, job| {
+        if lock(&violations).len() >= violations_max {
+            return;
+        }
+        let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
+        let trace = bases[job.subject].trace(&job.workload);
+        let subject = &SUBJECTS[job.subject];
+        let mut explorer = Explorer::new(subject, &mut disks[job.subject], &seen[job.subject], random);
+        explorer.tally.workloads = 1;
+        let explored = explorer.explore(&trace, &job.effort.bounds, &job.effort, 0);
+        let tally = &mut lock(&tallies)[job.subject];
+        *tally = [*tally, explorer.tally].iter().sum();
+        lock(&violations).extend(explored.err());
+    });
+    (tallies.into_inner().expect("no panic"), violations.into_inner().expect("no panic"))
+}
+
+/// Does each of the tasks once, on as many threads as there are cores; each has a disk a base.
+fn on_all_cores<T: Sync>(bases: &[Base], tasks: &[T], each: impl Fn(&mut [Disk], usize, &T) + Sync) {
+    quiet_judges();
+    let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -162,26 +187,19 @@ pub fn run(jobs: &[Job], seed: u64, violations_max: usize) -> ([Tally; SUBJECTS.
                     bases.iter().map(|base| Disk::new(base.image.clone(), DEVICE_BYTES)).collect();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(job) = jobs.get(number) else { return };
-                    if violations.lock().expect("no panic").len() >= violations_max {
-                        return;
-                    }
-                    let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
-                    let mut explorer =
-                        Explorer::new(&SUBJECTS[job.subject], &mut disks[job.subject], &seen[job.subject], random);
-                    let trace = bases[job.subject].trace(&job.workload);
-                    let explored = explorer.explore_all(&trace, &job.effort);
-                    let tally = &mut tallies.lock().expect("no panic")[job.subject];
-                    *tally = [*tally, explorer.tally].iter().sum();
-                    violations.lock().expect("no panic").extend(explored.err());
+                    let Some(task) = tasks.get(number) else { return };
+                    each(&mut disks, number, task);
                 }
             });
         }
     });
-    (tallies.into_inner().expect("no panic"), violations.into_inner().expect("no panic"))
 }
 
-/// Images that were judged, by hash; and with the outcomes that were allowed.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().expect("no thread panics with a lock")
+}
+
+/// Images that were judged and held, by hash; and with the outcomes that were allowed.
 #[derive(Default)]
 struct Seen {
     images: Mutex<HashSet<u128>>,
@@ -189,14 +207,26 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether the image is new, and whether it is with these outcomes.
-    fn note(&self, image: u128, allowed: &[Arc<Tree>]) -> (bool, bool) {
-        // A sum, for the order of the outcomes does not matter.
-        let outcomes = allowed.iter().fold(0u64, |sum, tree| sum.wrapping_add(tree.digest()));
-        let judged = image ^ u128::from(outcomes) << 64 ^ u128::from(outcomes.rotate_left(17));
-        let is_new = self.images.lock().expect("no panic").insert(image);
-        (is_new, self.judged.lock().expect("no panic").insert(judged))
+    /// Notes an image; whether it is a new one.
+    fn note(&self, image: u128) -> bool {
+        lock(&self.images).insert(image)
     }
+
+    /// Notes that an image is judged; whether it was not with these outcomes before.
+    fn begin(&self, image: u128, allowed: &[Arc<Tree>]) -> bool {
+        lock(&self.judged).insert(with_outcomes(image, allowed))
+    }
+
+    /// It does not hold: the next to come upon it is to find that too.
+    fn take_back(&self, image: u128, allowed: &[Arc<Tree>]) {
+        lock(&self.judged).remove(&with_outcomes(image, allowed));
+    }
+}
+
+fn with_outcomes(image: u128, allowed: &[Arc<Tree>]) -> u128 {
+    // A sum, for the order of the outcomes does not matter.
+    let outcomes = allowed.iter().fold(0u64, |sum, tree| sum.wrapping_add(tree.digest()));
+    image ^ u128::from(outcomes) << 64 ^ u128::from(outcomes.rotate_left(17))
 }
 
 /// Makes the crashes of traces.
@@ -206,6 +236,14 @@ struct Explorer<'a> {
     seen: &'a Seen,
     random: fastrand::Rng,
     tally: Tally,
+    /// When asked for: what recoveries did.
+    recoveries: Option<Vec<Case>>,
+}
+
+/// A recovery: the state that it began with, as a difference to the base, what it did, and what may come of it.
+struct Case {
+    state: Difference,
+    trace: Trace,
 }
 
 /// Where a crash is made.
@@ -219,13 +257,7 @@ struct Point<'t> {
 
 impl<'a> Explorer<'a> {
     fn new(subject: &'a Subject, disk: &'a mut Disk, seen: &'a Seen, random: fastrand::Rng) -> Explorer<'a> {
-        Explorer { subject, disk, seen, random, tally: Tally::default() }
-    }
-
-    /// All crashes of a workload.
-    fn explore_all(&mut self, trace: &Trace, effort: &Effort) -> Result<(), Violation> {
-        self.tally.workloads += 1;
-        self.explore(trace, &effort.bounds, effort, 0)
+        Explorer { subject, disk, seen, random, tally: Tally::default(), recoveries: None }
     }
 
     /// All crashes of a trace that begins with the guaranteed image of the disk. `depth`: crashes before it.
@@ -269,30 +301,33 @@ impl<'a> Explorer<'a> {
         for choice in states::choices(point.pending, bounds, &mut self.random) {
             let reached = point.pending.words().iter().zip(&choice).filter(|(_, there)| **there);
             let state = self.disk.difference(reached.map(|(word, _)| word));
-            let (is_new_image, is_new) = self.seen.note(state.image_hash(), point.allowed);
-            if !is_new {
+            if !self.seen.begin(state.image_hash(), point.allowed) {
                 self.tally.repeated += 1;
                 continue;
             }
+            let is_new_image = self.seen.note(state.image_hash());
             let count = if depth == 0 { &mut self.tally.in_operations } else { &mut self.tally.in_recovery };
             *count += u64::from(is_new_image);
             let road = Road::of(state.image_hash());
             let recovery = match self.judge(&state, point.allowed, road) {
                 Ok(recovery) => recovery,
-                Err(why) => return Err(self.violation(point, &choice, depth, &why)),
+                Err(why) => {
+                    self.seen.take_back(state.image_hash(), point.allowed);
+                    return Err(self.violation(point, &choice, depth, &why));
+                }
             };
+            let Road::ReconciledFirst { .. } = road else { continue };
+            let one_in = if is_busy(&recovery) { effort.busy_recoveries } else { effort.idle_recoveries };
+            let trace = || Trace::of_recovery(point.describe(&choice, depth), point.allowed, &recovery);
+            if let Some(recoveries) = &mut self.recoveries {
+                recoveries.push(Case { state: self.disk.since_base(&state), trace: trace() });
+            }
             if let Some(bounds) = effort.in_recovery.get(depth)
-                && road == Road::ReconciledFirst
-                && self.random.u64(0..if is_busy(&recovery) { effort.busy_recoveries } else { effort.idle_recoveries })
-                    == 0
+                && self.random.u64(0..one_in) == 0
             {
-                let events = recovery.into_iter().map(Step::Event);
-                let outcomes = Step::Outcomes(point.allowed.to_vec());
-                let name = point.describe(&choice, depth);
-                let trace = Trace { name, steps: std::iter::once(outcomes).chain(events).collect(), crashes_from: 0 };
                 let mark = self.disk.mark();
                 self.disk.advance(&state);
-                let explored = self.explore(&trace, bounds, effort, depth + 1);
+                let explored = self.explore(&trace(), bounds, effort, depth + 1);
                 self.disk.roll_back(mark);
                 explored?;
             }
@@ -303,7 +338,7 @@ impl<'a> Explorer<'a> {
     /// Judges one state; gives what recovery did.
     fn judge(&mut self, state: &Difference, allowed: &[Arc<Tree>], road: Road) -> Result<Vec<Event>, String> {
         self.disk.apply(state);
-        let options = MountOptions { clock: clock_from(1 << 50), ..self.subject.options() };
+        let options = MountOptions { clock: clock_from(1 << 50), ..self.subject.options(self.subject.policy) };
         let judged = JUDGING.with(|judging| {
             judging.store(true, Ordering::Relaxed);
             let judged = catch_unwind(AssertUnwindSafe(|| oracle::judge(self.disk, &options, allowed, road)));

@@ -1,1 +1,368 @@
-//! Mutations.
+//! Mutations: the same recordings with a flush or a fence left out, or two steps swapped. The harness must notice.
+//!
+//! The problem: a harness that finds nothing may be blind. The idea: take the recordings of the operations, leave out
+//! what one line of the program did, and see whether some crash state of what is left does not hold. Where nothing
+//! is found, the flush or fence is needed for nothing that is promised, or a test is missing.
+//!
+//! ```text
+//! drop flush   the lines stay in the cache: a stream becomes a store
+//! drop fence   what it waited for stays in flight, until the next
+//! swap         what is stored behind a fence is durable before what the fence is there to wait for
+//! ```
+//!
+//! A recording is what it is: the program does not react to the mutation. So what is lost is durability and order, and
+//! nothing else.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::{fmt, fs};
+
+use pmem::{Action, Event, Site};
+
+use super::workload::{Base, Step, Trace, singles};
+use super::{Bounds, Case, Disk, Effort, Explorer, SUBJECTS, Seen, lock, on_all_cores};
+
+/// How a recording is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mutation {
+    /// The flushes are left out.
+    DropFlush,
+    /// The fences are left out.
+    DropFence,
+    /// What follows the fence is durable before what it waits for.
+    Swap,
+}
+
+impl fmt::Display for Mutation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Mutation::DropFlush => "drop flush",
+            Mutation::DropFence => "drop fence",
+            Mutation::Swap => "swap",
+        })
+    }
+}
+
+/// A place in the program, by a name that outlives the edits of other lines.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Path below `crates/nvfold/src`.
+    pub file: String,
+    /// The function that the line stands in.
+    pub function: String,
+    /// Which of the lines of that function, counted from 1.
+    pub number: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "`{}` `{}` {}", self.file, self.function, self.number)
+    }
+}
+
+/// What became of one mutation.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Where.
+    pub place: Place,
+    /// What was changed there.
+    pub mutation: Mutation,
+    /// Recordings in which it changes something.
+    pub recordings: usize,
+    /// States that were judged.
+    pub states: u64,
+    /// The state that does not hold, if there is one.
+    pub killed_by: Option<String>,
+}
+
+/// How many recordings a mutation is tried in, those of operations and those of recoveries.
+const RECORDINGS_MAX: usize = 60;
+/// Recoveries that are kept of one workload.
+const RECOVERIES_MAX: usize = 12;
+
+const EFFORT: Effort = Effort {
+    bounds: Bounds { exhaustive: 5, each_max: 24, subsets: 12, torn: 12 },
+    in_recovery: &[],
+    busy_recoveries: 1,
+    idle_recoveries: 1,
+};
+
+/// A recording of an operation, or of a recovery with the state it began with.
+struct Recorded {
+    subject: usize,
+    trace: Trace,
+    state: Option<super::Difference>,
+}
+
+/// What became of all mutations, and where none was tried.
+pub struct Outcome {
+    /// By place.
+    pub verdicts: Vec<Verdict>,
+    /// Functions with lines that flush, stream or fence and that no recording came by, and how many such lines.
+    pub unreached: BTreeMap<(String, String), usize>,
+}
+
+/// Tries all mutations of all lines that the workloads of length 1, and recoveries from their crashes, come by.
+pub fn all(seed: u64) -> Outcome {
+    let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
+    let seen: Vec<Seen> = SUBJECTS.iter().map(|_| Seen::default()).collect();
+    let recorded = record(&bases, &seen, seed);
+    let mut sources = Sources::default();
+    let places = places(&mut sources, recorded.iter().flat_map(|recorded| recorded.trace.events()));
+    let mut tasks: Vec<(&Place, &Vec<Site>, Mutation)> = Vec::new();
+    for (place, sites) in &places {
+        tasks.extend([Mutation::DropFlush, Mutation::DropFence, Mutation::Swap].map(|kind| (place, sites, kind)));
+    }
+    let verdicts = Mutex::new(Vec::new());
+    on_all_cores(&bases, &tasks, |disks, number, (place, sites, mutation)| {
+        let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
+        let verdict = try_mutation(disks, &seen, &recorded, place, sites, *mutation, random);
+        lock(&verdicts).extend(verdict);
+    });
+    let mut verdicts = verdicts.into_inner().expect("no panic");
+    verdicts.sort_by(|one, other| (&one.place, one.mutation).cmp(&(&other.place, other.mutation)));
+    Outcome { verdicts, unreached: sources.unreached(&places) }
+}
+
+/// Records all operations of length 1, and a few recoveries from crashes of each. The states on the way hold.
+fn record(bases: &[Base], seen: &[Seen], seed: u64) -> Vec<Recorded> {
+    let workloads = singles();
+    let tasks: Vec<_> = workloads.iter().flat_map(|workload| (0..bases.len()).map(move |at| (workload, at))).collect();
+    let recorded = Mutex::new(BTreeMap::new());
+    on_all_cores(bases, &tasks, |disks, number, (workload, subject)| {
+        let trace = bases[*subject].trace(workload);
+        let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
+        let mut explorer = Explorer::new(&SUBJECTS[*subject], &mut disks[*subject], &seen[*subject], random);
+        explorer.recoveries = Some(Vec::new());
+        if let Err(violation) = explorer.explore(&trace, &EFFORT.bounds, &EFFORT, 0) {
+            panic!("without a mutation: {}", violation.text);
+        }
+        let recoveries = most_telling(explorer.recoveries.take().expect("asked for"));
+        let operation = Recorded { subject: *subject, trace, state: None };
+        let of_recovery = |case: Case| Recorded { subject: *subject, trace: case.trace, state: Some(case.state) };
+        let all: Vec<Recorded> = std::iter::once(operation).chain(recoveries.into_iter().map(of_recovery)).collect();
+        lock(&recorded).insert(number, all);
+    });
+    recorded.into_inner().expect("no panic").into_values().flatten().collect()
+}
+
+/// Recoveries that came by different lines, the first of each kind.
+fn most_telling(cases: Vec<Case>) -> Vec<Case> {
+    let mut kinds: HashMap<BTreeSet<(u32, u32)>, usize> = HashMap::new();
+    let mut kept = Vec::new();
+    for case in cases {
+        let lines = case.trace.events().map(|event| (event.site.line(), event.site.column())).collect();
+        let count = kinds.entry(lines).or_insert(0);
+        *count += 1;
+        if *count <= 3 && kept.len() < RECOVERIES_MAX {
+            kept.push(case);
+        }
+    }
+    kept
+}
+
+fn try_mutation(
+    disks: &mut [Disk],
+    seen: &[Seen],
+    recorded: &[Recorded],
+    place: &Place,
+    sites: &[Site],
+    mutation: Mutation,
+    mut random: fastrand::Rng,
+) -> Option<Verdict> {
+    let mutated = |recorded| Some((recorded, mutate(recorded, sites, mutation)?));
+    let mut changed: Vec<(&Recorded, Trace)> = recorded.iter().filter_map(mutated).collect();
+    if changed.is_empty() {
+        return None;
+    }
+    random.shuffle(&mut changed);
+    let mut verdict = Verdict { place: place.clone(), mutation, recordings: changed.len(), states: 0, killed_by: None };
+    for (recorded, trace) in changed.iter().take(RECORDINGS_MAX) {
+        let (subject, disk) = (&SUBJECTS[recorded.subject], &mut disks[recorded.subject]);
+        let mark = disk.mark();
+        recorded.state.iter().for_each(|state| disk.advance(state));
+        let mut explorer = Explorer::new(subject, disk, &seen[recorded.subject], random.fork());
+        let explored = explorer.explore(trace, &EFFORT.bounds, &EFFORT, 0);
+        verdict.states += explorer.tally.distinct();
+        disk.roll_back(mark);
+        if let Err(violation) = explored {
+            verdict.killed_by = Some(violation.text);
+            break;
+        }
+    }
+    Some(verdict)
+}
+
+/// The recording with the mutation; `None` when it changes nothing.
+fn mutate(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<Trace> {
+    let trace = &recorded.trace;
+    let is_here = |event: &Event| sites.contains(&event.site);
+    let first = trace.steps.iter().position(|step| match step {
+        Step::Event(event) if is_here(event) => match mutation {
+            Mutation::DropFlush => matches!(event.action, Action::Flush { .. } | Action::Stream { .. }),
+            Mutation::DropFence | Mutation::Swap => event.action == Action::Fence,
+        },
+        _ => false,
+    })?;
+    let steps = match mutation {
+        Mutation::DropFlush => trace.steps.iter().filter_map(|step| without_flush(step, &is_here)).collect(),
+        Mutation::DropFence => {
+            let dropped =
+                |step: &Step| matches!(step, Step::Event(event) if event.action == Action::Fence && is_here(event));
+            trace.steps.iter().filter(|step| !dropped(step)).cloned().collect()
+        }
+        Mutation::Swap => swapped(&trace.steps, &is_here)?,
+    };
+    // Before what was swapped nothing is as it was from the fence before on; the other two act where they stand.
+    let from = if mutation == Mutation::Swap { 0 } else { first };
+    Some(Trace { name: trace.name.clone(), steps, crashes_from: trace.crashes_from.max(from) })
+}
+
+fn without_flush(step: &Step, is_here: impl Fn(&Event) -> bool) -> Option<Step> {
+    match step {
+        Step::Event(event) if is_here(event) => match &event.action {
+            Action::Flush { .. } => None,
+            Action::Stream { offset, bytes } => {
+                let action = Action::Store { offset: *offset, bytes: bytes.clone() };
+                Some(Step::Event(Event { action, ..event.clone() }))
+            }
+            _ => Some(step.clone()),
+        },
+        _ => Some(step.clone()),
+    }
+}
+
+/// Each fence of the place with the steps it orders: those before it, from the fence before, and those after it, to the
+/// next fence. The latter come first. `None` when nothing follows a fence in its operation.
+fn swapped(steps: &[Step], is_here: &impl Fn(&Event) -> bool) -> Option<Vec<Step>> {
+    let is_fence = |step: &Step| matches!(step, Step::Event(event) if event.action == Action::Fence);
+    let ends = |step: &Step| is_fence(step) || matches!(step, Step::Outcomes(_));
+    let stores = |steps: &[Step]| {
+        let is_store = |event: &Event| matches!(event.action, Action::Store { .. } | Action::Stream { .. });
+        steps.iter().any(|step| matches!(step, Step::Event(event) if is_store(event)))
+    };
+    let mut swapped = steps.to_vec();
+    let mut any = false;
+    for at in 0..steps.len() {
+        let Step::Event(event) = &steps[at] else { continue };
+        if event.action != Action::Fence || !is_here(event) {
+            continue;
+        }
+        let start = steps[..at].iter().rposition(ends).map_or(0, |before| before + 1);
+        let Some(length) = steps[at + 1..].iter().position(ends) else { continue };
+        let end = at + 1 + length;
+        if !is_fence(&steps[end]) || !stores(&steps[at + 1..end]) || !stores(&steps[start..at]) {
+            continue;
+        }
+        let order = [&steps[at + 1..=end], &steps[start..=at]].concat();
+        swapped.splice(start..=end, order);
+        any = true;
+        break;
+    }
+    any.then_some(swapped)
+}
+
+/// The places of all events, each with its lines of code. Lines of tests and of other crates are none.
+fn places<'e>(sources: &mut Sources, events: impl Iterator<Item = &'e Event>) -> BTreeMap<Place, Vec<Site>> {
+    let sites: BTreeSet<Site> =
+        events.filter(|event| !matches!(event.action, Action::Store { .. })).map(|event| event.site).collect();
+    let mut numbers: HashMap<(String, String), usize> = HashMap::new();
+    let mut last: HashMap<(String, String), u32> = HashMap::new();
+    let mut places: BTreeMap<Place, Vec<Site>> = BTreeMap::new();
+    for site in sites {
+        let Some((file, function)) = sources.place(site) else { continue };
+        let key = (file.clone(), function.clone());
+        // A line that flushes and fences is one place.
+        let number = numbers.entry(key.clone()).or_insert(0);
+        if last.insert(key, site.line()) != Some(site.line()) {
+            *number += 1;
+        }
+        places.entry(Place { file, function, number: *number }).or_default().push(site);
+    }
+    places
+}
+
+/// Source files, to tell which function a line stands in.
+#[derive(Default)]
+struct Sources {
+    files: HashMap<String, Vec<String>>,
+}
+
+impl Sources {
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/nvfold/src")
+    }
+
+    fn lines(&mut self, name: &str) -> &[String] {
+        self.files.entry(name.to_owned()).or_insert_with(|| {
+            let path = Sources::root().join(name);
+            let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            text.lines().map(str::to_owned).collect()
+        })
+    }
+
+    fn place(&mut self, site: Site) -> Option<(String, String)> {
+        let name = site.file().split_once("crates/nvfold/src/")?.1.to_owned();
+        let function = self.function_of(&name, site.line() as usize)?;
+        Some((name, function))
+    }
+
+    /// The function around a line, counted from 1.
+    fn function_of(&mut self, name: &str, line: usize) -> Option<String> {
+        self.lines(name)[..line].iter().rev().find_map(|line| function(line))
+    }
+
+    /// Lines that do something to the media and are at none of these places.
+    fn unreached(&mut self, places: &BTreeMap<Place, Vec<Site>>) -> BTreeMap<(String, String), usize> {
+        const CALLS: [&str; 5] = [".flush()", ".fence(", ".stream(", ".stream_zeros(", "store_words("];
+        let reached: HashSet<(&str, usize)> = places
+            .iter()
+            .flat_map(|(place, sites)| sites.iter().map(|site| (&place.file[..], site.line() as usize)))
+            .collect();
+        let mut unreached = BTreeMap::new();
+        for name in source_files(&Sources::root(), "") {
+            let lines = self.lines(&name);
+            let code = lines.iter().position(|line| line.starts_with("#[cfg(test)]")).unwrap_or(lines.len());
+            let is_call = |line: &str| {
+                let line = line.trim_start();
+                !line.starts_with("//") && CALLS.iter().any(|call| line.contains(call)) && function(line).is_none()
+            };
+            let calls = lines[..code].iter().enumerate().filter(|(_, line)| is_call(line)).map(|(at, _)| at + 1);
+            for line in calls.collect::<Vec<_>>() {
+                let Some(function) = self.function_of(&name, line) else { continue };
+                // Its events are its callers'.
+                if function != "store_words" && !reached.contains(&(&name[..], line)) {
+                    *unreached.entry((name.clone(), function)).or_insert(0) += 1;
+                }
+            }
+        }
+        unreached
+    }
+}
+
+/// The Rust files below a directory, by their path in it. Rooms of tests are left out.
+fn source_files(root: &Path, within: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(root.join(within)).expect("the sources are there") {
+        let entry = entry.expect("the sources are there");
+        let name = entry.file_name().into_string().expect("names of sources are UTF-8");
+        let path = if within.is_empty() { name.clone() } else { format!("{within}/{name}") };
+        if entry.path().is_dir() && name != "races" {
+            files.extend(source_files(root, &path));
+        } else if name.ends_with(".rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// The name of the function that a line begins.
+fn function(line: &str) -> Option<String> {
+    let words = line.trim_start().strip_prefix("pub(crate) ").or(line.trim_start().strip_prefix("pub(super) "));
+    let words = words.unwrap_or(line.trim_start());
+    let rest = words.strip_prefix("pub ").unwrap_or(words).strip_prefix("fn ")?;
+    let name: String = rest.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+    Some(name)
+}

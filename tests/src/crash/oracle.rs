@@ -5,7 +5,7 @@
 //! mount        the tree is one that the crash may leave: names, attributes, times, contents
 //! reconcile    still; and the totals are those of that tree
 //! fsck         nothing at all, and what is free is what nobody names (invariants 2, 4, 7)
-//! mount again  changes nothing outside the superblocks; the same tree
+//! mount again  after an unmount or not; changes nothing outside the superblocks; the same tree
 //! use          new files, shared blocks, a replaced file: they work, and nothing else changes
 //! end          unmount, or crash; fsck finds nothing; the next mount finds the tree as it was
 //! ```
@@ -31,8 +31,11 @@ const INODES_PER_SEGMENT: u64 = 4096;
 /// In which order a state is reconciled and used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Road {
-    /// Reconciled, mounted again, used.
-    ReconciledFirst,
+    /// Reconciled, mounted again (after an unmount or not), used.
+    ReconciledFirst {
+        /// Unmounted before it is mounted again.
+        unmounted: bool,
+    },
     /// Used, reconciled.
     UsedFirst,
     /// A step of reconcile behind each operation.
@@ -42,12 +45,13 @@ pub enum Road {
 impl Road {
     /// The road of a state, from its hash: half of them are reconciled first.
     pub fn of(image_hash: u128) -> Road {
-        [Road::ReconciledFirst, Road::UsedFirst, Road::ReconciledFirst, Road::Interleaved][image_hash as usize % 4]
+        let reconciled_first = |unmounted| Road::ReconciledFirst { unmounted };
+        [reconciled_first(false), Road::UsedFirst, reconciled_first(true), Road::Interleaved][image_hash as usize % 4]
     }
 }
 
-/// Judges the crash state that the disk is in; returns what mount and reconcile did to the media, if nothing else was
-/// done meanwhile. The disk is left as the judgement leaves it: the caller puts it back.
+/// Judges the crash state that the disk is in; returns what mount, reconcile and perhaps unmount did to the media, if
+/// nothing else was done meanwhile. The disk is left as the judgement leaves it: the caller puts it back.
 ///
 /// # Errors
 /// What does not hold.
@@ -62,13 +66,14 @@ pub fn judge(disk: &mut Disk, options: &MountOptions, allowed: &[Arc<Tree>], roa
     let fs = mount(&region, options)?;
     let tree = Tree::of(&fs)?.without_space();
     allows(allowed, &tree, "after the mount")?;
-    let (fs, recovery) = if road == Road::ReconciledFirst {
+    let ends_in_order = road == Road::ReconciledFirst { unmounted: true };
+    let (fs, recovery) = if let Road::ReconciledFirst { .. } = road {
         reconcile(&fs)?;
-        let recovery = disk.take_events();
         let tree = Tree::of(&fs)?;
         allows(allowed, &tree, "after reconcile")?;
         let stats = fs.stats();
-        drop(fs);
+        end(fs, ends_in_order)?;
+        let recovery = disk.take_events();
         consistent(&region, &stats, "after recovery")?;
         let fs = mount_again(disk, &region, options)?;
         same(&Tree::of(&fs)?, &tree, "after a second recovery")?;
@@ -82,16 +87,17 @@ pub fn judge(disk: &mut Disk, options: &MountOptions, allowed: &[Arc<Tree>], roa
         (fs, Vec::new())
     };
     let (used, stats) = (Tree::of(&fs)?, fs.stats());
-    if stats.free_bytes % (2 * BLOCK_BYTES) == 0 {
-        fs.unmount().map_err(|error| format!("unmounting: {error}"))?;
-    } else {
-        drop(fs);
-    }
+    end(fs, !ends_in_order)?;
     consistent(&region, &stats, "after it was used")?;
     let fs = mount(&region, options)?;
     reconcile(&fs)?;
     same(&Tree::of(&fs)?, &used, "used and mounted again")?;
     Ok(recovery)
+}
+
+/// Unmounts, or crashes.
+fn end(fs: FileSystem, in_order: bool) -> Result<(), String> {
+    if in_order { fs.unmount().map_err(|error| format!("unmounting: {error}")) } else { Ok(()) }
 }
 
 fn mount(region: &Region, options: &MountOptions) -> Result<FileSystem, String> {

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nvfold::{AllocateMode, MkfsOptions, MountOptions, RenameMode, XattrMode};
-use pmem::Event;
+use pmem::{Event, Pending};
 
 use super::Subject as Setting;
-use super::disk::Image;
+use super::disk::{Disk, Image};
 use super::tree::Tree;
 use crate::model::library::Library;
 use crate::model::op::{self, NodePath, Op};
@@ -38,8 +38,16 @@ const FULL_INLINE: u8 = 10;
 const LONG_LOG: u8 = 11;
 const LONG_DIR: u8 = 12;
 const RESERVED: u8 = 13;
+const EMPTY: u8 = 15;
+/// Holds what is left of a full device.
+const FILLER: u8 = 16;
+/// What is renamed when the crash comes that a workload begins after.
+const MOVED: u8 = 17;
+const MOVED_TO: u8 = 18;
 /// A name that is free.
 const NEW: u8 = 14;
+/// Blocks that are free on a full device: as many as the operations need.
+const FREE_BLOCKS: u64 = 48;
 
 /// Operations that belong together.
 #[derive(Clone, Debug)]
@@ -53,6 +61,7 @@ pub struct Workload {
 }
 
 /// A step of a recorded workload.
+#[derive(Clone)]
 pub enum Step {
     /// Something happened to the media.
     Event(Event),
@@ -68,6 +77,23 @@ pub struct Trace {
     pub steps: Vec<Step>,
     /// Crashes are made from this step on.
     pub crashes_from: usize,
+}
+
+impl Trace {
+    /// What a recovery did, which may be cut off anywhere and leads to the same outcomes.
+    pub fn of_recovery(name: String, allowed: &[Arc<Tree>], events: &[Event]) -> Trace {
+        let outcomes = Step::Outcomes(allowed.to_vec());
+        let steps = std::iter::once(outcomes).chain(events.iter().cloned().map(Step::Event)).collect();
+        Trace { name, steps, crashes_from: 0 }
+    }
+
+    /// What happened, without the outcomes.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Event(event) => Some(event),
+            Step::Outcomes(_) => None,
+        })
+    }
 }
 
 /// A device with the tree, not mounted, and the model's idea of it.
@@ -90,18 +116,28 @@ impl Base {
         let region = Image::default().region(DEVICE_BYTES);
         let options = MkfsOptions { uuid: *b"a uuid for tests", now: 1, ..MkfsOptions::default() };
         nvfold::FileSystem::mkfs(&region, &options).expect("mkfs");
-        let mut library = Library::on(region.clone(), MountOptions { clock: clock_from(1 << 20), ..setting.options() });
+        let options = MountOptions { clock: clock_from(1 << 20), ..setting.options(setting.made_by) };
+        let mut library = Library::on(region.clone(), options);
         let mut model = Oracle::new();
-        for op in tree() {
+        let mut apply = |library: &mut Library, op: Op| {
             let answer = library.apply(&op);
             assert!(answer == op::Answer::Done && answer == model.apply(&op), "{op:?}: {answer:?}");
+        };
+        tree().into_iter().for_each(|op| apply(&mut library, op));
+        if setting.full {
+            let free = library.fs().statfs().blocks_available - FREE_BLOCKS;
+            apply(&mut library, allocate(FILLER, 0, free * BLOCK, AllocateMode::ReserveKeepSize));
         }
-        if setting.after_crash {
-            drop(library);
+        let image = if setting.after_crash {
+            region.take_recording();
+            let before = Image::of(&region);
+            apply(&mut library, Op::Rename { from: at(MOVED), to: at(MOVED_TO), mode: RenameMode::NoReplace });
+            crashed_in_journal(before, &region.take_recording().events)
         } else {
             library.unmount();
-        }
-        Base { setting, image: Image::of(&region), model }
+            Image::of(&region)
+        };
+        Base { setting, image, model }
     }
 
     /// Carries a workload out on a copy of the tree. Every answer must be the model's.
@@ -121,7 +157,8 @@ impl Base {
             }
             let (before, after) = (&trees[number], &trees[number + 1]);
             trace.steps.push(Step::Outcomes(vec![before.clone(), after.clone()]));
-            library.apply(op);
+            // Each operation on a thread of its own: no fence of a later one waits for what an earlier one left behind.
+            std::thread::scope(|scope| scope.spawn(|| library.apply(op)).join()).expect("it answered before");
             record(&mut trace);
             trace.steps.push(Step::Outcomes(vec![after.clone()]));
         }
@@ -140,14 +177,34 @@ impl Base {
             let (answer, expected) = (library.apply(op), model.apply(op));
             let name = &workload.name;
             assert!(answer.agrees_with(&expected), "{name}, {op:?}: {answer:?}, the model expects {expected:?}");
+            for question in model.questions() {
+                let (answer, expected) = (library.apply(&question), model.apply(&question));
+                assert!(answer.agrees_with(&expected), "{name}, {question:?}: {answer:?}, the model has {expected:?}");
+            }
             trees.push(now(&library, self.setting));
         }
         trees
     }
 
     fn options(&self) -> MountOptions {
-        MountOptions { clock: clock_from(1 << 40), ..self.setting.options() }
+        MountOptions { clock: clock_from(1 << 40), ..self.setting.options(self.setting.policy) }
     }
+}
+
+/// The image when the journal has the operation, and nothing that it is there for was stored.
+fn crashed_in_journal(before: Image, events: &[Event]) -> Image {
+    let (_, geometry) = nvfold::read_superblock(&before.region(DEVICE_BYTES)).expect("it was mounted");
+    let journal = geometry.journal_offset..geometry.segment_table_offset;
+    let mut disk = Disk::new(before, DEVICE_BYTES);
+    let mut pending = Pending::default();
+    for event in events {
+        let settled = pending.play(event);
+        disk.settle(&settled);
+        if settled.iter().any(|word| journal.contains(&word.offset)) {
+            return disk.image().clone();
+        }
+    }
+    unreachable!("a rename goes through the journal")
 }
 
 /// The tree as it is. Its space is known when nothing is left to reconcile, and no file without a name is open.
@@ -187,7 +244,7 @@ fn tree() -> Vec<Op> {
         ops.push(Op::Create { path: vec![LONG_DIR, 0], mode: 0o644 });
         ops.push(Op::Unlink { path: vec![LONG_DIR, 0] });
     }
-    ops.push(create(RESERVED));
+    ops.extend([create(EMPTY), create(FILLER), create(MOVED), create(RESERVED)]);
     ops.push(allocate(RESERVED, 0, 3 * BLOCK, AllocateMode::Reserve));
     ops
 }
@@ -250,6 +307,7 @@ pub fn singles() -> Vec<Workload> {
     all.extend(xattrs());
     all.extend(writes());
     all.extend(ranges());
+    all.extend(follow_ups());
     all.into_iter().map(|(name, ops)| Workload { name: name.to_owned(), ops, crashes_from: 0 }).collect()
 }
 
@@ -357,6 +415,44 @@ fn ranges() -> Vec<(&'static str, Vec<Op>)> {
         ("clone of a hole", vec![clone(FULL_INLINE, 0, SHARED, 0, 2 * BLOCK)]),
         ("clone of reserved blocks", vec![clone(RESERVED, 0, SHARED, 0, BLOCK)]),
         ("clone over reserved blocks", vec![clone(SHARED, 0, RESERVED, 0, BLOCK)]),
+    ]
+}
+
+/// Operations that meet what the one before left behind: a used slot of the journal, freed blocks, counts.
+fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
+    let new = distinct(16);
+    let chmod = |name| Op::Chmod { path: at(name), mode: 0o440 };
+    let rename = |from, to| Op::Rename { from: at(from), to: at(to), mode: RenameMode::Replace };
+    vec![
+        ("rename, then chmod", vec![rename(UNSHARED, NEW), chmod(NEW)]),
+        ("rename, then create", vec![rename(UNSHARED, NEW), create(UNSHARED)]),
+        ("link, then write", vec![Op::Link { from: at(SHARED), to: at(NEW) }, write(SHARED, 0, 10, new)]),
+        ("create, then chmod of what was moved", vec![create(NEW), chmod(MOVED_TO)]),
+        ("unlink of shared data, then unmount", vec![Op::Unlink { path: at(SHARED) }, Op::Remount]),
+        ("overwrite, then unmount", vec![write(UNSHARED, 0, 2 * BLOCK, new), Op::Remount]),
+        ("clone, then unmount", vec![clone(UNSHARED, 0, EMPTY, 0, BLOCK), Op::Remount]),
+        ("unlink, then write to its blocks", vec![Op::Unlink { path: at(UNSHARED) }, write(EMPTY, 0, 3 * BLOCK, new)]),
+        (
+            "unlink of both that share, then write to their blocks",
+            vec![Op::Unlink { path: at(SHARED) }, Op::Unlink { path: at(CLONE) }, write(EMPTY, 0, 3 * BLOCK, new)],
+        ),
+        ("unlink, then attributes in its blocks", vec![Op::Unlink { path: at(UNSHARED) }, xattr(EMPTY, 0, 9000)]),
+        (
+            "unlink, then reserve its blocks",
+            vec![Op::Unlink { path: at(UNSHARED) }, allocate(EMPTY, 0, 3 * BLOCK, AllocateMode::Reserve)],
+        ),
+        ("truncate, then write", vec![Op::Truncate { path: at(UNSHARED), size: 0 }, write(EMPTY, 0, 3 * BLOCK, new)]),
+        (
+            "attributes removed, then write to their blocks",
+            vec![Op::RemoveXattr { path: at(XATTRS), name: 1 }, write(EMPTY, 0, 3 * BLOCK, new)],
+        ),
+        ("rmdir, then create", vec![Op::Rmdir { path: at(LONG_DIR) }, create(NEW)]),
+        (
+            "unlink, then mkdir in its slot",
+            vec![Op::Unlink { path: at(UNSHARED) }, Op::Mkdir { path: at(NEW), mode: 0o700 }],
+        ),
+        ("compaction, then write to its pages", vec![write(LONG_LOG, 0, 8, new), write(EMPTY, 0, 3 * BLOCK, new)]),
+        ("compaction, then a log page there", vec![write(LONG_LOG, 0, 8, new), write(FULL_INLINE, 0, 50, new)]),
     ]
 }
 

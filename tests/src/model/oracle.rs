@@ -82,7 +82,7 @@ impl Oracle {
                     path.push(index);
                     found.push((path, child));
                 }
-                if index > 16 {
+                if index > 31 {
                     break;
                 }
             }

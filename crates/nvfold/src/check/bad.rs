@@ -44,10 +44,12 @@ impl Survey<'_> {
     /// Whether the chunk entry of a block, which was just read, or its data lies in bad memory.
     pub(super) fn is_bad(&mut self, block: BlockNumber, references: u32, data: bool) -> bool {
         let entry_is_bad = self.region.check().is_err();
+        // The bytes of a reserved block mean nothing, and reading a hole would make the host allocate it.
+        let is_read = data && references > 0 && !self.reserved.contains(&block.0);
         if entry_is_bad {
             self.bad.entries.insert(block.0);
         }
-        entry_is_bad || data && references > 0 && self.region.scrub(block.address(), BLOCK_BYTES).is_err()
+        entry_is_bad || is_read && self.region.scrub(block.address(), BLOCK_BYTES).is_err()
     }
 
     /// Reads the blocks of logs and attributes for no other purpose.

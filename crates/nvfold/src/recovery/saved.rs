@@ -48,7 +48,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         out.push(&[capacity, slots.len() as u64]);
         out.push(&slots);
     }
-    let payload_check = out.end();
+    let (payload_check, flight) = out.end();
     let mut state = SavedState {
         magic: MAGIC,
         payload_check,
@@ -66,8 +66,10 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     for (saved, run) in state.runs.iter_mut().zip(&runs) {
         *saved = SavedRun { start: run.start.0, count: run.count };
     }
+    // One fence for both: a header without its payload is seen by the checksum, and the superblock comes later.
     let written = core.region.stream(header.address(), state.sealed(header.address()).as_bytes());
-    Some(core.region.fence(written).ptr())
+    let (_, written) = core.region.fence((flight, written));
+    Some(written.ptr())
 }
 
 /// Takes the saved state in; the blocks that it lay in, which are free. `None` when there is none that can be used:
@@ -228,10 +230,9 @@ impl<'r> Writer<'r> {
         self.pending.clear();
     }
 
-    fn end(mut self) -> u32 {
+    fn end(mut self) -> (u32, Flight) {
         self.write();
-        let _ = self.region.fence(self.flight);
-        self.check
+        (self.check, self.flight)
     }
 }
 
