@@ -11,7 +11,7 @@ use nvfold::media::journal::{JournalSlot, WordStore};
 use nvfold::media::saved_state::SavedState;
 use nvfold::media::segment::SegmentEntry;
 use nvfold::media::superblock::{COPIES, Geometry, Superblock};
-use nvfold::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use nvfold::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use nvfold::{AllocateMode, FileSystem, MkfsOptions, MountOptions, Policy};
 use nvfold_tests::hostile::{self, image, image::Kind};
 use nvfold_tests::model::library::Library;
@@ -215,12 +215,22 @@ fn a_saved_index_that_cannot_be_searched_is_made_anew() {
     }
 }
 
-/// Recovery looks at marked segments only, and no crash leaves an entry in another.
+/// Recovery looks at segments that are marked as holding blocks, and no crash leaves an entry in another.
 #[test]
-fn a_chunk_entry_in_an_unmarked_segment_is_named() {
-    assert_agreed(&damaged(Kind::CutOff, |geometry, content| {
-        content.write(geometry.chunk_entry_offset(BlockNumber(geometry.blocks() - 1)), &[0x6f]);
-    }));
+fn a_chunk_entry_where_no_blocks_are_is_named_and_repaired() {
+    let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a size that can be formatted");
+    let inode_table = geometry.first_segment() * SEGMENT_BLOCKS;
+    for block in [0, 5, inode_table, inode_table + 511, geometry.blocks() - 1] {
+        for kind in [Kind::CutOff, Kind::Small] {
+            let content = damaged(kind, |geometry, content| {
+                content.write(geometry.chunk_entry_offset(BlockNumber(block)), &[0x6f]);
+            });
+            assert_agreed(&content);
+            let region = Slate::new(content.len_bytes()).with(&content);
+            let options = CheckOptions { repair: true, data: true };
+            assert!(check(&region, &options).expect("fsck").is_consistent(), "block {block}");
+        }
+    }
 }
 
 /// A crash may leave the first word of a chunk entry and nothing else of it. Reconcile took that for an empty one.

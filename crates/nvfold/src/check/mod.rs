@@ -138,7 +138,14 @@ fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
     recovery::require_known_features(&superblock)?;
     for segment in unmarked {
         let offset = geometry.segment_entry_offset(*segment);
-        let _ = region.fence(region.write(offset, &SegmentEntry::blocks(*segment)).flush());
+        let is_free = region.read::<SegmentEntry>(offset).usage(*segment) == SegmentUse::Free;
+        if is_free && *segment >= geometry.first_segment() {
+            let _ = region.fence(region.write(offset, &SegmentEntry::blocks(*segment)).flush());
+        } else {
+            // Tables: no block of theirs ever has an entry.
+            let entries = geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));
+            let _ = region.fence(region.stream_zeros(entries, geometry.blocks_in_segment(*segment) * LINE));
+        }
     }
     recovery::write_superblock(region, Superblock { state: STATE_IN_USE, saved_state: 0, ..superblock });
     // A device whose logs are damaged stays as it is: which blocks they named is not known, and cutting them off would
