@@ -10,6 +10,7 @@
 //! | [`mount`] | the real `nvfold` binary mounting a device of the test's own; killed on drop |
 //! | [`device`] | the same device through the library |
 //! | [`random`] | a seeded generator that prints its seed when the test fails |
+//! | [`crash`] | every state that a crash can leave behind, judged |
 //! | [`model`] | a file system so simple that it is right, to compare with |
 //! | [`block`] | blocks that prove themselves whole, in place and current |
 //! | [`hostile`] | images that no nvfold would have written |
@@ -21,7 +22,8 @@
 //! Environment variables: `NVFOLD_BIN` (the binary to test instead of building it), `NVFOLD_SEED`
 //! (replay a random test), `NVFOLD_TEST_DIR` (run the mount's suites on this directory instead of
 //! a mount: tells a wrong test from a wrong file system), `NVFOLD_SOAK` (a factor for the length
-//! of the random tests; `make soak` sets it).
+//! of the random tests; `make soak` sets it), `NVFOLD_CRASH` (the crash states of the workloads whose
+//! names begin so).
 #![forbid(unsafe_code)]
 
 pub mod block;

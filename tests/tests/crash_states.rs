@@ -13,8 +13,8 @@ use nvfold_tests::random::{Seed, soak_factor};
 /// What `make test` promises to look at.
 const DISTINCT_MIN: u64 = 200_000;
 /// Pairs that are sampled for each policy, and random sequences.
-const PAIRS: usize = 1000;
-const RANDOM_SEQUENCES: usize = 40;
+const PAIRS: usize = 500;
+const RANDOM_SEQUENCES: usize = 30;
 const RANDOM_OPS: usize = 12;
 const VIOLATIONS_SHOWN: usize = 10;
 
@@ -25,13 +25,13 @@ const LENGTH_1: Effort = Effort {
         Bounds { exhaustive: 3, each_max: 6, subsets: 2, torn: 2 },
         Bounds { exhaustive: 2, each_max: 2, subsets: 1, torn: 1 },
     ],
-    busy_recoveries: 2,
+    busy_recoveries: 3,
     idle_recoveries: 200,
 };
 
 /// Longer sequences: the same with fewer samples at each point.
 const LONGER: Effort = Effort {
-    bounds: Bounds { exhaustive: 4, each_max: 16, subsets: 8, torn: 8 },
+    bounds: Bounds { exhaustive: 5, each_max: 16, subsets: 8, torn: 8 },
     in_recovery: &[
         Bounds { exhaustive: 2, each_max: 3, subsets: 1, torn: 1 },
         Bounds { exhaustive: 1, each_max: 1, subsets: 0, torn: 1 },
@@ -57,9 +57,9 @@ fn every_crash_state_of_every_operation_recovers() {
     let start = Instant::now();
     let (tallies, violations) = crash::run(&jobs, seed.value(), VIOLATIONS_SHOWN);
     let total = tallies.iter().sum::<Tally>();
-    println!("{:<8} {}", "policy", Tally::COLUMNS);
-    SUBJECTS.iter().zip(&tallies).for_each(|(subject, tally)| println!("{:<8} {tally}", subject.name));
-    println!("{:<8} {total}", "all");
+    println!("{:<16} {}", "policy", Tally::COLUMNS);
+    SUBJECTS.iter().zip(&tallies).for_each(|(subject, tally)| println!("{:<16} {tally}", subject.name));
+    println!("{:<16} {total}", "all");
     println!("{} distinct crash states in {:.0} s", total.distinct(), start.elapsed().as_secs_f64());
     let shown: Vec<&str> = violations.iter().map(|violation| &violation.text[..]).collect();
     assert!(violations.is_empty(), "{} violations:\n{}", shown.len(), shown.join("\n"));

@@ -5,7 +5,7 @@ use nvfold::media::chunk_entry::ChunkEntry;
 use nvfold::media::superblock::{COPIES, Superblock};
 use nvfold::media::{BlockNumber, SEGMENT_BLOCKS};
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode};
-use pmem::{Action, DeviceSpec, OpenOptions, PendingWord, Region, StoreOrder};
+use pmem::{Action, DeviceSpec, OpenOptions, PendingWord, Region, Replay, StoreOrder};
 
 const DEVICE_BYTES: u64 = 16 << 20;
 const SLOT_BYTES: u64 = 512;
@@ -105,4 +105,62 @@ fn an_entry_of_which_only_the_transaction_is_left_is_emptied() {
     assert_eq!(fsck(&region).recoverable, 1);
     mount(&region).unmount().unwrap();
     assert_eq!(fsck(&region).findings, []);
+}
+
+/// What is on a device after a crash in mkfs: names in the root, or nothing that is a file system.
+fn names_if_any(region: &Region) -> Option<Vec<Vec<u8>>> {
+    nvfold::read_superblock(region).ok()?;
+    let fs = mount(region);
+    let mut names = Vec::new();
+    fs.readdir(InodeNumber::ROOT, 0, &mut |entry| {
+        names.push(entry.name);
+        true
+    })
+    .unwrap();
+    fs.unmount().unwrap();
+    assert_eq!(fsck(region).findings, []);
+    Some(names)
+}
+
+#[test]
+fn a_format_that_was_cut_off_leaves_the_old_file_system_or_none_or_the_new_one() {
+    const CHOICES: u64 = 12;
+    let region = recorded();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let fs = mount(&region);
+    let new = NewInode { kind: FileKind::Directory, mode: 0o755, uid: 0, gid: 0, rdev: 0 };
+    fs.mkdir(InodeNumber::ROOT, b"old", &new).unwrap();
+    fs.unmount().unwrap();
+    region.take_recording();
+    let mut replay = Replay::new(region.bytes(0, DEVICE_BYTES));
+    FileSystem::mkfs(&region, &MkfsOptions { force: true, ..MkfsOptions::default() }).unwrap();
+    let recording = region.take_recording();
+    let mut seen = [0; 3];
+    for (number, event) in recording.events.iter().enumerate() {
+        if event.action != Action::Fence {
+            continue;
+        }
+        replay.advance(&recording, number);
+        for choice in 0..CHOICES {
+            // None, all, and words chosen by a hash of their place.
+            let mixed = |word: &PendingWord| (word.offset / 8 + choice).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 62;
+            let image = replay.image(StoreOrder::AnyWord, |word| match choice {
+                0 => false,
+                1 => true,
+                _ => mixed(word) == choice % 4,
+            });
+            let crashed = recorded();
+            let _ = crashed.fence(crashed.write(0, &image[..]).flush());
+            let outcome = match names_if_any(&crashed) {
+                None => 0,
+                Some(names) if names == [b"old".to_vec()] => 1,
+                Some(names) => {
+                    assert_eq!(names, Vec::<Vec<u8>>::new());
+                    2
+                }
+            };
+            seen[outcome] += 1;
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 0), "none, old and new: {seen:?}");
 }

@@ -76,8 +76,9 @@ pub struct Verdict {
     pub killed_by: Option<String>,
 }
 
-/// How many recordings a mutation is tried in, those of operations and those of recoveries.
-const RECORDINGS_MAX: usize = 60;
+/// How many recordings a mutation is tried in, of operations first, and of recoveries then.
+const OPERATIONS_MAX: usize = 60;
+const RECOVERIES_TRIED_MAX: usize = 40;
 /// Recoveries that are kept of one workload.
 const RECOVERIES_MAX: usize = 12;
 
@@ -172,13 +173,16 @@ fn try_mutation(
     mut random: fastrand::Rng,
 ) -> Option<Verdict> {
     let mutated = |recorded| Some((recorded, mutate(recorded, sites, mutation)?));
-    let mut changed: Vec<(&Recorded, Trace)> = recorded.iter().filter_map(mutated).collect();
+    let changed: Vec<(&Recorded, Trace)> = recorded.iter().filter_map(mutated).collect();
     if changed.is_empty() {
         return None;
     }
-    random.shuffle(&mut changed);
     let mut verdict = Verdict { place: place.clone(), mutation, recordings: changed.len(), states: 0, killed_by: None };
-    for (recorded, trace) in changed.iter().take(RECORDINGS_MAX) {
+    let (mut operations, mut recoveries): (Vec<_>, Vec<_>) =
+        changed.iter().partition(|(recorded, _)| recorded.state.is_none());
+    [&mut operations, &mut recoveries].into_iter().for_each(|some| random.shuffle(some));
+    let tried = operations.into_iter().take(OPERATIONS_MAX).chain(recoveries.into_iter().take(RECOVERIES_TRIED_MAX));
+    for (recorded, trace) in tried {
         let (subject, disk) = (&SUBJECTS[recorded.subject], &mut disks[recorded.subject]);
         let mark = disk.mark();
         recorded.state.iter().for_each(|state| disk.advance(state));
@@ -206,7 +210,7 @@ fn mutate(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<Tra
         _ => false,
     })?;
     let steps = match mutation {
-        Mutation::DropFlush => trace.steps.iter().filter_map(|step| without_flush(step, &is_here)).collect(),
+        Mutation::DropFlush => trace.steps.iter().filter_map(|step| without_flush(step, is_here)).collect(),
         Mutation::DropFence => {
             let dropped =
                 |step: &Step| matches!(step, Step::Event(event) if event.action == Action::Fence && is_here(event));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nvfold::{AllocateMode, MkfsOptions, MountOptions, RenameMode, XattrMode};
-use pmem::{Event, Pending};
+use pmem::{Action, Event, Pending};
 
 use super::Subject as Setting;
 use super::disk::{Disk, Image};
@@ -129,10 +129,13 @@ impl Base {
             apply(&mut library, allocate(FILLER, 0, free * BLOCK, AllocateMode::ReserveKeepSize));
         }
         let image = if setting.after_crash {
+            // Two operations are cut off: a write before its commit word, and a rename that is in the journal.
             region.take_recording();
             let before = Image::of(&region);
+            library.apply(&write(EMPTY, 0, 3 * BLOCK, distinct(17)));
+            let write = region.take_recording().events;
             apply(&mut library, Op::Rename { from: at(MOVED), to: at(MOVED_TO), mode: RenameMode::NoReplace });
-            crashed_in_journal(before, &region.take_recording().events)
+            crashed(before, &write, &region.take_recording().events)
         } else {
             library.unmount();
             Image::of(&region)
@@ -191,13 +194,17 @@ impl Base {
     }
 }
 
-/// The image when the journal has the operation, and nothing that it is there for was stored.
-fn crashed_in_journal(before: Image, events: &[Event]) -> Image {
+/// The image when of a write all but the commit word is there, and of a rename the journal and nothing that it is for.
+fn crashed(before: Image, write: &[Event], rename: &[Event]) -> Image {
     let (_, geometry) = nvfold::read_superblock(&before.region(DEVICE_BYTES)).expect("it was mounted");
     let journal = geometry.journal_offset..geometry.segment_table_offset;
     let mut disk = Disk::new(before, DEVICE_BYTES);
+    let staged = write.iter().rposition(|event| event.action == Action::Fence).expect("a write fences");
+    let staged = write[..staged].iter().rposition(|event| event.action == Action::Fence).expect("a write fences twice");
     let mut pending = Pending::default();
-    for event in events {
+    write[..=staged].iter().for_each(|event| disk.settle(&pending.play(event)));
+    let mut pending = Pending::default();
+    for event in rename {
         let settled = pending.play(event);
         disk.settle(&settled);
         if settled.iter().any(|word| journal.contains(&word.offset)) {
@@ -446,6 +453,9 @@ fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
             "attributes removed, then write to their blocks",
             vec![Op::RemoveXattr { path: at(XATTRS), name: 1 }, write(EMPTY, 0, 3 * BLOCK, new)],
         ),
+        ("reconcile, then write", vec![Op::Reconcile, write(EMPTY, 0, 3 * BLOCK, new)]),
+        ("reconcile, then reserve", vec![Op::Reconcile, allocate(EMPTY, 0, 3 * BLOCK, AllocateMode::Reserve)]),
+        ("tmpfile, linked", vec![Op::Tmpfile { slot: 0, mode: 0o600 }, Op::SlotLink { slot: 0, to: at(NEW) }]),
         ("rmdir, then create", vec![Op::Rmdir { path: at(LONG_DIR) }, create(NEW)]),
         (
             "unlink, then mkdir in its slot",

@@ -227,6 +227,7 @@ impl Library {
                 let (dir, name) = self.parent(to)?;
                 done(self.fs().link(self.slot(*slot)?.ino(), dir, &name))
             }
+            Op::Reconcile => done(self.fs().reconcile()),
             Op::Remount => {
                 self.mount_again(true);
                 Ok(Answer::Done)

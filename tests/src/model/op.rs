@@ -173,6 +173,8 @@ pub enum Op {
         slot: u8,
         to: NodePath,
     },
+    /// Finds out all that a mount after a crash left to find out.
+    Reconcile,
     /// Closes all slots, unmounts, checks and mounts again.
     Remount,
     /// Closes all slots and crashes: the process is gone without unmounting. Everything that was

@@ -216,6 +216,7 @@ impl Oracle {
                 self.put(dir, name, id);
                 Ok(Answer::Done)
             }
+            Op::Reconcile => Ok(Answer::Done),
             Op::Remount | Op::Crash => {
                 self.slots = [None; SLOTS as usize];
                 Ok(Answer::Done)

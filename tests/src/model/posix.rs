@@ -159,6 +159,8 @@ impl Posix {
                 let held = format!("/proc/self/fd/{}", self.slot(*slot)?.as_raw_fd());
                 done(rustix::fs::linkat(CWD, held, CWD, self.path(to), AtFlags::SYMLINK_FOLLOW))
             }
+            // A mount does it by itself.
+            Op::Reconcile => Ok(Answer::Done),
             Op::Remount => {
                 self.slots = Default::default();
                 if let Some(mount) = &mut self.mount {
