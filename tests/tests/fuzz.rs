@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use nvfold::check::{CheckOptions, check};
-use nvfold::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES};
+use nvfold::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, OVERFLOW_WORD};
 use nvfold::media::journal::{JournalSlot, WordStore};
 use nvfold::media::saved_state::SavedState;
 use nvfold::media::segment::SegmentEntry;
@@ -302,6 +302,24 @@ fn a_device_that_ends_inside_a_segment_is_used_to_its_end() {
         assert_eq!(library.apply(&reserve), Answer::Done);
         for op in [Op::Remount, Op::Crash, Op::Remount, Op::Unlink { path }, Op::Remount, Op::Crash, Op::Crash] {
             assert_eq!(library.apply(&op), Answer::Done);
+        }
+    }
+}
+
+/// A tail at the start of a page names the place where the area before it ends, too: attributes written as of there
+/// were not found again, and the inode was lost with the next change.
+#[test]
+fn a_log_tail_in_front_of_a_page_is_named() {
+    for kind in [Kind::Everything, Kind::LongLogs, Kind::Tombstones, Kind::Crashed] {
+        for inode in image::image(kind).inodes() {
+            assert_agreed(&damaged(kind, |_, content| {
+                let overflow = content.read(inode.at + OVERFLOW_WORD, 8);
+                let selector = content.read(inode.at, 1)[0] & 1;
+                if overflow != [0; 8] {
+                    content.write(inode.at, &overflow);
+                    content.write(inode.at, &[selector]);
+                }
+            }));
         }
     }
 }
