@@ -5,6 +5,8 @@ SHELL := /usr/bin/env bash
 CARGO ?= cargo
 BIN := $(CURDIR)/target/release/nvfold
 export NVFOLD_BIN := $(BIN)
+# Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
+RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
 .PHONY: help build demo test test-fast soak fuzz bench picture cli-page fmt lint doc clean
 
@@ -20,6 +22,7 @@ demo: build ## Import a real tree twice, see the space saved, compare every file
 test: build ## All tests: units, docs, conformance suites, real programs, crashes (installs the suites)
 	scripts/test-deps.sh
 	$(CARGO) test --workspace --no-fail-fast
+	$(RACES)
 
 test-fast: ## Unit and documentation tests only: no mount, no root, nothing installed
 	$(CARGO) test --workspace --exclude nvfold-tests
@@ -28,6 +31,7 @@ test-fast: ## Unit and documentation tests only: no mount, no root, nothing inst
 soak: build ## The long tests: more operations, more crashes (200 kills of each kind), longer load
 	scripts/test-deps.sh
 	NVFOLD_SOAK=20 $(CARGO) test --workspace -- --include-ignored
+	NVFOLD_SOAK=20 $(RACES)
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS (1800): executions, coverage, crashes (see fuzz/README.md)
 	scripts/fuzz.sh
@@ -47,6 +51,7 @@ fmt: ## Format the code
 lint: ## What CI checks before the tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p nvfold --features shuttle --lib --tests -- -D warnings
 
 doc: ## API documentation: target/doc/nvfold/index.html
 	$(CARGO) doc --no-deps -p nvfold -p pmem

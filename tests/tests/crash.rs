@@ -179,7 +179,7 @@ fn no_acknowledged_operation_is_lost_when_an_embedding_program_is_killed() {
     let (mut acknowledged, mut without_space, mut under_way_happened) = (0, 0, 0);
     for round in 0..kills() {
         let seed = random.u64(..u64::MAX / 2);
-        let results = run_and_kill(device.path(), seed, Duration::from_millis(random.u64(1..250)));
+        let results = run_and_kill(device.path(), seed, Duration::from_millis(random.u64(1..120)));
         assert_eq!(device::check(device.path(), false).expect("fsck"), [""; 0], "round {round}, before recovery");
         let fs = mount(if round % 2 == 0 { Policy::Inline } else { Policy::Off });
         for (thread, results) in (0..THREADS).zip(results) {

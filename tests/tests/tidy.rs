@@ -301,9 +301,16 @@ fn documented_structs(text: &str) -> BTreeMap<String, (u64, Vec<Field>)> {
 fn the_format_page_says_what_the_code_does() {
     let page = fs::read_to_string(root().join("docs/media-format.md")).unwrap();
     let mut documented = documented_structs(&page);
-    let sizes = BTreeMap::from([("WordStore".to_owned(), 16), ("JOURNAL_WORDS".to_owned(), 7)]);
+    let sizes = BTreeMap::from([
+        ("WordStore".to_owned(), 16),
+        ("JOURNAL_WORDS".to_owned(), 7),
+        ("SavedRun".to_owned(), 16),
+        ("SAVED_RUNS".to_owned(), 248),
+    ]);
     assert_eq!(size_of::<nvfold::media::journal::WordStore>(), 16);
     assert_eq!(nvfold::media::journal::JOURNAL_WORDS, 7);
+    assert_eq!(size_of::<nvfold::media::saved_state::SavedRun>(), 16);
+    assert_eq!(nvfold::media::saved_state::SAVED_RUNS, 248);
     let media = sources().into_iter().filter(|(file, _)| file.starts_with("crates/nvfold/src/media/"));
     for (name, fields) in media.flat_map(|(_, text)| media_structs(&text, &sizes)) {
         let (size, rows) = documented.remove(&name).unwrap_or_else(|| panic!("{name} is not in docs/media-format.md"));

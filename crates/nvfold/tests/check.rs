@@ -496,7 +496,7 @@ fn a_journal_that_would_write_elsewhere_is_found() {
     let device = Device::make();
     let word = WordStore { offset: 8192, value: 1 };
     device.write(device.geometry.journal_slot_offset(0), &JournalSlot::new(&[word]));
-    device.finds_and_refuses(3, "outside the inode table");
+    device.finds_and_refuses(3, "a word that no operation stores");
 }
 
 #[test]

@@ -268,6 +268,33 @@ fn copy_of(region: &Region) -> Region {
 }
 
 #[test]
+fn free_inode_slots_beside_a_bad_one_are_not_used() {
+    for is_known in [false, true] {
+        let region = format();
+        let fs = mount(&region, Policy::Inline);
+        let per_page = BLOCK_BYTES / INODE_BYTES;
+        let last = (0..).map(|number| create(&fs, &format!("file{number}"), b"content").ino());
+        let last = last.take(20).last().unwrap();
+        let free_beside = per_page - 1 - last.0 % per_page;
+        assert!(free_beside > 0, "the page has free slots");
+        // The next slot itself is bad, which is met when it is looked at; or one that is known to be.
+        region.poison(slot(last) + if is_known { 0 } else { INODE_BYTES }, 64);
+        if is_known {
+            region.scrub(slot(last), 64).unwrap_err();
+        }
+        let names: Vec<String> = (0..2 * per_page).map(|number| format!("new{number}")).collect();
+        for name in &names {
+            let file = create(&fs, name, name.as_bytes());
+            assert!(file.ino().0 > last.0 + free_beside, "inode {}", file.ino().0);
+        }
+        for name in &names {
+            assert_eq!(read(&open(&fs, name).unwrap()).unwrap(), name.as_bytes());
+        }
+        assert!(!region.is_lost());
+    }
+}
+
+#[test]
 fn an_inode_in_use_whose_slot_goes_bad_cannot_change_any_more() {
     let region = format();
     let fs = mount(&region, Policy::Inline);

@@ -284,6 +284,7 @@ impl Region {
 
     /// Stores a pointer at once (release), with `mark` in the low bits that the pointer has free.
     #[inline]
+    #[track_caller]
     pub fn store_ptr<T: ?Sized>(&self, offset: u64, pointer: PmPtr<T>, mark: u64) -> Pm<'_, u64, Dirty> {
         debug_assert!(pointer.offset() & mark == 0, "the mark would change the pointer");
         self.store_u64(offset, pointer.offset() | mark)
@@ -815,9 +816,15 @@ impl Region {
     /// Before bytes are read. Lines that a test has poisoned fail now, as bad memory does when it is touched.
     #[inline]
     fn before_read(&self, offset: u64, length: u64) -> Option<Instant> {
-        self.touch(offset, length);
+        if self.faults.watched() { self.watch_read(offset, length) } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn watch_read(&self, offset: u64, length: u64) -> Option<Instant> {
+        self.touch_poisoned(offset, length);
         // Only a profile wants to know how long reads take: a recorded region is read at full speed.
-        (self.faults.watched() && self.mapping.throttle.charges()).then(Instant::now)
+        self.mapping.throttle.charges().then(Instant::now)
     }
 
     /// After bytes were read.

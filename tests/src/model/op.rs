@@ -6,7 +6,7 @@ use nvfold::{AllocateMode, RenameMode, XattrMode, errno};
 pub type NodePath = Vec<u8>;
 
 /// How many names there are: few, so that operations meet.
-pub const NAMES: u8 = 7;
+const NAMES: u8 = 7;
 /// Slots for open files.
 pub const SLOTS: u8 = 3;
 /// Largest offset that is used.

@@ -8,6 +8,7 @@
 //! | policy | room | kind path other offset other_offset length seed extra | kind path ...
 //! ```
 //!
+//! There are two files and two directories to begin with, and few names, so that most operations find something.
 //! `room` can fill the smallest device but for a few blocks first: then ENOSPC is an answer as well. It is one that
 //! the oracle does not know, so it is judged here: an operation that was refused must have changed nothing, must have
 //! had a reason, and must not be one that frees space.
@@ -20,7 +21,7 @@ use nvfold::{AllocateMode, MountOptions, Policy, RenameMode, XattrMode, errno};
 use pmem::Region;
 
 use super::library::Library;
-use super::op::{Answer, NAMES, Op, SLOTS};
+use super::op::{Answer, Op, SLOTS};
 use super::{NodePath, Subject, oracle::Oracle};
 use crate::device::{self, POLICIES};
 use crate::slate::{Content, Slate};
@@ -73,8 +74,9 @@ impl Script {
         let mut library =
             Library::on(device(self.blocks_left), MountOptions { policy: self.policy, ..device::options() });
         let mut oracle = Oracle::new();
-        if self.blocks_left.is_some() {
-            oracle.apply(&create_filler());
+        let filler = self.blocks_left.map(|_| create_filler());
+        for op in furniture().iter().chain(&filler) {
+            oracle.apply(op);
         }
         let mut step = |number: usize, op: &Op, oracle: &mut Oracle| {
             step(op, oracle, &mut library).map_err(|why| format!("operation {number}, {op:?}: {why}"))
@@ -111,6 +113,9 @@ fn device(blocks_left: Option<u64>) -> Region {
 
 fn make_content(blocks_left: Option<u64>) -> Content {
     let mut library = Library::fresh(DEVICE_BYTES_MIN >> 20, Policy::Off);
+    for op in furniture() {
+        assert_eq!(library.apply(&op), Answer::Done, "{op:?}");
+    }
     if let Some(left) = blocks_left {
         assert_eq!(library.apply(&create_filler()), Answer::Done);
         // The first reservation fragments and so takes a log page; the second is exact.
@@ -123,6 +128,23 @@ fn make_content(blocks_left: Option<u64>) -> Content {
         assert_eq!(library.blocks_available(), left);
     }
     Content::of(&library.unmount())
+}
+
+/// What every script finds: files `1`, `3/1` and, with a part in common with the first, `2`; directories `3` and `3/2`.
+fn furniture() -> [Op; 9] {
+    let create = |path: &[u8]| Op::Create { path: path.to_vec(), mode: 0o644 };
+    let write = |path: &[u8], len| Op::Write { path: path.to_vec(), offset: 0, len, seed: 1 };
+    [
+        create(&[1]),
+        write(&[1], 40_960),
+        create(&[2]),
+        Op::Clone { from: vec![1], from_offset: 4096, to: vec![2], to_offset: 100, len: 20_000 },
+        Op::Mkdir { path: vec![3], mode: 0o755 },
+        create(&[3, 1]),
+        write(&[3, 1], 5000),
+        Op::SetXattr { path: vec![1], name: 1, seed: 2, len: 100, mode: XattrMode::Set },
+        Op::Mkdir { path: vec![3, 2], mode: 0o700 },
+    ]
 }
 
 /// What fills a device is reserved behind the end of this file. The oracle sees only the file, an empty one.
@@ -235,11 +257,12 @@ fn pick<T: Copy, const N: usize>(choices: &[T; N], byte: u8) -> T {
 
 /// Half of the bytes: a name in the root; the others: one or two directories further down.
 fn node_path(byte: u8) -> NodePath {
-    let name = |rest: u8| rest % NAMES;
+    let name = |byte: u8| pick(&[1, 2, 3, 0, 1, 2, 5, 6], byte);
+    let directory = |byte: u8| pick(&[3, 3, 2, 1], byte);
     match byte {
         0..128 => vec![name(byte)],
-        128..224 => vec![name(byte / NAMES), name(byte)],
-        _ => vec![name(byte / NAMES), name(byte / 2), name(byte)],
+        128..224 => vec![directory(byte / 8), name(byte)],
+        _ => vec![3, directory(byte / 8 + 1), name(byte)],
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Fsck {
     /// Look at a device also when it was unmounted in order (only -p leaves it out)
     #[arg(short = 'f', long)]
     force: bool,
-    /// Do not read file data: leave out the comparison of blocks with their fingerprints
+    /// Do not read file data: leave out fingerprints and the search for bad memory
     #[arg(long)]
     metadata_only: bool,
     #[command(flatten)]

@@ -26,7 +26,9 @@ use crate::fingerprint;
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ChunkEntry;
-use crate::media::inode::{COMMIT_WORD, HEAD_WORD, IN_USE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD};
+use crate::media::inode::{
+    COMMIT_WORD, HEAD_WORD, IN_USE, IN_USE_BYTE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
+};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LINE;
 use crate::media::segment::{SegmentEntry, SegmentUse};
@@ -136,7 +138,14 @@ fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
     recovery::require_known_features(&superblock)?;
     for segment in unmarked {
         let offset = geometry.segment_entry_offset(*segment);
-        let _ = region.fence(region.write(offset, &SegmentEntry::blocks(*segment)).flush());
+        let is_free = region.read::<SegmentEntry>(offset).usage(*segment) == SegmentUse::Free;
+        if is_free && *segment >= geometry.first_segment() {
+            let _ = region.fence(region.write(offset, &SegmentEntry::blocks(*segment)).flush());
+        } else {
+            // Tables: no block of theirs ever has an entry.
+            let entries = geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));
+            let _ = region.fence(region.stream_zeros(entries, geometry.blocks_in_segment(*segment) * LINE));
+        }
     }
     recovery::write_superblock(region, Superblock { state: STATE_IN_USE, saved_state: 0, ..superblock });
     // A device whose logs are damaged stays as it is: which blocks they named is not known, and cutting them off would
@@ -335,6 +344,10 @@ impl Survey<'_> {
     }
 
     fn inode(&mut self, ino: u64, slot: u64, stores: &[WordStore]) {
+        // Most slots are free, and no operation stores their use in the journal.
+        if u64::to_le_bytes(self.region.load_u64(slot + USE_WORD))[IN_USE_BYTE] != IN_USE {
+            return;
+        }
         let mut head: InodeHead = self.region.read(slot);
         for store in stores.iter().filter(|store| store.offset / 512 == slot / 512) {
             match store.offset - slot {
@@ -346,9 +359,6 @@ impl Survey<'_> {
         }
         if self.region.check().is_err() {
             return self.bad.slots.push((ino, slot));
-        }
-        if head.in_use != IN_USE {
-            return;
         }
         match Inode::load_with_head(self.region, &self.geometry, slot, ino, head) {
             Ok(Some(inode)) => self.live_inode(inode, slot),

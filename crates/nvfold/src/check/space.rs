@@ -44,26 +44,25 @@ impl Expected {
 }
 
 impl Survey<'_> {
-    /// A segment with blocks in use must say so, or a mount after a crash would use them again. Returns the segments
-    /// that hold blocks or entries and do not.
+    /// A segment with blocks in use must say so, or a mount after a crash would use them again; and no crash leaves
+    /// chunk entries where recovery does not look. Returns the segments that hold blocks or entries and should not.
     pub(super) fn check_marks(&mut self) -> Vec<u64> {
-        let is_unmarked = |segment: &u64| {
+        let may_hold = |segment: &u64| {
             let entry: SegmentEntry = self.region.read(self.geometry.segment_entry_offset(*segment));
-            entry.usage(*segment) == SegmentUse::Free
+            *segment >= self.geometry.first_segment()
+                && matches!(entry.usage(*segment), SegmentUse::Blocks | SegmentUse::Torn)
         };
         let segments: BTreeSet<u64> = self.space.used.keys().chain(self.space.has_entry.keys()).copied().collect();
-        let unmarked: Vec<u64> =
-            segments.into_iter().filter(|at| *at >= self.geometry.first_segment()).filter(is_unmarked).collect();
-        for segment in unmarked.clone() {
+        let wrong: Vec<u64> = segments.into_iter().filter(|segment| !may_hold(segment)).collect();
+        for segment in wrong.clone() {
             let at = self.geometry.segment_entry_offset(segment);
             if self.space.used.contains_key(&segment) {
                 self.find(4, format!("segment {segment} is not marked as used, and blocks of it are in use"), at);
             } else {
-                // No crash leaves that, and recovery does not look there.
                 self.find(2, format!("segment {segment} is not marked as used, and has chunk entries"), at);
             }
         }
-        unmarked
+        wrong
     }
 
     pub(super) fn check_saved_state(&mut self, superblock: &Superblock) {

@@ -53,6 +53,16 @@ impl Index {
         self.shard(weak).lock().insert(slot(weak, block));
     }
 
+    /// Adds a block unless there is one with the same fingerprint that is none of `known`; says whether it did.
+    pub fn insert_first(&self, weak: u32, block: BlockNumber, known: &[BlockNumber]) -> bool {
+        let mut shard = self.shard(weak).lock();
+        let is_first = shard.find(weak, BlockNumber(0)).all(|other| known.contains(&other));
+        if is_first {
+            shard.insert(slot(weak, block));
+        }
+        is_first
+    }
+
     /// Removes a block; nothing happens when it is not there.
     pub fn remove(&self, weak: u32, block: BlockNumber) {
         self.shard(weak).lock().remove(slot(weak, block));

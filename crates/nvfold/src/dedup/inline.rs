@@ -45,9 +45,7 @@ impl Dedup for Inline {
         Place::New
     }
 
-    fn committed(&self, block: BlockNumber, weak: Option<u32>, chunks: &Chunks) {
-        if let Some(weak) = weak {
-            chunks.index.insert(weak, block);
-        }
+    fn committed(&self, block: BlockNumber, weak: Option<u32>, known: &[BlockNumber], chunks: &Chunks) -> bool {
+        weak.is_none_or(|weak| chunks.index.insert_first(weak, block, known))
     }
 }

@@ -45,8 +45,10 @@ pub trait Dedup: Send + Sync {
         let_go: &mut Vec<BlockNumber>,
     ) -> Place;
 
-    /// A stored piece can be reached now: others may share it.
-    fn committed(&self, block: BlockNumber, weak: Option<u32>, chunks: &Chunks);
+    /// A stored piece can be reached now: others may share it. False when another writer was first, since `place`
+    /// looked, with a block that may be equal and is none of `known`: `fs` asks again then, and offers this block
+    /// only if they differ.
+    fn committed(&self, block: BlockNumber, weak: Option<u32>, known: &[BlockNumber], chunks: &Chunks) -> bool;
 }
 
 /// What the policy saw since mount.
@@ -110,5 +112,7 @@ impl Dedup for Off {
         Place::New
     }
 
-    fn committed(&self, _block: BlockNumber, _weak: Option<u32>, _chunks: &Chunks) {}
+    fn committed(&self, _: BlockNumber, _: Option<u32>, _: &[BlockNumber], _: &Chunks) -> bool {
+        true
+    }
 }

@@ -82,22 +82,24 @@ impl<'a> Claims<'a> {
         run.blocks().try_for_each(|block| self.share(block, flight))
     }
 
-    /// Everything is reachable: others may find the new blocks, and `old` lost the references it had.
-    fn commit(&mut self, ino: u64, old: &[BlockRun]) {
+    /// Everything is reachable: others may find the new blocks, and `old` lost the references it had. Returns the new
+    /// blocks that another writer may have stored first.
+    fn commit(&mut self, ino: u64, old: &[BlockRun]) -> Twins {
         let core = self.core;
         if core.is_walked(ino) {
             core.chunks.with_recount(|recount| self.recount(recount, old));
         }
         let policy = core.policies.current();
-        for (block, _, weak) in &self.entered {
-            policy.committed(*block, *weak, &core.chunks);
-        }
+        let entered = self.entered.iter().map(|(block, _, weak)| (*block, *weak));
+        let twins =
+            entered.filter(|(block, weak)| !policy.committed(*block, *weak, &self.let_go, &core.chunks)).collect();
         let fresh: u64 = self.fresh.iter().map(|run| run.count).sum();
         self.reserved.sort_unstable();
         core.release(old, &self.reserved, fresh);
         self.entered.clear();
         self.shared.clear();
         self.fresh.clear();
+        twins
     }
 }
 
@@ -137,6 +139,9 @@ impl Drop for Claims<'_> {
         self.fresh.iter().for_each(|run| self.core.free(*run));
     }
 }
+
+/// New blocks, with their fingerprints, that another writer may have stored and published at the same time.
+type Twins = SmallVec<[(BlockNumber, Option<u32>); 0]>;
 
 /// Fingerprints of the whole blocks of a write, made before the inode is locked.
 type Fingerprints = SmallVec<[Option<u32>; 1]>;
@@ -447,7 +452,8 @@ impl Core {
         self.commit_line(inode, state, line, landed);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         self.account_mapped(inode.ino, before, state.mapped_bytes());
-        claims.commit(inode.ino, &dropped);
+        let twins = claims.commit(inode.ino, &dropped);
+        self.let_go_of_twins(inode, state, twins);
         self.compact_if_worth_it(inode, state);
     }
 
@@ -485,9 +491,42 @@ impl Core {
             state.apply(position, &LogEntry::Extent(*entry), true).expect("the inode is a regular file");
         }
         self.account_mapped(inode.ino, before, state.mapped_bytes());
-        claims.commit(inode.ino, &plan.dropped);
+        let twins = claims.commit(inode.ino, &plan.dropped);
+        self.let_go_of_twins(inode, state, twins);
         self.compact_if_worth_it(inode, state);
         Ok(())
+    }
+
+    /// Two writers that store equal blocks at the same time do not see one another. The second to publish does: it
+    /// shares the block of the first in a commit of its own, and lets its own block go. One that cannot is kept.
+    fn let_go_of_twins(&self, inode: &Inode, state: &mut State, twins: Twins) {
+        for (block, weak) in twins {
+            if !self.share_twin(inode, state, block, weak).unwrap_or(false)
+                && let Some(weak) = weak
+            {
+                self.chunks.index.insert(weak, block);
+            }
+        }
+    }
+
+    /// Makes the file name an equal block of another instead of its own new `block`. False when there is none.
+    fn share_twin(&self, inode: &Inode, state: &mut State, block: BlockNumber, weak: Option<u32>) -> Result<bool> {
+        let extents = self.file_extents(state, "write")?.iter();
+        let naming = extents.filter(|(_, extent)| extent.blocks().contains(block));
+        let offsets: SmallVec<[u64; 1]> =
+            naming.map(|(offset, extent)| offset + (block.address() - extent.address)).collect();
+        let stamp = (state.attributes.mtime, state.attributes.size);
+        for offset in offsets {
+            let (mut claims, mut flight) = (Claims::new(self), Flight::new());
+            let own = self.region.bytes(block.address(), BLOCK_BYTES);
+            let placed = self.policies.current().place(own, weak, &self.chunks, &mut flight, &mut claims.let_go);
+            let Place::Shared(twin) = placed else { return Ok(false) };
+            claims.shared.push(twin);
+            let extent = Extent { length: BLOCK_BYTES, address: twin.address(), unwritten: false };
+            let range = offset..offset + BLOCK_BYTES;
+            self.replace(inode, state, range, &[(offset, extent)], false, stamp, claims, flight)?;
+        }
+        Ok(true)
     }
 
     /// What replacing a range drops, with the references that splitting an extent needs already taken.

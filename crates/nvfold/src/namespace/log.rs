@@ -101,6 +101,11 @@ pub fn walk(
         }
         let next = region.load_u64(area.next_word);
         enter_page(region, geometry, slot, head.ino, next).map_err(|what| corrupt(what, area.next_word))?;
+        // A page is chained with its first entry. A tail in front of it would be a second name for the place where the
+        // area before it ends.
+        if next == log.tail {
+            return Err(corrupt("log tail", slot));
+        }
         if next == noted || next == position {
             return Err(corrupt("log pages form a loop", area.next_word));
         }

@@ -7,6 +7,7 @@ fn write(file: &File, byte: u8) {
     file.write_at(0, &block(byte)).unwrap();
 }
 
+/// Neither finds the other's block when it looks; one of them finds it afterwards.
 #[test]
 fn two_writers_of_one_new_block() {
     explore(|| {
@@ -14,6 +15,28 @@ fn two_writers_of_one_new_block() {
         let files = ["a", "b"].map(|name| device.file(name));
         race(files.clone().map(|file| task(move || write(&file, 7))));
         assert!(files.iter().all(|file| content(file) == block(7)));
+        assert_eq!(device.fs.stats().data_blocks, 1, "stored once");
+        drop(files);
+        device.settle();
+    });
+}
+
+#[test]
+fn writers_of_the_same_new_blocks_in_different_order() {
+    explore(|| {
+        let device = Device::new();
+        let files = ["a", "b", "c"].map(|name| device.file(name));
+        files[2].allocate(0, 4096 * 4, AllocateMode::Reserve).unwrap();
+        let contents = [[1, 2, 1, 3], [2, 1, 3, 3], [3, 2, 1, 2]].map(|bytes| bytes.map(block).concat());
+        let writes = |at: usize| {
+            let (file, bytes) = (files[at].clone(), contents[at].clone());
+            task(move || file.write_at(0, &bytes).unwrap())
+        };
+        race([writes(0), writes(1), writes(2)]);
+        for (file, bytes) in files.iter().zip(&contents) {
+            assert_eq!(&content(file), bytes);
+        }
+        assert_eq!(device.fs.stats().data_blocks, 3, "stored once each");
         drop(files);
         device.settle();
     });

@@ -22,13 +22,14 @@
 mod data;
 mod names;
 mod parts;
+mod recovery;
 mod space;
 
 use crate::check::{CheckOptions, check};
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
-use crate::namespace::table::read_segments;
+use crate::namespace::table::{read_uses, table_segments};
 use crate::types::*;
 use crate::{File, FileSystem};
 use pmem::{DeviceSpec, OpenOptions, Region};
@@ -146,7 +147,8 @@ impl Device {
             indexed += u64::from(entry.weak().is_some());
             saved += u64::from(entry.count - 1) * BLOCK_BYTES;
         }
-        let tables = read_segments(&self.region, &geometry).unwrap().len() as u64 * SEGMENT_BLOCKS;
+        let uses = read_uses(&self.region, &geometry);
+        let tables = table_segments(&geometry, &uses).unwrap().len() as u64 * SEGMENT_BLOCKS;
         let free = geometry.blocks() - first - tables - report.blocks - report.metadata_blocks;
         assert_eq!(
             (told.inodes, told.data_blocks, told.chunks, told.index_entries, told.saved_bytes, told.free_bytes),

@@ -46,6 +46,11 @@ impl BlockRun {
         self.start.0 + self.count
     }
 
+    /// Whether a block is one of them.
+    pub fn contains(self, block: BlockNumber) -> bool {
+        (self.start.0..self.blocks_end()).contains(&block.0)
+    }
+
     /// The blocks.
     pub fn blocks(self) -> impl Iterator<Item = BlockNumber> {
         (self.start.0..self.start.0 + self.count).map(BlockNumber)
