@@ -38,3 +38,10 @@ pub mod run;
 pub mod scratch;
 pub mod slate;
 pub mod tree;
+
+/// Prints figures that are worth seeing also when the test passes: past the capture of the test harness.
+pub fn show(figures: &str) {
+    use std::io::Write;
+    // Nobody to read it is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "\n{figures}");
+}

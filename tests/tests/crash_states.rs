@@ -9,6 +9,7 @@ use std::time::Instant;
 use nvfold_tests::crash::workload::{Workload, pair, random, singles};
 use nvfold_tests::crash::{self, Bounds, Effort, Job, SUBJECTS, Tally};
 use nvfold_tests::random::{Seed, soak_factor};
+use nvfold_tests::show;
 
 /// What `make test` promises to look at.
 const DISTINCT_MIN: u64 = 200_000;
@@ -57,10 +58,11 @@ fn every_crash_state_of_every_operation_recovers() {
     let start = Instant::now();
     let (tallies, violations) = crash::run(&jobs, seed.value(), VIOLATIONS_SHOWN);
     let total = tallies.iter().sum::<Tally>();
-    println!("{:<16} {}", "policy", Tally::COLUMNS);
-    SUBJECTS.iter().zip(&tallies).for_each(|(subject, tally)| println!("{:<16} {tally}", subject.name));
-    println!("{:<16} {total}", "all");
-    println!("{} distinct crash states in {:.0} s", total.distinct(), start.elapsed().as_secs_f64());
+    let mut report = format!("{:<16} {}\n", "policy", Tally::COLUMNS);
+    SUBJECTS.iter().zip(&tallies).for_each(|(subject, tally)| report += &format!("{:<16} {tally}\n", subject.name));
+    let seconds = start.elapsed().as_secs_f64();
+    report += &format!("{:<16} {total}\n{} distinct crash states in {seconds:.0} s", "all", total.distinct());
+    show(&report);
     let shown: Vec<&str> = violations.iter().map(|violation| &violation.text[..]).collect();
     assert!(violations.is_empty(), "{} violations:\n{}", shown.len(), shown.join("\n"));
     assert!(only.is_some() || total.distinct() >= DISTINCT_MIN, "only {} states", total.distinct());

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use nvfold_tests::crash::mutation::{self, Mutation, Outcome, Place};
 use nvfold_tests::random::Seed;
+use nvfold_tests::show;
 
 /// File, function, number of the line in it, mutation; and why it stays although no state needs it.
 const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
@@ -66,6 +67,10 @@ fn each_flush_and_fence_is_missed_or_kept_for_a_reason() {
         let (place, mutation, states) = (&verdict.place, verdict.mutation, verdict.states);
         println!("{place}, {mutation}, in {} recordings, {states} states: {killed}", verdict.recordings);
     }
+    let killed = outcome.verdicts.iter().filter(|verdict| verdict.killed_by.is_some()).count();
+    let states: u64 = outcome.verdicts.iter().map(|verdict| verdict.states).sum();
+    let kept = outcome.verdicts.len() - killed;
+    show(&format!("{killed} mutations killed, {kept} kept for a reason, in {states} crash states"));
     let table = table(&outcome);
     println!("{table}");
     assert_eq!(wrong(&outcome), Vec::<String>::new(), "what is killed, kept and reached is not what this file says");
