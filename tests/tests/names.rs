@@ -5,6 +5,8 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nvfold::{FileKind, FileSystem, InodeNumber, Policy, XattrMode, errno};
 use nvfold_tests::device::{self, Device, POLICIES};
@@ -357,7 +359,13 @@ fn orphans_of_a_killed_mount_are_gone_after_the_next() {
     assert!(free(&mount) + 2500 < fresh, "an open file keeps its space");
     mount.kill();
     mount.mount();
-    assert!(free(&mount) + 16 > fresh, "the orphan's space is free again");
+    // Free space of before the crash is found out beside the requests.
+    let is_free = || free(&mount) + 16 > fresh;
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !is_free() && Instant::now() < patience {
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(is_free(), "the orphan's space is free again");
     drop(file);
     mount.check();
 }
