@@ -107,6 +107,42 @@ fn an_entry_of_which_only_the_transaction_is_left_is_emptied() {
     assert_eq!(fsck(&region).findings, []);
 }
 
+/// The new identity of a slot reached the media, the new commit word did not: the log of the slot's last user, who was
+/// removed, must not be taken for the new one's. Its blocks may be another file's by now.
+#[test]
+fn the_log_of_a_removed_file_does_not_come_back_with_its_slot() {
+    for freeing_was_cut_off in [false, true] {
+        let region = recorded();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        let fs = mount(&region);
+        let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+        let old = fs.create(InodeNumber::ROOT, b"old", &new).unwrap().ino;
+        fs.open(old).unwrap().write_at(0, &[7; 4096]).unwrap();
+        let (_, geometry) = nvfold::read_superblock(&region).unwrap();
+        let slot = geometry.data_offset + old.0 * SLOT_BYTES;
+        let log = region.load_u128(slot);
+        fs.unlink(InodeNumber::ROOT, b"old").unwrap();
+        if freeing_was_cut_off {
+            let _ = region.fence(region.store_u128(slot, log).flush());
+        }
+        region.take_recording();
+        let before = region.bytes(0, DEVICE_BYTES).to_vec();
+        assert_eq!(fs.create(InodeNumber::ROOT, b"new", &new).unwrap().ino, old, "the slot is used again");
+        let recording = region.take_recording();
+        let fences = (0..recording.events.len()).filter(|at| recording.events[*at].action == Action::Fence);
+        for fence in fences {
+            let identity = |word: &PendingWord| (slot + 8..slot + SLOT_BYTES).contains(&word.offset);
+            let crashed = recorded();
+            let image = recording.image(&before, fence, StoreOrder::AnyWord, identity);
+            let _ = crashed.fence(crashed.write(0, &image[..]).flush());
+            let report = fsck(&crashed);
+            assert_eq!((report.extents, report.findings), (0, vec![]), "crash before event {fence}");
+            mount(&crashed).unmount().unwrap();
+            assert_eq!(fsck(&crashed).findings, []);
+        }
+    }
+}
+
 /// What is on a device after a crash in mkfs: names in the root, or nothing that is a file system.
 fn names_if_any(region: &Region) -> Option<Vec<Vec<u8>>> {
     nvfold::read_superblock(region).ok()?;

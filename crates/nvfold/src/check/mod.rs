@@ -345,7 +345,11 @@ impl Survey<'_> {
 
     fn inode(&mut self, ino: u64, slot: u64, stores: &[WordStore]) {
         // Most slots are free, and no operation stores their use in the journal.
-        if u64::to_le_bytes(self.region.load_u64(slot + USE_WORD))[IN_USE_BYTE] != IN_USE {
+        let in_use = u64::to_le_bytes(self.region.load_u64(slot + USE_WORD))[IN_USE_BYTE] == IN_USE;
+        if self.region.check().is_err() {
+            return self.bad.slots.push((ino, slot));
+        }
+        if !in_use {
             return;
         }
         let mut head: InodeHead = self.region.read(slot);

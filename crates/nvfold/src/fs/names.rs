@@ -7,7 +7,10 @@ use super::Core;
 use super::commit::Change;
 use super::inode::{Body, Inode, SYMLINK_TARGET, State};
 use crate::error::{Error, Result, errno};
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, PARENT_WORD};
+use crate::media::inode::{
+    ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INLINE_LOG, INODE_BYTES, InodeHead, OVERFLOW_WORD, PARENT_WORD,
+    USE_WORD,
+};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LogEntry;
 use crate::namespace::directory::{Directory, NameSlot};
@@ -15,7 +18,7 @@ use crate::namespace::log::{Addition, Log};
 use crate::space::{BlockRun, Purpose};
 use crate::sync::atomic::Ordering;
 use crate::types::{Attr, DirEntry, FileKind, InodeNumber, NewInode, RenameMode, TimeNs};
-use pmem::Flight;
+use pmem::{Dirty, Flight, Pm};
 use std::sync::Arc;
 
 /// Longest name in bytes.
@@ -144,6 +147,7 @@ impl Core {
         self.table.found_name(ino);
         let slot = self.table.slot(ino).expect("an allocated inode has a slot");
         let old: InodeHead = self.region.read(slot);
+        self.empty_old_log(slot, &old);
         let mut head = InodeHead::new(slot, ino, new.kind, old.generation.wrapping_add(1), parent.ino, time);
         let mut flight = Flight::new();
         let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
@@ -162,7 +166,7 @@ impl Core {
         head.commit = xattr.as_ref().map_or(log.tail, |(_, addition)| addition.tail);
         if xattr.as_ref().is_some_and(|(_, addition)| addition.has_pages()) {
             // The overflow word was stored by the addition; the head is written after it and must agree.
-            head.overflow = self.region.load_u64(slot + crate::media::inode::OVERFLOW_WORD);
+            head.overflow = self.region.load_u64(slot + OVERFLOW_WORD);
         }
         let inherits = parent_attributes.mode & SETGID != 0;
         let directory_bit = if inherits && new.kind == FileKind::Directory { SETGID } else { 0 };
@@ -557,11 +561,26 @@ impl Core {
         self.table.free(inode.ino);
     }
 
-    /// Marks an inode slot free on the media.
+    /// Marks an inode slot free on the media. Its log is emptied in the same line: until the next user's head is whole, a
+    /// crash may leave the new identity beside the old commit word, and nothing of the old log must come back.
     pub(crate) fn free_slot(&self, slot: u64) {
         let head: InodeHead = self.region.read(slot);
-        let freed = self.region.store_u64(slot + crate::media::inode::USE_WORD, head.freed_use_word()).flush();
-        let _ = self.region.fence(freed);
+        let _ = self.empty_log(slot);
+        let line = self.region.store_u64(slot + USE_WORD, head.freed_use_word()).flush();
+        let _ = self.region.fence(line);
+    }
+
+    /// Empties the log of a free slot if a crash cut off the freeing of its last user.
+    fn empty_old_log(&self, slot: u64, old: &InodeHead) {
+        if old.commit != 0 && old.commit != slot + INLINE_LOG {
+            let _ = self.region.fence(self.empty_log(slot).flush());
+        }
+    }
+
+    /// Commit word and head of an empty log, to be flushed with what else is stored in the line.
+    fn empty_log(&self, slot: u64) -> Pm<'_, u128, Dirty> {
+        let start = u128::from(slot + INLINE_LOG);
+        self.region.store_u128(slot + COMMIT_WORD, start << 64 | start)
     }
 }
 
