@@ -9,7 +9,8 @@ use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::inode::INODE_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::types::FileKind;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use hashbrown::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// What the survey met.

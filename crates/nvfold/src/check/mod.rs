@@ -38,8 +38,8 @@ use crate::namespace::table::{read_uses, table_segments};
 use crate::recovery;
 use crate::sync::atomic::Ordering;
 use crate::types::{FileKind, InodeNumber, MountOptions};
+use hashbrown::{HashMap, HashSet};
 use pmem::Region;
-use std::collections::{HashMap, HashSet};
 
 const ROOT: u64 = InodeNumber::ROOT.0;
 /// Findings that a report lists; more are only counted.
