@@ -192,28 +192,25 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Each with its name, in attributes, in options and in reports.
-    const NAMES: [(Policy, &'static str); 2] = [(Policy::Off, "off"), (Policy::Inline, "inline")];
-
     /// All of them.
-    pub fn all() -> impl Iterator<Item = Policy> {
-        Policy::NAMES.iter().map(|(policy, _)| *policy)
-    }
+    pub const ALL: [Policy; 2] = [Policy::Off, Policy::Inline];
 
-    /// Its name.
+    /// Its name, in attributes, in options and in reports.
     pub fn name(self) -> &'static str {
-        let of = Policy::NAMES.iter().find(|(policy, _)| *policy == self);
-        of.map(|(_, name)| *name).expect("every policy has a name")
+        match self {
+            Policy::Off => "off",
+            Policy::Inline => "inline",
+        }
     }
 
     /// The policy of this name.
     pub fn named(name: &[u8]) -> Option<Policy> {
-        Policy::NAMES.iter().find(|(_, other)| other.as_bytes() == name).map(|(policy, _)| *policy)
+        Policy::ALL.into_iter().find(|policy| policy.name().as_bytes() == name)
     }
 
     /// The names of all in one line, for messages.
     pub fn names() -> String {
-        Policy::all().map(Policy::name).collect::<Vec<_>>().join(", ")
+        Policy::ALL.map(Policy::name).join(", ")
     }
 }
 
@@ -238,6 +235,37 @@ impl PolicyOf {
             PolicyOf::Own(policy) | PolicyOf::Mount(policy) => policy,
         }
     }
+}
+
+/// What [`crate::File::dedup_range`] or [`crate::File::undedup_range`] did, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reshared {
+    /// Looked at.
+    pub looked_at_bytes: u64,
+    /// Of it: now in a block that something else names too, or in one of its own.
+    pub changed_bytes: u64,
+}
+
+impl std::ops::AddAssign for Reshared {
+    fn add_assign(&mut self, other: Reshared) {
+        self.looked_at_bytes += other.looked_at_bytes;
+        self.changed_bytes += other.changed_bytes;
+    }
+}
+
+/// A part of a file that lies together on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedExtent {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// First byte on the device.
+    pub address: u64,
+    /// Reserved: reads as zeros.
+    pub unwritten: bool,
+    /// Extents of all files that touch each of its blocks, this one included.
+    pub references: u32,
 }
 
 /// Where dedup transactions get their TX_IDs (NV-Dedup 4.3.1).

@@ -117,6 +117,16 @@ impl Chunks {
         self.region.read(self.geometry.chunk_entry_offset(block))
     }
 
+    /// Extents that touch a block that is in use.
+    pub(crate) fn count(&self, block: BlockNumber) -> u32 {
+        if self.has_entry(block) { self.entry(block).count.max(1) } else { 1 }
+    }
+
+    /// Whether the entry of a block can be written.
+    pub(crate) fn check_writable(&self, block: BlockNumber) -> Result<(), PmemError> {
+        self.region.check_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES)
+    }
+
     /// Whether a referenced block holds these bytes.
     pub fn equal(&self, block: BlockNumber, piece: &[u8]) -> bool {
         let equal = piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece);

@@ -270,16 +270,14 @@ impl Inode {
 
     /// The policy that its attribute names.
     pub fn own_policy(&self) -> Option<Policy> {
-        match self.own_policy.load(Ordering::Relaxed) {
-            NO_POLICY => None,
-            place => Policy::all().nth(usize::from(place)),
-        }
+        // Nothing lies at the place that means none.
+        Policy::ALL.get(usize::from(self.own_policy.load(Ordering::Relaxed))).copied()
     }
 
     /// Takes over what the attribute says now.
     pub fn note_policy(&self, state: &State) {
         let named = state.policy_value().and_then(Policy::named);
-        let place = named.and_then(|named| Policy::all().position(|policy| policy == named));
+        let place = named.and_then(|named| Policy::ALL.iter().position(|policy| *policy == named));
         self.own_policy.store(place.map_or(NO_POLICY, |place| place as u8), Ordering::Relaxed);
     }
 
