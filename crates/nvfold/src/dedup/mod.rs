@@ -4,6 +4,7 @@
 //! references through the chunk table; `fs` commits the extent that uses them, or releases them again.
 
 mod inline;
+mod nv_dedup;
 
 pub use inline::Inline;
 
