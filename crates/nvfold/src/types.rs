@@ -1,5 +1,6 @@
 //! The words of the API: numbers that get mixed up are types, and each says its unit.
 
+use crate::dedup::Dedup;
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use std::sync::Arc;
 
@@ -301,7 +302,7 @@ pub struct Thresholds {
 /// How policy `nv-dedup` works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvDedupOptions {
-    /// Weak fingerprints. Those that another function made count as missing.
+    /// Weak fingerprints, those of policy `inline` too. What another function made counts as missing.
     pub weak: WeakFunction,
     /// Strong fingerprints; `None`: bytes are compared instead, so w_s_Fin and Str_Fin are w_b_Fin.
     pub strong: Option<StrongFunction>,
@@ -355,6 +356,16 @@ pub struct NvDedupStats {
 /// Source of monotonic time, nanoseconds since any moment.
 pub type Stopwatch = Arc<dyn Fn() -> u64 + Send + Sync>;
 
+/// Where dedup transactions get their TX_IDs (NV-Dedup 4.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Generators {
+    /// From a generator of the core's own: transactions on different cores never wait for one another.
+    #[default]
+    PerCore,
+    /// From one for all, as in the paper: one transaction at a time.
+    Global,
+}
+
 /// How to format a device.
 #[derive(Clone, Debug, Default)]
 pub struct MkfsOptions {
@@ -392,6 +403,10 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Give freed segments back to the host. `None`: on for memory devices.
     pub discard: Option<bool>,
+    /// Where TX_IDs come from.
+    pub generators: Generators,
+    /// A policy of the caller's own, in place of `policy`.
+    pub foreign: Option<Arc<dyn Dedup>>,
 }
 
 impl Default for MountOptions {
@@ -404,6 +419,8 @@ impl Default for MountOptions {
             cores: 2,
             clock: Arc::new(|| 0),
             discard: None,
+            generators: Generators::default(),
+            foreign: None,
         }
     }
 }

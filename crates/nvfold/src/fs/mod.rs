@@ -16,7 +16,8 @@
 //! An operation that changes something passes the gate first ([`Core::mutate`]): reconcile and unmount close it.
 //!
 //! **Lock order**: gate; tree lock; one directory (several under the tree lock); other inodes by number; then, never
-//! held together: inode cache shard, inode table, allocator cursor, allocator search, index shard, journal slot.
+//! held together: inode cache shard, inode table, allocator cursor, allocator search, index shard, journal slot. A TX_ID
+//! generator is taken before any of these and after the inodes.
 //! Readers take the inode's lock shared, and so see only what is fenced: installs happen after the commit.
 
 mod commit;
@@ -115,7 +116,7 @@ impl Drop for Pin {
 pub(crate) struct Core {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
-    read_only: bool,
+    pub(crate) read_only: bool,
     clock: Clock,
     pub(crate) space: Space,
     pub(crate) chunks: Chunks,
@@ -141,8 +142,13 @@ impl Core {
         let discard = options.discard.unwrap_or(memory);
         Core {
             space: Space::new(region.clone(), geometry, options.cores, discard),
-            chunks: Chunks::new(region.clone(), geometry),
-            policies: Policies::new(options.policy),
+            chunks: Chunks::new(
+                region.clone(),
+                geometry,
+                (options.nv_dedup.weak, options.nv_dedup.strong.unwrap_or_default()),
+                options.generators,
+            ),
+            policies: Policies::new(options),
             table: InodeTable::new(region.clone(), geometry, segments),
             journal: Journal::new(),
             tree: Mutex::new(()),

@@ -55,8 +55,8 @@ pub struct SavedState {
     pub data_blocks: u64,
     /// References beyond the first of every block.
     pub extra_references: u64,
-    /// Number of the next dedup transaction.
-    pub next_tx: u64,
+    /// Number of the function whose fingerprints the index holds.
+    pub weak_function: u64,
     /// Runs in use.
     pub runs_used: u64,
     /// Zero.
