@@ -40,7 +40,8 @@ pub fn parse_policy(text: &str) -> Result<Policy, String> {
     match text {
         "off" => Ok(Policy::Off),
         "inline" => Ok(Policy::Inline),
-        _ => Err(format!("unknown policy `{text}`; there are off and inline")),
+        "nv-dedup" => Ok(Policy::NvDedup),
+        _ => Err(format!("unknown policy `{text}`; there are off, inline and nv-dedup")),
     }
 }
 
@@ -49,6 +50,7 @@ pub fn policy_name(policy: Policy) -> &'static str {
     match policy {
         Policy::Off => "off",
         Policy::Inline => "inline",
+        Policy::NvDedup => "nv-dedup",
     }
 }
 

@@ -189,6 +189,8 @@ pub enum Policy {
     /// Share equal 4 KiB blocks as they are written: weak fingerprint, index, byte compare.
     #[default]
     Inline,
+    /// Fingerprint as much as pays: the method follows from measured costs and the workload's duplicate ratio.
+    NvDedup,
 }
 
 /// How policy `nv-dedup` treats a piece (NV-Dedup 4.4). All but the last are the paper's.

@@ -150,13 +150,14 @@ impl Sampling {
         self.seen.load(Ordering::Relaxed) >= self.length.load(Ordering::Relaxed)
     }
 
-    /// Chooses the method of the next period, if this one is over and no other thread does so.
-    pub fn end_period(&self, measured: Option<Costs>) {
+    /// Chooses the method of the next period, if this one is over and no other thread does so. `measure`: the costs
+    /// as they are now, if they can be known.
+    pub fn end_period(&self, measure: impl FnOnce() -> Option<Costs>) {
         let Some(mut state) = self.state.try_lock() else { return };
         if !self.is_over() {
             return;
         }
-        if let Some(measured) = measured {
+        if let Some(measured) = measure() {
             state.take_costs(measured);
         }
         let period = self.close(&mut state);
@@ -181,6 +182,12 @@ impl Sampling {
         state.choice = choice;
         let known = state.ratio.is_some();
         self.switch(&mut state, known);
+    }
+
+    /// Pieces that came since mount, and those of them that were duplicates.
+    pub fn totals(&self) -> (u64, u64) {
+        let counts = self.counts();
+        (counts.pieces, counts.found)
     }
 
     /// What it does, and why.
@@ -313,7 +320,7 @@ mod tests {
                 found += 1;
             }
         }
-        sampling.end_period(None);
+        sampling.end_period(|| None);
         method
     }
 
@@ -354,7 +361,7 @@ mod tests {
         while !sampling.is_over() {
             sampling.count(false);
         }
-        sampling.end_period(None);
+        sampling.end_period(|| None);
         assert_eq!(sampling.mode().0, Method::WBFin);
         assert_eq!(sampling.stats().ratio, Some(0.0), "nothing new is known");
         one_period(&sampling, 0.9);
