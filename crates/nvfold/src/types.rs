@@ -487,6 +487,8 @@ pub struct Stats {
     pub weak_collisions: u64,
     /// Policy `nv-dedup`, if new data goes there.
     pub nv_dedup: Option<NvDedupStats>,
+    /// Chunks that got the fingerprint they lacked in the background since mount.
+    pub chunks_filled: u64,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.
     pub recovery: Recovery,
 }

@@ -27,6 +27,17 @@ pub enum Place {
     New,
 }
 
+/// Whether chunks that are stored without a weak fingerprint get theirs in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filling {
+    /// No.
+    Never,
+    /// Not yet: nobody looks for fingerprints now.
+    Later,
+    /// Yes.
+    Now,
+}
+
 /// A dedup system. `fs` calls `fingerprint` outside every lock, `place` under the lock of the inode being
 /// written, `committed` once the extent of a stored piece is durable.
 ///
@@ -56,6 +67,11 @@ pub trait Dedup: Send + Sync {
 
     /// Nobody names the block any more.
     fn released(&self, _block: BlockNumber) {}
+
+    /// Whether chunks without a weak fingerprint are to get theirs.
+    fn filling(&self) -> Filling {
+        Filling::Never
+    }
 }
 
 /// `committed` of a policy that finds blocks by their weak fingerprints in the index.
@@ -132,6 +148,11 @@ impl Policies {
             get(&inline.shared) + shared,
             get(&inline.collisions) + get(&self.nv_dedup.collisions),
         )
+    }
+
+    /// Whether chunks without a weak fingerprint are to get theirs.
+    pub fn filling(&self) -> Filling {
+        self.current().filling()
     }
 }
 

@@ -25,7 +25,7 @@
 pub mod model;
 pub mod sampling;
 
-use super::{Dedup, Place, Tally, enter};
+use super::{Dedup, Filling, Place, Tally, enter};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::{Fingerprint, Strong, StrongFunction, WeakFunction};
@@ -117,5 +117,13 @@ impl Dedup for NvDedup {
 
     fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
         enter(block, fingerprint, known, chunks)
+    }
+
+    /// While Non_Fin stores everything nobody looks for what it stored.
+    fn filling(&self) -> Filling {
+        match self.sampling.mode().0 {
+            Method::NonFin => Filling::Later,
+            Method::WSFin | Method::StrFin | Method::WBFin => Filling::Now,
+        }
     }
 }
