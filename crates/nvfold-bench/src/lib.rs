@@ -22,6 +22,7 @@ mod data;
 mod lanes;
 mod meta;
 mod mounts;
+mod paper;
 mod recovery;
 mod report;
 mod throughput;

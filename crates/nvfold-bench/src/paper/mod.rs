@@ -1,0 +1,2 @@
+//! The evaluations of the papers.
+mod rivals;
