@@ -318,6 +318,8 @@ pub struct Stats {
     pub pieces_shared: u64,
     /// Pieces whose weak fingerprint matched and whose bytes did not.
     pub weak_collisions: u64,
+    /// Chunks that got the fingerprint they lacked in the background since mount.
+    pub chunks_filled: u64,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.
     pub recovery: Recovery,
 }

@@ -117,6 +117,11 @@ impl Chunks {
         self.region.read(self.geometry.chunk_entry_offset(block))
     }
 
+    /// Device offset of a block's entry.
+    pub(crate) fn entry_offset(&self, block: BlockNumber) -> u64 {
+        self.geometry.chunk_entry_offset(block)
+    }
+
     /// Whether a referenced block holds these bytes.
     pub fn equal(&self, block: BlockNumber, piece: &[u8]) -> bool {
         let equal = piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece);

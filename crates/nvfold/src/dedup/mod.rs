@@ -25,6 +25,17 @@ pub enum Place {
     New,
 }
 
+/// Whether chunks that are stored without a weak fingerprint get theirs in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filling {
+    /// No.
+    Never,
+    /// Not yet: nobody looks for fingerprints now.
+    Later,
+    /// Yes.
+    Now,
+}
+
 /// A dedup system. `fs` calls `fingerprint` outside every lock, `place` under the lock of the inode being
 /// written, `committed` once the extent of a stored piece is durable.
 ///
@@ -57,6 +68,11 @@ pub trait Dedup: Send + Sync {
 
     /// Nobody names the block any more. It gets no other user before this returns.
     fn released(&self, _block: BlockNumber) {}
+
+    /// Whether chunks without a weak fingerprint are to get theirs.
+    fn filling(&self) -> Filling {
+        Filling::Never
+    }
 }
 
 /// `committed` of a policy that finds blocks by their weak fingerprints in the index.
@@ -118,6 +134,11 @@ impl Policies {
         if let Some(foreign) = &self.foreign {
             foreign.released(block);
         }
+    }
+
+    /// Whether chunks without a weak fingerprint are to get theirs.
+    pub fn filling(&self) -> Filling {
+        self.current().filling()
     }
 
     /// What the sharing policies saw.

@@ -21,7 +21,7 @@ use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
 use crate::chunk::recount::Recount;
 use crate::chunk::transaction::Transaction;
 use crate::chunk::{Released, Unshareable};
-use crate::dedup::Place;
+use crate::dedup::{Filling, Place};
 use crate::error::{Error, Result, errno};
 use crate::file::{Extent, Extents, Plan};
 use crate::fingerprint::Fingerprint;
@@ -50,6 +50,8 @@ pub(super) struct Claims<'a> {
     entered: SmallVec<[(BlockNumber, u32, Fingerprint); 1]>,
     /// The dedup transaction, with everything that was flushed meanwhile.
     tx: Transaction<'a>,
+    /// Whether something was stored without a fingerprint.
+    lacks_fingerprints: bool,
 }
 
 fn runs_of(blocks: &[BlockNumber]) -> Runs {
@@ -65,6 +67,7 @@ impl<'a> Claims<'a> {
             shared: SmallVec::new(),
             entered: SmallVec::new(),
             tx: core.chunks.begin(),
+            lacks_fingerprints: false,
         }
     }
 
@@ -224,6 +227,9 @@ impl Core {
             self.place_patched(extents, last, part, &mut pieces, &mut claims)?;
         }
         let stamp = (self.now(), state.attributes.size.max(end));
+        if claims.lacks_fingerprints && self.policies.filling() != Filling::Never {
+            self.fill.note(inode);
+        }
         if let [(offset, extent)] = &pieces[..]
             && self.has_room_for_one_entry(inode, state)
             && extents.splits_only_between_blocks()
@@ -330,6 +336,7 @@ impl Core {
     /// Stores all of `source` in new blocks: the whole of policy `off`.
     fn store_run(&self, offset: u64, source: &[u8], pieces: &mut Pieces, claims: &mut Claims<'_>) -> Result<()> {
         let first = claims.fresh.len();
+        claims.lacks_fingerprints = true;
         self.space.allocate("write", source.len() as u64 / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;
         let mut at = 0;
         for run in &claims.fresh[first..] {
@@ -377,6 +384,7 @@ impl Core {
             claims.tx.add(block, 1, fingerprint);
             claims.entered.push((block, 1, *fingerprint));
         }
+        claims.lacks_fingerprints |= fingerprint.weak.is_none();
         claims.tx.flight.add(self.region.stream(block.address(), source));
         Ok(block)
     }
@@ -409,6 +417,7 @@ impl Core {
             claims.tx.add(block, piece.count, &piece.fingerprint);
             claims.entered.push((block, piece.count, piece.fingerprint));
         }
+        claims.lacks_fingerprints |= fresh.iter().any(|piece| piece.fingerprint.weak.is_none());
         let mut at = 0;
         while at < fresh.len() {
             // Neighbours in the source that are neighbours on the media go out in one stream.
