@@ -1,2 +1,3 @@
 //! The evaluations of the papers.
 mod rivals;
+pub use rivals::RivalError;
