@@ -93,7 +93,7 @@ pub fn mount_embedded(
         return Err(Failure::usage("mem:", "a memory device exists only while it is mounted"));
     }
     let region = open(device, options, read_only)?;
-    let options = MountOptions { policy, read_only, cores: threads, clock: clock(), discard: None };
+    let options = MountOptions { policy, read_only, cores: threads, clock: clock(), ..MountOptions::default() };
     let fs = FileSystem::mount(region, options).doing(mounts::show(device))?;
     if let Err(error) = fs.reconcile() {
         eprint_line(&format!("nvfold: {}: {error}; what it held before the crash is kept", mounts::show(device)));

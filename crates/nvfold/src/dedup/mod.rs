@@ -4,8 +4,10 @@
 //! references through the chunk table; `fs` commits the extent that uses them, or releases them again.
 
 mod inline;
+mod nv_dedup;
 
 pub use inline::Inline;
+pub use nv_dedup::NvDedup;
 
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
@@ -13,7 +15,7 @@ use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::{MountOptions, Policy};
+use crate::types::{MountOptions, NvDedupStats, Policy};
 use std::sync::Arc;
 
 /// Answer to "share or store?".
@@ -25,14 +27,25 @@ pub enum Place {
     New,
 }
 
+/// Whether chunks that are stored without a weak fingerprint get theirs in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filling {
+    /// No.
+    Never,
+    /// Not yet: nobody looks for fingerprints now.
+    Later,
+    /// Yes.
+    Now,
+}
+
 /// A dedup system. `fs` calls `fingerprint` outside every lock, `place` under the lock of the inode being
 /// written, `committed` once the extent of a stored piece is durable.
 ///
 /// A program can bring one of its own ([`crate::MountOptions::foreign`]): it may keep fingerprints wherever it likes;
 /// the references are counted in the chunk table for every policy.
 pub trait Dedup: Send + Sync {
-    /// What is to be known of a piece of one block before it is placed. Without a weak fingerprint it is not entered
-    /// in the chunk table.
+    /// What is to be known of a piece of one block before it is placed. With an empty fingerprint it is not entered in
+    /// the chunk table.
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint;
 
     /// Whether it never shares and never fingerprints, so that a write need not be looked at block by block.
@@ -52,8 +65,16 @@ pub trait Dedup: Send + Sync {
     /// only if they differ.
     fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool;
 
-    /// Nobody names the block any more.
+    /// One extent less names the block, and others still do.
+    fn unshared(&self, _block: BlockNumber) {}
+
+    /// Nobody names the block any more. It gets no other user before this returns.
     fn released(&self, _block: BlockNumber) {}
+
+    /// Whether chunks without a weak fingerprint are to get theirs.
+    fn filling(&self) -> Filling {
+        Filling::Never
+    }
 }
 
 /// `committed` of a policy that finds blocks by their weak fingerprints in the index.
@@ -82,6 +103,8 @@ impl Tally {
 pub struct Policies {
     /// Default policy.
     pub policy: Policy,
+    /// Policy `nv-dedup`, with what it has learnt.
+    pub nv_dedup: NvDedup,
     inline: Inline,
     off: Off,
     foreign: Option<Arc<dyn Dedup>>,
@@ -90,8 +113,9 @@ pub struct Policies {
 impl Policies {
     /// With `policy` for new data, or a foreign one.
     pub fn new(options: &MountOptions) -> Policies {
-        let inline = Inline::new(options.weak);
-        Policies { policy: options.policy, inline, off: Off, foreign: options.foreign.clone() }
+        let inline = Inline::new(options.nv_dedup.weak);
+        let nv_dedup = NvDedup::new(&options.nv_dedup);
+        Policies { policy: options.policy, nv_dedup, inline, off: Off, foreign: options.foreign.clone() }
     }
 
     /// The policy that places new data of a file: its own, or else that of the mount.
@@ -101,7 +125,15 @@ impl Policies {
             (own, _) => match own.unwrap_or(self.policy) {
                 Policy::Off => &self.off,
                 Policy::Inline => &self.inline,
+                Policy::NvDedup => &self.nv_dedup,
             },
+        }
+    }
+
+    /// One extent less names the block, and others still do.
+    pub fn unshared(&self, block: BlockNumber) {
+        if let Some(foreign) = &self.foreign {
+            foreign.unshared(block);
         }
     }
 
@@ -112,9 +144,27 @@ impl Policies {
         }
     }
 
-    /// What the sharing policies saw.
-    pub fn tally(&self) -> &Tally {
-        &self.inline.tally
+    /// What `nv-dedup` does, if new data goes there.
+    pub fn nv_dedup_stats(&self) -> Option<NvDedupStats> {
+        let is_used = self.policy == Policy::NvDedup && self.foreign.is_none();
+        (is_used || self.nv_dedup.sampling.totals().0 > 0).then(|| self.nv_dedup.sampling.stats())
+    }
+
+    /// What the sharing policies saw: pieces offered, pieces shared, weak fingerprints that collided.
+    pub fn totals(&self) -> (u64, u64, u64) {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let inline = &self.inline.tally;
+        let (offered, shared) = self.nv_dedup.sampling.totals();
+        (
+            get(&inline.offered) + offered,
+            get(&inline.shared) + shared,
+            get(&inline.collisions) + get(&self.nv_dedup.collisions),
+        )
+    }
+
+    /// Whether chunks without a weak fingerprint are to get theirs.
+    pub fn filling(&self) -> Filling {
+        self.of(None).filling()
     }
 }
 

@@ -21,7 +21,7 @@ use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
 use crate::chunk::recount::Recount;
 use crate::chunk::transaction::Transaction;
 use crate::chunk::{Released, Unshareable};
-use crate::dedup::{Dedup, Place};
+use crate::dedup::{Dedup, Filling, Place};
 use crate::error::{Error, Result, errno};
 use crate::file::{Extent, Extents, Plan};
 use crate::fingerprint::Fingerprint;
@@ -52,6 +52,8 @@ pub(super) struct Claims<'a> {
     entered: SmallVec<[(BlockNumber, u32, Fingerprint); 1]>,
     /// The dedup transaction, with everything that was flushed meanwhile.
     pub(super) tx: Transaction<'a>,
+    /// Whether something was stored without a fingerprint.
+    lacks_fingerprints: bool,
 }
 
 fn runs_of(blocks: &[BlockNumber]) -> Runs {
@@ -73,6 +75,7 @@ impl<'a> Claims<'a> {
             shared: SmallVec::new(),
             entered: SmallVec::new(),
             tx: core.chunks.begin(),
+            lacks_fingerprints: false,
         }
     }
 
@@ -213,6 +216,8 @@ impl Core {
             let claims = Claims::with_policy(self, policy);
             self.write_locked(inode, &mut state, offset, data, &mut fingerprints, claims)?;
         }
+        drop(state);
+        self.end_sampling_period();
         Ok(offset)
     }
 
@@ -243,6 +248,9 @@ impl Core {
             self.place_patched(extents, last, part, &mut pieces, &mut claims)?;
         }
         let stamp = (self.now(), state.attributes.size.max(end));
+        if claims.lacks_fingerprints && claims.policy.filling() != Filling::Never {
+            self.fill.note(inode);
+        }
         if let [(offset, extent)] = &pieces[..]
             && self.has_room_for_one_entry(inode, state)
             && extents.splits_only_between_blocks()
@@ -291,8 +299,7 @@ impl Core {
     ) -> Result<()> {
         let policy = claims.policy;
         let blocks = source.len() / BLOCK;
-        let nothing_to_find =
-            policy.stores_everything() || blocks > 1 && fingerprints.iter().all(|of| of.weak.is_none());
+        let nothing_to_find = policy.stores_everything() || blocks > 1 && fingerprints.iter().all(|of| of.is_empty());
         if nothing_to_find && !extents.has_unwritten() {
             return self.store_run(offset, source, pieces, claims);
         }
@@ -351,6 +358,7 @@ impl Core {
     /// Stores all of `source` in new blocks: the whole of policy `off`.
     fn store_run(&self, offset: u64, source: &[u8], pieces: &mut Pieces, claims: &mut Claims<'_>) -> Result<()> {
         let first = claims.fresh.len();
+        claims.lacks_fingerprints = true;
         self.space.allocate("write", source.len() as u64 / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;
         let mut at = 0;
         for run in &claims.fresh[first..] {
@@ -394,10 +402,11 @@ impl Core {
             }
         };
         // The entry first: an atomic operation behind the stream would wait until it has drained.
-        if fingerprint.weak.is_some() {
+        if !fingerprint.is_empty() {
             claims.tx.add(block, 1, fingerprint);
             claims.entered.push((block, 1, *fingerprint));
         }
+        claims.lacks_fingerprints |= fingerprint.weak.is_none();
         claims.tx.flight.add(self.region.stream(block.address(), source));
         Ok(block)
     }
@@ -425,11 +434,12 @@ impl Core {
                 }
             }
         }
-        for piece in fresh.iter().filter(|piece| piece.fingerprint.weak.is_some() || piece.count > 1) {
+        for piece in fresh.iter().filter(|piece| !piece.fingerprint.is_empty() || piece.count > 1) {
             let block = BlockNumber::containing(piece.address());
             claims.tx.add(block, piece.count, &piece.fingerprint);
             claims.entered.push((block, piece.count, piece.fingerprint));
         }
+        claims.lacks_fingerprints |= fresh.iter().any(|piece| piece.fingerprint.weak.is_none());
         let mut at = 0;
         while at < fresh.len() {
             // Neighbours in the source that are neighbours on the media go out in one stream.
@@ -593,6 +603,8 @@ impl Core {
                     Some(last) if last.blocks_end() == block.0 => last.count += 1,
                     _ => free.push(BlockRun { start: block, count: 1 }),
                 }
+            } else {
+                self.policies.unshared(block);
             }
         }
         if emptied {

@@ -8,7 +8,7 @@ use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::namespace::directory::Directory;
 use crate::namespace::log::{self, Log};
-use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::types::{Attr, FileKind, InodeNumber, POLICY_ATTRIBUTE, Policy, TimeNs};
 use pmem::Region;
@@ -41,6 +41,8 @@ pub struct Inode {
     /// The policy that its attribute names, as its place among all of them; [`NO_POLICY`] when it names none. A write
     /// asks for it before it takes the lock.
     own_policy: AtomicU8,
+    /// Whether it waits for the filler.
+    pub lacks_fingerprints: AtomicBool,
     /// Everything that changes, under the inode's lock.
     pub state: RwLock<State>,
 }
@@ -262,6 +264,7 @@ impl Inode {
             parent: AtomicU64::new(head.parent),
             pins: AtomicUsize::new(0),
             own_policy: AtomicU8::new(NO_POLICY),
+            lacks_fingerprints: AtomicBool::new(false),
             state: RwLock::new(state),
         };
         inode.note_policy(&inode.state.read());

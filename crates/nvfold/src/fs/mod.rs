@@ -11,19 +11,23 @@
 //! | `xattr` | extended attributes, symlink targets |
 //! | `commit` | how a change becomes durable and whole |
 //! | `compact` | rewriting a log |
+//! | `fill` | fingerprints that chunks lack, in the background |
 //! | `inode` | one inode in DRAM |
 //! | `gate` | keeping operations out for a moment |
+//! | `calibrate` | what this device's operations cost |
 //!
 //! An operation that changes something passes the gate first ([`Core::mutate`]): reconcile and unmount close it.
 //!
-//! **Lock order**: gate; tree lock; one directory (several under the tree lock); other inodes by number; then, never
+//! **Lock order**: gate; place of the filler; tree lock; one directory (several under the tree lock); other inodes by number; then, never
 //! held together: inode cache shard, inode table, allocator cursor, allocator search, index shard, journal slot. A TX_ID
 //! generator is taken before any of these and after the inodes.
 //! Readers take the inode's lock shared, and so see only what is fenced: installs happen after the commit.
 
+mod calibrate;
 mod commit;
 mod compact;
 mod data;
+mod fill;
 mod gate;
 pub(crate) mod inode;
 mod names;
@@ -47,6 +51,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::types::*;
 use commit::Journal;
+use fill::Fill;
 use gate::Gate;
 use hashbrown::HashMap;
 use inode::Inode;
@@ -121,6 +126,8 @@ pub(crate) struct Core {
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
     clock: Clock,
+    /// For measuring costs; absent when they were given.
+    stopwatch: Option<Stopwatch>,
     pub(crate) space: Space,
     pub(crate) chunks: Chunks,
     policies: Policies,
@@ -137,6 +144,7 @@ pub(crate) struct Core {
     pub(crate) walked: Padded<AtomicU64>,
     /// What the mount had to do.
     pub(crate) recovery: Mutex<Recovery>,
+    pub(crate) fill: Fill,
 }
 
 impl Core {
@@ -145,7 +153,12 @@ impl Core {
         let discard = options.discard.unwrap_or(memory);
         Core {
             space: Space::new(region.clone(), geometry, options.cores, discard),
-            chunks: Chunks::new(region.clone(), geometry, (options.weak, options.strong), options.generators),
+            chunks: Chunks::new(
+                region.clone(),
+                geometry,
+                (options.nv_dedup.weak, options.nv_dedup.strong.unwrap_or_default()),
+                options.generators,
+            ),
             policies: Policies::new(options),
             table: InodeTable::new(region.clone(), geometry, segments),
             journal: Journal::new(),
@@ -158,8 +171,10 @@ impl Core {
             reconcile: Mutex::new(Reconcile::Done),
             walked: Padded(AtomicU64::new(u64::MAX)),
             recovery: Mutex::default(),
+            fill: Fill::new(),
             read_only: options.read_only,
             clock: options.clock.clone(),
+            stopwatch: options.stopwatch.clone().filter(|_| options.nv_dedup.costs.is_none()),
             region,
             geometry,
         }
@@ -289,7 +304,9 @@ impl FileSystem {
     /// # Errors
     /// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`]; nothing is changed then.
     pub fn mount(region: Region, options: MountOptions) -> Result<FileSystem> {
-        Ok(FileSystem { core: Arc::new(recovery::mount(region, &options)?) })
+        let core = Arc::new(recovery::mount(region, &options)?);
+        core.calibrate();
+        Ok(FileSystem { core })
     }
 
     /// Does a bounded part of what a mount after a crash left to do; true when nothing is left. Front ends call it in
@@ -307,6 +324,16 @@ impl FileSystem {
     /// Does all of it. Errors as [`FileSystem::reconcile_step`].
     pub fn reconcile(&self) -> Result<()> {
         self.core.reconcile()
+    }
+
+    /// Does a bounded part of what the policy has to do in the background: gives chunks the fingerprints that they lack.
+    /// True when there is nothing to do now; new writes may change that. Front ends call it in a loop on a thread of
+    /// their own.
+    ///
+    /// # Errors
+    /// EROFS; those of the device.
+    pub fn dedup_step(&self) -> Result<bool> {
+        self.core.mutate("fill in fingerprints", || self.core.fill_step())
     }
 
     /// Saves the DRAM state and marks the device clean. Open `File`s can still read, but those without a name, which
@@ -357,6 +384,11 @@ impl FileSystem {
     /// ENOENT.
     pub fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
         self.core.answer(self.core.policy_of(ino))
+    }
+
+    /// Policy `nv-dedup`: who chooses the method from now on.
+    pub fn set_method(&self, choice: MethodChoice) {
+        self.core.policies.nv_dedup.sampling.set_choice(choice);
     }
 
     /// The device.
@@ -514,7 +546,7 @@ impl FileSystem {
     /// Sizes, savings and DRAM, as they are now.
     pub fn stats(&self) -> Stats {
         let core = &self.core;
-        let tally = core.policies.tally();
+        let (pieces_offered, pieces_shared, weak_collisions) = core.policies.totals();
         let data_blocks = core.data_blocks.load(Ordering::Relaxed);
         let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
         // The totals may come from a saved state, which is input: fsck holds them against the logs, a mount does not.
@@ -534,9 +566,11 @@ impl FileSystem {
             index_entries: core.chunks.index.entries(),
             index_dram_bytes: core.chunks.index.dram_bytes(),
             space_dram_bytes: core.space.dram_bytes(),
-            pieces_offered: tally.offered.load(Ordering::Relaxed),
-            pieces_shared: tally.shared.load(Ordering::Relaxed),
-            weak_collisions: tally.collisions.load(Ordering::Relaxed),
+            pieces_offered,
+            pieces_shared,
+            weak_collisions,
+            nv_dedup: core.policies.nv_dedup_stats(),
+            chunks_filled: core.fill.filled(),
             recovery: core.recovery_now(),
             ..Stats::default()
         };

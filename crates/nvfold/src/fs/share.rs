@@ -17,6 +17,7 @@
 
 use super::Core;
 use super::data::{Claims, Pieces, Stamp, push_piece};
+use super::fill::missing_weak;
 use super::inode::{Inode, State};
 use crate::error::{Error, Result};
 use crate::file::{Extent, Extents};
@@ -83,20 +84,13 @@ impl Core {
     /// Makes sure that each block can be found. They stay named meanwhile: the inode is locked.
     fn enter_all(&self, named: &[Named]) {
         let chunks = &self.chunks;
-        let function = chunks.weak_function();
         let mut tx = chunks.begin();
         let mut entered = SmallVec::<[(u32, BlockNumber); 8]>::new();
         for Named { block, .. } in named {
-            if self.weak_of(*block).is_some() || entered.iter().any(|(_, other)| other == block) {
+            if entered.iter().any(|(_, other)| other == block) {
                 continue;
             }
-            let weak = function.of(self.region.bytes(block.address(), BLOCK_BYTES));
-            if !self.region.is_sound(block.address(), BLOCK_BYTES) {
-                continue;
-            }
-            if chunks.check_writable(*block).is_err() {
-                continue;
-            }
+            let Some(weak) = missing_weak(&self.region, chunks, *block) else { continue };
             if chunks.has_entry(*block) {
                 chunks.set_weak(*block, weak, &mut tx.flight);
             } else {

@@ -59,8 +59,10 @@ pub struct SavedState {
     pub weak_function: u64,
     /// Runs in use.
     pub runs_used: u64,
+    /// 1: no file is known to lack fingerprints.
+    pub filled: u64,
     /// Zero.
-    pub spare: [u8; 40],
+    pub spare: [u8; 32],
     /// Where the payload lies.
     pub runs: [SavedRun; SAVED_RUNS],
 }

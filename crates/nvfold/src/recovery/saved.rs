@@ -61,6 +61,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         extra_references: core.chunks.extra_references(),
         weak_function: core.chunks.weak_function() as u64,
         runs_used: runs.len() as u64,
+        filled: u64::from(core.is_filled()),
         ..SavedState::new_zeroed()
     };
     for (saved, run) in state.runs.iter_mut().zip(&runs) {
@@ -105,6 +106,9 @@ pub fn load(core: &Core, superblock: &Superblock) -> Option<Vec<BlockRun>> {
     core.table.adopt(&saved.inode_words);
     core.mapped_bytes.store(saved.header.mapped_bytes, Ordering::Relaxed);
     core.data_blocks.store(saved.header.data_blocks, Ordering::Relaxed);
+    if saved.header.filled == 1 && is_of_function {
+        core.fill.skip_sweep();
+    }
     core.recovery.lock().loaded = true;
     Some(saved.runs)
 }
