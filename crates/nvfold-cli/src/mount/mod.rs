@@ -18,6 +18,7 @@ mod house;
 mod lookups;
 mod notices;
 mod options;
+pub mod requests;
 
 pub use front::REPORT_ATTRIBUTE;
 pub use options::Options;
