@@ -39,6 +39,7 @@ pub enum Command {
     Du(du::Du),
     Stats(stats::Stats),
     DedupStats(dedup_stats::DedupStats),
+    Tune(tune::Tune),
     Fsck(fsck::Fsck),
     Import(import::Import),
     Export(export::Export),

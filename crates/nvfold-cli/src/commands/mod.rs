@@ -14,5 +14,6 @@ pub mod man;
 pub mod mkfs;
 pub mod mount;
 pub mod stats;
+pub mod tune;
 pub mod umount;
 pub mod verify;

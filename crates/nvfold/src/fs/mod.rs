@@ -377,6 +377,11 @@ impl FileSystem {
         self.core.policies.policy
     }
 
+    /// Policy `nv-dedup`: who chooses the method.
+    pub fn method(&self) -> MethodChoice {
+        self.core.policies.nv_dedup.sampling.choice()
+    }
+
     /// Policy `nv-dedup`: who chooses the method from now on.
     pub fn set_method(&self, choice: MethodChoice) {
         self.core.policies.nv_dedup.sampling.set_choice(choice);
