@@ -22,6 +22,7 @@ mod data;
 mod lanes;
 mod meta;
 mod mounts;
+mod paper;
 mod recovery;
 mod report;
 mod throughput;
@@ -111,6 +112,9 @@ pub enum BenchError {
     /// What was read back is not what was written: no figure of it is worth anything.
     #[error("{0} gave back other bytes than were written")]
     Wrong(String),
+    /// The metadata of a competitor.
+    #[error(transparent)]
+    Rival(#[from] paper::RivalError),
     /// The plot could not be drawn.
     #[error("draw the plot: {0}")]
     Plot(String),

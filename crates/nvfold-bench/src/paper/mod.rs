@@ -1,0 +1,3 @@
+//! The evaluations of the papers.
+mod rivals;
+pub use rivals::RivalError;

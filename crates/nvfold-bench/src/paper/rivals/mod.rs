@@ -1,0 +1,517 @@
+//! The competitors of NV-Dedup 5.2, behind the same trait as the policies of nvfold.
+//!
+//! The problem: a paper's competitors are easily built so that they lose. The idea: they are one tree, and differ only
+//! in what the paper says of them; each is tuned; and where a choice had to be made it was made in their favour. Both
+//! fingerprint every block with one strong function (MD5 unless asked otherwise) and trust it, as the paper does.
+//!
+//! | | `Dedup_block` | `Dedup_fine_grained` |
+//! |---|---|---|
+//! | as | Dmdedup | a copy-on-write B-tree in NVM |
+//! | nodes | blocks of 4 KiB: 170 entries, 512 children | leaves of two lines: 5 entries; inner nodes of one: 8 children |
+//! | where | in DRAM, written to new places at a sync | on the media; inner nodes in DRAM as well, for reading |
+//! | durable | every 1,000 blocks received | every change |
+//! | what a change costs | nothing until the sync; then each node that changed, whole | the lines in use of the path from leaf to root, a fence, the root |
+//!
+//! The tree leads from fingerprint to block and references. Deletion needs the way back, from block to fingerprint:
+//! that is an array in DRAM, filled again when the tree is opened, so it costs no write at all. (Dmdedup finds dead
+//! fingerprints by walking its index in the background.)
+//!
+//! **Tuned**, and in their favour:
+//! * Inner nodes hold four bytes of each fingerprint that separates two children, so a line holds eight children.
+//! * One fence a change: the switch of the root is flushed and rides on the next fence, which is the file system's own.
+//! * Reading an inner node costs no time of the medium, and neither does reading a leaf twice in a row; that is what the
+//!   CPU's cache would do. Reading a leaf for the first time costs one read.
+//! * The metadata lie on a device of their own, with the profile of the data's: their writes wait for no data.
+//! * The sizes of the fine-grained nodes are those that flush fewest lines a change: `node_sizes` in the tests below
+//!   measures them (`cargo test --release -p nvfold-bench node_sizes -- --ignored --nocapture`), and a test holds the
+//!   choice to it.
+//!
+//! **Against them**: nvfold counts the references of shared blocks in its own chunk table for every policy, so a
+//! request costs them about two lines there, which a file system made for them alone would not write. These lines lie
+//! on the data's device, and are not in the figures of the competitors' metadata: those are the counters of the
+//! metadata's region, and nothing else is stored there.
+//!
+//! **Threads**: one lock around the tree. That is what a copy-on-write B-tree with one root allows: each change of
+//! either is a change of the root. Fingerprints are made outside it.
+//!
+//! **Crashes**: the tree may then be older than the file system (`Dedup_block` by 1,000 blocks), and may name a block
+//! that holds something else by now. One that was not closed in order is therefore believed no more: candidates are
+//! compared byte by byte. A tree belongs to one file system, mounted with this competitor only.
+
+mod node;
+mod store;
+mod tree;
+
+use crate::Doing;
+use node::{Entry, Key};
+use nvfold::chunk::Chunks;
+use nvfold::chunk::transaction::Transaction;
+use nvfold::dedup::{Dedup, Place};
+use nvfold::fingerprint::{Fingerprint, Strong, StrongFunction};
+use nvfold::media::BlockNumber;
+use parking_lot::Mutex;
+use pmem::{DeviceSpec, OpenOptions, Region};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use store::Format;
+use tree::Tree;
+
+/// Blocks received between two syncs of `Dedup_block` (NV-Dedup 5.2, Dmdedup).
+const BLOCKS_A_SYNC: u64 = 1000;
+
+const IN_BLOCKS: Format = Format { leaf_bytes: 4096, inner_bytes: 4096, buffered: true };
+const FINE_GRAINED: Format = Format { leaf_bytes: 128, inner_bytes: 64, buffered: false };
+
+/// Which competitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `Dedup_block`.
+    Block,
+    /// `Dedup_fine_grained`.
+    FineGrained,
+}
+
+/// Why the metadata of a competitor cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RivalError {
+    /// The region holds something else.
+    #[error("{0} holds other metadata; give it a new region")]
+    Foreign(String),
+    /// Bytes that no competitor wrote.
+    #[error("{what} at {at:#x} of the metadata is damaged; format the device and its metadata anew")]
+    Damaged {
+        /// The structure.
+        what: &'static str,
+        /// Offset in the region, bytes.
+        at: u64,
+    },
+}
+
+/// A competitor and the device of its metadata, whose counters are what the metadata cost.
+pub struct Rival {
+    /// For [`nvfold::MountOptions::foreign`]; the mount's `strong` function must be the competitor's.
+    pub dedup: Arc<Competitor>,
+    /// Holds nothing else.
+    pub metadata: Region,
+}
+
+/// A new `Dedup_block` for a device of so many blocks; `options` say what device its metadata lie on, in memory.
+///
+/// # Errors
+/// No memory.
+pub fn block(strong: StrongFunction, options: &OpenOptions, device_blocks: u64) -> crate::Result<Rival> {
+    on_memory(Kind::Block, strong, options, device_blocks)
+}
+
+/// A new `Dedup_fine_grained`, likewise.
+///
+/// # Errors
+/// No memory.
+pub fn fine_grained(strong: StrongFunction, options: &OpenOptions, device_blocks: u64) -> crate::Result<Rival> {
+    on_memory(Kind::FineGrained, strong, options, device_blocks)
+}
+
+fn on_memory(kind: Kind, strong: StrongFunction, options: &OpenOptions, blocks: u64) -> crate::Result<Rival> {
+    let metadata = Region::create(&DeviceSpec::Memory, kind.region_bytes(blocks), options);
+    let metadata = metadata.map_err(nvfold::Error::from).doing("make a memory device for metadata")?;
+    Ok(Rival { dedup: Arc::new(Competitor::open(kind, strong, metadata.clone())?), metadata })
+}
+
+/// What shares, on top of its metadata.
+pub struct Competitor {
+    strong: StrongFunction,
+    /// Whether a strong fingerprint is believed.
+    trusted: bool,
+    shared: AtomicU64,
+    table: Mutex<Table>,
+}
+
+/// What the lock is for.
+struct Table {
+    kind: Kind,
+    tree: Tree,
+    /// Fingerprint of each block that is in the tree, by block number; 0: it is not.
+    keys: Vec<Key>,
+    received: u64,
+    /// After a failure nothing is shared any more.
+    failure: Option<RivalError>,
+}
+
+impl Kind {
+    fn format(self) -> Format {
+        match self {
+            Kind::Block => IN_BLOCKS,
+            Kind::FineGrained => FINE_GRAINED,
+        }
+    }
+
+    /// Size of a metadata region for so many blocks of data, bytes: more than ever is used of it at once.
+    pub fn region_bytes(self, data_blocks: u64) -> u64 {
+        let leaves = match self {
+            // A leaf in 32 blocks is a leaf that is a fifth full; twice, for old and new places.
+            Kind::Block => 2 * (data_blocks / 32 + 64) * 4096,
+            // Leaves of one entry.
+            Kind::FineGrained => (data_blocks + 1024) * 128,
+        };
+        (leaves / 3 * 4 + (64 << 10)).next_multiple_of(4096)
+    }
+}
+
+impl Competitor {
+    /// Opens the metadata of a region, or makes them on an empty one.
+    ///
+    /// # Errors
+    /// The region holds something else, or what is there is damaged.
+    pub fn open(kind: Kind, strong: StrongFunction, metadata: Region) -> Result<Competitor, RivalError> {
+        let mut keys = Vec::new();
+        let (tree, closed) = Tree::open(metadata, kind.format(), |entry| note(&mut keys, entry.block, entry.key))?;
+        let table = Table { kind, tree, keys, received: 0, failure: None };
+        Ok(Competitor { strong, trusted: closed, shared: AtomicU64::new(0), table: Mutex::new(table) })
+    }
+
+    /// Blocks that it shared since it was opened.
+    pub fn shared(&self) -> u64 {
+        self.shared.load(Ordering::Relaxed)
+    }
+
+    /// Makes all of it durable, and notes an orderly end: for a file system that is unmounted.
+    ///
+    /// # Errors
+    /// What failed since it was opened: from then on nothing was shared.
+    pub fn close(&self) -> Result<(), RivalError> {
+        let mut table = self.table.lock();
+        self.check_locked(&table)?;
+        table.tree.close();
+        Ok(())
+    }
+
+    /// Whether all went well since it was opened.
+    ///
+    /// # Errors
+    /// What failed: from then on nothing was shared.
+    pub fn check(&self) -> Result<(), RivalError> {
+        self.check_locked(&self.table.lock())
+    }
+
+    fn check_locked(&self, table: &Table) -> Result<(), RivalError> {
+        table.failure.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Dedup for Competitor {
+    fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
+        Fingerprint { weak: None, strong: Some(self.strong.of(piece)) }
+    }
+
+    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
+        let Some(key) = fingerprint.strong.as_ref().and_then(key_of) else { return Place::New };
+        // Before our lock: whoever waits for a generator must not keep others from the tree.
+        tx.begin();
+        let mut table = self.table.lock();
+        table.receive();
+        let Some(entry) = table.find(key) else { return Place::New };
+        let block = BlockNumber(u64::from(entry.block));
+        if !tx.share_known(block) {
+            // On its way out, or named as often as can be counted: the new block takes its place.
+            table.remove(key, entry.block);
+            return Place::New;
+        }
+        table.set(Entry { references: entry.references.saturating_add(1), ..entry });
+        if !self.trusted && !tx.chunks().equal(block, piece) {
+            tx.let_go(block);
+            return Place::New;
+        }
+        self.shared.fetch_add(1, Ordering::Relaxed);
+        Place::Shared(block)
+    }
+
+    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], _: &Chunks) -> bool {
+        let Some(key) = fingerprint.strong.as_ref().and_then(key_of) else { return true };
+        let Ok(number) = u32::try_from(block.0) else { return true };
+        let mut table = self.table.lock();
+        match table.find(key) {
+            Some(entry) if entry.block != number => known.contains(&BlockNumber(u64::from(entry.block))),
+            _ => {
+                table.enter(key, number);
+                true
+            }
+        }
+    }
+
+    fn unshared(&self, block: BlockNumber) {
+        let mut table = self.table.lock();
+        if let Some(entry) = table.entry_of(block) {
+            table.set(Entry { references: entry.references.saturating_sub(1).max(1), ..entry });
+        }
+    }
+
+    fn released(&self, block: BlockNumber) {
+        let mut table = self.table.lock();
+        if let Some((key, number)) = table.key_of(block) {
+            table.keys[number as usize] = 0;
+            table.remove(key, number);
+        }
+    }
+}
+
+impl Table {
+    /// One more block came in.
+    fn receive(&mut self) {
+        self.received += 1;
+        if self.kind == Kind::Block && self.received.is_multiple_of(BLOCKS_A_SYNC) {
+            self.sync();
+        }
+    }
+
+    fn sync(&mut self) {
+        self.tree.commit();
+        self.tree.settle();
+    }
+
+    fn find(&mut self, key: Key) -> Option<Entry> {
+        let found = self.tree.find(key);
+        self.sound(found).flatten()
+    }
+
+    /// A block that is new in the tree.
+    fn enter(&mut self, key: Key, block: u32) {
+        // A tree that is older than the file system may still have the block's last content.
+        if let Some((old, number)) = self.key_of(BlockNumber(u64::from(block))).filter(|(old, _)| *old != key) {
+            self.remove(old, number);
+        }
+        if self.set(Entry { key, block, references: 1 }) {
+            note(&mut self.keys, block, key);
+        }
+    }
+
+    /// Writes an entry. False when there is no room for it: its block is not shared then.
+    fn set(&mut self, entry: Entry) -> bool {
+        self.change(|tree| tree.insert(entry))
+    }
+
+    fn remove(&mut self, key: Key, block: u32) {
+        self.change(|tree| tree.remove(key, block));
+    }
+
+    fn change(&mut self, mut change: impl FnMut(&mut Tree) -> Result<bool, RivalError>) -> bool {
+        if self.failure.is_some() {
+            return false;
+        }
+        let mut done = change(&mut self.tree);
+        if done == Ok(false) {
+            // Old places become free at a sync.
+            self.sync();
+            done = change(&mut self.tree);
+        }
+        let done = self.sound(done) == Some(true);
+        if self.kind == Kind::FineGrained && self.failure.is_none() {
+            self.tree.commit();
+        }
+        done
+    }
+
+    fn sound<T>(&mut self, result: Result<T, RivalError>) -> Option<T> {
+        result.map_err(|error| self.failure = Some(error)).ok()
+    }
+
+    /// Fingerprint of a block that is in the tree, and its number as the tree has it.
+    fn key_of(&self, block: BlockNumber) -> Option<(Key, u32)> {
+        let number = u32::try_from(block.0).ok()?;
+        let key = self.keys.get(number as usize).copied().filter(|key| *key != 0)?;
+        Some((key, number))
+    }
+
+    fn entry_of(&mut self, block: BlockNumber) -> Option<Entry> {
+        let (key, number) = self.key_of(block)?;
+        self.find(key).filter(|entry| entry.block == number)
+    }
+}
+
+fn note(keys: &mut Vec<Key>, block: u32, key: Key) {
+    if keys.len() <= block as usize {
+        keys.resize(block as usize + 1, 0);
+    }
+    keys[block as usize] = key;
+}
+
+/// What the tree keeps of a strong fingerprint. None for the one that stands for "none" in the way back.
+fn key_of(strong: &Strong) -> Option<Key> {
+    let first: [u8; 16] = strong[..16].try_into().expect("a strong fingerprint has 20 bytes");
+    Some(Key::from_be_bytes(first)).filter(|key| *key != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Random;
+    use nvfold::check::{CheckOptions, check};
+    use nvfold::media::chunk_entry::ChunkEntry;
+    use nvfold::{File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy};
+    use std::collections::HashMap;
+
+    const BLOCK: usize = 4096;
+    const DEVICE_BYTES: u64 = 32 << 20;
+    const KINDS: [Kind; 2] = [Kind::Block, Kind::FineGrained];
+
+    /// A file system with a competitor.
+    struct Bed {
+        kind: Kind,
+        region: Region,
+        metadata: Region,
+        rival: Arc<Competitor>,
+        fs: FileSystem,
+    }
+
+    fn memory(bytes: u64) -> Region {
+        Region::create(&DeviceSpec::Memory, bytes, &OpenOptions::default()).unwrap()
+    }
+
+    impl Bed {
+        fn new(kind: Kind) -> Bed {
+            let (region, metadata) = (memory(DEVICE_BYTES), memory(kind.region_bytes(DEVICE_BYTES / 4096)));
+            FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+            Bed::mount(kind, region, metadata)
+        }
+
+        fn mount(kind: Kind, region: Region, metadata: Region) -> Bed {
+            let strong = StrongFunction::Md5;
+            let rival = Arc::new(Competitor::open(kind, strong, metadata.clone()).unwrap());
+            let foreign: Option<Arc<dyn Dedup>> = Some(rival.clone());
+            let options = MountOptions { policy: Policy::Off, strong, foreign, ..MountOptions::default() };
+            let fs = FileSystem::mount(region.clone(), options).unwrap();
+            Bed { kind, region, metadata, rival, fs }
+        }
+
+        fn file(&self, name: &str) -> File {
+            let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
+            let made = self.fs.create(InodeNumber::ROOT, name.as_bytes(), &new);
+            let ino = made.or_else(|_| self.fs.lookup(InodeNumber::ROOT, name.as_bytes())).unwrap().ino;
+            self.fs.open(ino).unwrap()
+        }
+
+        /// In order.
+        fn remount(self) -> Bed {
+            let Bed { kind, region, metadata, rival, fs } = self;
+            fs.unmount().unwrap();
+            rival.close().unwrap();
+            let report = check(&region, &CheckOptions::default()).unwrap();
+            assert!(report.is_consistent(), "{report:?}");
+            drop(rival);
+            Bed::mount(kind, region, metadata)
+        }
+
+        /// Every entry names a block that holds what it says, as often as the file system counts.
+        fn assert_exact(&self) {
+            let (_, geometry) = nvfold::read_superblock(&self.region).unwrap();
+            let mut table = self.rival.table.lock();
+            let blocks: Vec<u64> = (0..table.keys.len() as u64).filter(|at| table.keys[*at as usize] != 0).collect();
+            for number in &blocks {
+                let block = BlockNumber(*number);
+                let entry = table.entry_of(block).expect("what is in the way back is in the tree");
+                let content = self.region.bytes(block.address(), BLOCK as u64);
+                assert_eq!(key_of(&StrongFunction::Md5.of(content)), Some(entry.key));
+                let counted = self.region.read::<ChunkEntry>(geometry.chunk_entry_offset(block)).count;
+                assert_eq!(entry.references, counted, "block {number}");
+            }
+            let stats = self.fs.stats();
+            assert_eq!((blocks.len() as u64, stats.chunks), (stats.data_blocks, stats.data_blocks));
+        }
+    }
+
+    fn content(number: u64) -> Vec<u8> {
+        let mut random = Random(number);
+        (0..BLOCK / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn equal_blocks_are_stored_once_and_all_is_forgotten_when_they_go() {
+        for kind in KINDS {
+            let mut bed = Bed::new(kind);
+            let mut random = Random(5);
+            let mut model: HashMap<(u64, u64), u64> = HashMap::new();
+            for step in 0..6000 {
+                let (name, at) = (random.next() % 3, random.next() % 400);
+                let number = random.next() % 300;
+                bed.file(&format!("file{name}")).write_at(at * BLOCK as u64, &content(number)).unwrap();
+                model.insert((name, at), number);
+                if step % 2500 == 2499 {
+                    bed.assert_exact();
+                    bed = bed.remount();
+                }
+            }
+            let distinct: std::collections::HashSet<u64> = model.values().copied().collect();
+            assert_eq!(bed.fs.stats().data_blocks, distinct.len() as u64, "{kind:?}");
+            let mut buffer = vec![0; BLOCK];
+            for ((name, at), number) in &model {
+                bed.file(&format!("file{name}")).read_at(at * BLOCK as u64, &mut buffer).unwrap();
+                assert_eq!(buffer, content(*number));
+            }
+            assert!(bed.rival.shared() > 100);
+            bed.assert_exact();
+            for name in 0..3 {
+                bed.fs.unlink(InodeNumber::ROOT, format!("file{name}").as_bytes()).unwrap();
+            }
+            assert_eq!(bed.rival.table.lock().tree.levels(), 0, "{kind:?}");
+            bed.remount();
+        }
+    }
+
+    #[test]
+    fn large_writes_and_threads_find_each_others_blocks() {
+        for kind in KINDS {
+            let bed = Bed::new(kind);
+            std::thread::scope(|scope| {
+                for thread in 0..4u64 {
+                    let bed = &bed;
+                    scope.spawn(move || {
+                        let (file, mut random) = (bed.file(&format!("file{thread}")), Random(thread));
+                        for _ in 0..500 {
+                            let blocks = 1 + random.next() % 4;
+                            let data: Vec<u8> = (0..blocks).flat_map(|_| content(random.next() % 40)).collect();
+                            file.write_at(random.next() % 200 * BLOCK as u64, &data).unwrap();
+                        }
+                    });
+                }
+            });
+            let stats = bed.fs.stats();
+            assert!((1..=60).contains(&stats.data_blocks), "{kind:?}: {} blocks for 40 contents", stats.data_blocks);
+            assert!(stats.logical_bytes > 400 * BLOCK as u64);
+            bed.assert_exact();
+            bed.rival.check().unwrap();
+            bed.remount();
+        }
+    }
+
+    #[test]
+    fn a_tree_that_was_not_closed_is_not_believed() {
+        for kind in KINDS {
+            let bed = Bed::new(kind);
+            let file = bed.file("file");
+            (0..1200).for_each(|at| file.write_at(at * BLOCK as u64, &content(at)).unwrap());
+            let kept = bed.metadata.clone();
+            // The file system goes on with other contents; the tree stays as a crash would leave it.
+            let old = memory(kept.len_bytes());
+            let _ = old.fence(old.stream(0, kept.bytes(0, kept.len_bytes())));
+            (0..1200).for_each(|at| file.write_at(at * BLOCK as u64, &content(5000 + at)).unwrap());
+            let region = bed.region.clone();
+            drop(file);
+            bed.fs.unmount().unwrap();
+            let bed = Bed::mount(kind, region, old);
+            let file = bed.file("again");
+            (0..1200).for_each(|at| file.write_at(at * BLOCK as u64, &content(at)).unwrap());
+            let mut buffer = vec![0; BLOCK];
+            for at in 0..1200 {
+                file.read_at(at * BLOCK as u64, &mut buffer).unwrap();
+                assert!(buffer == content(at), "block {at} of {kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_region_of_another_kind_is_refused() {
+        let metadata = memory(1 << 20);
+        let _ = Competitor::open(Kind::Block, StrongFunction::Md5, metadata.clone()).unwrap();
+        let error = Competitor::open(Kind::FineGrained, StrongFunction::Md5, metadata).err().unwrap();
+        assert_eq!(error, RivalError::Foreign("mem:".into()));
+    }
+}
