@@ -40,6 +40,7 @@ pub enum Command {
     Stats(stats::Stats),
     DedupStats(dedup_stats::DedupStats),
     Policy(policy::Policy),
+    Tune(tune::Tune),
     Fsck(fsck::Fsck),
     Import(import::Import),
     Export(export::Export),
