@@ -7,7 +7,7 @@
 //! | | `Dedup_block` | `Dedup_fine_grained` |
 //! |---|---|---|
 //! | as | Dmdedup | a copy-on-write B-tree in NVM |
-//! | nodes | blocks of 4 KiB: 170 entries, 512 children | leaves of two lines: 5 entries; inner nodes of one: 8 children |
+//! | nodes | blocks of 4 KiB: 170 entries, 512 children | a line each: 2 entries, 8 children |
 //! | where | in DRAM, written to new places at a sync | on the media; inner nodes in DRAM as well, for reading |
 //! | durable | every 1,000 blocks received | every change |
 //! | what a change costs | nothing until the sync; then each node that changed, whole | the lines in use of the path from leaf to root, a fence, the root |
@@ -22,14 +22,28 @@
 //! * Reading an inner node costs no time of the medium, and neither does reading a leaf twice in a row; that is what the
 //!   CPU's cache would do. Reading a leaf for the first time costs one read.
 //! * The metadata lie on a device of their own, with the profile of the data's: their writes wait for no data.
-//! * The sizes of the fine-grained nodes are those that flush fewest lines a change: `node_sizes` in the tests below
-//!   measures them (`cargo test --release -p nvfold-bench node_sizes -- --ignored --nocapture`), and a test holds the
-//!   choice to it.
+//! * Fine-grained nodes have the size that writes fewest lines a change, the switch of the root included, when a tree
+//!   of so many entries loses as many as it gets:
+//!
+//!   | leaf, inner node | 20,000 entries | 60,000 | 262,144 |
+//!   |---|---|---|---|
+//!   | 64 B, 64 B | 8.0 | 9.0 | 9.0 |
+//!   | 128 B, 64 B | 8.8 | 8.8 | 9.8 |
+//!   | 128 B, 128 B | 9.3 | 10.3 | 11.3 |
+//!   | 256 B, 128 B | 10.6 | | 12.3 |
+//!   | 512 B, 512 B | 18.0 | | 21.0 |
+//!
+//!   A test holds the choice to it; it prints the figures of the first column with
+//!   `cargo test -p nvfold-bench node_sizes -- --nocapture`.
 //!
 //! **Against them**: nvfold counts the references of shared blocks in its own chunk table for every policy, so a
 //! request costs them about two lines there, which a file system made for them alone would not write. These lines lie
 //! on the data's device, and are not in the figures of the competitors' metadata: those are the counters of the
 //! metadata's region, and nothing else is stored there.
+//!
+//! Also against `Dedup_fine_grained`: it copies the whole path, as the paper says of its own (5.3: "adjusted from leaf
+//! node to root"). The paper's flushes about twice what NV-Dedup does, which is too little for a whole path; a tree
+//! that copied the leaf alone and switched the pointer to it in place would come to that.
 //!
 //! **Threads**: one lock around the tree. That is what a copy-on-write B-tree with one root allows: each change of
 //! either is a change of the root. Fingerprints are made outside it.
@@ -60,7 +74,7 @@ use tree::Tree;
 const BLOCKS_A_SYNC: u64 = 1000;
 
 const IN_BLOCKS: Format = Format { leaf_bytes: 4096, inner_bytes: 4096, buffered: true };
-const FINE_GRAINED: Format = Format { leaf_bytes: 128, inner_bytes: 64, buffered: false };
+const FINE_GRAINED: Format = Format { leaf_bytes: 64, inner_bytes: 64, buffered: false };
 
 /// Which competitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
