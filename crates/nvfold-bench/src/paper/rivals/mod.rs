@@ -103,7 +103,7 @@ pub enum RivalError {
 
 /// A competitor and the device of its metadata, whose counters are what the metadata cost.
 pub struct Rival {
-    /// For [`nvfold::MountOptions::foreign`]; the mount's `strong` function must be the competitor's.
+    /// For [`nvfold::MountOptions::foreign`]; `nv_dedup.strong` of the mount must be the competitor's function.
     pub dedup: Arc<Competitor>,
     /// Holds nothing else.
     pub metadata: Region,
@@ -360,7 +360,9 @@ mod tests {
     use crate::data::Random;
     use nvfold::check::{CheckOptions, check};
     use nvfold::media::chunk_entry::ChunkEntry;
-    use nvfold::{File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy};
+    use nvfold::{
+        File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy,
+    };
     use std::collections::HashMap;
 
     const BLOCK: usize = 4096;
@@ -391,7 +393,8 @@ mod tests {
             let strong = StrongFunction::Md5;
             let rival = Arc::new(Competitor::open(kind, strong, metadata.clone()).unwrap());
             let foreign: Option<Arc<dyn Dedup>> = Some(rival.clone());
-            let options = MountOptions { policy: Policy::Off, strong, foreign, ..MountOptions::default() };
+            let nv_dedup = NvDedupOptions { strong: Some(strong), ..NvDedupOptions::default() };
+            let options = MountOptions { policy: Policy::Off, nv_dedup, foreign, ..MountOptions::default() };
             let fs = FileSystem::mount(region.clone(), options).unwrap();
             Bed { kind, region, metadata, rival, fs }
         }
