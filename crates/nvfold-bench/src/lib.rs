@@ -112,9 +112,6 @@ pub enum BenchError {
     /// What was read back is not what was written: no figure of it is worth anything.
     #[error("{0} gave back other bytes than were written")]
     Wrong(String),
-    /// The metadata of a competitor.
-    #[error(transparent)]
-    Rival(#[from] paper::RivalError),
     /// The plot could not be drawn.
     #[error("draw the plot: {0}")]
     Plot(String),

@@ -1,3 +1,2 @@
 //! The evaluations of the papers.
 mod rivals;
-pub use rivals::RivalError;

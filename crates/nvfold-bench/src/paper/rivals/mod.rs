@@ -56,7 +56,6 @@ mod node;
 mod store;
 mod tree;
 
-use crate::Doing;
 use node::{Entry, Key};
 use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
@@ -64,9 +63,7 @@ use nvfold::dedup::{Dedup, Place};
 use nvfold::fingerprint::{Fingerprint, Strong, StrongFunction};
 use nvfold::media::BlockNumber;
 use parking_lot::Mutex;
-use pmem::{DeviceSpec, OpenOptions, Region};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use pmem::Region;
 use store::Format;
 use tree::Tree;
 
@@ -101,42 +98,12 @@ pub enum RivalError {
     },
 }
 
-/// A competitor and the device of its metadata, whose counters are what the metadata cost.
+/// A competitor at work on its metadata. For [`nvfold::MountOptions::foreign`]; `nv_dedup.strong` of the mount must be its
+/// strong function.
 pub struct Rival {
-    /// For [`nvfold::MountOptions::foreign`]; `nv_dedup.strong` of the mount must be the competitor's function.
-    pub dedup: Arc<Competitor>,
-    /// Holds nothing else.
-    pub metadata: Region,
-}
-
-/// A new `Dedup_block` for a device of so many blocks; `options` say what device its metadata lie on, in memory.
-///
-/// # Errors
-/// No memory.
-pub fn block(strong: StrongFunction, options: &OpenOptions, device_blocks: u64) -> crate::Result<Rival> {
-    on_memory(Kind::Block, strong, options, device_blocks)
-}
-
-/// A new `Dedup_fine_grained`, likewise.
-///
-/// # Errors
-/// No memory.
-pub fn fine_grained(strong: StrongFunction, options: &OpenOptions, device_blocks: u64) -> crate::Result<Rival> {
-    on_memory(Kind::FineGrained, strong, options, device_blocks)
-}
-
-fn on_memory(kind: Kind, strong: StrongFunction, options: &OpenOptions, blocks: u64) -> crate::Result<Rival> {
-    let metadata = Region::create(&DeviceSpec::Memory, kind.region_bytes(blocks), options);
-    let metadata = metadata.map_err(nvfold::Error::from).doing("make a memory device for metadata")?;
-    Ok(Rival { dedup: Arc::new(Competitor::open(kind, strong, metadata.clone())?), metadata })
-}
-
-/// What shares, on top of its metadata.
-pub struct Competitor {
     strong: StrongFunction,
     /// Whether a strong fingerprint is believed.
     trusted: bool,
-    shared: AtomicU64,
     table: Mutex<Table>,
 }
 
@@ -171,21 +138,16 @@ impl Kind {
     }
 }
 
-impl Competitor {
+impl Rival {
     /// Opens the metadata of a region, or makes them on an empty one.
     ///
     /// # Errors
     /// The region holds something else, or what is there is damaged.
-    pub fn open(kind: Kind, strong: StrongFunction, metadata: Region) -> Result<Competitor, RivalError> {
+    pub fn open(kind: Kind, strong: StrongFunction, metadata: Region) -> Result<Rival, RivalError> {
         let mut keys = Vec::new();
         let (tree, closed) = Tree::open(metadata, kind.format(), |entry| note(&mut keys, entry.block, entry.key))?;
         let table = Table { kind, tree, keys, received: 0, failure: None };
-        Ok(Competitor { strong, trusted: closed, shared: AtomicU64::new(0), table: Mutex::new(table) })
-    }
-
-    /// Blocks that it shared since it was opened.
-    pub fn shared(&self) -> u64 {
-        self.shared.load(Ordering::Relaxed)
+        Ok(Rival { strong, trusted: closed, table: Mutex::new(table) })
     }
 
     /// Makes all of it durable, and notes an orderly end: for a file system that is unmounted.
@@ -212,7 +174,7 @@ impl Competitor {
     }
 }
 
-impl Dedup for Competitor {
+impl Dedup for Rival {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
         Fingerprint { weak: None, strong: Some(self.strong.of(piece)) }
     }
@@ -235,7 +197,6 @@ impl Dedup for Competitor {
             tx.let_go(block);
             return Place::New;
         }
-        self.shared.fetch_add(1, Ordering::Relaxed);
         Place::Shared(block)
     }
 
@@ -363,7 +324,9 @@ mod tests {
     use nvfold::{
         File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy,
     };
+    use pmem::{DeviceSpec, OpenOptions};
     use std::collections::HashMap;
+    use std::sync::Arc;
 
     const BLOCK: usize = 4096;
     const DEVICE_BYTES: u64 = 32 << 20;
@@ -374,7 +337,7 @@ mod tests {
         kind: Kind,
         region: Region,
         metadata: Region,
-        rival: Arc<Competitor>,
+        rival: Arc<Rival>,
         fs: FileSystem,
     }
 
@@ -391,7 +354,7 @@ mod tests {
 
         fn mount(kind: Kind, region: Region, metadata: Region) -> Bed {
             let strong = StrongFunction::Md5;
-            let rival = Arc::new(Competitor::open(kind, strong, metadata.clone()).unwrap());
+            let rival = Arc::new(Rival::open(kind, strong, metadata.clone()).unwrap());
             let foreign: Option<Arc<dyn Dedup>> = Some(rival.clone());
             let nv_dedup = NvDedupOptions { strong: Some(strong), ..NvDedupOptions::default() };
             let options = MountOptions { policy: Policy::Off, nv_dedup, foreign, ..MountOptions::default() };
@@ -463,7 +426,6 @@ mod tests {
                 bed.file(&format!("file{name}")).read_at(at * BLOCK as u64, &mut buffer).unwrap();
                 assert_eq!(buffer, content(*number));
             }
-            assert!(bed.rival.shared() > 100);
             bed.assert_exact();
             for name in 0..3 {
                 bed.fs.unlink(InodeNumber::ROOT, format!("file{name}").as_bytes()).unwrap();
@@ -527,8 +489,8 @@ mod tests {
     #[test]
     fn a_region_of_another_kind_is_refused() {
         let metadata = memory(1 << 20);
-        let _ = Competitor::open(Kind::Block, StrongFunction::Md5, metadata.clone()).unwrap();
-        let error = Competitor::open(Kind::FineGrained, StrongFunction::Md5, metadata).err().unwrap();
+        let _ = Rival::open(Kind::Block, StrongFunction::Md5, metadata.clone()).unwrap();
+        let error = Rival::open(Kind::FineGrained, StrongFunction::Md5, metadata).err().unwrap();
         assert_eq!(error, RivalError::Foreign("mem:".into()));
     }
 }
