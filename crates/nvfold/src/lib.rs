@@ -9,10 +9,10 @@
 //! |---|---|
 //! | `fs` | the operations; the only room that knows names, files and dedup |
 //! | `recovery`, [`check`] | mount after a crash; the numbered invariants as code (fsck) |
-//! | `dedup` | share or store? |
+//! | [`dedup`] | share or store? |
 //! | `namespace` | inode table, inode logs, directories |
 //! | `file` | extents |
-//! | `chunk` | chunk table, references, index |
+//! | [`chunk`] | chunk table, references, dedup transactions, index |
 //! | `space` | segments, block allocation, giving memory back |
 //! | [`chunking`], [`fingerprint`] | pure functions of bytes |
 //! | [`media`] | the bytes on the device |
@@ -22,9 +22,9 @@
 #![warn(missing_docs)]
 
 pub mod check;
-mod chunk;
+pub mod chunk;
 pub mod chunking;
-mod dedup;
+pub mod dedup;
 mod error;
 mod file;
 pub mod fingerprint;

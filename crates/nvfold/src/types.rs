@@ -1,5 +1,7 @@
 //! The words of the API: numbers that get mixed up are types, and each says its unit.
 
+use crate::dedup::Dedup;
+use crate::fingerprint::{StrongFunction, WeakFunction};
 use std::sync::Arc;
 
 /// Number of an inode; the root directory is [`InodeNumber::ROOT`].
@@ -189,6 +191,16 @@ pub enum Policy {
     Inline,
 }
 
+/// Where dedup transactions get their TX_IDs (NV-Dedup 4.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Generators {
+    /// From a generator of the core's own: transactions on different cores never wait for one another.
+    #[default]
+    PerCore,
+    /// From one for all, as in the paper: one transaction at a time.
+    Global,
+}
+
 /// How to format a device.
 #[derive(Clone, Debug, Default)]
 pub struct MkfsOptions {
@@ -222,11 +234,29 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Give freed segments back to the host. `None`: on for memory devices.
     pub discard: Option<bool>,
+    /// What makes weak fingerprints. Those that another function made count as missing.
+    pub weak: WeakFunction,
+    /// What makes strong fingerprints, likewise.
+    pub strong: StrongFunction,
+    /// Where TX_IDs come from.
+    pub generators: Generators,
+    /// A policy of the caller's own, in place of `policy`.
+    pub foreign: Option<Arc<dyn Dedup>>,
 }
 
 impl Default for MountOptions {
     fn default() -> Self {
-        MountOptions { policy: Policy::default(), read_only: false, cores: 2, clock: Arc::new(|| 0), discard: None }
+        MountOptions {
+            policy: Policy::default(),
+            read_only: false,
+            cores: 2,
+            clock: Arc::new(|| 0),
+            discard: None,
+            weak: WeakFunction::default(),
+            strong: StrongFunction::default(),
+            generators: Generators::default(),
+            foreign: None,
+        }
     }
 }
 
@@ -288,6 +318,8 @@ pub struct Stats {
     pub pieces_shared: u64,
     /// Pieces whose weak fingerprint matched and whose bytes did not.
     pub weak_collisions: u64,
+    /// Chunks that got the fingerprint they lacked in the background since mount.
+    pub chunks_filled: u64,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.
     pub recovery: Recovery,
 }

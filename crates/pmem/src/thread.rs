@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// Counter slots of a region, the shared one included.
 pub(crate) const SLOTS: usize = 64;
@@ -19,6 +20,7 @@ static OWNED: Owned = Owned::none();
 
 thread_local! {
     static STREAMED: Cell<bool> = const { Cell::new(false) };
+    static WRITE: Cell<Option<Instant>> = const { Cell::new(None) };
     /// Mapping and offset of bad memory that was read.
     static BAD: Cell<Option<(usize, u64)>> = const { Cell::new(None) };
     static SLOT: Cell<usize> = const { Cell::new(UNASSIGNED) };
@@ -35,6 +37,16 @@ pub(crate) fn note_stream() {
 #[inline]
 pub(crate) fn take_streamed() -> bool {
     STREAMED.replace(false)
+}
+
+/// Notes when this thread began to write its last line.
+pub(crate) fn note_write(began: Instant) {
+    WRITE.set(Some(began));
+}
+
+/// When this thread began to write the last line since it was last asked, if it wrote any.
+pub(crate) fn take_write() -> Option<Instant> {
+    WRITE.take()
 }
 
 /// Notes that this thread has read bad memory of a mapping. The first place counts.

@@ -22,10 +22,11 @@ mod bad;
 mod space;
 
 use crate::error::{Error, Result};
-use crate::fingerprint;
+use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
-use crate::media::chunk_entry::ChunkEntry;
+use crate::media::chunk_entry::{ChunkEntry, tag};
+use crate::media::generator::{GENERATORS, Generator, SEQUENCE_END, parts};
 use crate::media::inode::{
     COMMIT_WORD, HEAD_WORD, IN_USE, IN_USE_BYTE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
 };
@@ -147,6 +148,14 @@ fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
             let _ = region.fence(region.stream_zeros(entries, geometry.blocks_in_segment(*segment) * LINE));
         }
     }
+    for number in 0..GENERATORS {
+        let offset = geometry.generator_offset(number);
+        let seen: Generator = region.read(offset);
+        let whole = Generator { next: if seen.next < SEQUENCE_END { seen.next } else { 1 }, spare: [0; 56] };
+        if seen != whole {
+            let _ = region.fence(region.write(offset, &whole).flush());
+        }
+    }
     recovery::write_superblock(region, Superblock { state: STATE_IN_USE, saved_state: 0, ..superblock });
     // A device whose logs are damaged stays as it is: which blocks they named is not known, and cutting them off would
     // be a guess.
@@ -229,6 +238,8 @@ struct Survey<'r> {
     mapped_bytes: u64,
     /// What an unmount would have saved of this device.
     space: space::Expected,
+    /// What the TX_ID generators give next.
+    generators: [u64; GENERATORS as usize],
     /// Bad memory, and what it takes.
     bad: bad::Bad,
 }
@@ -249,9 +260,11 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         tables: HashSet::new(),
         mapped_bytes: 0,
         space: space::Expected::default(),
+        generators: [1; GENERATORS as usize],
         bad: bad::Bad::default(),
     };
     survey.superblocks();
+    survey.generators();
     let uses = read_uses(region, &geometry);
     survey.segment_table(&uses);
     let segments = table_segments(&geometry, &uses);
@@ -579,12 +592,46 @@ impl Survey<'_> {
                 format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),
                 at,
             );
-        } else if entry.address() != block.address() || entry.spare != [0; 3] || entry.update_count != 0 {
+        } else if entry.address() != block.address() || entry.spare != [0; 2] || entry.update_count != 0 {
             self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
-        } else if let Some(weak) = entry.weak().filter(|_| data)
-            && fingerprint::weak(self.region.bytes(block.address(), BLOCK_BYTES)) != weak
-        {
+        } else if !self.is_finished(entry) {
+            self.trace(1, format!("block {}: the transaction that counted it last did not end", block.0), at);
+        } else if data && !self.fits(block, entry) {
             self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
+        }
+    }
+
+    /// Whether the transaction that added an entry or increased its count came to its end.
+    fn is_finished(&self, entry: &ChunkEntry) -> bool {
+        let word = entry.word();
+        let (generator, sequence) = parts(word.tx);
+        !matches!(word.tag, tag::ADD | tag::INCREASE) || sequence < self.generators[generator as usize]
+    }
+
+    /// Whether the fingerprints of an entry are those of its block.
+    fn fits(&self, block: BlockNumber, entry: &ChunkEntry) -> bool {
+        let bytes = || self.region.bytes(block.address(), BLOCK_BYTES);
+        let weak = entry.any_weak().is_none_or(|(function, weak)| {
+            WeakFunction::from_number(function).is_some_and(|function| function.of(bytes()) == weak)
+        });
+        let strong = entry.any_strong().is_none_or(|(function, strong)| {
+            StrongFunction::from_number(function).is_some_and(|function| function.of(bytes()) == strong)
+        });
+        weak && strong
+    }
+
+    /// The TX_ID generators: one line each, a sequence and nothing else.
+    fn generators(&mut self) {
+        for number in 0..GENERATORS {
+            let at = self.geometry.generator_offset(number);
+            let generator: Generator = self.region.read(at);
+            if self.note_bad("TX_ID generator") {
+                return;
+            }
+            if generator.next >= SEQUENCE_END || generator.spare != [0; 56] {
+                self.find(0, format!("TX_ID generator {number} is damaged"), at);
+            }
+            self.generators[number as usize] = generator.next.max(1);
         }
     }
 }

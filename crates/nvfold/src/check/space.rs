@@ -17,7 +17,8 @@ type Bits = [u64; WORDS_PER_SEGMENT];
 pub struct Expected {
     used: BTreeMap<u64, Bits>,
     has_entry: BTreeMap<u64, Bits>,
-    index: BTreeSet<u64>,
+    /// Number of the function that made a fingerprint, and its slot in the index.
+    index: BTreeSet<(u8, u64)>,
     extra_references: u64,
 }
 
@@ -39,7 +40,8 @@ impl Expected {
         }
         set(&mut self.has_entry, block);
         self.extra_references += u64::from(entry.count.saturating_sub(1));
-        self.index.extend(entry.weak_of(block).map(|weak| index::slot(weak, block)));
+        let weak = entry.any_weak().filter(|_| entry.is_of(block));
+        self.index.extend(weak.map(|(function, weak)| (function, index::slot(weak, block))));
     }
 }
 
@@ -84,8 +86,10 @@ impl Survey<'_> {
         self.check_saved_inodes(&saved, at);
         let slots = |shard: usize| saved.index[shard].1.iter().copied().filter(|slot| *slot != 0);
         let indexed: BTreeSet<u64> = (0..SHARDS).flat_map(slots).collect();
-        if indexed != self.space.index {
-            let wrong = indexed.symmetric_difference(&self.space.index).count();
+        let of_function = |(function, _): &&(u8, u64)| u64::from(*function) == saved.header.weak_function;
+        let expected: BTreeSet<u64> = self.space.index.iter().filter(of_function).map(|(_, slot)| *slot).collect();
+        if indexed != expected {
+            let wrong = indexed.symmetric_difference(&expected).count();
             self.find(2, format!("the saved index differs from the chunk table in {wrong} fingerprints"), at);
         }
         let header = &saved.header;

@@ -16,12 +16,16 @@
 //!
 //! Counts change by one 16-byte compare-and-exchange of tag, transaction and counts, then one line flush.
 //! An increase is durable before the commit word that publishes the extent, a decrease comes after it. So a crash
-//! leaves counts too high, never too low; [`recount`] finds the true ones while the file system is in use.
+//! leaves counts too high, never too low. What a [`transaction`] left unfinished is taken back at the mount, and
+//! [`recount`] finds the true counts while the file system is in use.
 
 pub mod index;
 pub mod recount;
+pub mod transaction;
 
-use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
+use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
+use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, STRONG_VALID, WEAK_VALID, tag};
+use crate::media::generator::parts;
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
 use crate::padded::Padded;
@@ -29,9 +33,11 @@ use crate::parallel;
 use crate::space::WORDS_PER_SEGMENT;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{RwLock, zeroed};
+use crate::types::Generators as GeneratorKind;
 use index::Index;
 use pmem::{Flight, PmemError, Region};
 use recount::Recount;
+use transaction::{Generators, Sequences, Transaction};
 use zerocopy::IntoBytes;
 
 /// Fewer segments than this are not worth a thread: 64 of them are 2 MiB of table.
@@ -61,7 +67,10 @@ pub struct Chunks {
     geometry: Geometry,
     /// Finds tracked blocks by weak fingerprint.
     pub index: Index,
-    next_tx: Padded<AtomicU64>,
+    /// What makes the fingerprints; the index holds the weak ones. Those of other functions count as missing.
+    weak: WeakFunction,
+    strong: StrongFunction,
+    generators: Generators,
     /// One bit a block: has an entry. A private block is released without a look at the media, so the
     /// table of a device that shares nothing stays a hole.
     has_entry: Box<[AtomicU64]>,
@@ -73,12 +82,19 @@ pub struct Chunks {
 
 impl Chunks {
     /// The table of a device, with an empty index.
-    pub fn new(region: Region, geometry: Geometry) -> Chunks {
+    pub(crate) fn new(
+        region: Region,
+        geometry: Geometry,
+        (weak, strong): (WeakFunction, StrongFunction),
+        generators: GeneratorKind,
+    ) -> Chunks {
         Chunks {
+            weak,
+            strong,
+            generators: Generators::new(generators),
             region,
             geometry,
             index: Index::new(),
-            next_tx: Padded(AtomicU64::new(1)),
             has_entry: zeroed(geometry.segments() * WORDS_PER_SEGMENT as u64),
             extra_references: Padded::default(),
             recounting: AtomicBool::new(false),
@@ -101,6 +117,11 @@ impl Chunks {
         self.region.read(self.geometry.chunk_entry_offset(block))
     }
 
+    /// Device offset of a block's entry.
+    pub(crate) fn entry_offset(&self, block: BlockNumber) -> u64 {
+        self.geometry.chunk_entry_offset(block)
+    }
+
     /// Whether a referenced block holds these bytes.
     pub fn equal(&self, block: BlockNumber, piece: &[u8]) -> bool {
         let equal = piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece);
@@ -108,31 +129,43 @@ impl Chunks {
         self.region.is_sound(block.address(), BLOCK_BYTES) && equal
     }
 
-    /// Adds the entry of a block that nobody can reach yet, with as many references as the operation makes.
-    pub fn add(&self, block: BlockNumber, count: u32, weak: Option<u32>, flight: &mut Flight) {
-        let word = CountWord { tag: tag::ADD, tx: self.tx(), count, update_count: 0 };
-        let entry = ChunkEntry::for_block(block, word, weak);
-        flight.add(self.region.write(self.geometry.chunk_entry_offset(block), &entry).flush());
-        self.note_entry(block, count);
+    /// What makes the weak fingerprints.
+    pub fn weak_function(&self) -> WeakFunction {
+        self.weak
+    }
+
+    /// What makes the strong fingerprints.
+    pub fn strong_function(&self) -> StrongFunction {
+        self.strong
+    }
+
+    /// A transaction; it begins with its first entry operation.
+    pub fn begin(&self) -> Transaction<'_> {
+        Transaction::new(self)
+    }
+
+    /// Mount: reads the TX_ID generators.
+    pub(crate) fn load_generators(&self) {
+        self.generators.load(&self.region, &self.geometry);
     }
 
     /// One more reference on a block that the caller knows to be referenced (it holds the lock of an
     /// inode that names it).
-    pub fn share(&self, block: BlockNumber, flight: &mut Flight) -> Result<(), Unshareable> {
+    fn share(&self, block: BlockNumber, tx: u64, flight: &mut Flight) -> Result<(), Unshareable> {
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
             let seen = CountWord::decode(self.region.load_u128(offset));
             self.region.check_writable(offset, ENTRY_BYTES).map_err(Unshareable::Bad)?;
             if seen.count > 0 {
-                match self.increase(block, flight) {
+                match self.increase(block, tx, flight) {
                     Some(result) => return result,
                     None => continue,
                 }
             }
             // Private: its one reference becomes explicit together with the new one. The rest of the line
             // is stored first, so that the count is never seen with another block's address.
-            let word = CountWord { tag: tag::ADD, tx: self.tx(), count: 2, update_count: 0 };
-            let entry = ChunkEntry::for_block(block, word, None);
+            let word = CountWord { tag: tag::ADD, tx, count: 2, update_count: 0 };
+            let entry = ChunkEntry::for_block(block, word);
             let _ = self.region.store_u64(offset + 16, entry.address_length);
             if let Ok(line) = self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
                 flight.add(line.flush());
@@ -142,19 +175,15 @@ impl Chunks {
         }
     }
 
-    /// One more reference on a tracked block; `None` when it is not tracked (any more), or when after a crash nobody
-    /// vouches for its content yet.
-    fn try_share(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
+    /// Whether the content of a block can be trusted: after a crash somebody must vouch for it first.
+    fn is_vouched(&self, block: BlockNumber) -> bool {
         let unvouched = |recount: &Recount| recount.is_unknown(block) && !recount.is_vouched(block);
-        if self.with_recount(unvouched) == Some(true) {
-            return None;
-        }
-        self.increase(block, flight)
+        self.with_recount(unvouched) != Some(true)
     }
 
     /// One more reference on a block that is tracked and known not to be freed meanwhile; `None` when it is not
     /// tracked.
-    fn increase(&self, block: BlockNumber, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
+    fn increase(&self, block: BlockNumber, tx: u64, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
             let stored = self.region.load_u128(offset);
@@ -165,7 +194,7 @@ impl Chunks {
             if seen.count == u32::MAX {
                 return Some(Err(Unshareable::Saturated));
             }
-            let word = CountWord { tag: tag::INCREASE, tx: self.tx(), count: seen.count + 1, ..seen };
+            let word = CountWord { tag: tag::INCREASE, tx, count: seen.count + 1, ..seen };
             if let Ok(line) = self.region.compare_exchange_u128(offset, stored, word.encode()) {
                 flight.add(line.flush());
                 self.extra_references.fetch_add(1, Ordering::Relaxed);
@@ -174,18 +203,22 @@ impl Chunks {
         }
     }
 
-    /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
-    /// still from then on.
-    ///
-    /// The reference is taken while the index still has the block. A block leaves the index before it is freed and
-    /// enters it after its content was published, so a reference never falls on the next content of a block, which
-    /// its writer may not have stored yet.
-    pub fn share_candidate(&self, weak: u32, after: BlockNumber, flight: &mut Flight) -> Option<BlockNumber> {
-        self.index.find(weak, after, |block| matches!(self.try_share(*block, flight), Some(Ok(()))))
+    /// null_entry, if the caller's extent is the only one that names the block. Its entry is empty then, which says
+    /// that much too; so this may come before the extent goes.
+    pub(crate) fn null_if_sole(&self, block: BlockNumber, flight: &mut Flight) -> bool {
+        if !self.has_entry(block) {
+            return false;
+        }
+        let offset = self.geometry.chunk_entry_offset(block);
+        let stored = self.region.load_u128(offset);
+        let is_sole = CountWord::decode(stored).count == 1 && self.region.is_sound(offset, ENTRY_BYTES);
+        is_sole && self.null(block, stored, flight)
     }
 
-    /// One reference less. The extent that was the reference cannot be reached any more.
-    pub fn release(&self, block: BlockNumber, flight: &mut Flight) -> Released {
+    /// decrease_RC, or null_entry for the last reference: the extent that was the reference cannot be reached any
+    /// more. Nothing depends on a decrease being durable; an entry that was emptied must be before its block gets
+    /// another user.
+    pub(crate) fn release(&self, block: BlockNumber, flight: &mut Flight) -> Released {
         if !self.has_entry(block) {
             return Released::Free;
         }
@@ -198,14 +231,13 @@ impl Chunks {
                 _ if !self.region.is_sound(offset, ENTRY_BYTES) => return Released::Kept,
                 0 => return Released::Free,
                 1 => {
-                    let weak = self.entry(block).weak();
-                    if self.region.compare_exchange_u128(offset, stored, 0).is_ok() {
-                        self.clear(block, weak, flight);
+                    if self.null(block, stored, flight) {
                         return Released::Free;
                     }
                 }
                 count => {
-                    let word = CountWord { tag: tag::DECREASE, tx: self.tx(), count: count - 1, ..seen };
+                    let tx = self.generators.passing_id();
+                    let word = CountWord { tag: tag::DECREASE, tx, count: count - 1, ..seen };
                     if let Ok(line) = self.region.compare_exchange_u128(offset, stored, word.encode()) {
                         flight.add(line.flush());
                         self.extra_references.fetch_sub(1, Ordering::Relaxed);
@@ -216,21 +248,86 @@ impl Chunks {
         }
     }
 
+    /// null_entry: first the count, so that nobody can take a reference, then the rest of the line. False when the
+    /// count is not what was stored any more.
+    fn null(&self, block: BlockNumber, stored: u128, flight: &mut Flight) -> bool {
+        let offset = self.geometry.chunk_entry_offset(block);
+        let seen = CountWord::decode(stored);
+        let nulled = CountWord { tag: tag::NULL, tx: self.generators.passing_id(), count: 0, ..seen };
+        let weak = self.entry(block).weak(self.weak);
+        if self.region.compare_exchange_u128(offset, stored, nulled.encode()).is_err() {
+            return false;
+        }
+        if let Some(weak) = weak {
+            self.index.remove(weak, block);
+        }
+        flight.add(self.region.write(offset, &ChunkEntry::default()).flush());
+        self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
+        true
+    }
+
+    /// Gives an entry that counts, and whose block cannot lose its last reference now, its weak fingerprint.
+    pub(crate) fn set_weak(&self, block: BlockNumber, weak: u32, flight: &mut Flight) {
+        let offset = self.geometry.chunk_entry_offset(block);
+        let words = self.set_word(offset + 40, |word| word & u64::from(u32::MAX) | u64::from(weak) << 32);
+        self.make_valid(offset, words, WEAK_VALID, |functions| functions & 0xf0 | self.weak as u8, flight);
+    }
+
+    /// Likewise its strong fingerprint.
+    fn set_strong(&self, block: BlockNumber, strong: Strong, flight: &mut Flight) {
+        let offset = self.geometry.chunk_entry_offset(block);
+        let (words, tail) = strong.as_chunks::<8>();
+        let mut written = Flight::new();
+        for (at, word) in (24..).step_by(8).zip(words) {
+            written.add(self.region.store_u64(offset + at, u64::from_le_bytes(*word)).flush());
+        }
+        let tail = u64::from(u32::from_le_bytes(tail.try_into().expect("20 bytes are two words and a half")));
+        written.extend(self.set_word(offset + 40, |word| word & !u64::from(u32::MAX) | tail));
+        self.make_valid(offset, written, STRONG_VALID, |of| of & 0x0f | (self.strong as u8) << 4, flight);
+    }
+
+    /// Says that a fingerprint is valid, once it is durable: this one word may reach the media alone.
+    fn make_valid(&self, entry: u64, words: Flight, flag: u8, functions: impl Fn(u8) -> u8, flight: &mut Flight) {
+        let _ = self.region.fence(words);
+        flight.extend(self.set_word(entry + 56, |word| {
+            let [a, b, c, d, flags, made_by, e, f] = word.to_le_bytes();
+            u64::from_le_bytes([a, b, c, d, flags | flag, functions(made_by), e, f])
+        }));
+    }
+
+    /// Changes a word that others may change too.
+    fn set_word(&self, offset: u64, change: impl Fn(u64) -> u64) -> Flight {
+        let mut flight = Flight::new();
+        let mut seen = self.region.load_u64(offset);
+        loop {
+            match self.region.compare_exchange_u64(offset, seen, change(seen)) {
+                Ok(word) => {
+                    flight.add(word.flush());
+                    return flight;
+                }
+                Err(other) => seen = other,
+            }
+        }
+    }
+
     /// Reconcile: makes the entry of a block, and what is known of it in DRAM, say what is true, if it does not.
-    /// `count` 0: no entry. One in bad memory stays as it is.
-    pub fn set_exact(&self, block: BlockNumber, count: u32, weak: Option<u32>, flight: &mut Flight) {
+    /// `count` 0: no entry. Its fingerprints stay if `keeps` them. One in bad memory stays as it is.
+    pub(crate) fn set_exact(&self, block: BlockNumber, count: u32, keeps: bool, flight: &mut Flight) {
         if self.region.check_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES).is_err() {
             return;
         }
         let old = if self.has_entry(block) { self.entry(block) } else { ChunkEntry::default() };
-        let word = CountWord { tag: tag::ADD, tx: 0, count, update_count: 0 };
-        let new = if count == 0 { ChunkEntry::default() } else { ChunkEntry::for_block(block, word, weak) };
+        let word = CountWord { tag: tag::ADD | tag::RECOVERED, tx: 0, count, update_count: 0 };
+        let new = match count {
+            0 => ChunkEntry::default(),
+            _ if keeps && old.is_of(block) => ChunkEntry::for_block(block, word).with_fingerprints_of(&old),
+            _ => ChunkEntry::for_block(block, word),
+        };
         // The transaction of an entry that counts may be any; an emptied one that a crash tore may have no other word.
         let is_right = if count == 0 { old.is_empty() } else { old == (ChunkEntry { tag_tx: old.tag_tx, ..new }) };
         if is_right {
             return;
         }
-        let new = if count == 0 { new } else { ChunkEntry { tag_tx: new.tag_tx | self.tx(), ..new } };
         flight.add(self.region.write(self.geometry.chunk_entry_offset(block), &new).flush());
         self.note_gone(block, &old);
         if count > 0 {
@@ -238,28 +335,46 @@ impl Chunks {
         }
     }
 
-    /// Mount: fills index and totals from the entries of these segments, read by several threads. Returns how many
-    /// entries were looked at.
-    pub fn scan(&self, segments: &[u64]) -> u64 {
+    /// Mount after a crash: takes back what unfinished transactions did (4.3.2), and fills index and totals from the
+    /// entries of these segments, read by several threads. Returns how many entries were looked at.
+    ///
+    /// A crash meanwhile does no harm: what was taken back is marked so, or gone, and the generators pass the
+    /// unfinished numbers last.
+    pub(crate) fn scan(&self, segments: &[u64]) -> u64 {
+        let finished = transaction::stored(&self.region, &self.geometry);
         let threads = parallel::threads(segments.len(), SEGMENTS_PER_THREAD_MIN);
         let found = parallel::map(threads, segments, |part| {
             let mut shards: Vec<Vec<u64>> = vec![Vec::new(); index::SHARDS];
             let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
-            part.iter().for_each(|segment| self.scan_segment(*segment, &mut entries, &mut shards));
-            shards
+            let mut seen = finished;
+            for segment in part {
+                self.scan_segment(*segment, &mut entries, &finished, &mut seen, &mut shards);
+            }
+            (shards, seen)
         });
+        let passed = std::array::from_fn(|at| found.iter().map(|(_, seen)| seen[at]).max().unwrap_or(finished[at]));
+        self.generators.pass(&self.region, &self.geometry, &finished, &passed);
         let shards: Vec<usize> = (0..index::SHARDS).collect();
         parallel::map(threads, &shards, |part| {
             for &shard in part {
-                self.index.build(shard, found.iter().flat_map(|shards| shards[shard].iter().copied()).collect());
+                self.index.build(shard, found.iter().flat_map(|(shards, _)| shards[shard].iter().copied()).collect());
             }
         });
         segments.iter().map(|segment| self.geometry.blocks_in_segment(*segment)).sum()
     }
 
-    /// Reads the entries of a segment: its bits, and for the index a slot of each fingerprint.
-    fn scan_segment(&self, segment: u64, entries: &mut [ChunkEntry], shards: &mut [Vec<u64>]) {
-        let (mut extra, mut tx) = (0, 0);
+    /// Reads the entries of a segment: its bits, and for the index a slot of each fingerprint. `finished`: the
+    /// transactions that came to their end; `seen`: behind the last that there is.
+    fn scan_segment(
+        &self,
+        segment: u64,
+        entries: &mut [ChunkEntry],
+        finished: &Sequences,
+        seen: &mut Sequences,
+        shards: &mut [Vec<u64>],
+    ) {
+        let mut extra = 0;
+        let mut taken_back = None;
         let first = BlockNumber(segment * SEGMENT_BLOCKS);
         let entries = &mut entries[..self.geometry.blocks_in_segment(segment) as usize];
         self.region.scan_into(self.geometry.chunk_entry_offset(first), entries.as_mut_bytes());
@@ -267,18 +382,50 @@ impl Chunks {
             let mut has_entry = 0;
             for (at, entry) in (0..).zip(entries).filter(|(_, entry)| !entry.is_empty()) {
                 let block = BlockNumber(word * 64 + at);
+                let (generator, sequence) = parts(entry.word().tx);
+                let mut entry = *entry;
+                if sequence >= finished[generator as usize] || entry.count == 0 {
+                    seen[generator as usize] = seen[generator as usize].max(sequence + 1);
+                    entry = self.take_back(block, entry, taken_back.get_or_insert_with(Flight::new));
+                    if entry.is_empty() {
+                        continue;
+                    }
+                }
                 has_entry |= 1 << at;
                 extra += u64::from(entry.count.saturating_sub(1));
-                tx = tx.max(entry.word().tx);
-                if let Some(weak) = entry.weak_of(block) {
+                if let Some(weak) = entry.weak(self.weak).filter(|_| entry.is_of(block)) {
                     let slot = index::slot(weak, block);
                     shards[index::shard_of(slot)].push(slot);
                 }
             }
             self.has_entry[word as usize].store(has_entry, Ordering::Relaxed);
         }
+        if let Some(taken_back) = taken_back {
+            let _ = self.region.fence(taken_back);
+        }
         self.extra_references.fetch_add(extra, Ordering::Relaxed);
-        self.next_tx.fetch_max(tx + 1, Ordering::Relaxed);
+    }
+
+    /// Takes back what an unfinished transaction did to an entry: an addition by null_entry, an increase by
+    /// decrease_RC. What it took away stays away: the extents are gone. Returns the entry as it is then.
+    fn take_back(&self, block: BlockNumber, entry: ChunkEntry, flight: &mut Flight) -> ChunkEntry {
+        let offset = self.geometry.chunk_entry_offset(block);
+        let word = entry.word();
+        if self.region.check_writable(offset, ENTRY_BYTES).is_err() {
+            return entry;
+        }
+        match word.tag {
+            tag::INCREASE if word.count > 1 => {
+                let back = CountWord { tag: tag::INCREASE | tag::RECOVERED, count: word.count - 1, ..word };
+                flight.add(self.region.store_u128(offset, back.encode()).flush());
+                ChunkEntry { tag_tx: back.encode() as u64, count: back.count, ..entry }
+            }
+            _ if word.count == 0 || word.tag == tag::ADD => {
+                flight.add(self.region.write(offset, &ChunkEntry::default()).flush());
+                ChunkEntry::default()
+            }
+            _ => entry,
+        }
     }
 
     /// Which blocks of a segment have an entry, one bit each.
@@ -293,14 +440,8 @@ impl Chunks {
     }
 
     /// Mount: see [`Chunks::adopt_entries`].
-    pub fn adopt_totals(&self, extra_references: u64, next_tx: u64) {
+    pub fn adopt_totals(&self, extra_references: u64) {
         self.extra_references.store(extra_references, Ordering::Relaxed);
-        self.next_tx.store(next_tx.max(1), Ordering::Relaxed);
-    }
-
-    /// Number of the next dedup transaction.
-    pub fn next_tx(&self) -> u64 {
-        self.next_tx.load(Ordering::Relaxed)
     }
 
     /// Begins or ends counting anew.
@@ -323,15 +464,6 @@ impl Chunks {
         self.extra_references.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The count word is 0 already, so nobody can take a reference; empties the rest of the line.
-    fn clear(&self, block: BlockNumber, weak: Option<u32>, flight: &mut Flight) {
-        if let Some(weak) = weak {
-            self.index.remove(weak, block);
-        }
-        flight.add(self.region.write(self.geometry.chunk_entry_offset(block), &ChunkEntry::default()).flush());
-        self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
-    }
-
     /// Whether a block has an entry: is tracked.
     pub fn has_entry(&self, block: BlockNumber) -> bool {
         self.has_entry[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0
@@ -340,7 +472,7 @@ impl Chunks {
     /// Takes an entry into bits, totals and index.
     fn note(&self, block: BlockNumber, entry: &ChunkEntry) {
         self.note_entry(block, entry.count);
-        if let Some(weak) = entry.weak_of(block) {
+        if let Some(weak) = entry.weak(self.weak) {
             self.index.insert(weak, block);
         }
     }
@@ -349,7 +481,7 @@ impl Chunks {
     fn note_gone(&self, block: BlockNumber, entry: &ChunkEntry) {
         self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
         self.extra_references.fetch_sub(u64::from(entry.count.saturating_sub(1)), Ordering::Relaxed);
-        if let Some(weak) = entry.weak_of(block) {
+        if let Some(weak) = entry.weak(self.weak) {
             self.index.remove(weak, block);
         }
     }
@@ -359,9 +491,5 @@ impl Chunks {
         if count > 1 {
             self.extra_references.fetch_add(u64::from(count) - 1, Ordering::Relaxed);
         }
-    }
-
-    fn tx(&self) -> u64 {
-        self.next_tx.fetch_add(1, Ordering::Relaxed)
     }
 }

@@ -4,48 +4,48 @@
 //! fingerprint): a weak fingerprint finds candidates, the reference is taken first so that the candidate
 //! can no longer change, then the bytes decide.
 
-use super::{Dedup, Place, Tally};
+use super::{Dedup, Place, Tally, enter};
 use crate::chunk::Chunks;
-use crate::fingerprint;
+use crate::chunk::transaction::Transaction;
+use crate::fingerprint::{Fingerprint, WeakFunction};
 use crate::media::BlockNumber;
-use pmem::Flight;
 
 /// See the module.
-#[derive(Default)]
 pub struct Inline {
+    weak: WeakFunction,
     pub(super) tally: Tally,
 }
 
+impl Inline {
+    /// With the device's index.
+    pub fn new(weak: WeakFunction) -> Inline {
+        Inline { weak, tally: Tally::default() }
+    }
+}
+
 impl Dedup for Inline {
-    fn fingerprint(&self, piece: &[u8]) -> Option<u32> {
-        Some(fingerprint::weak(piece))
+    fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
+        Fingerprint { weak: Some(self.weak.of(piece)), strong: None }
     }
 
-    fn place(
-        &self,
-        piece: &[u8],
-        weak: Option<u32>,
-        chunks: &Chunks,
-        flight: &mut Flight,
-        let_go: &mut Vec<BlockNumber>,
-    ) -> Place {
+    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
         Tally::count(&self.tally.offered);
-        let Some(weak) = weak else { return Place::New };
+        let Some(weak) = fingerprint.weak else { return Place::New };
         let mut seen = BlockNumber(0);
-        while let Some(block) = chunks.share_candidate(weak, seen, flight) {
+        while let Some(block) = tx.share_candidate(weak, seen) {
             // With the reference taken its bytes stand still, and they decide.
-            if chunks.equal(block, piece) {
+            if tx.chunks().equal(block, piece) {
                 Tally::count(&self.tally.shared);
                 return Place::Shared(block);
             }
             Tally::count(&self.tally.collisions);
-            let_go.push(block);
+            tx.let_go(block);
             seen = block;
         }
         Place::New
     }
 
-    fn committed(&self, block: BlockNumber, weak: Option<u32>, known: &[BlockNumber], chunks: &Chunks) -> bool {
-        weak.is_none_or(|weak| chunks.index.insert_first(weak, block, known))
+    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+        enter(block, fingerprint, known, chunks)
     }
 }

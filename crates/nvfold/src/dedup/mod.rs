@@ -8,47 +8,73 @@ mod inline;
 pub use inline::Inline;
 
 use crate::chunk::Chunks;
+use crate::chunk::transaction::Transaction;
+use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::Policy;
-use pmem::Flight;
+use crate::types::{MountOptions, Policy};
+use std::sync::Arc;
 
 /// Answer to "share or store?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// These bytes are there: the block's count was raised (in the flight) for the caller's extent.
+    /// These bytes are there: the block's count was raised (in the transaction) for the caller's extent.
     Shared(BlockNumber),
     /// Store them.
     New,
 }
 
+/// Whether chunks that are stored without a weak fingerprint get theirs in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filling {
+    /// No.
+    Never,
+    /// Not yet: nobody looks for fingerprints now.
+    Later,
+    /// Yes.
+    Now,
+}
+
 /// A dedup system. `fs` calls `fingerprint` outside every lock, `place` under the lock of the inode being
 /// written, `committed` once the extent of a stored piece is durable.
+///
+/// A program can bring one of its own ([`crate::MountOptions::foreign`]): it may keep fingerprints wherever it likes;
+/// the references are counted in the chunk table for every policy.
 pub trait Dedup: Send + Sync {
-    /// Weak fingerprint of a piece of one block, if this policy wants its blocks found again.
-    fn fingerprint(&self, piece: &[u8]) -> Option<u32>;
+    /// What is to be known of a piece of one block before it is placed. Without a weak fingerprint it is not entered
+    /// in the chunk table.
+    fn fingerprint(&self, piece: &[u8]) -> Fingerprint;
 
     /// Whether it never shares and never fingerprints, so that a write need not be looked at block by block.
     fn stores_everything(&self) -> bool {
         false
     }
 
-    /// Shares the piece if an equal block is stored. Candidates whose bytes differed go to `let_go`, with the
-    /// reference that the comparison needed: `fs` releases them, for by then it may be their last.
-    fn place(
-        &self,
-        piece: &[u8],
-        weak: Option<u32>,
-        chunks: &Chunks,
-        flight: &mut Flight,
-        let_go: &mut Vec<BlockNumber>,
-    ) -> Place;
+    /// Shares the piece if an equal block is stored. Candidates whose bytes differed are let go
+    /// ([`Transaction::let_go`]). What it learns of the piece on the way it adds to its fingerprint.
+    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place;
+
+    /// Two pieces of one write were equal, so one of them was not placed.
+    fn found_twin(&self) {}
 
     /// A stored piece can be reached now: others may share it. False when another writer was first, since `place`
     /// looked, with a block that may be equal and is none of `known`: `fs` asks again then, and offers this block
     /// only if they differ.
-    fn committed(&self, block: BlockNumber, weak: Option<u32>, known: &[BlockNumber], chunks: &Chunks) -> bool;
+    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool;
+
+    /// Nobody names the block any more.
+    fn released(&self, _block: BlockNumber) {}
+
+    /// Whether chunks without a weak fingerprint are to get theirs.
+    fn filling(&self) -> Filling {
+        Filling::Never
+    }
+}
+
+/// `committed` of a policy that finds blocks by their weak fingerprints in the index.
+fn enter(block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+    fingerprint.weak.is_none_or(|weak| chunks.index.insert_first(weak, block, known))
 }
 
 /// What the policy saw since mount.
@@ -74,20 +100,35 @@ pub struct Policies {
     pub policy: Policy,
     inline: Inline,
     off: Off,
+    foreign: Option<Arc<dyn Dedup>>,
 }
 
 impl Policies {
-    /// With `policy` for new data.
-    pub fn new(policy: Policy) -> Policies {
-        Policies { policy, inline: Inline::default(), off: Off }
+    /// With `policy` for new data, or a foreign one.
+    pub fn new(options: &MountOptions) -> Policies {
+        let inline = Inline::new(options.weak);
+        Policies { policy: options.policy, inline, off: Off, foreign: options.foreign.clone() }
     }
 
     /// The policy that places new data now.
     pub fn current(&self) -> &dyn Dedup {
-        match self.policy {
-            Policy::Off => &self.off,
-            Policy::Inline => &self.inline,
+        match (&self.foreign, self.policy) {
+            (Some(foreign), _) => &**foreign,
+            (None, Policy::Off) => &self.off,
+            (None, Policy::Inline) => &self.inline,
         }
+    }
+
+    /// Nobody names the block any more.
+    pub fn released(&self, block: BlockNumber) {
+        if let Some(foreign) = &self.foreign {
+            foreign.released(block);
+        }
+    }
+
+    /// Whether chunks without a weak fingerprint are to get theirs.
+    pub fn filling(&self) -> Filling {
+        self.current().filling()
     }
 
     /// What the sharing policies saw.
@@ -104,15 +145,15 @@ impl Dedup for Off {
         true
     }
 
-    fn fingerprint(&self, _piece: &[u8]) -> Option<u32> {
-        None
+    fn fingerprint(&self, _piece: &[u8]) -> Fingerprint {
+        Fingerprint::default()
     }
 
-    fn place(&self, _: &[u8], _: Option<u32>, _: &Chunks, _: &mut Flight, _: &mut Vec<BlockNumber>) -> Place {
+    fn place(&self, _: &[u8], _: &mut Fingerprint, _: &mut Transaction<'_>) -> Place {
         Place::New
     }
 
-    fn committed(&self, _: BlockNumber, _: Option<u32>, _: &[BlockNumber], _: &Chunks) -> bool {
+    fn committed(&self, _: BlockNumber, _: &Fingerprint, _: &[BlockNumber], _: &Chunks) -> bool {
         true
     }
 }

@@ -1,60 +1,90 @@
 //! How to find equal data without comparing it with everything?
 //!
 //! By a **weak** fingerprint: a short number that equal bytes always share and different bytes seldom do.
-//! It finds candidates and never decides: whoever shares compares the bytes first. So a collision costs one
-//! wasted compare and a wrong fingerprint costs a missed saving, never data.
+//! It finds candidates and never decides. A **strong** one is long and made so that nobody can find two pieces of
+//! data that share it; it costs ten times as much, and may stand for the bytes where a mount says so.
 //!
-//! The function is XXH3, which reads at memory speed; its vector form is chosen from the CPU at run time.
-//! Values are stored on the device, so the function, its seed (0) and the truncation are part of the media
-//! format: the tests below pin them.
+//! Whoever shares compares the bytes first, or trusts a strong fingerprint (`verify=strong`). So a collision of weak
+//! fingerprints costs one wasted compare and a wrong one costs a missed saving, never data.
+//!
+//! NV-Dedup (4.2, 5.1) has CRC-32 or Fletcher-32 for weak, and MD5, SHA-1 or SHA-256 for strong ones. We add XXH3,
+//! which reads at memory speed, and BLAKE3. Vector forms are chosen from the CPU at run time.
+//!
+//! Values are stored on the device, so each function, its seed (0) and its truncation are part of the media format:
+//! the tests pin them, and the number of the function is stored beside the value.
 
-/// Weak fingerprint of a piece of data: the low 32 bits of its XXH3-64.
-#[inline]
-pub fn weak(block: &[u8]) -> u32 {
-    weak64(block) as u32
-}
+mod strong;
+mod weak;
 
-/// XXH3-64 of a piece of data, seed 0, for uses that want more bits than [`weak`] stores.
-#[inline]
-pub fn weak64(block: &[u8]) -> u64 {
-    twox_hash::XxHash3_64::oneshot(block)
+pub use strong::{STRONG_BYTES, Strong, StrongFunction};
+pub use weak::{WeakFunction, weak, weak64};
+
+/// What is known of a piece of data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Weak fingerprint; without one the piece cannot be found.
+    pub weak: Option<u32>,
+    /// Strong fingerprint.
+    pub strong: Option<Strong>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn values_on_media_never_change() {
-        // Published XXH3-64 vectors (seed 0) of the empty input, and of inputs that take each internal path.
-        assert_eq!(weak64(b""), 0x2d06_8005_38d3_94c2);
-        assert_eq!(weak(b""), 0x38d3_94c2);
-        assert_eq!(weak64(&[0u8; 4096]), ZERO_BLOCK);
-        let ramp: Vec<u8> = (0..4096u32).map(|position| (position % 251) as u8).collect();
-        assert_eq!(weak64(&ramp), RAMP_BLOCK);
+    /// A block in which every byte differs from its neighbours.
+    fn block() -> Vec<u8> {
+        (0..4096u32).map(|position| (position.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
     }
 
-    // From the reference implementation (`xxhsum -H3` of 4096 zeros, and of the bytes 0..=250 repeated).
-    const ZERO_BLOCK: u64 = 0x93d7_6fe1_48c6_89ba;
-    const RAMP_BLOCK: u64 = 0x7135_ffa5_04f1_bc71;
+    /// Every function, as one that gives bytes.
+    fn functions() -> Vec<(&'static str, Box<dyn Fn(&[u8]) -> Vec<u8>>)> {
+        let mut all: Vec<(&'static str, Box<dyn Fn(&[u8]) -> Vec<u8>>)> = Vec::new();
+        for function in WeakFunction::ALL {
+            all.push((function.name(), Box::new(move |data| function.of(data).to_le_bytes().to_vec())));
+        }
+        for function in StrongFunction::ALL {
+            all.push((function.name(), Box::new(move |data| function.of(data).to_vec())));
+        }
+        all
+    }
 
     #[test]
     fn one_changed_byte_changes_the_fingerprint() {
-        let block = vec![0x5au8; 4096];
-        let whole = weak(&block);
-        for position in 0..block.len() {
-            let mut changed = block.clone();
-            changed[position] ^= 1;
-            assert_ne!(weak(&changed), whole, "byte {position} does not count");
+        for (name, of) in functions() {
+            let mut block = block();
+            let whole = of(&block);
+            for position in 0..block.len() {
+                block[position] ^= 1;
+                assert_ne!(of(&block), whole, "{name}: byte {position} does not count");
+                block[position] ^= 1;
+            }
         }
     }
 
     #[test]
     fn alignment_does_not_matter() {
-        let long: Vec<u8> = (0..4096 + 64u32).map(|position| (position * 31 % 256) as u8).collect();
-        for shift in 0..64 {
-            let moved: Vec<u8> = long[shift..shift + 4096].to_vec();
-            assert_eq!(weak64(&long[shift..shift + 4096]), weak64(&moved));
+        for (name, of) in functions() {
+            let expected = of(&block());
+            for shift in 0..64 {
+                let moved = [vec![0xee; shift], block()].concat();
+                assert_eq!(of(&moved[shift..]), expected, "{name} at {shift}");
+            }
         }
+    }
+
+    #[test]
+    fn numbers_and_names_lead_back_to_their_function() {
+        for function in WeakFunction::ALL {
+            assert_eq!(WeakFunction::from_number(function as u8), Some(function));
+            assert_eq!(WeakFunction::from_name(function.name()), Some(function));
+        }
+        for function in StrongFunction::ALL {
+            assert_eq!(StrongFunction::from_number(function as u8), Some(function));
+            assert_eq!(StrongFunction::from_name(function.name()), Some(function));
+        }
+        assert_eq!(WeakFunction::from_number(WeakFunction::ALL.len() as u8), None);
+        assert_eq!(StrongFunction::from_number(StrongFunction::ALL.len() as u8), None);
+        assert_eq!((WeakFunction::from_name("md5"), StrongFunction::from_name("crc32")), (None, None));
     }
 }

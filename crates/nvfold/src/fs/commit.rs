@@ -175,12 +175,25 @@ impl Core {
         self.region.check_writable(*page, BLOCK_BYTES).map_err(Error::of(what))
     }
 
-    /// Commits the one line that was written at the tail.
-    pub(super) fn commit_line<T>(&self, inode: &Inode, state: &mut State, line: Pm<'_, T, Clean>, _durable: Landed) {
+    /// Commits the one line that was written at the tail. `with_it` becomes durable in the same fence.
+    pub(super) fn commit_line<T>(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        line: Pm<'_, T, Clean>,
+        _durable: Landed,
+        with_it: Flight,
+    ) {
         let word = self.region.store_ptr(inode.slot + COMMIT_WORD, line.end(), state.selector).flush();
-        let _ = self.region.fence(word);
+        let _ = self.region.fence((with_it, word));
         state.log.tail = line.end().offset();
         state.log.lines += 1;
+    }
+
+    /// Stores the word that makes a staged change reachable. `with_it` becomes durable in the same fence.
+    pub(super) fn publish_one(&self, store: WordStore, _durable: Landed, with_it: Flight) {
+        let word = self.region.store_u64(store.offset, store.value).flush();
+        let _ = self.region.fence((with_it, word));
     }
 
     /// Stores the words that make staged changes reachable: one at once, several through the journal. All that the

@@ -5,9 +5,11 @@
 //! ```text
 //! 1 fingerprint  the whole blocks, before any lock
 //! 2 patch        the first and last block, if they are written in part, with what the file holds
-//! 3 place        each block: shared (its count is raised) or new (allocated, streamed, entered in the table)
-//! 4 publish      write entries beyond the tail; fence; the commit word; fence
-//! 5 release      the references that the old extents held
+//! 3 place        each block: shared (its count is raised) or new (allocated, streamed, entered in the table); the dedup
+//!                transaction begins with the first entry that changes
+//! 4 publish      write entries beyond the tail; end of the transaction: fence; the commit word, and null_entry of what
+//!                it replaces; fence
+//! 5 release      the references that the old extents held with others
 //! ```
 //!
 //! Until step 4 nothing can be reached, and [`Claims`] undoes all of it when a step fails. Blocks that an
@@ -17,10 +19,12 @@ use super::Core;
 use super::commit::commit_word;
 use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
 use crate::chunk::recount::Recount;
+use crate::chunk::transaction::Transaction;
 use crate::chunk::{Released, Unshareable};
-use crate::dedup::Place;
+use crate::dedup::{Filling, Place};
 use crate::error::{Error, Result, errno};
 use crate::file::{Extent, Extents, Plan};
+use crate::fingerprint::Fingerprint;
 use crate::media::log_entry::{ExtentEntry, LogEntry};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
@@ -42,10 +46,12 @@ pub(super) struct Claims<'a> {
     reserved: SmallVec<[BlockNumber; 1]>,
     fresh: Runs,
     shared: SmallVec<[BlockNumber; 1]>,
-    /// Blocks with new chunk entries: block, count, weak fingerprint.
-    entered: SmallVec<[(BlockNumber, u32, Option<u32>); 1]>,
-    /// References taken only to compare bytes.
-    let_go: Vec<BlockNumber>,
+    /// Blocks with new chunk entries: block, count, fingerprint.
+    entered: SmallVec<[(BlockNumber, u32, Fingerprint); 1]>,
+    /// The dedup transaction, with everything that was flushed meanwhile.
+    tx: Transaction<'a>,
+    /// Whether something was stored without a fingerprint.
+    lacks_fingerprints: bool,
 }
 
 fn runs_of(blocks: &[BlockNumber]) -> Runs {
@@ -60,11 +66,12 @@ impl<'a> Claims<'a> {
             fresh: Runs::new(),
             shared: SmallVec::new(),
             entered: SmallVec::new(),
-            let_go: Vec::new(),
+            tx: core.chunks.begin(),
+            lacks_fingerprints: false,
         }
     }
 
-    fn share(&mut self, block: BlockNumber, flight: &mut Flight) -> Result<()> {
+    fn share(&mut self, block: BlockNumber) -> Result<()> {
         let refused = |refused| match refused {
             Unshareable::Saturated => Error::Posix {
                 doing: "share a block",
@@ -73,13 +80,13 @@ impl<'a> Claims<'a> {
             },
             Unshareable::Bad(error) => Error::Device(error),
         };
-        self.core.chunks.share(block, flight).map_err(refused)?;
+        self.tx.share(block).map_err(refused)?;
         self.shared.push(block);
         Ok(())
     }
 
-    fn share_run(&mut self, run: BlockRun, flight: &mut Flight) -> Result<()> {
-        run.blocks().try_for_each(|block| self.share(block, flight))
+    fn share_run(&mut self, run: BlockRun) -> Result<()> {
+        run.blocks().try_for_each(|block| self.share(block))
     }
 
     /// Everything is reachable: others may find the new blocks, and `old` lost the references it had. Returns the new
@@ -90,9 +97,10 @@ impl<'a> Claims<'a> {
             core.chunks.with_recount(|recount| self.recount(recount, old));
         }
         let policy = core.policies.current();
-        let entered = self.entered.iter().map(|(block, _, weak)| (*block, *weak));
-        let twins =
-            entered.filter(|(block, weak)| !policy.committed(*block, *weak, &self.let_go, &core.chunks)).collect();
+        let entered = self.entered.iter().map(|(block, _, fingerprint)| (*block, *fingerprint));
+        let known = &self.tx.let_go;
+        let is_twin = |(block, of): &(BlockNumber, Fingerprint)| !policy.committed(*block, of, known, &core.chunks);
+        let twins = entered.filter(is_twin).collect();
         let fresh: u64 = self.fresh.iter().map(|run| run.count).sum();
         self.reserved.sort_unstable();
         core.release(old, &self.reserved, fresh);
@@ -121,8 +129,8 @@ impl Claims<'_> {
 
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
-        if !self.let_go.is_empty() {
-            self.core.release(&runs_of(&self.let_go), &[], 0);
+        if !self.tx.let_go.is_empty() {
+            self.core.release(&runs_of(&self.tx.let_go), &[], 0);
         }
         if self.shared.is_empty() && self.entered.is_empty() && self.fresh.is_empty() {
             return;
@@ -141,10 +149,10 @@ impl Drop for Claims<'_> {
 }
 
 /// New blocks, with their fingerprints, that another writer may have stored and published at the same time.
-type Twins = SmallVec<[(BlockNumber, Option<u32>); 0]>;
+type Twins = SmallVec<[(BlockNumber, Fingerprint); 0]>;
 
 /// Fingerprints of the whole blocks of a write, made before the inode is locked.
-type Fingerprints = SmallVec<[Option<u32>; 1]>;
+type Fingerprints = SmallVec<[Fingerprint; 1]>;
 
 /// The whole blocks inside `offset..offset + length`, as offsets.
 fn whole_blocks(offset: u64, length: u64) -> (u64, u64) {
@@ -174,7 +182,7 @@ impl Core {
             self.fingerprints(offset, data, &mut fingerprints)?;
         }
         if !data.is_empty() {
-            self.write_locked(inode, &mut state, offset, data, &fingerprints)?;
+            self.write_locked(inode, &mut state, offset, data, &mut fingerprints)?;
         }
         Ok(offset)
     }
@@ -198,37 +206,39 @@ impl Core {
         state: &mut State,
         offset: u64,
         data: &[u8],
-        fingerprints: &[Option<u32>],
+        fingerprints: &mut [Fingerprint],
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         let mut claims = Claims::new(self);
-        let mut flight = Flight::new();
         let mut pieces = Pieces::new();
         let extents = self.file_extents(state, "write")?;
         let (first, last) = whole_blocks(offset, data.len() as u64);
         let (range_start, range_end) = (offset / BLOCK_BYTES * BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES));
         if range_start < first {
             let part = &data[..(first.min(end) - offset) as usize];
-            self.place_patched(extents, offset, part, &mut pieces, &mut claims, &mut flight)?;
+            self.place_patched(extents, offset, part, &mut pieces, &mut claims)?;
         }
         if first < last {
             let whole = &data[(first - offset) as usize..(last - offset) as usize];
-            self.place(extents, first, whole, fingerprints, &mut pieces, &mut claims, &mut flight)?;
+            self.place(extents, first, whole, fingerprints, &mut pieces, &mut claims)?;
         }
         if last < end {
             let part = &data[(last - offset) as usize..];
-            self.place_patched(extents, last, part, &mut pieces, &mut claims, &mut flight)?;
+            self.place_patched(extents, last, part, &mut pieces, &mut claims)?;
         }
         let stamp = (self.now(), state.attributes.size.max(end));
+        if claims.lacks_fingerprints && self.policies.filling() != Filling::Never {
+            self.fill.note(inode);
+        }
         if let [(offset, extent)] = &pieces[..]
             && self.has_room_for_one_entry(inode, state)
             && extents.splits_only_between_blocks()
         {
             let entry = ExtentEntry::write(*offset, extent.length, extent.address, false, stamp.0, stamp.1);
-            self.publish_extent(inode, state, &entry.sealed(inode.ino), *extent, &mut claims, flight);
+            self.publish_extent(inode, state, &entry.sealed(inode.ino), *extent, &mut claims);
             return Ok(());
         }
-        self.replace(inode, state, range_start..range_end, &pieces, false, stamp, claims, flight)
+        self.replace(inode, state, range_start..range_end, &pieces, false, stamp, claims)
     }
 
     /// Places a block of which `part`, at file offset `offset`, is new and the rest is as the file has it.
@@ -239,7 +249,6 @@ impl Core {
         part: &[u8],
         pieces: &mut Pieces,
         claims: &mut Claims<'_>,
-        flight: &mut Flight,
     ) -> Result<()> {
         let mut block = [0; BLOCK];
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
@@ -249,8 +258,9 @@ impl Core {
         let at = (offset - start) as usize;
         block[at..at + part.len()].copy_from_slice(part);
         let policy = self.policies.current();
-        let weak = if policy.stores_everything() { None } else { policy.fingerprint(&block) };
-        self.place(extents, start, &block, &[weak], pieces, claims, flight)
+        let none = policy.stores_everything();
+        let mut fingerprint = if none { Fingerprint::default() } else { policy.fingerprint(&block) };
+        self.place(extents, start, &block, std::slice::from_mut(&mut fingerprint), pieces, claims)
     }
 
     /// Decides for each block of `source` whether to share or store it, stores what is new, and adds what
@@ -261,24 +271,26 @@ impl Core {
         extents: &Extents,
         offset: u64,
         source: &[u8],
-        fingerprints: &[Option<u32>],
+        fingerprints: &mut [Fingerprint],
         pieces: &mut Pieces,
         claims: &mut Claims<'_>,
-        flight: &mut Flight,
     ) -> Result<()> {
         let policy = self.policies.current();
-        if policy.stores_everything() && !extents.has_unwritten() {
-            return self.store_run(offset, source, pieces, claims, flight);
-        }
         let blocks = source.len() / BLOCK;
+        let nothing_to_find =
+            policy.stores_everything() || blocks > 1 && fingerprints.iter().all(|of| of.weak.is_none());
+        if nothing_to_find && !extents.has_unwritten() {
+            return self.store_run(offset, source, pieces, claims);
+        }
+        let mut no_fingerprint = Fingerprint::default();
         if blocks == 1 {
-            let weak = fingerprints.first().copied().flatten();
-            let block = match policy.place(source, weak, &self.chunks, flight, &mut claims.let_go) {
+            let fingerprint = fingerprints.first_mut().unwrap_or(&mut no_fingerprint);
+            let block = match policy.place(source, fingerprint, &mut claims.tx) {
                 Place::Shared(block) => {
                     claims.shared.push(block);
                     block
                 }
-                Place::New => self.store_one(extents, offset, source, weak, claims, flight)?,
+                Place::New => self.store_one(extents, offset, source, fingerprint, claims)?,
             };
             push_piece(pieces, offset, Extent { length: BLOCK_BYTES, address: block.address(), unwritten: false });
             return Ok(());
@@ -287,29 +299,30 @@ impl Core {
         let mut decisions: SmallVec<[Decision; 1]> = SmallVec::with_capacity(blocks);
         let mut seen: HashMap<u32, usize> = HashMap::new();
         for (at, piece) in source.chunks_exact(BLOCK).enumerate() {
-            let weak = fingerprints.get(at).copied().flatten();
-            let twin = weak.and_then(|weak| seen.get(&weak).copied());
+            let fingerprint = fingerprints.get_mut(at).unwrap_or(&mut no_fingerprint);
+            let twin = fingerprint.weak.and_then(|weak| seen.get(&weak).copied());
             if let Some(twin) = twin.filter(|twin| block_of(source, fresh[*twin].at) == piece) {
+                policy.found_twin();
                 fresh[twin].count += 1;
                 decisions.push(Decision::Twin(twin));
                 continue;
             }
-            match policy.place(piece, weak, &self.chunks, flight, &mut claims.let_go) {
+            match policy.place(piece, fingerprint, &mut claims.tx) {
                 Place::Shared(block) => {
                     claims.shared.push(block);
                     decisions.push(Decision::Shared(block));
                 }
                 Place::New => {
-                    if let Some(weak) = weak.filter(|_| blocks > 1) {
+                    if let Some(weak) = fingerprint.weak {
                         seen.insert(weak, fresh.len());
                     }
                     decisions.push(Decision::Twin(fresh.len()));
                     let block = self.reserved_place(extents, offset + (at * BLOCK) as u64);
-                    fresh.push(Fresh { at, weak, count: 1, block });
+                    fresh.push(Fresh { at, fingerprint: *fingerprint, count: 1, block });
                 }
             }
         }
-        self.store_fresh(source, &mut fresh, claims, flight)?;
+        self.store_fresh(source, &mut fresh, claims)?;
         for (at, decision) in decisions.iter().enumerate() {
             let block = match decision {
                 Decision::Shared(block) => *block,
@@ -322,21 +335,15 @@ impl Core {
     }
 
     /// Stores all of `source` in new blocks: the whole of policy `off`.
-    fn store_run(
-        &self,
-        offset: u64,
-        source: &[u8],
-        pieces: &mut Pieces,
-        claims: &mut Claims<'_>,
-        flight: &mut Flight,
-    ) -> Result<()> {
+    fn store_run(&self, offset: u64, source: &[u8], pieces: &mut Pieces, claims: &mut Claims<'_>) -> Result<()> {
         let first = claims.fresh.len();
+        claims.lacks_fingerprints = true;
         self.space.allocate("write", source.len() as u64 / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;
         let mut at = 0;
         for run in &claims.fresh[first..] {
             let length = run.count * BLOCK_BYTES;
             let part = &source[at as usize..(at + length) as usize];
-            flight.add(self.region.stream(run.start.address(), part));
+            claims.tx.flight.add(self.region.stream(run.start.address(), part));
             push_piece(pieces, offset + at, Extent { length, address: run.start.address(), unwritten: false });
             at += length;
         }
@@ -360,9 +367,8 @@ impl Core {
         extents: &Extents,
         offset: u64,
         source: &[u8],
-        weak: Option<u32>,
+        fingerprint: &Fingerprint,
         claims: &mut Claims<'_>,
-        flight: &mut Flight,
     ) -> Result<BlockNumber> {
         let block = match self.reserved_place(extents, offset) {
             Some(block) => {
@@ -375,23 +381,18 @@ impl Core {
             }
         };
         // The entry first: an atomic operation behind the stream would wait until it has drained.
-        if weak.is_some() {
-            self.chunks.add(block, 1, weak, flight);
-            claims.entered.push((block, 1, weak));
+        if fingerprint.weak.is_some() {
+            claims.tx.add(block, 1, fingerprint);
+            claims.entered.push((block, 1, *fingerprint));
         }
-        flight.add(self.region.stream(block.address(), source));
+        claims.lacks_fingerprints |= fingerprint.weak.is_none();
+        claims.tx.flight.add(self.region.stream(block.address(), source));
         Ok(block)
     }
 
     /// Gives every new piece a block, streams it there, and enters it in the chunk table if it can be found
     /// or is named more than once.
-    fn store_fresh(
-        &self,
-        source: &[u8],
-        fresh: &mut [Fresh],
-        claims: &mut Claims<'_>,
-        flight: &mut Flight,
-    ) -> Result<()> {
+    fn store_fresh(&self, source: &[u8], fresh: &mut [Fresh], claims: &mut Claims<'_>) -> Result<()> {
         let missing = fresh.iter().filter(|piece| piece.block.is_none()).count() as u64;
         let first = claims.fresh.len();
         if missing > 0 {
@@ -412,11 +413,12 @@ impl Core {
                 }
             }
         }
-        for piece in fresh.iter().filter(|piece| piece.weak.is_some() || piece.count > 1) {
+        for piece in fresh.iter().filter(|piece| piece.fingerprint.weak.is_some() || piece.count > 1) {
             let block = BlockNumber::containing(piece.address());
-            self.chunks.add(block, piece.count, piece.weak, flight);
-            claims.entered.push((block, piece.count, piece.weak));
+            claims.tx.add(block, piece.count, &piece.fingerprint);
+            claims.entered.push((block, piece.count, piece.fingerprint));
         }
+        claims.lacks_fingerprints |= fresh.iter().any(|piece| piece.fingerprint.weak.is_none());
         let mut at = 0;
         while at < fresh.len() {
             // Neighbours in the source that are neighbours on the media go out in one stream.
@@ -425,7 +427,7 @@ impl Core {
                 end += 1;
             }
             let part = &source[fresh[at].at * BLOCK..fresh[end - 1].at * BLOCK + BLOCK];
-            flight.add(self.region.stream(fresh[at].address(), part));
+            claims.tx.flight.add(self.region.stream(fresh[at].address(), part));
             at = end;
         }
         Ok(())
@@ -440,7 +442,6 @@ impl Core {
         entry: &ExtentEntry,
         extent: Extent,
         claims: &mut Claims<'_>,
-        flight: Flight,
     ) {
         let line = self.region.write(state.log.tail, entry).flush();
         // DRAM follows while the streamed data drains: the lock keeps readers out until all is fenced.
@@ -448,8 +449,9 @@ impl Core {
         let mut dropped = Runs::new();
         let Body::File(extents) = &mut state.body else { unreachable!("the caller looked at its extents") };
         extents.exchange(entry.file_offset, extent, &mut dropped);
-        let (landed, line) = self.region.fence((flight, line));
-        self.commit_line(inode, state, line, landed);
+        let (landed, line) = claims.tx.end(line);
+        let nulled = self.null_soles(&dropped, &claims.reserved);
+        self.commit_line(inode, state, line, landed, nulled);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         self.account_mapped(inode.ino, before, state.mapped_bytes());
         let twins = claims.commit(inode.ino, &dropped);
@@ -469,10 +471,9 @@ impl Core {
         unmap_first: bool,
         stamp: (TimeNs, u64),
         mut claims: Claims<'_>,
-        mut flight: Flight,
     ) -> Result<()> {
         let (time, size) = stamp;
-        let plan = self.plan_replacement(state, range.clone(), &mut claims, &mut flight)?;
+        let plan = self.plan_replacement(state, range.clone(), &mut claims)?;
         let unmap = unmap_first.then(|| ExtentEntry::unmap(range.start, range.end - range.start, time, size));
         let writes = pieces.iter().map(|(offset, extent)| {
             ExtentEntry::write(*offset, extent.length, extent.address, extent.unwritten, time, size)
@@ -482,9 +483,10 @@ impl Core {
         let lines: SmallVec<[&[u8]; 2]> = entries.iter().map(zerocopy::IntoBytes::as_bytes).collect();
         let freeing = pieces.is_empty() || !claims.reserved.is_empty();
         let purpose = if freeing { Purpose::Promised } else { Purpose::Log };
-        let (mut staged, positions) = self.stage_lines(inode, state, &lines, None, purpose, &mut flight)?;
-        let (landed, named) = self.region.fence((flight, staged.take_named()));
-        self.publish(&[commit_word(inode.slot, &state.log, state.selector, named)], landed);
+        let (mut staged, positions) = self.stage_lines(inode, state, &lines, None, purpose, &mut claims.tx.flight)?;
+        let (landed, named) = claims.tx.end(staged.take_named());
+        let nulled = self.null_soles(&plan.dropped, &claims.reserved);
+        self.publish_one(commit_word(inode.slot, &state.log, state.selector, named), landed, nulled);
         staged.install(state);
         let before = state.mapped_bytes();
         for (entry, position) in entries.iter().zip(positions) {
@@ -500,9 +502,9 @@ impl Core {
     /// Two writers that store equal blocks at the same time do not see one another. The second to publish does: it
     /// shares the block of the first in a commit of its own, and lets its own block go. One that cannot is kept.
     fn let_go_of_twins(&self, inode: &Inode, state: &mut State, twins: Twins) {
-        for (block, weak) in twins {
-            if !self.share_twin(inode, state, block, weak).unwrap_or(false)
-                && let Some(weak) = weak
+        for (block, fingerprint) in twins {
+            if !self.share_twin(inode, state, block, fingerprint).unwrap_or(false)
+                && let Some(weak) = fingerprint.weak
             {
                 self.chunks.index.insert(weak, block);
             }
@@ -510,60 +512,73 @@ impl Core {
     }
 
     /// Makes the file name an equal block of another instead of its own new `block`. False when there is none.
-    fn share_twin(&self, inode: &Inode, state: &mut State, block: BlockNumber, weak: Option<u32>) -> Result<bool> {
+    fn share_twin(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        block: BlockNumber,
+        mut fingerprint: Fingerprint,
+    ) -> Result<bool> {
         let extents = self.file_extents(state, "write")?.iter();
         let naming = extents.filter(|(_, extent)| extent.blocks().contains(block));
         let offsets: SmallVec<[u64; 1]> =
             naming.map(|(offset, extent)| offset + (block.address() - extent.address)).collect();
         let stamp = (state.attributes.mtime, state.attributes.size);
         for offset in offsets {
-            let (mut claims, mut flight) = (Claims::new(self), Flight::new());
+            let mut claims = Claims::new(self);
             let own = self.region.bytes(block.address(), BLOCK_BYTES);
-            let placed = self.policies.current().place(own, weak, &self.chunks, &mut flight, &mut claims.let_go);
+            let placed = self.policies.current().place(own, &mut fingerprint, &mut claims.tx);
             let Place::Shared(twin) = placed else { return Ok(false) };
             claims.shared.push(twin);
             let extent = Extent { length: BLOCK_BYTES, address: twin.address(), unwritten: false };
             let range = offset..offset + BLOCK_BYTES;
-            self.replace(inode, state, range, &[(offset, extent)], false, stamp, claims, flight)?;
+            self.replace(inode, state, range, &[(offset, extent)], false, stamp, claims)?;
         }
         Ok(true)
     }
 
     /// What replacing a range drops, with the references that splitting an extent needs already taken.
-    fn plan_replacement(
-        &self,
-        state: &State,
-        range: Range<u64>,
-        claims: &mut Claims<'_>,
-        flight: &mut Flight,
-    ) -> Result<Plan> {
+    fn plan_replacement(&self, state: &State, range: Range<u64>, claims: &mut Claims<'_>) -> Result<Plan> {
         let plan = self.file_extents(state, "change")?.plan(range.start, range.end);
         for block in &plan.split {
-            claims.share(*block, flight)?;
+            claims.share(*block)?;
         }
         Ok(plan)
+    }
+
+    /// Empties the entries of the blocks that only these runs name: to be fenced with the commit word after which they
+    /// are named no more. An empty entry says that one extent names the block, so it may reach the media first; and
+    /// the fence comes before anybody else can have the block.
+    fn null_soles(&self, runs: &[BlockRun], kept: &[BlockNumber]) -> Flight {
+        let mut flight = Flight::new();
+        for block in runs.iter().flat_map(|run| run.blocks()).filter(|block| !kept.contains(block)) {
+            self.chunks.null_if_sole(block, &mut flight);
+        }
+        flight
     }
 
     /// Drops one reference from each block, and frees those that nobody names any more, but for `kept` (sorted).
     /// `gained`: data blocks that came into use in the same operation.
     pub(super) fn release(&self, runs: &[BlockRun], kept: &[BlockNumber], gained: u64) {
         let mut flight = Flight::new();
-        let mut counted = false;
+        let mut emptied = false;
         let mut lost = 0;
         let mut free = Runs::new();
         for block in runs.iter().flat_map(|run| run.blocks()) {
             if !kept.is_empty() && kept.binary_search(&block).is_ok() {
                 continue;
             }
-            counted |= self.chunks.has_entry(block);
+            let had_entry = self.chunks.has_entry(block);
             if self.chunks.release(block, &mut flight) == Released::Free {
+                emptied |= had_entry;
+                self.policies.released(block);
                 match free.last_mut() {
                     Some(last) if last.blocks_end() == block.0 => last.count += 1,
                     _ => free.push(BlockRun { start: block, count: 1 }),
                 }
             }
         }
-        if counted {
+        if emptied {
             // An emptied entry must be durable before its block gets another user.
             let _ = self.region.fence(flight);
         }
@@ -596,7 +611,7 @@ impl Core {
         let shrinks = size < state.attributes.size;
         if shrinks && extents.within(size, u64::MAX).next().is_some() {
             let claims = Claims::new(self);
-            return self.replace(inode, state, size..u64::MAX, &[], true, (time, size), claims, Flight::new());
+            return self.replace(inode, state, size..u64::MAX, &[], true, (time, size), claims);
         }
         let attributes = crate::media::inode::AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
         self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
@@ -624,7 +639,7 @@ impl Core {
         }
         let stamp = (self.now(), size);
         if clear {
-            return self.replace(inode, state, offset..end, &pieces, true, stamp, claims, Flight::new());
+            return self.replace(inode, state, offset..end, &pieces, true, stamp, claims);
         }
         if pieces.is_empty() && size == state.attributes.size {
             return Ok(());
@@ -635,7 +650,7 @@ impl Core {
             return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
         }
         // The new extents fill holes only, so nothing is replaced and nothing released.
-        self.replace(inode, state, 0..0, &pieces, false, stamp, claims, Flight::new())
+        self.replace(inode, state, 0..0, &pieces, false, stamp, claims)
     }
 
     /// Allocates blocks for the holes of `start..end`: in whole blocks around it, or, when the range is
@@ -737,13 +752,12 @@ impl Core {
             return Ok(0);
         }
         let mut claims = Claims::new(self);
-        let mut flight = Flight::new();
         for (_, extent) in pieces {
-            claims.share_run(extent.blocks(), &mut flight)?;
+            claims.share_run(extent.blocks())?;
         }
         let size = state.attributes.size.max(offset + length);
         let stamp = (self.now(), size);
-        self.replace(target, state, offset..offset + length, pieces, true, stamp, claims, flight)?;
+        self.replace(target, state, offset..offset + length, pieces, true, stamp, claims)?;
         Ok(length)
     }
 
@@ -771,7 +785,7 @@ impl Core {
 /// A piece that is stored.
 struct Fresh {
     at: usize,
-    weak: Option<u32>,
+    fingerprint: Fingerprint,
     count: u32,
     block: Option<BlockNumber>,
 }

@@ -8,7 +8,7 @@ use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::namespace::directory::Directory;
 use crate::namespace::log::{self, Log};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::types::{Attr, FileKind, InodeNumber, TimeNs};
 use pmem::Region;
@@ -35,6 +35,8 @@ pub struct Inode {
     pub parent: AtomicU64,
     /// Open `File`s.
     pub pins: AtomicUsize,
+    /// Whether it waits for the filler.
+    pub lacks_fingerprints: AtomicBool,
     /// Everything that changes, under the inode's lock.
     pub state: RwLock<State>,
 }
@@ -247,6 +249,7 @@ impl Inode {
             btime: head.btime,
             parent: AtomicU64::new(head.parent),
             pins: AtomicUsize::new(0),
+            lacks_fingerprints: AtomicBool::new(false),
             state: RwLock::new(state),
         }
     }

@@ -10,18 +10,21 @@
 //! | `xattr` | extended attributes, symlink targets |
 //! | `commit` | how a change becomes durable and whole |
 //! | `compact` | rewriting a log |
+//! | `fill` | fingerprints that chunks lack, in the background |
 //! | `inode` | one inode in DRAM |
 //! | `gate` | keeping operations out for a moment |
 //!
 //! An operation that changes something passes the gate first ([`Core::mutate`]): reconcile and unmount close it.
 //!
-//! **Lock order**: gate; tree lock; one directory (several under the tree lock); other inodes by number; then, never
-//! held together: inode cache shard, inode table, allocator cursor, allocator search, index shard, journal slot.
+//! **Lock order**: gate; place of the filler; tree lock; one directory (several under the tree lock); other inodes by number; then, never
+//! held together: inode cache shard, inode table, allocator cursor, allocator search, index shard, journal slot. A TX_ID
+//! generator is taken before any of these and after the inodes.
 //! Readers take the inode's lock shared, and so see only what is fenced: installs happen after the commit.
 
 mod commit;
 mod compact;
 mod data;
+mod fill;
 mod gate;
 pub(crate) mod inode;
 mod names;
@@ -43,6 +46,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::types::*;
 use commit::Journal;
+use fill::Fill;
 use gate::Gate;
 use hashbrown::HashMap;
 use inode::Inode;
@@ -115,7 +119,7 @@ impl Drop for Pin {
 pub(crate) struct Core {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
-    read_only: bool,
+    pub(crate) read_only: bool,
     clock: Clock,
     pub(crate) space: Space,
     pub(crate) chunks: Chunks,
@@ -133,6 +137,7 @@ pub(crate) struct Core {
     pub(crate) walked: Padded<AtomicU64>,
     /// What the mount had to do.
     pub(crate) recovery: Mutex<Recovery>,
+    pub(crate) fill: Fill,
 }
 
 impl Core {
@@ -141,8 +146,8 @@ impl Core {
         let discard = options.discard.unwrap_or(memory);
         Core {
             space: Space::new(region.clone(), geometry, options.cores, discard),
-            chunks: Chunks::new(region.clone(), geometry),
-            policies: Policies::new(options.policy),
+            chunks: Chunks::new(region.clone(), geometry, (options.weak, options.strong), options.generators),
+            policies: Policies::new(options),
             table: InodeTable::new(region.clone(), geometry, segments),
             journal: Journal::new(),
             tree: Mutex::new(()),
@@ -154,6 +159,7 @@ impl Core {
             reconcile: Mutex::new(Reconcile::Done),
             walked: Padded(AtomicU64::new(u64::MAX)),
             recovery: Mutex::default(),
+            fill: Fill::new(),
             read_only: options.read_only,
             clock: options.clock.clone(),
             region,
@@ -303,6 +309,16 @@ impl FileSystem {
     /// Does all of it. Errors as [`FileSystem::reconcile_step`].
     pub fn reconcile(&self) -> Result<()> {
         self.core.reconcile()
+    }
+
+    /// Does a bounded part of what the policy has to do in the background: gives chunks the fingerprints that they lack.
+    /// True when there is nothing to do now; new writes may change that. Front ends call it in a loop on a thread of
+    /// their own.
+    ///
+    /// # Errors
+    /// EROFS; those of the device.
+    pub fn dedup_step(&self) -> Result<bool> {
+        self.core.mutate("fill in fingerprints", || self.core.fill_step())
     }
 
     /// Saves the DRAM state and marks the device clean. Open `File`s can still read, but those without a name, which
@@ -527,6 +543,7 @@ impl FileSystem {
             pieces_offered: tally.offered.load(Ordering::Relaxed),
             pieces_shared: tally.shared.load(Ordering::Relaxed),
             weak_collisions: tally.collisions.load(Ordering::Relaxed),
+            chunks_filled: core.fill.filled(),
             recovery: core.recovery_now(),
             ..Stats::default()
         };

@@ -4,6 +4,7 @@
 //! DeNOVA's FACT entry (IV-C). An all-zero entry means: this block is free, or *private* - named by
 //! exactly one extent and not fingerprinted. So data that nobody shares costs no entry.
 
+use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -14,12 +15,16 @@ pub const STRONG_VALID: u8 = 2;
 
 /// Entry operations of NV-Dedup (Table 2), kept in the tag.
 pub mod tag {
-    /// The entry was added.
+    /// add_entry.
     pub const ADD: u8 = 0x10;
-    /// Its count was increased.
+    /// increase_RC.
     pub const INCREASE: u8 = 0x20;
-    /// Its count was decreased.
+    /// decrease_RC.
     pub const DECREASE: u8 = 0x40;
+    /// null_entry. An entry is all zero right after it: this is seen only where a crash cut it off.
+    pub const NULL: u8 = 0x80;
+    /// Bit beside the operation: recovery made the count right, so nothing is to be rolled back (4.3.2).
+    pub const RECOVERED: u8 = 0x01;
 }
 
 /// One line of the chunk table.
@@ -46,8 +51,10 @@ pub struct ChunkEntry {
     pub delete_pointer: u32,
     /// [`WEAK_VALID`], [`STRONG_VALID`].
     pub flags: u8,
+    /// Which functions made the fingerprints: the weak one in bits 0-3, the strong one in bits 4-7.
+    pub functions: u8,
     /// Zero.
-    pub spare: [u8; 3],
+    pub spare: [u8; 2],
 }
 
 /// Bytes of one entry.
@@ -63,6 +70,7 @@ const _: () = assert!(offset_of!(ChunkEntry, previous) == 48);
 const _: () = assert!(offset_of!(ChunkEntry, next) == 52);
 const _: () = assert!(offset_of!(ChunkEntry, delete_pointer) == 56);
 const _: () = assert!(offset_of!(ChunkEntry, flags) == 60);
+const _: () = assert!(offset_of!(ChunkEntry, functions) == 61);
 
 /// Bytes 0-15 of an entry: all that a count change touches, in one 16-byte atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,18 +107,34 @@ impl CountWord {
 }
 
 impl ChunkEntry {
-    /// An entry for a whole block.
-    pub fn for_block(block: super::BlockNumber, count: CountWord, weak: Option<u32>) -> ChunkEntry {
+    /// An entry for a whole block, without fingerprints.
+    pub fn for_block(block: super::BlockNumber, count: CountWord) -> ChunkEntry {
         let word = count.encode();
         ChunkEntry {
             tag_tx: word as u64,
             count: count.count,
             update_count: count.update_count,
             address_length: super::BLOCK_BYTES << 44 | block.address(),
-            weak: weak.unwrap_or(0),
-            flags: if weak.is_some() { WEAK_VALID } else { 0 },
             ..ChunkEntry::default()
         }
+    }
+
+    /// With the weak fingerprint that a function made.
+    pub fn with_weak(self, function: WeakFunction, weak: u32) -> ChunkEntry {
+        let functions = self.functions & 0xf0 | function as u8;
+        ChunkEntry { weak, functions, flags: self.flags | WEAK_VALID, ..self }
+    }
+
+    /// With the strong fingerprint that a function made.
+    pub fn with_strong(self, function: StrongFunction, strong: Strong) -> ChunkEntry {
+        let functions = self.functions & 0x0f | (function as u8) << 4;
+        ChunkEntry { strong, functions, flags: self.flags | STRONG_VALID, ..self }
+    }
+
+    /// With the fingerprints of another entry of the same block.
+    pub fn with_fingerprints_of(self, other: &ChunkEntry) -> ChunkEntry {
+        let ChunkEntry { weak, strong, functions, flags, .. } = *other;
+        ChunkEntry { weak, strong, functions, flags, ..self }
     }
 
     /// Whether the block is free or private. One comparison of what any entry has: a whole one has an address, and a
@@ -119,15 +143,15 @@ impl ChunkEntry {
         *self == ChunkEntry::default()
     }
 
+    /// Whether it counts, and is `block`'s.
+    pub fn is_of(&self, block: super::BlockNumber) -> bool {
+        self.count > 0 && self.address() == block.address()
+    }
+
     /// Count and transaction.
     pub fn word(&self) -> CountWord {
         let high = u64::from(self.update_count) << 32 | u64::from(self.count);
         CountWord::decode(u128::from(high) << 64 | u128::from(self.tag_tx))
-    }
-
-    /// The weak fingerprint of an entry that counts and is `block`'s.
-    pub fn weak_of(&self, block: super::BlockNumber) -> Option<u32> {
-        self.weak().filter(|_| self.count > 0 && self.address() == block.address())
     }
 
     /// Media address of the chunk.
@@ -135,9 +159,24 @@ impl ChunkEntry {
         self.address_length & ((1 << 44) - 1)
     }
 
-    /// Weak fingerprint, if there is one.
-    pub fn weak(&self) -> Option<u32> {
-        (self.flags & WEAK_VALID != 0).then_some(self.weak)
+    /// Number of the weak fingerprint's function, and the fingerprint, if there is one.
+    pub fn any_weak(&self) -> Option<(u8, u32)> {
+        (self.flags & WEAK_VALID != 0).then_some((self.functions & 0x0f, self.weak))
+    }
+
+    /// Number of the strong fingerprint's function, and the fingerprint, if there is one.
+    pub fn any_strong(&self) -> Option<(u8, Strong)> {
+        (self.flags & STRONG_VALID != 0).then_some((self.functions >> 4, self.strong))
+    }
+
+    /// The weak fingerprint, if this function made it.
+    pub fn weak(&self, function: WeakFunction) -> Option<u32> {
+        self.any_weak().filter(|(made_by, _)| *made_by == function as u8).map(|(_, weak)| weak)
+    }
+
+    /// The strong fingerprint, if this function made it.
+    pub fn strong(&self, function: StrongFunction) -> Option<Strong> {
+        self.any_strong().filter(|(made_by, _)| *made_by == function as u8).map(|(_, strong)| strong)
     }
 }
 
@@ -149,10 +188,21 @@ mod tests {
     #[test]
     fn the_count_word_is_the_first_sixteen_bytes() {
         let word = CountWord { tag: tag::ADD, tx: (1 << 56) - 2, count: 7, update_count: 3 };
-        let entry = ChunkEntry::for_block(BlockNumber(9), word, Some(5));
+        let entry = ChunkEntry::for_block(BlockNumber(9), word).with_weak(WeakFunction::Xxh3, 5);
         let bytes: [u8; 16] = entry.as_bytes()[..16].try_into().unwrap();
         assert_eq!(CountWord::decode(u128::from_le_bytes(bytes)), word);
         assert_eq!(entry.address(), 9 * 4096);
         assert_eq!(entry.address_length >> 44, 4096);
+    }
+
+    #[test]
+    fn a_fingerprint_is_told_with_the_function_that_made_it() {
+        let word = CountWord { tag: tag::ADD, tx: 1, count: 1, update_count: 0 };
+        let plain = ChunkEntry::for_block(BlockNumber(9), word);
+        assert_eq!((plain.any_weak(), plain.any_strong()), (None, None));
+        let entry = plain.with_strong(StrongFunction::Sha1, [3; 20]).with_weak(WeakFunction::Crc32, 7);
+        assert_eq!((entry.weak(WeakFunction::Crc32), entry.strong(StrongFunction::Sha1)), (Some(7), Some([3; 20])));
+        assert_eq!((entry.weak(WeakFunction::Xxh3), entry.strong(StrongFunction::Md5)), (None, None));
+        assert_eq!(plain.with_fingerprints_of(&entry), entry);
     }
 }

@@ -5,12 +5,13 @@
 //! and back. All integers are little-endian.
 //!
 //! ```text
-//! 0        4096     8192      24576            ...            data_offset (2 MiB aligned)
-//! | super  | super  | journal | segment table | chunk table | segments of 2 MiB ...
-//! | block A| block B| 128x128 | 16 B a segment| 64 B a block| data blocks, log pages, inode tables
+//! 0        4096     8192      24576      28672            ...           data_offset (2 MiB aligned)
+//! | super  | super  | journal | TX_ID     | segment table | chunk table | segments of 2 MiB ...
+//! | block A| block B| 128x128 | generators| 16 B a segment| 64 B a block| data blocks, log pages, inode tables
 //! ```
 
 pub mod chunk_entry;
+pub mod generator;
 pub mod inode;
 pub mod journal;
 pub mod log_entry;

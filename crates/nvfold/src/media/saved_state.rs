@@ -55,12 +55,14 @@ pub struct SavedState {
     pub data_blocks: u64,
     /// References beyond the first of every block.
     pub extra_references: u64,
-    /// Number of the next dedup transaction.
-    pub next_tx: u64,
+    /// Number of the function whose fingerprints the index holds.
+    pub weak_function: u64,
     /// Runs in use.
     pub runs_used: u64,
+    /// 1: no file is known to lack fingerprints.
+    pub filled: u64,
     /// Zero.
-    pub spare: [u8; 40],
+    pub spare: [u8; 32],
     /// Where the payload lies.
     pub runs: [SavedRun; SAVED_RUNS],
 }

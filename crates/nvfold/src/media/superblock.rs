@@ -3,6 +3,7 @@
 
 use super::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
 use crate::media::chunk_entry::ChunkEntry;
+use crate::media::generator::{GENERATORS, Generator};
 use crate::media::inode::INODE_BYTES;
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot};
 use crate::media::segment::SegmentEntry;
@@ -12,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First eight bytes of an nvfold device.
 pub const MAGIC: [u8; 8] = *b"NVFOLD\0\x01";
 /// Format version this code writes; others are refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Device offsets of the two copies.
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags this code understands; an unknown one in `incompatible` refuses the mount.
@@ -75,8 +76,10 @@ pub struct Superblock {
     pub mounted: i64,
     /// Media address of the [`super::saved_state::SavedState`] that the last unmount left, or 0.
     pub saved_state: u64,
+    /// Offset of the TX_ID generators.
+    pub generators_offset: u64,
     /// Zero.
-    pub spare: [u8; 328],
+    pub spare: [u8; 320],
 }
 
 const _: () = assert!(size_of::<Superblock>() == 512);
@@ -87,7 +90,8 @@ const _: () = assert!(offset_of!(Superblock, block_bytes) == 128);
 const _: () = assert!(offset_of!(Superblock, mount_epoch) == 144);
 const _: () = assert!(offset_of!(Superblock, created) == 160);
 const _: () = assert!(offset_of!(Superblock, saved_state) == 176);
-const _: () = assert!(offset_of!(Superblock, spare) == 184);
+const _: () = assert!(offset_of!(Superblock, generators_offset) == 184);
+const _: () = assert!(offset_of!(Superblock, spare) == 192);
 
 /// Why a copy of the superblock cannot be used.
 #[derive(Debug, PartialEq, Eq)]
@@ -110,6 +114,18 @@ impl Superblock {
         self
     }
 
+    /// The layout as stored.
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            device_bytes: self.device_bytes,
+            journal_offset: self.journal_offset,
+            generators_offset: self.generators_offset,
+            segment_table_offset: self.segment_table_offset,
+            chunk_table_offset: self.chunk_table_offset,
+            data_offset: self.data_offset,
+        }
+    }
+
     /// Whether this copy can be trusted, and if not why.
     pub fn verify(&self) -> Result<Geometry, Refusal> {
         if self.magic[..6] != MAGIC[..6] {
@@ -129,17 +145,8 @@ impl Superblock {
             return Err(Refusal::Newer(format!("incompatible feature flags {unknown:#x}")));
         }
         let geometry = Geometry::of(self.device_bytes).ok_or(Refusal::Damaged("device size"))?;
-        let tables = (self.journal_offset, self.segment_table_offset, self.chunk_table_offset, self.data_offset);
         let sizes = (u64::from(self.block_bytes), u64::from(self.segment_bytes), u64::from(self.inode_bytes));
-        if tables
-            != (
-                geometry.journal_offset,
-                geometry.segment_table_offset,
-                geometry.chunk_table_offset,
-                geometry.data_offset,
-            )
-            || sizes != (BLOCK_BYTES, SEGMENT_BYTES, INODE_BYTES)
-        {
+        if self.geometry() != geometry || sizes != (BLOCK_BYTES, SEGMENT_BYTES, INODE_BYTES) {
             return Err(Refusal::Damaged("layout"));
         }
         Ok(geometry)
@@ -153,6 +160,8 @@ pub struct Geometry {
     pub device_bytes: u64,
     /// Offset of the recovery journal.
     pub journal_offset: u64,
+    /// Offset of the TX_ID generators.
+    pub generators_offset: u64,
     /// Offset of the segment table.
     pub segment_table_offset: u64,
     /// Offset of the chunk table.
@@ -168,13 +177,22 @@ impl Geometry {
             return None;
         }
         let journal_offset = 2 * BLOCK_BYTES;
-        let segment_table_offset = journal_offset + JOURNAL_SLOTS * size_of::<JournalSlot>() as u64;
+        let generators_offset = journal_offset + JOURNAL_SLOTS * size_of::<JournalSlot>() as u64;
+        let generators_end = generators_offset + GENERATORS * size_of::<Generator>() as u64;
+        let segment_table_offset = generators_end.next_multiple_of(BLOCK_BYTES);
         let segments = device_bytes.div_ceil(SEGMENT_BYTES);
         let segment_table_bytes = segments * size_of::<SegmentEntry>() as u64;
         let chunk_table_offset = (segment_table_offset + segment_table_bytes).next_multiple_of(BLOCK_BYTES);
         let chunk_table_bytes = device_bytes / BLOCK_BYTES * size_of::<ChunkEntry>() as u64;
         let data_offset = (chunk_table_offset + chunk_table_bytes).next_multiple_of(SEGMENT_BYTES);
-        Some(Geometry { device_bytes, journal_offset, segment_table_offset, chunk_table_offset, data_offset })
+        Some(Geometry {
+            device_bytes,
+            journal_offset,
+            generators_offset,
+            segment_table_offset,
+            chunk_table_offset,
+            data_offset,
+        })
     }
 
     /// Blocks on the device, tables included.
@@ -210,6 +228,11 @@ impl Geometry {
     /// Offset of a segment's entry.
     pub fn segment_entry_offset(&self, segment: u64) -> u64 {
         self.segment_table_offset + segment * size_of::<SegmentEntry>() as u64
+    }
+
+    /// Offset of a TX_ID generator.
+    pub fn generator_offset(&self, generator: u64) -> u64 {
+        self.generators_offset + generator * size_of::<Generator>() as u64
     }
 
     /// Offset of a journal slot.

@@ -144,7 +144,7 @@ impl Device {
         let first = geometry.first_segment() * SEGMENT_BLOCKS;
         let (mut indexed, mut saved) = (0, 0);
         for entry in self.chunk_entries(&geometry).filter(|entry| entry.count > 0) {
-            indexed += u64::from(entry.weak().is_some());
+            indexed += u64::from(entry.any_weak().is_some());
             saved += u64::from(entry.count - 1) * BLOCK_BYTES;
         }
         let uses = read_uses(&self.region, &geometry);

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::chunk::{Chunks, Released};
+use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use crate::namespace::table::InodeTable;
 use crate::space::{Purpose, Space};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::types::Generators;
 use pmem::Flight;
 
 const WEAK: u32 = 0x1234_5678;
@@ -20,14 +22,15 @@ impl Table {
     fn with(count: u32) -> Arc<Table> {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
-        let chunks = Chunks::new(region.clone(), geometry);
+        let functions = (WeakFunction::Xxh3, StrongFunction::Blake3);
+        let chunks = Chunks::new(region.clone(), geometry, functions, Generators::PerCore);
         let block = BlockNumber(geometry.first_segment() * SEGMENT_BLOCKS);
-        let mut flight = Flight::new();
         if count > 0 {
-            chunks.add(block, count, Some(WEAK), &mut flight);
+            let mut tx = chunks.begin();
+            tx.add(block, count, &Fingerprint { weak: Some(WEAK), strong: None });
             chunks.index.insert(WEAK, block);
+            let _ = tx.end(Flight::new());
         }
-        let _ = region.fence(flight);
         Arc::new(Table { chunks, block, region })
     }
 
@@ -39,9 +42,9 @@ impl Table {
     }
 
     fn share(&self) -> bool {
-        let mut flight = Flight::new();
-        let shared = self.chunks.share_candidate(WEAK, BlockNumber(0), &mut flight);
-        let _ = self.region.fence(flight);
+        let mut tx = self.chunks.begin();
+        let shared = tx.share_candidate(WEAK, BlockNumber(0));
+        let _ = tx.end(Flight::new());
         shared.is_some()
     }
 }
@@ -80,9 +83,9 @@ fn a_private_block_is_shared_twice_at_once() {
         race([0, 1, 2].map(|_| {
             let table = table.clone();
             task(move || {
-                let mut flight = Flight::new();
-                table.chunks.share(table.block, &mut flight).unwrap();
-                let _ = table.region.fence(flight);
+                let mut tx = table.chunks.begin();
+                tx.share(table.block).unwrap();
+                let _ = tx.end(Flight::new());
             })
         }));
         let entry = table.chunks.entry(table.block);

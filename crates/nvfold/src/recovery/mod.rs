@@ -125,6 +125,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
             label,
             device_bytes: bytes,
             journal_offset: geometry.journal_offset,
+            generators_offset: geometry.generators_offset,
             segment_table_offset: geometry.segment_table_offset,
             chunk_table_offset: geometry.chunk_table_offset,
             data_offset: geometry.data_offset,
@@ -196,6 +197,7 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     replay_journal(&region, &geometry, &stores);
     let core = Core::new(region, geometry, options, segments);
     core.table.segments().into_iter().for_each(|segment| core.space.adopt_table_segment(segment));
+    core.chunks.load_generators();
     let saved_in = saved::load(&core, &superblock);
     match &saved_in {
         Some(_) => {}

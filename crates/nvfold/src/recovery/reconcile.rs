@@ -213,8 +213,7 @@ impl Core {
     fn count(&self, recount: &Recount, block: BlockNumber, unwritten: bool) {
         recount.count(block, unwritten);
         if unwritten && self.chunks.has_entry(block) {
-            let entry = self.chunks.entry(block);
-            if let Some(weak) = entry.weak_of(block) {
+            if let Some(weak) = self.chunks.entry(block).weak(self.chunks.weak_function()) {
                 self.chunks.index.remove(weak, block);
             }
         }
@@ -280,13 +279,13 @@ impl Core {
             return;
         }
         let entry = self.chunks.entry(block);
-        let whole = entry.count > 0 && entry.address() == block.address();
-        let weak = entry.weak_of(block).filter(|_| !reserved);
+        let keeps = entry.is_of(block) && !reserved;
+        let has_fingerprint = entry.any_weak().is_some() || entry.any_strong().is_some();
         let count = match references {
             1 if reserved => 0,
-            1 if weak.is_none() && !(whole && entry.count == 1) => 0,
+            1 if !(keeps && (has_fingerprint || entry.count == 1)) => 0,
             references => references,
         };
-        self.chunks.set_exact(block, count, weak, flight);
+        self.chunks.set_exact(block, count, keeps, flight);
     }
 }

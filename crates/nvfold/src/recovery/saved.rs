@@ -59,8 +59,9 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         mapped_bytes: core.mapped_bytes.load(Ordering::Relaxed),
         data_blocks: core.data_blocks.load(Ordering::Relaxed),
         extra_references: core.chunks.extra_references(),
-        next_tx: core.chunks.next_tx(),
+        weak_function: core.chunks.weak_function() as u64,
         runs_used: runs.len() as u64,
+        filled: u64::from(core.is_filled()),
         ..SavedState::new_zeroed()
     };
     for (saved, run) in state.runs.iter_mut().zip(&runs) {
@@ -79,9 +80,12 @@ pub fn load(core: &Core, superblock: &Superblock) -> Option<Vec<BlockRun>> {
     if saved.inode_words.len() as u64 * 64 != core.table.end() {
         return None;
     }
-    // The index checks itself while it loads, so it goes first; nobody has looked at it yet.
+    // The index checks itself while it loads, so it goes first; nobody has looked at it yet. One of another function's
+    // fingerprints is of no use.
+    let is_of_function = saved.header.weak_function == core.chunks.weak_function() as u64;
+    let adopts_entries = is_of_function || core.read_only;
     let holds = |block: BlockNumber| core.geometry.holds_data(block.address(), BLOCK_BYTES);
-    for (shard, (capacity, slots)) in saved.index.into_iter().enumerate() {
+    for (shard, (capacity, slots)) in saved.index.into_iter().enumerate().filter(|_| is_of_function) {
         if !core.chunks.index.load(shard, capacity, slots, holds) {
             (0..SHARDS).for_each(|shard| core.chunks.index.build(shard, Vec::new()));
             return None;
@@ -89,12 +93,22 @@ pub fn load(core: &Core, superblock: &Superblock) -> Option<Vec<BlockRun>> {
     }
     for record in &saved.segments {
         core.space.adopt_segment(record.segment, &record.used);
-        core.chunks.adopt_entries(record.segment, &record.has_entry);
+        if adopts_entries {
+            core.chunks.adopt_entries(record.segment, &record.has_entry);
+        }
+    }
+    if adopts_entries {
+        core.chunks.adopt_totals(saved.header.extra_references);
+    } else {
+        let segments: Vec<u64> = saved.segments.iter().map(|record| record.segment).collect();
+        core.recovery.lock().entries_scanned = core.chunks.scan(&segments);
     }
     core.table.adopt(&saved.inode_words);
     core.mapped_bytes.store(saved.header.mapped_bytes, Ordering::Relaxed);
     core.data_blocks.store(saved.header.data_blocks, Ordering::Relaxed);
-    core.chunks.adopt_totals(saved.header.extra_references, saved.header.next_tx);
+    if saved.header.filled == 1 && is_of_function {
+        core.fill.skip_sweep();
+    }
     core.recovery.lock().loaded = true;
     Some(saved.runs)
 }

@@ -1,0 +1,219 @@
+//! Dedup transactions: how entries change so that a crash leaves no half of it (NV-Dedup 4.3).
+//!
+//! The problem: the counts of an operation lie in many lines, and a crash may leave any of them behind. A log would
+//! write everything twice.
+//!
+//! The idea: an entry carries what was done to it last (tag) and by which transaction (TX_ID), in the 16 bytes that
+//! change with its count at once. A transaction takes its number from a generator on the media and ends by increasing
+//! it. What carries a number that the generator has not passed belongs to a transaction that did not end: recovery
+//! takes it back ([`Chunks::scan`]), with no log.
+//!
+//! ```text
+//! fingerprint                                                     outside the transaction
+//! begin      hold a generator, copy its number                    at the first entry operation
+//!            add_entry, increase_RC; stream the data              flushed
+//! end        increase the generator, flush; ONE fence             entries, data and generator are durable
+//! publish    the commit word of the inode; null_entry of what it named alone; fence
+//!            decrease_RC of what it named with others
+//! ```
+//!
+//! What differs from the paper, and why:
+//!
+//! * The paper fences the entries, then increases the generator, then changes the inode. Here generator and entries
+//!   share a fence. A crash may then leave the generator increased and an entry not: nothing is there to be undone.
+//! * The paper decreases counts before the inode changes, and a crash between leaves them too low. Here what only
+//!   takes away comes when the extents that were counted cannot be reached, and is never undone: no generator
+//!   needs to be written for it. `null_entry` may go with the commit word, for an entry that a crash leaves empty
+//!   says that one extent names the block, and that is so until the commit word is durable.
+//! * A generator for each core ([`crate::media::generator`]): nobody waits.
+//! * One transaction for all chunks of a write, since a write is atomic here.
+
+use super::{Chunks, Unshareable};
+use crate::fingerprint::{Fingerprint, Strong};
+use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
+use crate::media::generator::{GENERATORS, tx_id};
+use crate::media::superblock::Geometry;
+use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::padded::Padded;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, thread_number};
+use crate::types::Generators as Kind;
+use pmem::{Flight, Group, Landed, Region};
+
+/// The TX_ID generators in DRAM.
+pub(super) struct Generators {
+    kind: Kind,
+    lines: Vec<Padded<Line>>,
+}
+
+#[derive(Default)]
+struct Line {
+    /// Held from the first entry operation of a transaction until its end is durable.
+    held: Mutex<()>,
+    /// Sequence of the next transaction.
+    next: AtomicU64,
+}
+
+impl Generators {
+    pub(super) fn new(kind: Kind) -> Generators {
+        let lines: Vec<Padded<Line>> = (0..GENERATORS).map(|_| Padded::default()).collect();
+        lines.iter().for_each(|line| line.next.store(1, Ordering::Relaxed));
+        Generators { kind, lines }
+    }
+
+    /// Mount: what the media say.
+    pub(super) fn load(&self, region: &Region, geometry: &Geometry) {
+        for (line, next) in self.lines.iter().zip(stored(region, geometry)) {
+            line.next.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// Mount after a crash: passes the numbers of unfinished transactions, durably.
+    pub(super) fn pass(&self, region: &Region, geometry: &Geometry, from: &Sequences, to: &Sequences) {
+        let mut flight = Flight::new();
+        for (generator, line) in self.lines.iter().enumerate() {
+            if to[generator] > from[generator] {
+                let offset = geometry.generator_offset(generator as u64);
+                flight.add(region.store_u64(offset, to[generator]).flush());
+            }
+            line.next.store(to[generator], Ordering::Relaxed);
+        }
+        let _ = region.fence(flight);
+    }
+
+    /// The generator that is meant for the calling thread.
+    fn own(&self) -> usize {
+        match self.kind {
+            Kind::PerCore => thread_number() % GENERATORS as usize,
+            Kind::Global => 0,
+        }
+    }
+
+    /// Holds a generator: the thread's own, or one that nobody holds.
+    fn hold(&self) -> (usize, MutexGuard<'_, ()>) {
+        let own = self.own();
+        let others = (1..self.lines.len()).map(|step| (own + step) % self.lines.len());
+        let tried = others.take_while(|_| self.kind == Kind::PerCore);
+        let free = std::iter::once(own).chain(tried).find_map(|at| Some((at, self.lines[at].held.try_lock()?)));
+        free.unwrap_or_else(|| (own, self.lines[own].held.lock()))
+    }
+
+    /// TX_ID for what is never taken back: the one that the thread's next transaction will have.
+    pub(super) fn passing_id(&self) -> u64 {
+        let own = self.own();
+        tx_id(own as u64, self.lines[own].next.load(Ordering::Relaxed))
+    }
+}
+
+/// A sequence for each generator.
+pub(super) type Sequences = [u64; GENERATORS as usize];
+
+/// The sequences that the media say come next.
+pub(super) fn stored(region: &Region, geometry: &Geometry) -> Sequences {
+    std::array::from_fn(|generator| region.load_u64(geometry.generator_offset(generator as u64)).max(1))
+}
+
+/// One dedup transaction. Dropped before its end, it leaves the generator as it was: whoever began it takes its
+/// references back.
+pub struct Transaction<'a> {
+    chunks: &'a Chunks,
+    generator: Option<(usize, MutexGuard<'a, ()>)>,
+    /// TX_ID, from the first entry operation on.
+    id: Option<u64>,
+    /// What was flushed and is not fenced.
+    pub(crate) flight: Flight,
+    /// References taken only to compare bytes.
+    pub(crate) let_go: Vec<BlockNumber>,
+}
+
+impl<'a> Transaction<'a> {
+    pub(super) fn new(chunks: &'a Chunks) -> Transaction<'a> {
+        Transaction { chunks, generator: None, id: None, flight: Flight::new(), let_go: Vec::new() }
+    }
+
+    /// The table.
+    pub fn chunks(&self) -> &'a Chunks {
+        self.chunks
+    }
+
+    fn id(&mut self) -> u64 {
+        let generators = &self.chunks.generators;
+        let (generator, _) = self.generator.get_or_insert_with(|| generators.hold());
+        let line = &generators.lines[*generator];
+        *self.id.get_or_insert_with(|| tx_id(*generator as u64, line.next.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// add_entry: the entry of a block that nobody can reach yet, with as many references as the operation makes.
+    pub(crate) fn add(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
+        let word = CountWord { tag: tag::ADD, tx: self.id(), count, update_count: 0 };
+        let chunks = self.chunks;
+        let mut entry = ChunkEntry::for_block(block, word);
+        if let Some(weak) = fingerprint.weak {
+            entry = entry.with_weak(chunks.weak_function(), weak);
+        }
+        if let Some(strong) = fingerprint.strong {
+            entry = entry.with_strong(chunks.strong_function(), strong);
+        }
+        self.flight.add(chunks.region.write(chunks.geometry.chunk_entry_offset(block), &entry).flush());
+        chunks.note_entry(block, count);
+    }
+
+    /// increase_RC: one more reference on a block that the caller knows to be referenced (it holds the lock of an inode
+    /// that names it).
+    pub(crate) fn share(&mut self, block: BlockNumber) -> Result<(), Unshareable> {
+        let id = self.id();
+        self.chunks.share(block, id, &mut self.flight)
+    }
+
+    /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
+    /// still from then on.
+    ///
+    /// The reference is taken while the index still has the block. A block leaves the index before it is freed and
+    /// enters it after its content was published, so a reference never falls on the next content of a block, which
+    /// its writer may not have stored yet.
+    pub fn share_candidate(&mut self, weak: u32, after: BlockNumber) -> Option<BlockNumber> {
+        let chunks = self.chunks;
+        if self.generator.is_none() {
+            // Before the lock of the index: whoever waits for a generator must not keep others from the index.
+            chunks.index.find(weak, after, |_| true)?;
+            self.generator = Some(chunks.generators.hold());
+        }
+        chunks.index.find(weak, after, |block| {
+            let taken = chunks
+                .is_vouched(*block)
+                .then(|| self.id())
+                .and_then(|id| chunks.increase(*block, id, &mut self.flight));
+            matches!(taken, Some(Ok(())))
+        })
+    }
+
+    /// Gives a reference back that was only needed for comparing: by then it may be the block's last.
+    pub fn let_go(&mut self, block: BlockNumber) {
+        self.let_go.push(block);
+    }
+
+    /// Strong fingerprint of a block that cannot change now (the transaction has a reference): from its entry, or
+    /// computed and added to it (4.4.2).
+    pub fn strong_of(&mut self, block: BlockNumber) -> Strong {
+        let chunks = self.chunks;
+        let function = chunks.strong_function();
+        chunks.entry(block).strong(function).unwrap_or_else(|| {
+            let strong = function.of(chunks.region.bytes(block.address(), BLOCK_BYTES));
+            chunks.set_strong(block, strong, &mut self.flight);
+            strong
+        })
+    }
+
+    /// Ends the transaction: increases the generator, and makes everything that was flushed durable with one fence,
+    /// `also` too.
+    pub(crate) fn end<G: Group>(&mut self, also: G) -> (Landed, G::Clean) {
+        if let Some(((generator, _), id)) = self.generator.as_ref().zip(self.id.take()) {
+            let (_, sequence) = crate::media::generator::parts(id);
+            let offset = self.chunks.geometry.generator_offset(*generator as u64);
+            self.flight.add(self.chunks.region.store_u64(offset, sequence + 1).flush());
+        }
+        let fenced = self.chunks.region.fence((std::mem::take(&mut self.flight), also));
+        self.generator = None;
+        fenced
+    }
+}

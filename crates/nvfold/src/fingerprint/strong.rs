@@ -1,0 +1,112 @@
+//! Strong fingerprints: 160 bits that may stand for the bytes.
+
+use md5::{Digest, Md5};
+use sha1::Sha1;
+use sha2::Sha256;
+
+/// Bytes of a strong fingerprint in the chunk entry.
+pub const STRONG_BYTES: usize = 20;
+
+/// A strong fingerprint: the first 160 bits of the function's value, zeros behind a shorter one.
+pub type Strong = [u8; STRONG_BYTES];
+
+/// Which function makes strong fingerprints. The number is stored in the chunk entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum StrongFunction {
+    /// MD5, 128 bits: NV-Dedup's default. Collisions can be made on purpose: never trust it with others' data.
+    Md5 = 0,
+    /// SHA-1. Collisions can be made on purpose.
+    Sha1 = 1,
+    /// SHA-256.
+    Sha256 = 2,
+    /// BLAKE3.
+    #[default]
+    Blake3 = 3,
+}
+
+impl StrongFunction {
+    /// All of them, by number.
+    pub const ALL: [StrongFunction; 4] =
+        [StrongFunction::Md5, StrongFunction::Sha1, StrongFunction::Sha256, StrongFunction::Blake3];
+
+    /// Strong fingerprint of a piece of data.
+    pub fn of(self, block: &[u8]) -> Strong {
+        match self {
+            StrongFunction::Md5 => first_bits(&Md5::digest(block)),
+            StrongFunction::Sha1 => first_bits(&Sha1::digest(block)),
+            StrongFunction::Sha256 => first_bits(&Sha256::digest(block)),
+            StrongFunction::Blake3 => first_bits(blake3::hash(block).as_bytes()),
+        }
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            StrongFunction::Md5 => "md5",
+            StrongFunction::Sha1 => "sha1",
+            StrongFunction::Sha256 => "sha256",
+            StrongFunction::Blake3 => "blake3",
+        }
+    }
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<StrongFunction> {
+        StrongFunction::ALL.into_iter().find(|function| function.name() == name)
+    }
+
+    /// The one with this number on the media.
+    pub fn from_number(number: u8) -> Option<StrongFunction> {
+        StrongFunction::ALL.get(usize::from(number)).copied()
+    }
+}
+
+fn first_bits(value: &[u8]) -> Strong {
+    let mut strong = [0; STRONG_BYTES];
+    let bytes = value.len().min(STRONG_BYTES);
+    strong[..bytes].copy_from_slice(&value[..bytes]);
+    strong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(strong: Strong) -> String {
+        strong.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn values_on_media_never_change() {
+        // Of the empty text and of "abc": RFC 1321, FIPS 180, and BLAKE3's published vectors.
+        let expected = [
+            (
+                StrongFunction::Md5,
+                "d41d8cd98f00b204e9800998ecf8427e00000000",
+                "900150983cd24fb0d6963f7d28e17f7200000000",
+            ),
+            (
+                StrongFunction::Sha1,
+                "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+                "a9993e364706816aba3e25717850c26c9cd0d89d",
+            ),
+            (
+                StrongFunction::Sha256,
+                "e3b0c44298fc1c149afbf4c8996fb92427ae41e4",
+                "ba7816bf8f01cfea414140de5dae2223b00361a3",
+            ),
+            (
+                StrongFunction::Blake3,
+                "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9",
+                "6437b3ac38465133ffb63b75273a8db548c55846",
+            ),
+        ];
+        for (function, empty, abc) in expected {
+            assert_eq!(
+                (hex(function.of(b"")).as_str(), hex(function.of(b"abc")).as_str()),
+                (empty, abc),
+                "{function:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Weak fingerprints: 32 bits that find candidates.
+
+/// Which function makes weak fingerprints. The number is stored in the chunk entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum WeakFunction {
+    /// The low 32 bits of XXH3-64.
+    #[default]
+    Xxh3 = 0,
+    /// CRC-32 as in IEEE 802.3: NV-Dedup's default.
+    Crc32 = 1,
+    /// Fletcher-32 over little-endian 16-bit words. Words 0x0000 and 0xffff are the same to it, and it tells
+    /// sparse data apart badly.
+    Fletcher32 = 2,
+}
+
+impl WeakFunction {
+    /// All of them, by number.
+    pub const ALL: [WeakFunction; 3] = [WeakFunction::Xxh3, WeakFunction::Crc32, WeakFunction::Fletcher32];
+
+    /// Weak fingerprint of a piece of data.
+    #[inline]
+    pub fn of(self, block: &[u8]) -> u32 {
+        match self {
+            WeakFunction::Xxh3 => weak(block),
+            WeakFunction::Crc32 => crc32fast::hash(block),
+            WeakFunction::Fletcher32 => fletcher32(block),
+        }
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            WeakFunction::Xxh3 => "xxh3",
+            WeakFunction::Crc32 => "crc32",
+            WeakFunction::Fletcher32 => "fletcher32",
+        }
+    }
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<WeakFunction> {
+        WeakFunction::ALL.into_iter().find(|function| function.name() == name)
+    }
+
+    /// The one with this number on the media.
+    pub fn from_number(number: u8) -> Option<WeakFunction> {
+        WeakFunction::ALL.get(usize::from(number)).copied()
+    }
+}
+
+/// [`WeakFunction::Xxh3`] of a piece of data: the low 32 bits of its XXH3-64.
+#[inline]
+pub fn weak(block: &[u8]) -> u32 {
+    weak64(block) as u32
+}
+
+/// XXH3-64 of a piece of data, seed 0, for uses that want more bits than [`weak`] stores.
+#[inline]
+pub fn weak64(block: &[u8]) -> u64 {
+    twox_hash::XxHash3_64::oneshot(block)
+}
+
+/// Two running sums modulo 65535: of the words, and of the first sum after each word. A last odd byte counts as a
+/// word with a zero behind it.
+fn fletcher32(data: &[u8]) -> u32 {
+    const MODULUS: u64 = 65535;
+    /// Words a step: their sums need no carry from word to word, so the compiler makes vectors of them.
+    const STEP: usize = 16;
+    /// After this many words the 64-bit sums are far from full.
+    const WORDS: usize = 1 << 16;
+    let (mut sum, mut sum_of_sums) = (0u64, 0u64);
+    for part in data.chunks(2 * WORDS) {
+        let mut steps = part.chunks_exact(2 * STEP);
+        for step in &mut steps {
+            let (mut words, mut weighted) = (0u32, 0u32);
+            for (at, word) in step.as_chunks::<2>().0.iter().enumerate() {
+                let word = u32::from(u16::from_le_bytes(*word));
+                words += word;
+                weighted += (STEP - at) as u32 * word;
+            }
+            sum_of_sums += STEP as u64 * sum + u64::from(weighted);
+            sum += u64::from(words);
+        }
+        for word in steps.remainder().chunks(2) {
+            sum += u64::from(u16::from_le_bytes([word[0], *word.get(1).unwrap_or(&0)]));
+            sum_of_sums += sum;
+        }
+        (sum, sum_of_sums) = (sum % MODULUS, sum_of_sums % MODULUS);
+    }
+    (sum_of_sums << 16 | sum) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // From the reference implementation (`xxhsum -H3` of 4096 zeros, and of the bytes 0..=250 repeated).
+    const ZERO_BLOCK: u64 = 0x93d7_6fe1_48c6_89ba;
+    const RAMP_BLOCK: u64 = 0x7135_ffa5_04f1_bc71;
+
+    #[test]
+    fn values_on_media_never_change() {
+        // Published XXH3-64 vectors (seed 0) of the empty input, and of inputs that take each internal path.
+        assert_eq!(weak64(b""), 0x2d06_8005_38d3_94c2);
+        assert_eq!(WeakFunction::Xxh3.of(b""), 0x38d3_94c2);
+        assert_eq!(weak64(&[0u8; 4096]), ZERO_BLOCK);
+        let ramp: Vec<u8> = (0..4096u32).map(|position| (position % 251) as u8).collect();
+        assert_eq!(weak64(&ramp), RAMP_BLOCK);
+        // The check value of the CRC catalogue, and well known texts.
+        assert_eq!(WeakFunction::Crc32.of(b"123456789"), 0xcbf4_3926);
+        assert_eq!(WeakFunction::Crc32.of(b"The quick brown fox jumps over the lazy dog"), 0x414f_a339);
+        assert_eq!(WeakFunction::Crc32.of(b""), 0);
+        // The examples that everybody quotes.
+        assert_eq!(WeakFunction::Fletcher32.of(b"abcde"), 0xf04f_c729);
+        assert_eq!(WeakFunction::Fletcher32.of(b"abcdef"), 0x5650_2d2a);
+        assert_eq!(WeakFunction::Fletcher32.of(b"abcdefgh"), 0xebe1_9591);
+    }
+
+    #[test]
+    fn fletcher32_is_its_definition() {
+        let data: Vec<u8> = (0..300_001u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8 | 0x80).collect();
+        for length in [0, 1, 2, 31, 32, 33, 4096, 131_072, 131_073, 300_001] {
+            let (mut sum, mut sum_of_sums) = (0u32, 0u32);
+            for word in data[..length].chunks(2) {
+                sum = (sum + u32::from(u16::from_le_bytes([word[0], *word.get(1).unwrap_or(&0)]))) % 65535;
+                sum_of_sums = (sum_of_sums + sum) % 65535;
+            }
+            assert_eq!(fletcher32(&data[..length]), sum_of_sums << 16 | sum, "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The filler: gives stored chunks the weak fingerprints that they lack (NV-Dedup 4.4.2).
+//!
+//! The problem: while a policy does not fingerprint, nobody can find what is stored, and when it begins to, copies of
+//! that are missed. The paper flags such chunks in the metadata table and has a thread that scans it.
+//!
+//! The idea: a chunk without a fingerprint has no entry at all (or one without), so nothing is written for it when it
+//! is stored. Files know their blocks: those that were written without fingerprints are noted in DRAM, and gone over
+//! in bounded steps when fingerprints are looked for again. After a mount all files are, once, unless the unmount
+//! noted that nothing was missing.
+
+use super::Core;
+use super::inode::{Body, Inode};
+use crate::chunk::Chunks;
+use crate::dedup::Filling;
+use crate::error::{Error, Result};
+use crate::fingerprint::Fingerprint;
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use pmem::{Flight, Region};
+use std::collections::VecDeque;
+
+/// Blocks that one step fingerprints under the lock of their file, and blocks that it looks at: some 20 us.
+const FILL_BLOCKS: usize = 64;
+const LOOK_BLOCKS: usize = 4096;
+
+/// What is to be filled.
+pub(crate) struct Fill {
+    waiting: Mutex<VecDeque<u64>>,
+    /// Where the filler is. Held over a step; whoever notes a file does not wait for it.
+    cursor: Mutex<Cursor>,
+    filled: AtomicU64,
+}
+
+struct Cursor {
+    /// The file under way, and the offset to go on at.
+    file: Option<(u64, u64)>,
+    /// The next inode of the pass over all of them, if it is not done.
+    sweep: Option<u64>,
+}
+
+impl Fill {
+    pub(super) fn new() -> Fill {
+        let cursor = Mutex::new(Cursor { file: None, sweep: Some(1) });
+        Fill { waiting: Mutex::default(), cursor, filled: AtomicU64::new(0) }
+    }
+
+    /// The unmount before noted that no fingerprint was missing.
+    pub(crate) fn skip_sweep(&self) {
+        self.cursor.lock().sweep = None;
+    }
+
+    /// Whether no file waits.
+    fn is_done(&self) -> bool {
+        let cursor = self.cursor.lock();
+        cursor.file.is_none() && cursor.sweep.is_none() && self.waiting.lock().is_empty()
+    }
+
+    /// Chunks that got their fingerprint since mount.
+    pub(super) fn filled(&self) -> u64 {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    /// Notes a file of which chunks were stored without fingerprints.
+    pub(super) fn note(&self, inode: &Inode) {
+        if !inode.lacks_fingerprints.load(Ordering::Relaxed) && !inode.lacks_fingerprints.swap(true, Ordering::Relaxed)
+        {
+            self.waiting.lock().push_back(inode.ino);
+        }
+    }
+}
+
+impl Core {
+    /// Whether no file is known to lack fingerprints: no policy stored anything without telling, and no file waits.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.policies.filling() != Filling::Never && self.fill.is_done()
+    }
+
+    /// See `FileSystem::dedup_step`.
+    pub(super) fn fill_step(&self) -> Result<bool> {
+        // What may be freed by reconcile is not worth a fingerprint yet.
+        if self.is_reconciling() || self.policies.filling() != Filling::Now {
+            return Ok(true);
+        }
+        let mut cursor = self.fill.cursor.lock();
+        let Some((ino, offset)) = cursor.file.take().or_else(|| self.next_to_fill(&mut cursor)) else {
+            return Ok(true);
+        };
+        cursor.file = match self.fill_file(ino, offset) {
+            // A file that cannot be read is told to who reads it.
+            Err(Error::NotFound { .. } | Error::Corrupt { .. } | Error::BadMemory { .. }) => None,
+            next => next?.map(|next| (ino, next)),
+        };
+        Ok(false)
+    }
+
+    fn next_to_fill(&self, cursor: &mut Cursor) -> Option<(u64, u64)> {
+        if let Some(ino) = self.fill.waiting.lock().pop_front() {
+            return Some((ino, 0));
+        }
+        let next = cursor.sweep?;
+        let used = (next..self.table.end()).find(|ino| self.table.is_used(*ino));
+        cursor.sweep = used.map(|ino| ino + 1);
+        used.map(|ino| (ino, 0))
+    }
+
+    /// Fills some of a file from an offset on; where to go on.
+    fn fill_file(&self, ino: u64, from: u64) -> Result<Option<u64>> {
+        let inode = self.inode(ino)?;
+        // Nobody else writes, clones or removes the file meanwhile, so its blocks stay what they are.
+        let state = inode.state.write();
+        if from == 0 {
+            inode.lacks_fingerprints.store(false, Ordering::Relaxed);
+        }
+        let Body::File(extents) = &state.body else { return Ok(None) };
+        if state.freed {
+            return Ok(None);
+        }
+        let mut tx = self.chunks.begin();
+        let mut filled: Vec<(u32, BlockNumber)> = Vec::new();
+        let mut looked_at = 0;
+        let mut next = None;
+        'file: for (offset, extent) in extents.within(from, u64::MAX).filter(|(_, extent)| !extent.unwritten) {
+            for block in extent.blocks().blocks() {
+                if filled.len() == FILL_BLOCKS || looked_at == LOOK_BLOCKS {
+                    next = Some(offset + block.address().saturating_sub(extent.address));
+                    break 'file;
+                }
+                looked_at += 1;
+                let Some(weak) = missing_weak(&self.region, &self.chunks, block) else { continue };
+                if self.chunks.has_entry(block) {
+                    self.chunks.set_weak(block, weak, &mut tx.flight);
+                } else {
+                    tx.add(block, 1, &Fingerprint { weak: Some(weak), strong: None });
+                }
+                filled.push((weak, block));
+            }
+        }
+        let _ = tx.end(Flight::new());
+        filled.iter().for_each(|(weak, block)| self.chunks.index.insert(*weak, *block));
+        self.fill.filled.fetch_add(filled.len() as u64, Ordering::Relaxed);
+        Ok(next)
+    }
+}
+
+/// The weak fingerprint of a block that has none of the index's function. None for one that can be found, and for one
+/// in bad memory.
+pub(super) fn missing_weak(region: &Region, chunks: &Chunks, block: BlockNumber) -> Option<u32> {
+    let function = chunks.weak_function();
+    if chunks.has_entry(block) && chunks.entry(block).weak(function).is_some() {
+        return None;
+    }
+    let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
+    let weak = function.of(region.bytes(block.address(), BLOCK_BYTES));
+    (region.is_sound(block.address(), BLOCK_BYTES) && is_writable).then_some(weak)
+}

@@ -1,0 +1,43 @@
+//! TX_ID generators: where the numbers of dedup transactions come from (NV-Dedup 4.3.1).
+//!
+//! The paper has one global generator, and every dedup transaction of the machine waits for it. Here every core
+//! takes one of its own, a line each, and a TX_ID names its generator, so transactions on different cores share
+//! nothing:
+//!
+//! ```text
+//! TX_ID   | generator, 4 bits | sequence, 52 bits |      counts from 1; 0: no transaction
+//! ```
+//!
+//! A generator stores the sequence of its next transaction. An entry whose sequence is not below it belongs to a
+//! transaction that did not come to its end.
+
+use std::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Generators on a device.
+pub const GENERATORS: u64 = 16;
+/// First sequence that is none: with a million transactions a second it is reached after a century.
+pub const SEQUENCE_END: u64 = 1 << 52;
+
+/// One line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Generator {
+    /// Sequence of the next transaction; 0 (a fresh device) stands for 1. Changes by 8-byte store.
+    pub next: u64,
+    /// Zero.
+    pub spare: [u8; 56],
+}
+
+const _: () = assert!(size_of::<Generator>() == 64);
+const _: () = assert!(offset_of!(Generator, next) == 0);
+
+/// TX_ID of a generator's transaction. A sequence that only a damaged device can have begins anew.
+pub fn tx_id(generator: u64, sequence: u64) -> u64 {
+    (generator % GENERATORS) << 52 | sequence % SEQUENCE_END
+}
+
+/// Generator and sequence of a TX_ID.
+pub fn parts(tx_id: u64) -> (u64, u64) {
+    (tx_id >> 52 & (GENERATORS - 1), tx_id & (SEQUENCE_END - 1))
+}
