@@ -19,6 +19,7 @@ mod figure;
 mod machine;
 mod nv_dedup;
 mod page;
+mod rivals;
 mod system;
 mod workload;
 

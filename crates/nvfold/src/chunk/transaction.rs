@@ -187,6 +187,27 @@ impl<'a> Transaction<'a> {
         })
     }
 
+    /// Takes its number's generator now. For a policy with a lock of its own, before it takes that: whoever waits for a
+    /// generator must keep nobody else waiting.
+    pub fn begin(&mut self) {
+        let chunks = self.chunks;
+        self.generator.get_or_insert_with(|| chunks.generators.hold());
+    }
+
+    /// One more reference on a block that the policy has found by itself. Its bytes stand still from then on. False
+    /// when it has no entry (any more), when after a crash nobody vouches for its content yet, or when it has as many
+    /// references as can be counted.
+    ///
+    /// The policy must have had the block in `committed`, and must not be done with a `released` of it since: until
+    /// that returns, the block gets no other content.
+    pub fn share_known(&mut self, block: BlockNumber) -> bool {
+        if !self.chunks.is_vouched(block) {
+            return false;
+        }
+        let id = self.id();
+        matches!(self.chunks.increase(block, id, &mut self.flight), Some(Ok(())))
+    }
+
     /// Gives a reference back that was only needed for comparing: by then it may be the block's last.
     pub fn let_go(&mut self, block: BlockNumber) {
         self.let_go.push(block);

@@ -42,8 +42,8 @@ pub enum Filling {
 /// A program can bring one of its own ([`crate::MountOptions::foreign`]): it may keep fingerprints wherever it likes;
 /// the references are counted in the chunk table for every policy.
 pub trait Dedup: Send + Sync {
-    /// What is to be known of a piece of one block before it is placed. Without a weak fingerprint it is not entered
-    /// in the chunk table.
+    /// What is to be known of a piece of one block before it is placed. With an empty fingerprint it is not entered in
+    /// the chunk table.
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint;
 
     /// Whether it never shares and never fingerprints, so that a write need not be looked at block by block.
@@ -63,7 +63,10 @@ pub trait Dedup: Send + Sync {
     /// only if they differ.
     fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool;
 
-    /// Nobody names the block any more.
+    /// One extent less names the block, and others still do.
+    fn unshared(&self, _block: BlockNumber) {}
+
+    /// Nobody names the block any more. It gets no other user before this returns.
     fn released(&self, _block: BlockNumber) {}
 
     /// Whether chunks without a weak fingerprint are to get theirs.
@@ -116,6 +119,13 @@ impl Policies {
             (Some(foreign), _) => &**foreign,
             (None, Policy::Off) => &self.off,
             (None, Policy::Inline) => &self.inline,
+        }
+    }
+
+    /// One extent less names the block, and others still do.
+    pub fn unshared(&self, block: BlockNumber) {
+        if let Some(foreign) = &self.foreign {
+            foreign.unshared(block);
         }
     }
 

@@ -28,6 +28,13 @@ pub struct Fingerprint {
     pub strong: Option<Strong>,
 }
 
+impl Fingerprint {
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.weak.is_none() && self.strong.is_none()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

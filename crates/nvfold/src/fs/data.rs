@@ -277,8 +277,7 @@ impl Core {
     ) -> Result<()> {
         let policy = self.policies.current();
         let blocks = source.len() / BLOCK;
-        let nothing_to_find =
-            policy.stores_everything() || blocks > 1 && fingerprints.iter().all(|of| of.weak.is_none());
+        let nothing_to_find = policy.stores_everything() || blocks > 1 && fingerprints.iter().all(|of| of.is_empty());
         if nothing_to_find && !extents.has_unwritten() {
             return self.store_run(offset, source, pieces, claims);
         }
@@ -381,7 +380,7 @@ impl Core {
             }
         };
         // The entry first: an atomic operation behind the stream would wait until it has drained.
-        if fingerprint.weak.is_some() {
+        if !fingerprint.is_empty() {
             claims.tx.add(block, 1, fingerprint);
             claims.entered.push((block, 1, *fingerprint));
         }
@@ -413,7 +412,7 @@ impl Core {
                 }
             }
         }
-        for piece in fresh.iter().filter(|piece| piece.fingerprint.weak.is_some() || piece.count > 1) {
+        for piece in fresh.iter().filter(|piece| !piece.fingerprint.is_empty() || piece.count > 1) {
             let block = BlockNumber::containing(piece.address());
             claims.tx.add(block, piece.count, &piece.fingerprint);
             claims.entered.push((block, piece.count, piece.fingerprint));
@@ -576,6 +575,8 @@ impl Core {
                     Some(last) if last.blocks_end() == block.0 => last.count += 1,
                     _ => free.push(BlockRun { start: block, count: 1 }),
                 }
+            } else {
+                self.policies.unshared(block);
             }
         }
         if emptied {

@@ -1,0 +1,426 @@
+//! A copy-on-write B-tree from fingerprint to block and references.
+//!
+//! Every change copies the path from its leaf to the root ([`Store`] gives the copies their places); nothing that a
+//! reader after a crash could see is written over. A node that gets too full is split; one that is a quarter full or
+//! less is joined with a neighbour if both fill three quarters at most; an empty one goes.
+
+use super::RivalError;
+use super::node::{Entry, Key, Node, Place, middle_of, prefix};
+use super::store::{Format, Store};
+use pmem::Region;
+
+/// Levels there can be: a tree of 2^32 entries needs less.
+const LEVELS_MAX: u8 = 40;
+
+/// The tree. What was changed is on the media after [`Tree::commit`].
+pub struct Tree {
+    store: Store,
+    root: Option<(u8, Place)>,
+}
+
+impl Tree {
+    /// Opens the tree of a region, or makes an empty one. `each` sees all entries. Returns whether it was closed in
+    /// order.
+    ///
+    /// # Errors
+    /// The region holds something else, or the tree is damaged.
+    pub fn open(region: Region, format: Format, mut each: impl FnMut(Entry)) -> Result<(Tree, bool), RivalError> {
+        let (mut store, root, closed) = Store::open(region, format)?;
+        let mut ahead = Vec::from_iter(root);
+        while let Some((level, place)) = ahead.pop() {
+            if level > LEVELS_MAX {
+                return Err(RivalError::Damaged { what: "the root word", at: 0 });
+            }
+            match store.load(level, place)? {
+                Node::Leaf(entries) => entries.into_iter().for_each(&mut each),
+                Node::Inner { children, .. } => ahead.extend(children.into_iter().map(|child| (level - 1, child))),
+            }
+        }
+        store.loaded();
+        Ok((Tree { store, root }, closed))
+    }
+
+    /// Levels from the root to the leaves.
+    pub fn levels(&self) -> u8 {
+        self.root.map_or(0, |(level, _)| level + 1)
+    }
+
+    /// The entry of a fingerprint.
+    ///
+    /// # Errors
+    /// A node is damaged.
+    pub fn find(&mut self, key: Key) -> Result<Option<Entry>, RivalError> {
+        let Some((mut level, mut place)) = self.root else { return Ok(None) };
+        loop {
+            match self.store.read(level, place)? {
+                Node::Inner { separators, children, .. } => place = children[child_of(separators, key)],
+                Node::Leaf(entries) => {
+                    let found = entries.binary_search_by_key(&key, |entry| entry.key);
+                    return Ok(found.ok().map(|at| entries[at]));
+                }
+            }
+            level -= 1;
+        }
+    }
+
+    /// Adds or replaces the entry of a fingerprint. False when there is no room for it: on the media, or in a full leaf
+    /// that cannot be split because all its fingerprints begin with the same four bytes.
+    ///
+    /// # Errors
+    /// A node is damaged.
+    pub fn insert(&mut self, entry: Entry) -> Result<bool, RivalError> {
+        if !self.store.has_room(4 * (usize::from(self.levels()) + 2)) {
+            return Ok(false);
+        }
+        let most = self.store.format().most(0);
+        let mut entered = true;
+        self.change(entry.key, |entries| match entries.binary_search_by_key(&entry.key, |entry| entry.key) {
+            Ok(at) => entries[at] = entry,
+            Err(at) => {
+                entries.insert(at, entry);
+                if entries.len() > most && middle_of(entries).is_none() {
+                    entries.remove(at);
+                    entered = false;
+                }
+            }
+        })?;
+        Ok(entered)
+    }
+
+    /// Removes the entry of a fingerprint, if it names this block. False when there is no room for the copies that it takes.
+    ///
+    /// # Errors
+    /// A node is damaged.
+    pub fn remove(&mut self, key: Key, block: u32) -> Result<bool, RivalError> {
+        if !self.store.has_room(usize::from(self.levels()) + 1) {
+            return Ok(false);
+        }
+        self.change(key, |entries| entries.retain(|entry| (entry.key, entry.block) != (key, block)))?;
+        Ok(true)
+    }
+
+    /// Writes what has changed and switches the root.
+    pub fn commit(&mut self) {
+        self.store.commit(self.root);
+    }
+
+    /// Waits until the last commit is durable; what it replaced is free then.
+    pub fn settle(&mut self) {
+        self.store.settle();
+    }
+
+    /// Commits, and notes an orderly end.
+    pub fn close(&mut self) {
+        self.commit();
+        self.store.close();
+    }
+
+    /// Changes the leaf of a fingerprint, and copies the path above it.
+    fn change(&mut self, key: Key, edit: impl FnOnce(&mut Vec<Entry>)) -> Result<(), RivalError> {
+        let (path, leaf) = self.path(key)?;
+        let mut node = match leaf {
+            Some(leaf) => self.store.take(0, leaf)?,
+            None => Box::new(Node::Leaf(Vec::new())),
+        };
+        let Node::Leaf(entries) = &mut *node else { unreachable!("level 0 has leaves") };
+        edit(entries);
+        for (level, place, child) in path.into_iter().rev() {
+            let mut parent = self.store.take(level, place)?;
+            let Node::Inner { separators, children, .. } = &mut *parent else { unreachable!("it has children") };
+            self.renew_child(separators, children, child, node)?;
+            node = parent;
+        }
+        self.root = self.new_root(node)?;
+        Ok(())
+    }
+
+    /// The inner nodes above a fingerprint's leaf, each with the child to follow, and the leaf.
+    fn path(&mut self, key: Key) -> Result<(Vec<(u8, Place, usize)>, Option<Place>), RivalError> {
+        let mut path = Vec::with_capacity(usize::from(self.levels()));
+        let Some((mut level, mut place)) = self.root else { return Ok((path, None)) };
+        while level > 0 {
+            let node = self.store.read(level, place)?;
+            let Node::Inner { separators, children, .. } = node else { unreachable!("above level 0") };
+            let child = child_of(separators, key);
+            path.push((level, place, child));
+            (level, place) = (level - 1, children[child]);
+        }
+        Ok((path, Some(place)))
+    }
+
+    /// Puts the changed node below a parent, and makes the parent name it: one child, two or none.
+    fn renew_child(
+        &mut self,
+        separators: &mut Vec<u32>,
+        children: &mut Vec<Place>,
+        child: usize,
+        mut node: Box<Node>,
+    ) -> Result<(), RivalError> {
+        let most = self.store.format().most(node.level());
+        if node.len() == 0 {
+            children.remove(child);
+            if !separators.is_empty() {
+                separators.remove(child.saturating_sub(1));
+            }
+        } else if node.len() > most {
+            let (separator, right) = self.split(&mut node);
+            children[child] = self.store.put(node);
+            children.insert(child + 1, right);
+            separators.insert(child, separator);
+        } else if node.len() <= most / 4 && children.len() > 1 {
+            self.join(separators, children, child, node)?;
+        } else {
+            children[child] = self.store.put(node);
+        }
+        Ok(())
+    }
+
+    /// Puts a nearly empty node together with a neighbour, if that has room.
+    fn join(
+        &mut self,
+        separators: &mut Vec<u32>,
+        children: &mut Vec<Place>,
+        child: usize,
+        mut node: Box<Node>,
+    ) -> Result<(), RivalError> {
+        let level = node.level();
+        let left = child.saturating_sub(1);
+        let neighbour = if child > 0 { left } else { 1 };
+        let together = node.len() + self.store.read(level, children[neighbour])?.len();
+        if together > self.store.format().most(level) / 4 * 3 {
+            children[child] = self.store.put(node);
+            return Ok(());
+        }
+        let mut other = self.store.take(level, children[neighbour])?;
+        if neighbour < child {
+            std::mem::swap(&mut node, &mut other);
+        }
+        node.absorb(separators.remove(left), *other);
+        children.remove(left + 1);
+        children[left] = self.store.put(node);
+        Ok(())
+    }
+
+    /// Puts the right part of a node that is too full; returns the separator and where it lies.
+    fn split(&mut self, node: &mut Node) -> (u32, Place) {
+        let middle = node.middle().expect("a leaf gets no entry that makes it too full to be split");
+        let (separator, right) = node.split(middle);
+        (separator, self.store.put(Box::new(right)))
+    }
+
+    /// Puts the topmost node: the tree grows or shrinks here.
+    fn new_root(&mut self, mut node: Box<Node>) -> Result<Option<(u8, Place)>, RivalError> {
+        while let Node::Inner { level, children, .. } = &*node
+            && let [only] = children[..]
+        {
+            node = self.store.take(level - 1, only)?;
+        }
+        let level = node.level();
+        if node.len() == 0 {
+            return Ok(None);
+        }
+        if node.len() <= self.store.format().most(level) {
+            return Ok(Some((level, self.store.put(node))));
+        }
+        let (separator, right) = self.split(&mut node);
+        let children = vec![self.store.put(node), right];
+        let above = Node::Inner { level: level + 1, separators: vec![separator], children };
+        Ok(Some((level + 1, self.store.put(Box::new(above)))))
+    }
+}
+
+/// Which child has a fingerprint.
+fn child_of(separators: &[u32], key: Key) -> usize {
+    separators.partition_point(|separator| *separator <= prefix(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmem::{DeviceSpec, OpenOptions, PendingWord, Replay, StoreOrder};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const FINE: Format = Format { leaf_bytes: 128, inner_bytes: 64, buffered: false };
+    const BLOCKS: Format = Format { leaf_bytes: 4096, inner_bytes: 4096, buffered: true };
+    /// In DRAM as blocks are, and small enough that a few entries make levels.
+    const SMALL: Format = Format { leaf_bytes: 128, inner_bytes: 64, buffered: true };
+
+    type Model = BTreeMap<Key, Entry>;
+
+    fn memory(bytes: u64, record: bool) -> Region {
+        Region::create(&DeviceSpec::Memory, bytes, &OpenOptions { record, ..OpenOptions::default() }).unwrap()
+    }
+
+    fn opened(region: &Region, format: Format) -> (Tree, Model, bool) {
+        let mut found = Model::new();
+        let (tree, closed) = Tree::open(region.clone(), format, |entry| {
+            assert!(found.insert(entry.key, entry).is_none(), "no entry is in the tree twice");
+        })
+        .unwrap();
+        (tree, found, closed)
+    }
+
+    /// Spread as fingerprints are, for a number.
+    fn key(number: u16) -> Key {
+        let mut random = crate::data::Random(u64::from(number));
+        u128::from(random.next()) << 64 | u128::from(random.next())
+    }
+
+    fn entry(number: u16, block: u32) -> Entry {
+        Entry { key: key(number), block, references: 1 }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u16, u32),
+        Remove(u16),
+        Commit,
+        /// As after a crash: what was not committed is gone.
+        Reopen,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            12 => (0..600u16, any::<u32>()).prop_map(|(number, block)| Step::Insert(number, block)),
+            8 => (0..600u16).prop_map(Step::Remove),
+            2 => Just(Step::Commit),
+            1 => Just(Step::Reopen),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn it_holds_what_a_map_holds(steps in prop::collection::vec(step(), 1..1500), format in 0..3usize) {
+            let format = [FINE, SMALL, BLOCKS][format];
+            let region = memory(16 << 20, false);
+            let (mut tree, mut now) = (opened(&region, format).0, Model::new());
+            let mut committed = Model::new();
+            for step in steps {
+                match step {
+                    Step::Insert(number, block) => {
+                        prop_assert!(tree.insert(entry(number, block)).unwrap());
+                        now.insert(key(number), entry(number, block));
+                    }
+                    Step::Remove(number) => {
+                        let block = now.remove(&key(number)).map_or(0, |entry| entry.block);
+                        prop_assert!(tree.remove(key(number), block.wrapping_add(1)).unwrap(), "of another block");
+                        prop_assert!(tree.remove(key(number), block).unwrap());
+                    }
+                    Step::Commit => {
+                        tree.commit();
+                        committed = now.clone();
+                    }
+                    Step::Reopen => {
+                        drop(tree);
+                        let (again, found, _) = opened(&region, format);
+                        prop_assert_eq!(&found, &committed);
+                        (tree, now) = (again, found);
+                    }
+                }
+            }
+            for number in 0..600 {
+                prop_assert_eq!(tree.find(key(number)).unwrap(), now.get(&key(number)).copied());
+            }
+            tree.close();
+            let (_, found, closed) = opened(&region, format);
+            prop_assert!(closed);
+            prop_assert_eq!(found, now);
+        }
+    }
+
+    #[test]
+    fn places_are_used_again() {
+        for format in [FINE, SMALL, BLOCKS] {
+            let region = memory(2 << 20, false);
+            let mut tree = opened(&region, format).0;
+            let mut random = crate::data::Random(7);
+            for change in 0..100_000u64 {
+                let number = (random.next() % 3000) as u16;
+                let room = if random.next() % 2 == 0 {
+                    tree.insert(entry(number, 1)).unwrap()
+                } else {
+                    tree.remove(key(number), 1).unwrap()
+                };
+                assert!(room, "change {change} of {format:?}");
+                if change % 20 == 0 {
+                    tree.commit();
+                }
+            }
+            (0..3000).for_each(|number| assert!(tree.remove(key(number), 1).unwrap()));
+            assert_eq!(tree.levels(), 0, "an empty tree has no nodes");
+            tree.close();
+            assert_eq!(opened(&region, format).1.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_full_region_refuses_entries_and_keeps_what_it_has() {
+        let region = memory(64 << 10, false);
+        let mut tree = opened(&region, FINE).0;
+        let mut held = Model::new();
+        for number in 0..5000 {
+            if tree.insert(entry(number, 1)).unwrap() {
+                held.insert(key(number), entry(number, 1));
+            }
+            tree.commit();
+        }
+        assert!((500..5000).contains(&held.len()), "{} entries fit", held.len());
+        assert_eq!(opened(&region, FINE).1, held);
+        for key in held.keys() {
+            tree.commit();
+            assert!(tree.remove(*key, 1).unwrap());
+        }
+        tree.close();
+        assert_eq!(opened(&region, FINE).1.len(), 0);
+    }
+
+    #[test]
+    fn fingerprints_that_begin_alike_are_refused_where_they_fill_a_leaf() {
+        let mut tree = opened(&memory(1 << 20, false), FINE).0;
+        let alike = |low: u128| Entry { key: 9 << 96 | low, block: 1, references: 1 };
+        let entered = (0..20).filter(|low| tree.insert(alike(*low)).unwrap()).count();
+        assert_eq!(entered, 5, "a leaf of 128 bytes holds five");
+        assert_eq!(tree.find(alike(4).key).unwrap(), Some(alike(4)));
+        assert_eq!(tree.find(alike(5).key).unwrap(), None);
+        assert!(tree.insert(entry(1, 1)).unwrap(), "others find room");
+    }
+
+    #[test]
+    fn every_crash_finds_one_of_the_last_states() {
+        let (region, mut states) = (memory(64 << 10, true), vec![Model::new()]);
+        let mut tree = opened(&region, FINE).0;
+        let mut random = crate::data::Random(11);
+        let mut recording = region.take_recording();
+        let opening = recording.events.len();
+        let mut ends = Vec::new();
+        for change in 0..150 {
+            let (number, mut state) = ((random.next() % 60) as u16, states[change].clone());
+            if random.next() % 3 > 0 {
+                tree.insert(entry(number, change as u32)).unwrap();
+                state.insert(key(number), entry(number, change as u32));
+            } else {
+                let block = state.remove(&key(number)).map_or(0, |entry| entry.block);
+                tree.remove(key(number), block).unwrap();
+            }
+            tree.commit();
+            states.push(state);
+            recording.events.extend(region.take_recording().events);
+            ends.push(recording.events.len());
+        }
+        let mut replay = Replay::new(&vec![0; 64 << 10]);
+        for events in opening..=recording.events.len() {
+            replay.advance(&recording, events);
+            let done = ends.partition_point(|end| *end <= events);
+            for _ in 0..4 {
+                let image = replay.image(StoreOrder::AnyWord, |_: &PendingWord| random.next() % 2 == 0);
+                let crashed = memory(64 << 10, false);
+                let _ = crashed.fence(crashed.stream(0, &image));
+                let found = opened(&crashed, FINE).1;
+                let possible = &states[done.saturating_sub(1)..(done + 2).min(states.len())];
+                assert!(possible.contains(&found), "after event {events}, change {done}");
+            }
+        }
+    }
+}
