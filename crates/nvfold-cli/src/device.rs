@@ -40,7 +40,8 @@ pub fn parse_policy(text: &str) -> Result<Policy, String> {
     match text {
         "off" => Ok(Policy::Off),
         "inline" => Ok(Policy::Inline),
-        _ => Err(format!("unknown policy `{text}`; there are off and inline")),
+        "nv-dedup" => Ok(Policy::NvDedup),
+        _ => Err(format!("unknown policy `{text}`; there are off, inline and nv-dedup")),
     }
 }
 
@@ -49,6 +50,7 @@ pub fn policy_name(policy: Policy) -> &'static str {
     match policy {
         Policy::Off => "off",
         Policy::Inline => "inline",
+        Policy::NvDedup => "nv-dedup",
     }
 }
 
@@ -105,7 +107,7 @@ pub fn mount_embedded(
         return Err(Failure::usage("mem:", "a memory device exists only while it is mounted"));
     }
     let region = open(device, options, read_only)?;
-    let options = MountOptions { policy, read_only, cores: threads, clock: clock(), discard: None };
+    let options = MountOptions { policy, read_only, cores: threads, clock: clock(), ..MountOptions::default() };
     let fs = FileSystem::mount(region, options).doing(mounts::show(device))?;
     if let Err(error) = fs.reconcile() {
         eprint_line(&format!("nvfold: {}: {error}; what it held before the crash is kept", mounts::show(device)));

@@ -189,7 +189,174 @@ pub enum Policy {
     /// Share equal 4 KiB blocks as they are written: weak fingerprint, index, byte compare.
     #[default]
     Inline,
+    /// Fingerprint as much as pays: the method follows from measured costs and the workload's duplicate ratio.
+    NvDedup,
 }
+
+/// How policy `nv-dedup` treats a piece (NV-Dedup 4.4). All but the last are the paper's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Method {
+    /// Non_Fin: store it without a fingerprint; the background filler may add one.
+    NonFin = 0,
+    /// w_s_Fin: a weak fingerprint finds candidates, strong ones decide.
+    WSFin = 1,
+    /// Str_Fin: both fingerprints are made before anything is looked for.
+    StrFin = 2,
+    /// w_b_Fin, ours: a weak fingerprint finds candidates, the bytes decide, nothing else is hashed.
+    WBFin = 3,
+}
+
+impl Method {
+    /// All of them, by number.
+    pub const ALL: [Method; 4] = [Method::NonFin, Method::WSFin, Method::StrFin, Method::WBFin];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::NonFin => "non",
+            Method::WSFin => "ws",
+            Method::StrFin => "str",
+            Method::WBFin => "wb",
+        }
+    }
+}
+
+/// Who chooses the method.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MethodChoice {
+    /// The cost model, among all four. What Non_Fin stores is watched by its content, one content of 16.
+    #[default]
+    Auto,
+    /// The paper's thresholds, among its three. Periods of Non_Fin and of w_s_Fin alternate.
+    Paper,
+    /// The user.
+    Fixed(Method),
+}
+
+impl MethodChoice {
+    /// All of them.
+    pub const ALL: [MethodChoice; 6] = [
+        MethodChoice::Auto,
+        MethodChoice::Paper,
+        MethodChoice::Fixed(Method::NonFin),
+        MethodChoice::Fixed(Method::WSFin),
+        MethodChoice::Fixed(Method::StrFin),
+        MethodChoice::Fixed(Method::WBFin),
+    ];
+
+    /// Its name on the command line: `auto`, `paper`, or that of the method.
+    pub fn name(self) -> &'static str {
+        match self {
+            MethodChoice::Auto => "auto",
+            MethodChoice::Paper => "paper",
+            MethodChoice::Fixed(method) => method.name(),
+        }
+    }
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<MethodChoice> {
+        MethodChoice::ALL.into_iter().find(|choice| choice.name() == name)
+    }
+}
+
+/// What must be equal before a piece is shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Verify {
+    /// The bytes, whatever else is equal.
+    #[default]
+    Bytes,
+    /// A strong fingerprint is trusted, as in the paper; methods without one compare bytes.
+    Strong,
+}
+
+/// What one 4 KiB chunk costs on this device, nanoseconds each: the inputs of the cost model (NV-Dedup, Table 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Writing it, durably.
+    pub c: u64,
+    /// Its weak fingerprint.
+    pub w: u64,
+    /// Its strong fingerprint.
+    pub s: u64,
+    /// Searching the index and writing the entry.
+    pub lambda: u64,
+    /// Comparing it with a stored one.
+    pub v: u64,
+}
+
+impl Costs {
+    /// Those of the paper (5.2), which has no compare: MD5 and CRC-32 on a CPU of 2014, a write at 1/8 of DRAM speed.
+    pub const PAPER: Costs = Costs { c: 9_700, w: 800, s: 6_200, lambda: 100, v: 400 };
+}
+
+/// Duplicate ratios from which a method takes less time than storing everything; `None`: at no ratio.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Thresholds {
+    /// w_s_Fin: equation 6, (w + lambda) / (c - s).
+    pub w_s: Option<f64>,
+    /// Str_Fin: equation 4, (s + lambda) / c.
+    pub strong: Option<f64>,
+    /// w_b_Fin: (w + lambda) / (c - v).
+    pub w_b: Option<f64>,
+}
+
+/// How policy `nv-dedup` works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvDedupOptions {
+    /// Weak fingerprints, those of policy `inline` too. What another function made counts as missing.
+    pub weak: WeakFunction,
+    /// Strong fingerprints; `None`: bytes are compared instead, so w_s_Fin and Str_Fin are w_b_Fin.
+    pub strong: Option<StrongFunction>,
+    /// What must be equal before a piece is shared.
+    pub verify: Verify,
+    /// Chunks in a sampling period, 1 at least.
+    pub period: u64,
+    /// Who chooses the method.
+    pub method: MethodChoice,
+    /// Costs to go by instead of measured ones. Without a stopwatch nothing is measured, and `None` means
+    /// [`Costs::PAPER`].
+    pub costs: Option<Costs>,
+}
+
+impl Default for NvDedupOptions {
+    fn default() -> Self {
+        NvDedupOptions {
+            weak: WeakFunction::default(),
+            strong: Some(StrongFunction::default()),
+            verify: Verify::default(),
+            period: 50_000,
+            method: MethodChoice::default(),
+            costs: None,
+        }
+    }
+}
+
+/// What policy `nv-dedup` does, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NvDedupStats {
+    /// Who chooses the method.
+    pub choice: MethodChoice,
+    /// The method of this sampling period.
+    pub method: Method,
+    /// Duplicate ratio of the last period in which pieces were looked for.
+    pub ratio: Option<f64>,
+    /// What the model calculates with.
+    pub costs: Costs,
+    /// They were measured on this device, not given.
+    pub measured: bool,
+    /// What follows from the costs.
+    pub thresholds: Thresholds,
+    /// Sampling periods that ended since mount.
+    pub periods: u64,
+    /// Changes of the method since mount.
+    pub switches: u64,
+    /// Pieces of each method since mount, by number of the method.
+    pub pieces: [u64; Method::ALL.len()],
+}
+
+/// Source of monotonic time, nanoseconds since any moment.
+pub type Stopwatch = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Where dedup transactions get their TX_IDs (NV-Dedup 4.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -226,6 +393,10 @@ pub type Clock = Arc<dyn Fn() -> TimeNs + Send + Sync>;
 pub struct MountOptions {
     /// Policy for new data.
     pub policy: Policy,
+    /// How policy `nv-dedup` works.
+    pub nv_dedup: NvDedupOptions,
+    /// What costs are measured with; without one they are not, for the core has no clock of its own.
+    pub stopwatch: Option<Stopwatch>,
     /// Change nothing.
     pub read_only: bool,
     /// Threads that write at once: this many allocation cursors are kept.
@@ -234,10 +405,6 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Give freed segments back to the host. `None`: on for memory devices.
     pub discard: Option<bool>,
-    /// What makes weak fingerprints. Those that another function made count as missing.
-    pub weak: WeakFunction,
-    /// What makes strong fingerprints, likewise.
-    pub strong: StrongFunction,
     /// Where TX_IDs come from.
     pub generators: Generators,
     /// A policy of the caller's own, in place of `policy`.
@@ -248,12 +415,12 @@ impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
             policy: Policy::default(),
+            nv_dedup: NvDedupOptions::default(),
+            stopwatch: None,
             read_only: false,
             cores: 2,
             clock: Arc::new(|| 0),
             discard: None,
-            weak: WeakFunction::default(),
-            strong: StrongFunction::default(),
             generators: Generators::default(),
             foreign: None,
         }
@@ -318,6 +485,8 @@ pub struct Stats {
     pub pieces_shared: u64,
     /// Pieces whose weak fingerprint matched and whose bytes did not.
     pub weak_collisions: u64,
+    /// Policy `nv-dedup`, if new data goes there.
+    pub nv_dedup: Option<NvDedupStats>,
     /// Chunks that got the fingerprint they lacked in the background since mount.
     pub chunks_filled: u64,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.

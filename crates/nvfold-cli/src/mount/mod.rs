@@ -135,6 +135,7 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
         cores: options.threads,
         clock: device::clock(),
         discard: options.discard,
+        ..MountOptions::default()
     };
     FileSystem::mount(region, mount).doing(name)
 }

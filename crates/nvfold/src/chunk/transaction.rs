@@ -214,15 +214,19 @@ impl<'a> Transaction<'a> {
     }
 
     /// Strong fingerprint of a block that cannot change now (the transaction has a reference): from its entry, or
-    /// computed and added to it (4.4.2).
-    pub fn strong_of(&mut self, block: BlockNumber) -> Strong {
+    /// computed and added to it (4.4.2). `None` in bad memory: what it was made of is not there any more.
+    pub fn strong_of(&mut self, block: BlockNumber) -> Option<Strong> {
         let chunks = self.chunks;
         let function = chunks.strong_function();
-        chunks.entry(block).strong(function).unwrap_or_else(|| {
-            let strong = function.of(chunks.region.bytes(block.address(), BLOCK_BYTES));
+        let stored = chunks.entry(block).strong(function);
+        let strong = stored.unwrap_or_else(|| function.of(chunks.region.bytes(block.address(), BLOCK_BYTES)));
+        if !chunks.region.is_sound(block.address(), BLOCK_BYTES) {
+            return None;
+        }
+        if stored.is_none() {
             chunks.set_strong(block, strong, &mut self.flight);
-            strong
-        })
+        }
+        Some(strong)
     }
 
     /// Ends the transaction: increases the generator, and makes everything that was flushed durable with one fence,

@@ -4,8 +4,10 @@
 //! references through the chunk table; `fs` commits the extent that uses them, or releases them again.
 
 mod inline;
+mod nv_dedup;
 
 pub use inline::Inline;
+pub use nv_dedup::NvDedup;
 
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
@@ -13,7 +15,7 @@ use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::{MountOptions, Policy};
+use crate::types::{MountOptions, NvDedupStats, Policy};
 use std::sync::Arc;
 
 /// Answer to "share or store?".
@@ -101,6 +103,8 @@ impl Tally {
 pub struct Policies {
     /// Default policy.
     pub policy: Policy,
+    /// Policy `nv-dedup`, with what it has learnt.
+    pub nv_dedup: NvDedup,
     inline: Inline,
     off: Off,
     foreign: Option<Arc<dyn Dedup>>,
@@ -109,8 +113,9 @@ pub struct Policies {
 impl Policies {
     /// With `policy` for new data, or a foreign one.
     pub fn new(options: &MountOptions) -> Policies {
-        let inline = Inline::new(options.weak);
-        Policies { policy: options.policy, inline, off: Off, foreign: options.foreign.clone() }
+        let inline = Inline::new(options.nv_dedup.weak);
+        let nv_dedup = NvDedup::new(&options.nv_dedup);
+        Policies { policy: options.policy, nv_dedup, inline, off: Off, foreign: options.foreign.clone() }
     }
 
     /// The policy that places new data now.
@@ -119,6 +124,7 @@ impl Policies {
             (Some(foreign), _) => &**foreign,
             (None, Policy::Off) => &self.off,
             (None, Policy::Inline) => &self.inline,
+            (None, Policy::NvDedup) => &self.nv_dedup,
         }
     }
 
@@ -136,14 +142,27 @@ impl Policies {
         }
     }
 
+    /// What `nv-dedup` does, if new data goes there.
+    pub fn nv_dedup_stats(&self) -> Option<NvDedupStats> {
+        let is_used = self.policy == Policy::NvDedup && self.foreign.is_none();
+        (is_used || self.nv_dedup.sampling.totals().0 > 0).then(|| self.nv_dedup.sampling.stats())
+    }
+
+    /// What the sharing policies saw: pieces offered, pieces shared, weak fingerprints that collided.
+    pub fn totals(&self) -> (u64, u64, u64) {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let inline = &self.inline.tally;
+        let (offered, shared) = self.nv_dedup.sampling.totals();
+        (
+            get(&inline.offered) + offered,
+            get(&inline.shared) + shared,
+            get(&inline.collisions) + get(&self.nv_dedup.collisions),
+        )
+    }
+
     /// Whether chunks without a weak fingerprint are to get theirs.
     pub fn filling(&self) -> Filling {
         self.current().filling()
-    }
-
-    /// What the sharing policies saw.
-    pub fn tally(&self) -> &Tally {
-        &self.inline.tally
     }
 }
 

@@ -184,6 +184,8 @@ impl Core {
         if !data.is_empty() {
             self.write_locked(inode, &mut state, offset, data, &mut fingerprints)?;
         }
+        drop(state);
+        self.end_sampling_period();
         Ok(offset)
     }
 

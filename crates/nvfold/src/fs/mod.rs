@@ -13,6 +13,7 @@
 //! | `fill` | fingerprints that chunks lack, in the background |
 //! | `inode` | one inode in DRAM |
 //! | `gate` | keeping operations out for a moment |
+//! | `calibrate` | what this device's operations cost |
 //!
 //! An operation that changes something passes the gate first ([`Core::mutate`]): reconcile and unmount close it.
 //!
@@ -21,6 +22,7 @@
 //! generator is taken before any of these and after the inodes.
 //! Readers take the inode's lock shared, and so see only what is fenced: installs happen after the commit.
 
+mod calibrate;
 mod commit;
 mod compact;
 mod data;
@@ -121,6 +123,8 @@ pub(crate) struct Core {
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
     clock: Clock,
+    /// For measuring costs; absent when they were given.
+    stopwatch: Option<Stopwatch>,
     pub(crate) space: Space,
     pub(crate) chunks: Chunks,
     policies: Policies,
@@ -146,7 +150,12 @@ impl Core {
         let discard = options.discard.unwrap_or(memory);
         Core {
             space: Space::new(region.clone(), geometry, options.cores, discard),
-            chunks: Chunks::new(region.clone(), geometry, (options.weak, options.strong), options.generators),
+            chunks: Chunks::new(
+                region.clone(),
+                geometry,
+                (options.nv_dedup.weak, options.nv_dedup.strong.unwrap_or_default()),
+                options.generators,
+            ),
             policies: Policies::new(options),
             table: InodeTable::new(region.clone(), geometry, segments),
             journal: Journal::new(),
@@ -162,6 +171,7 @@ impl Core {
             fill: Fill::new(),
             read_only: options.read_only,
             clock: options.clock.clone(),
+            stopwatch: options.stopwatch.clone().filter(|_| options.nv_dedup.costs.is_none()),
             region,
             geometry,
         }
@@ -291,7 +301,9 @@ impl FileSystem {
     /// # Errors
     /// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`]; nothing is changed then.
     pub fn mount(region: Region, options: MountOptions) -> Result<FileSystem> {
-        Ok(FileSystem { core: Arc::new(recovery::mount(region, &options)?) })
+        let core = Arc::new(recovery::mount(region, &options)?);
+        core.calibrate();
+        Ok(FileSystem { core })
     }
 
     /// Does a bounded part of what a mount after a crash left to do; true when nothing is left. Front ends call it in
@@ -363,6 +375,11 @@ impl FileSystem {
     /// The policy for new data.
     pub fn policy(&self) -> Policy {
         self.core.policies.policy
+    }
+
+    /// Policy `nv-dedup`: who chooses the method from now on.
+    pub fn set_method(&self, choice: MethodChoice) {
+        self.core.policies.nv_dedup.sampling.set_choice(choice);
     }
 
     /// The device.
@@ -520,7 +537,7 @@ impl FileSystem {
     /// Sizes, savings and DRAM, as they are now.
     pub fn stats(&self) -> Stats {
         let core = &self.core;
-        let tally = core.policies.tally();
+        let (pieces_offered, pieces_shared, weak_collisions) = core.policies.totals();
         let data_blocks = core.data_blocks.load(Ordering::Relaxed);
         let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
         // The totals may come from a saved state, which is input: fsck holds them against the logs, a mount does not.
@@ -540,9 +557,10 @@ impl FileSystem {
             index_entries: core.chunks.index.entries(),
             index_dram_bytes: core.chunks.index.dram_bytes(),
             space_dram_bytes: core.space.dram_bytes(),
-            pieces_offered: tally.offered.load(Ordering::Relaxed),
-            pieces_shared: tally.shared.load(Ordering::Relaxed),
-            weak_collisions: tally.collisions.load(Ordering::Relaxed),
+            pieces_offered,
+            pieces_shared,
+            weak_collisions,
+            nv_dedup: core.policies.nv_dedup_stats(),
             chunks_filled: core.fill.filled(),
             recovery: core.recovery_now(),
             ..Stats::default()

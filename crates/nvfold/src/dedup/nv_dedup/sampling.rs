@@ -1,0 +1,466 @@
+//! Which duplicate ratio does the workload have now? NV-Dedup 4.4.2.
+//!
+//! The problem: the method follows from the ratio, the ratio changes, and Non_Fin does not look for duplicates.
+//!
+//! The idea: *periodical sampling*. A period is a number of pieces; those that are looked for and those found are
+//! counted, and at its end their quotient chooses the method of the next. While Non_Fin stores everything:
+//!
+//! - `Paper` looks for all pieces of every other period, so a change costs up to two periods to be seen, and watching
+//!   costs half of what w_s_Fin does.
+//! - `Auto` looks for the pieces of one *content* in 16 all the time. Which ones, three words of the piece decide: so
+//!   all copies of a content are watched or none, and the ratio among the watched pieces is that of the workload.
+//!   Watching costs a sixteenth and one period suffices. Where contents do not differ in those words, too few are
+//!   watched to tell, and the next period looks for all, as `Paper`'s does.
+//!
+//! Counters are one per thread and summed up at the end of a period; threads add to the length of the period in
+//! batches. So a period is longer than asked for by up to a batch a thread, and pieces that other threads are
+//! placing just then count in the next one: a ratio is a ratio all the same.
+
+use super::model;
+use crate::padded::Padded;
+use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::sync::{Mutex, thread_number};
+use crate::types::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats, Verify};
+
+/// One content of this many is watched in Non_Fin.
+const WATCHED_OF: u64 = 16;
+/// Fewer watched pieces than this tell nothing.
+const WATCHED_MIN: u64 = 16;
+/// Threads beyond this many share counters.
+const STRIPES: usize = 16;
+const BATCH_MAX: u64 = 64;
+
+/// Whether Non_Fin watches pieces of this content. Blocks of zeros are not: one content that is a large part of a
+/// workload must not stand for all the others.
+pub fn is_watched(piece: &[u8]) -> bool {
+    let word = |at: usize| {
+        let bytes = piece.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    };
+    // Inside the block: its ends are where headers, which many contents have in common, lie.
+    let mixed = word(1064) ^ word(2088).rotate_left(23) ^ word(3112).rotate_left(46);
+    // The top bits of the product depend on all others.
+    (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60 == WATCHED_OF - 1
+}
+
+/// What one thread saw since mount.
+#[derive(Default)]
+struct Stripe {
+    pieces: AtomicU64,
+    looked_for: AtomicU64,
+    found: AtomicU64,
+}
+
+/// Sums over all threads.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    pieces: u64,
+    looked_for: u64,
+    found: u64,
+}
+
+/// The method now, and what chooses the next.
+pub struct Sampling {
+    /// Number of the method; [`WATCHES`].
+    mode: AtomicU8,
+    period: u64,
+    batch: u64,
+    stripes: Box<[Padded<Stripe>]>,
+    /// Pieces of the period under way, in batches, and how many it takes.
+    seen: Padded<AtomicU64>,
+    length: AtomicU64,
+    state: Mutex<State>,
+}
+
+/// In `mode`: contents are watched although everything is stored.
+const WATCHES: u8 = 0x80;
+
+struct State {
+    choice: MethodChoice,
+    costs: Costs,
+    measured: bool,
+    /// All counts when the period under way began.
+    before: Counts,
+    ratio: Option<f64>,
+    periods: u64,
+    switches: u64,
+    pieces: [u64; Method::ALL.len()],
+    verify: Verify,
+    hashes: bool,
+}
+
+impl Sampling {
+    /// At the beginning of the first period.
+    pub fn new(options: &NvDedupOptions) -> Sampling {
+        let period = options.period.max(1);
+        let state = State {
+            choice: options.method,
+            costs: options.costs.unwrap_or(Costs::PAPER),
+            measured: false,
+            before: Counts::default(),
+            ratio: None,
+            periods: 0,
+            switches: 0,
+            pieces: [0; Method::ALL.len()],
+            verify: options.verify,
+            hashes: options.strong.is_some(),
+        };
+        let sampling = Sampling {
+            mode: AtomicU8::new(0),
+            period,
+            batch: (period / 16).clamp(1, BATCH_MAX),
+            stripes: (0..STRIPES).map(|_| Padded::default()).collect(),
+            seen: Padded::default(),
+            length: AtomicU64::new(0),
+            state: Mutex::new(state),
+        };
+        sampling.begin(&sampling.state.lock(), false);
+        sampling
+    }
+
+    /// The method of the period under way, and whether it watches contents although it stores everything.
+    #[inline]
+    pub fn mode(&self) -> (Method, bool) {
+        let mode = self.mode.load(Ordering::Relaxed);
+        (Method::ALL[usize::from(mode) % Method::ALL.len()], mode & WATCHES != 0)
+    }
+
+    /// A piece came, and is looked for or not.
+    #[inline]
+    pub fn count(&self, looked_for: bool) {
+        let stripe = self.stripe();
+        if looked_for {
+            stripe.looked_for.fetch_add(1, Ordering::Relaxed);
+        }
+        let pieces = stripe.pieces.fetch_add(1, Ordering::Relaxed) + 1;
+        if pieces.is_multiple_of(self.batch) {
+            self.seen.fetch_add(self.batch, Ordering::Relaxed);
+        }
+    }
+
+    /// A piece that was looked for is a duplicate.
+    #[inline]
+    pub fn found(&self) {
+        self.stripe().found.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The period has had its pieces: time for [`Sampling::end_period`].
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.seen.load(Ordering::Relaxed) >= self.length.load(Ordering::Relaxed)
+    }
+
+    /// Chooses the method of the next period, if this one is over and no other thread does so. `measure`: the costs
+    /// as they are now, if they can be known.
+    pub fn end_period(&self, measure: impl FnOnce() -> Option<Costs>) {
+        let Some(mut state) = self.state.try_lock() else { return };
+        if !self.is_over() {
+            return;
+        }
+        if let Some(measured) = measure() {
+            state.take_costs(measured);
+        }
+        let period = self.close(&mut state);
+        state.periods += 1;
+        // Too few of them: the next period looks for all.
+        let known = period.looked_for >= (period.pieces / WATCHED_OF / 4).max(WATCHED_MIN).min(period.pieces).max(1);
+        if known {
+            state.ratio = Some((period.found as f64 / period.looked_for as f64).min(1.0));
+        }
+        self.switch(&mut state, known);
+    }
+
+    /// Takes in what was measured.
+    pub fn take_costs(&self, measured: Costs) {
+        self.state.lock().take_costs(measured);
+    }
+
+    /// Leaves the choice to somebody else from now on: a new period begins.
+    pub fn set_choice(&self, choice: MethodChoice) {
+        let mut state = self.state.lock();
+        self.close(&mut state);
+        state.choice = choice;
+        let known = state.ratio.is_some();
+        self.switch(&mut state, known);
+    }
+
+    /// Pieces that came since mount, and those of them that were duplicates.
+    pub fn totals(&self) -> (u64, u64) {
+        let counts = self.counts();
+        (counts.pieces, counts.found)
+    }
+
+    /// What it does, and why.
+    pub fn stats(&self) -> NvDedupStats {
+        let state = self.state.lock();
+        let (method, _) = self.mode();
+        let mut pieces = state.pieces;
+        pieces[method as usize] += self.counts().pieces.saturating_sub(state.before.pieces);
+        NvDedupStats {
+            choice: state.choice,
+            method,
+            ratio: state.ratio,
+            costs: state.costs,
+            measured: state.measured,
+            thresholds: model::thresholds(&state.model_costs()),
+            periods: state.periods,
+            switches: state.switches,
+            pieces,
+        }
+    }
+
+    /// Ends the counting of a period, and says what it counted.
+    fn close(&self, state: &mut State) -> Counts {
+        let now = self.counts();
+        let before = std::mem::replace(&mut state.before, now);
+        let pieces = now.pieces - before.pieces;
+        state.pieces[self.mode().0 as usize] += pieces;
+        Counts { pieces, looked_for: now.looked_for - before.looked_for, found: now.found - before.found }
+    }
+
+    fn switch(&self, state: &mut State, known: bool) {
+        let (before, _) = self.mode();
+        let method = self.begin(state, known);
+        state.switches += u64::from(method != before);
+    }
+
+    /// Begins a period; `known`: the last one told the ratio.
+    fn begin(&self, state: &State, known: bool) -> Method {
+        let method = state.next(known);
+        let auto = state.choice == MethodChoice::Auto;
+        let watches = auto && method == Method::NonFin;
+        self.mode.store(method as u8 | if watches { WATCHES } else { 0 }, Ordering::Relaxed);
+        // Of what is looked for before anything is known, so much is enough as a period of Non_Fin watches.
+        let length = if auto && state.ratio.is_none() { self.period / WATCHED_OF } else { self.period };
+        self.seen.store(0, Ordering::Relaxed);
+        self.length.store(length.max(1), Ordering::Relaxed);
+        method
+    }
+
+    fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        for stripe in &self.stripes {
+            sum.pieces += stripe.pieces.load(Ordering::Relaxed);
+            sum.looked_for += stripe.looked_for.load(Ordering::Relaxed);
+            sum.found += stripe.found.load(Ordering::Relaxed);
+        }
+        sum
+    }
+
+    fn stripe(&self) -> &Stripe {
+        &self.stripes[thread_number() % STRIPES]
+    }
+}
+
+impl State {
+    /// The method of a period that begins; `known`: the one before told the ratio.
+    fn next(&self, known: bool) -> Method {
+        let method = match (self.choice, self.ratio.filter(|_| known)) {
+            (MethodChoice::Fixed(method), _) => method,
+            (choice, Some(ratio)) => model::choose(choice, &self.model_costs(), self.verify, ratio),
+            (MethodChoice::Paper, None) => Method::WSFin,
+            (MethodChoice::Auto, None) => Method::WBFin,
+        };
+        match method {
+            Method::WSFin | Method::StrFin if !self.hashes => Method::WBFin,
+            method => method,
+        }
+    }
+
+    /// With bytes compared in place of strong fingerprints, a compare is what one costs.
+    fn model_costs(&self) -> Costs {
+        if self.hashes { self.costs } else { Costs { s: self.costs.v, ..self.costs } }
+    }
+
+    /// A measurement that something disturbed moves the costs by a quarter of what it is wrong by.
+    fn take_costs(&mut self, new: Costs) {
+        let old = self.costs;
+        let smooth = |old: u64, new: u64| (3 * old + new).div_ceil(4);
+        self.costs = if self.measured {
+            Costs {
+                c: smooth(old.c, new.c),
+                w: smooth(old.w, new.w),
+                s: smooth(old.s, new.s),
+                lambda: smooth(old.lambda, new.lambda),
+                v: smooth(old.v, new.v),
+            }
+        } else {
+            new
+        };
+        self.measured = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PERIOD: u64 = 50_000;
+
+    fn sampling(method: MethodChoice) -> Sampling {
+        let options = NvDedupOptions { method, verify: Verify::Strong, ..NvDedupOptions::default() };
+        Sampling::new(&options)
+    }
+
+    /// Lets pieces come until the period is over; `ratio` of those that are looked for are found. Non_Fin looks for
+    /// one in 16 if it watches. Returns the method of the period.
+    fn one_period(sampling: &Sampling, ratio: f64) -> Method {
+        let (method, watches) = sampling.mode();
+        let (mut looked_for, mut found) = (0u64, 0u64);
+        for piece in 0u64.. {
+            if sampling.is_over() {
+                break;
+            }
+            let looks = if method == Method::NonFin { watches && piece % WATCHED_OF == 5 } else { true };
+            sampling.count(looks);
+            looked_for += u64::from(looks);
+            if looks && (found as f64) < ratio * looked_for as f64 {
+                sampling.found();
+                found += 1;
+            }
+        }
+        sampling.end_period(|| None);
+        method
+    }
+
+    fn periods(sampling: &Sampling, ratios: &[f64]) -> Vec<Method> {
+        ratios.iter().map(|ratio| one_period(sampling, *ratio)).collect()
+    }
+
+    #[test]
+    fn the_papers_choice_alternates_at_low_ratios_and_follows_the_thresholds() {
+        use Method::*;
+        let sampling = sampling(MethodChoice::Paper);
+        let methods = periods(&sampling, &[0.1, 0.1, 0.1, 0.1, 0.3, 0.3, 0.7, 0.7, 0.5, 0.1]);
+        assert_eq!(methods, [WSFin, NonFin, WSFin, NonFin, WSFin, WSFin, WSFin, StrFin, StrFin, WSFin]);
+        assert_eq!(sampling.mode(), (NonFin, false));
+        let stats = sampling.stats();
+        assert_eq!(stats.pieces.iter().sum::<u64>(), 10 * PERIOD.next_multiple_of(BATCH_MAX));
+        assert_eq!((stats.periods, stats.switches), (10, 7));
+        assert!((stats.ratio.unwrap() - 0.1).abs() < 0.001);
+    }
+
+    #[test]
+    fn auto_sees_a_change_within_one_period_while_it_stores_everything() {
+        use Method::*;
+        let sampling = sampling(MethodChoice::Auto);
+        let methods = periods(&sampling, &[0.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0]);
+        assert_eq!(methods, [WBFin, NonFin, NonFin, NonFin, WBFin, WBFin, NonFin]);
+        assert_eq!(sampling.mode(), (NonFin, true));
+        let stats = sampling.stats();
+        let first = (PERIOD / WATCHED_OF).next_multiple_of(BATCH_MAX);
+        assert_eq!(stats.pieces.iter().sum::<u64>(), first + 6 * PERIOD.next_multiple_of(BATCH_MAX), "{stats:?}");
+    }
+
+    #[test]
+    fn a_period_that_watched_too_few_is_followed_by_one_that_looks_for_all() {
+        let sampling = sampling(MethodChoice::Auto);
+        one_period(&sampling, 0.0);
+        assert_eq!(sampling.mode(), (Method::NonFin, true));
+        while !sampling.is_over() {
+            sampling.count(false);
+        }
+        sampling.end_period(|| None);
+        assert_eq!(sampling.mode().0, Method::WBFin);
+        assert_eq!(sampling.stats().ratio, Some(0.0), "nothing new is known");
+        one_period(&sampling, 0.9);
+        assert_eq!((sampling.mode().0, sampling.stats().periods), (Method::WBFin, 3));
+    }
+
+    #[test]
+    fn a_fixed_method_stays_and_watches_nothing() {
+        for method in Method::ALL {
+            let sampling = sampling(MethodChoice::Fixed(method));
+            assert_eq!(periods(&sampling, &[0.0, 0.9, 0.3]), [method; 3]);
+            assert_eq!((sampling.mode(), sampling.stats().switches), ((method, false), 0));
+        }
+    }
+
+    #[test]
+    fn without_a_strong_function_methods_that_hash_compare_bytes() {
+        for choice in [MethodChoice::Paper, MethodChoice::Fixed(Method::WSFin), MethodChoice::Fixed(Method::StrFin)] {
+            let options = NvDedupOptions { method: choice, strong: None, ..NvDedupOptions::default() };
+            let sampling = Sampling::new(&options);
+            assert_eq!(periods(&sampling, &[0.5, 0.9]), [Method::WBFin; 2], "{choice:?}");
+            let thresholds = sampling.stats().thresholds;
+            assert_eq!(thresholds.w_s, thresholds.w_b);
+        }
+    }
+
+    #[test]
+    fn the_choice_can_change_at_any_time() {
+        let sampling = sampling(MethodChoice::Auto);
+        (0..1000).for_each(|_| sampling.count(true));
+        sampling.set_choice(MethodChoice::Fixed(Method::StrFin));
+        (0..10).for_each(|_| sampling.count(true));
+        sampling.set_choice(MethodChoice::Auto);
+        assert_eq!(sampling.mode().0, Method::WBFin, "no period has ended: nothing is known");
+        let stats = sampling.stats();
+        assert_eq!((stats.pieces, stats.switches, stats.periods), ([0, 0, 10, 1000], 2, 0));
+        one_period(&sampling, 0.0);
+        assert_eq!(sampling.mode(), (Method::NonFin, true));
+        sampling.set_choice(MethodChoice::Paper);
+        assert_eq!(sampling.mode(), (Method::NonFin, false), "the ratio is known");
+    }
+
+    #[test]
+    fn measured_costs_replace_the_first_ones_and_are_smoothed_then() {
+        let sampling = sampling(MethodChoice::Auto);
+        assert_eq!((sampling.stats().costs, sampling.stats().measured), (Costs::PAPER, false));
+        let costs = |c| Costs { c, w: 200, s: 3000, lambda: 150, v: 300 };
+        sampling.take_costs(costs(1000));
+        assert_eq!((sampling.stats().costs, sampling.stats().measured), (costs(1000), true));
+        sampling.take_costs(costs(2000));
+        assert_eq!(sampling.stats().costs, costs(1250));
+        (0..60).for_each(|_| sampling.take_costs(costs(2000)));
+        assert_eq!(sampling.stats().costs, costs(2000), "a lasting change is taken in whole");
+    }
+
+    #[test]
+    fn a_sixteenth_of_all_contents_is_watched_and_zeros_are_not() {
+        let mut state = 7u64;
+        let mut watched = 0;
+        for _ in 0..16_000 {
+            let mut piece = [0; 4096];
+            for word in piece.as_chunks_mut::<8>().0 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                *word = (state >> 20).to_le_bytes();
+            }
+            watched += u64::from(is_watched(&piece));
+        }
+        assert!((900..1100).contains(&watched), "{watched} of 16000");
+        assert!(!is_watched(&[0; 4096]));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_no_piece_is_lost_and_the_ratio_is_one(
+            period in 1..3000u64,
+            choice in 0..MethodChoice::ALL.len(),
+            script in prop::collection::vec((0.0..=1.0f64, 0..MethodChoice::ALL.len()), 1..8),
+        ) {
+            let options = NvDedupOptions { period, method: MethodChoice::ALL[choice], ..NvDedupOptions::default() };
+            let sampling = Sampling::new(&options);
+            let mut counted = 0;
+            for (ratio, choice) in script {
+                let before = sampling.stats();
+                one_period(&sampling, ratio);
+                let after = sampling.stats();
+                let came = after.pieces.iter().sum::<u64>() - before.pieces.iter().sum::<u64>();
+                prop_assert!((1..=period.next_multiple_of(sampling.batch)).contains(&came), "{came} pieces");
+                prop_assert_eq!(after.periods, before.periods + 1);
+                prop_assert!(after.ratio.is_none_or(|ratio| (0.0..=1.0).contains(&ratio)));
+                counted += came;
+                sampling.set_choice(MethodChoice::ALL[choice]);
+            }
+            prop_assert_eq!(sampling.stats().pieces.iter().sum::<u64>(), counted);
+        }
+
+        #[test]
+        fn copies_of_a_content_are_watched_alike(content in prop::collection::vec(any::<u8>(), 4096), shift in 0..64usize) {
+            let moved = [vec![0; shift], content.clone()].concat();
+            prop_assert_eq!(is_watched(&moved[shift..]), is_watched(&content));
+        }
+    }
+}
