@@ -6,7 +6,7 @@
 
 use super::machine::Machine;
 use crate::{Doing, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::path::Path;
 
 /// Version of the JSON; a new field does not change it.
@@ -92,7 +92,8 @@ pub struct Row {
     pub what: String,
     /// Lowest and highest value that the paper's text and tables give; `None`: its picture only.
     pub paper: Option<(f64, f64)>,
-    /// Ours.
+    /// Ours; NaN (null in JSON) where there is no such number.
+    #[serde(deserialize_with = "number_or_null")]
     pub ours: f64,
     /// Ours to the paper's; to the nearer end of a range, 1 within it.
     pub ratio: Option<f64>,
@@ -176,6 +177,10 @@ impl Figure {
     pub fn is_drawn(&self) -> bool {
         self.charts.iter().any(|chart| chart.kind != Kind::Table)
     }
+}
+
+fn number_or_null<'a, D: Deserializer<'a>>(text: D) -> std::result::Result<f64, D::Error> {
+    Ok(Option::deserialize(text)?.unwrap_or(f64::NAN))
 }
 
 /// A number as people read it: three significant digits, or a whole number with separators.

@@ -8,9 +8,15 @@
 //! |---|---|
 //! | `fixed` | 1, 6 to 9, Table 4, the costs of 5.2: fixed shares of duplicates |
 //! | `passes` | how their cells are timed and counted |
+//! | `dynamic` | 10: a share that changes |
+//! | `threads` | 11 |
+//! | `variations` | 2, 12, 13: other media, latencies, hash functions |
 
+mod dynamic;
 mod fixed;
 mod passes;
+mod threads;
+mod variations;
 
 use super::figure::{Figure, VERSION};
 use super::machine::Machine;
@@ -66,7 +72,20 @@ const PAGE: Page = Page {
     profiles: &PROFILES,
 };
 
-const IDS: [&str; 6] = ["figure-1", "figure-6", "figure-7", "table-4", "figure-8", "figure-9"];
+const IDS: [&str; 12] = [
+    "costs",
+    "figure-1",
+    "figure-2",
+    "table-4",
+    "figure-6",
+    "figure-7",
+    "figure-8",
+    "figure-9",
+    "figure-10",
+    "figure-11",
+    "figure-12",
+    "figure-13",
+];
 
 /// Figures that come from the same passes.
 struct Group {
@@ -76,9 +95,14 @@ struct Group {
     once: bool,
 }
 
-const GROUPS: [Group; 2] = [
-    Group { ids: &["figure-1", "figure-6", "figure-7", "table-4"], run: fixed::fio, once: false },
+const GROUPS: [Group; 7] = [
+    Group { ids: &["costs", "figure-1", "figure-6", "figure-7", "table-4"], run: fixed::fio, once: false },
     Group { ids: &["figure-8", "figure-9"], run: fixed::vdbench, once: false },
+    Group { ids: &["figure-10"], run: dynamic::figures, once: false },
+    Group { ids: &["figure-11"], run: threads::figures, once: false },
+    Group { ids: &["figure-13"], run: variations::hashes, once: false },
+    Group { ids: &["figure-2"], run: variations::media, once: true },
+    Group { ids: &["figure-12"], run: variations::latencies, once: true },
 ];
 
 fn parse_figure(text: &str) -> std::result::Result<String, String> {
@@ -108,6 +132,8 @@ pub struct Run {
     pub file_blocks: u64,
     /// Chunks of a sampling period.
     pub period: u64,
+    /// Chunks of a sampling period where the workload changes: the paper's 50,000 where the device is fast enough.
+    pub dynamic_period: u64,
     /// Timed passes.
     pub repeats: usize,
     /// Shares of duplicates, percent.
@@ -143,6 +169,7 @@ impl Run {
             requests: requests as usize,
             file_blocks,
             period: requests / 2,
+            dynamic_period: if options.smoke || slow { requests } else { 50_000 },
             repeats,
             percents,
             smoke: options.smoke,

@@ -7,6 +7,7 @@ use super::super::workload::{Batch, Workload};
 use super::Run;
 use crate::Result;
 use crate::throughput::median;
+use nvfold::NvDedupStats;
 use pmem::Profile;
 
 /// How requests follow one another.
@@ -27,8 +28,12 @@ pub struct Cell {
     pub requests: u64,
     /// How many of them were shared.
     pub shared: u64,
-    /// Bytes of metadata flushed a request; `None` where it was not counted.
-    pub metadata: Option<f64>,
+    /// Bytes of metadata flushed a request.
+    pub metadata: f64,
+    /// Share of the time that went into fingerprints; of competitors only.
+    pub fingerprinting: f64,
+    /// What policy `nv-dedup` says at the end.
+    pub model: Option<NvDedupStats>,
 }
 
 /// Runs all systems; a cell each.
@@ -68,12 +73,12 @@ fn measure(
         Pattern::Vdbench => Workload::vdbench(percent, percent),
     };
     let mut seconds = vec![Vec::new(); mounted.len()];
-    let mut before = vec![(0, None); mounted.len()];
+    let mut before = vec![(0, None, 0.0); mounted.len()];
     for pass in 0..=repeats {
         workload.next(run.requests, &mut batch);
         for (at, mounted) in mounted.iter().enumerate() {
             if pass == 1 {
-                before[at] = (mounted.shared(), mounted.metadata_bytes());
+                before[at] = (mounted.shared(), mounted.metadata_bytes(), mounted.fingerprint_seconds());
             }
             let took = one_pass(mounted, pattern, pass, &batch)?;
             if pass > 0 {
@@ -88,7 +93,9 @@ fn measure(
             rate: run.requests as f64 / median(&seconds[at]),
             requests,
             shared: mounted.shared() - before[at].0,
-            metadata: metadata.map(|(after, before)| (after - before) as f64 / requests as f64),
+            metadata: metadata.map_or(f64::NAN, |(after, before)| (after - before) as f64 / requests as f64),
+            fingerprinting: (mounted.fingerprint_seconds() - before[at].2) / seconds[at].iter().sum::<f64>(),
+            model: mounted.fs.stats().nv_dedup,
         }
     };
     Ok(mounted.iter().enumerate().map(|(at, mounted)| cell(at, mounted)).collect())
