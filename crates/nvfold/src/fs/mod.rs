@@ -396,7 +396,6 @@ impl FileSystem {
         self.core.answer(self.core.policy_of(ino))
     }
 
-
     /// The device.
     pub fn region(&self) -> &Region {
         &self.core.region
