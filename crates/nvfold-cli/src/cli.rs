@@ -42,6 +42,7 @@ pub enum Command {
     Policy(policy::Policy),
     Dedup(dedup::Dedup),
     Undedup(dedup::Undedup),
+    Tune(tune::Tune),
     Fsck(fsck::Fsck),
     Import(import::Import),
     Export(export::Export),

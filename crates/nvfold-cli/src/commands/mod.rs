@@ -16,5 +16,6 @@ pub mod mkfs;
 pub mod mount;
 pub mod policy;
 pub mod stats;
+pub mod tune;
 pub mod umount;
 pub mod verify;

@@ -20,8 +20,8 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 use nvfold::{
-    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr, Whence,
-    XattrMode, errno,
+    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, MethodChoice, NewInode, RenameMode,
+    SetAttr, Whence, XattrMode, errno,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -81,6 +81,9 @@ pub type Reporter = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 
 /// Name of the virtual attribute; it is not listed.
 pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
+
+/// Another: who chooses the method of policy nv-dedup. Root and whoever mounted it may set it.
+pub const METHOD_ATTRIBUTE: &str = "user.nvfold.method";
 
 /// One mounted file system. See the module.
 pub struct Front {
@@ -242,14 +245,27 @@ impl Front {
         match name {
             name if name == acl::ACCESS => self.set_access_acl(who, ino, value),
             name if name == REPORT_ATTRIBUTE.as_bytes() => Err(Errno::EPERM),
+            name if name == METHOD_ATTRIBUTE.as_bytes() => self.set_method(who, value),
             _ => self.fs.set_xattr(ino, name, value, mode).map_err(convert::errno),
         }
+    }
+
+    fn set_method(&self, who: &Request, name: &[u8]) -> Answer<()> {
+        if ![0, rustix::process::geteuid().as_raw()].contains(&who.uid()) {
+            return Err(Errno::EPERM);
+        }
+        let choice = std::str::from_utf8(name).ok().and_then(MethodChoice::from_name);
+        self.fs.set_method(choice.ok_or(Errno::EINVAL)?);
+        Ok(())
     }
 
     fn attribute(&self, ino: InodeNumber, name: &[u8]) -> Answer<Vec<u8>> {
         check_attribute_name(name)?;
         if name == REPORT_ATTRIBUTE.as_bytes() {
             return Ok((self.report)());
+        }
+        if name == METHOD_ATTRIBUTE.as_bytes() {
+            return Ok(self.fs.method().name().into());
         }
         self.fs.get_xattr(ino, name).map_err(convert::errno)
     }
@@ -720,8 +736,9 @@ impl Filesystem for Front {
 
     fn removexattr(&self, _who: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (ino, name) = (convert::ino(ino), name.as_bytes());
+        let is_virtual = [REPORT_ATTRIBUTE, METHOD_ATTRIBUTE].iter().any(|other| other.as_bytes() == name);
         let removed = match name {
-            name if name == REPORT_ATTRIBUTE.as_bytes() => Err(Errno::EPERM),
+            _ if is_virtual => Err(Errno::EPERM),
             _ => check_attribute_name(name).and_then(|()| self.fs.remove_xattr(ino, name).map_err(convert::errno)),
         };
         // Taking away an ACL that is not there succeeds everywhere.

@@ -6,6 +6,7 @@ use super::export::entries;
 use super::host;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::DedupOptions;
 use crate::mount::requests::{self, Request};
 use crate::mounts;
 use crate::snapshot::{self, Snapshot, Space};
@@ -98,7 +99,7 @@ impl Stored {
         if targets.len() > 1 {
             return Err(Failure::usage(mounts::show(first), "name one device alone").hint("--at names paths on it"));
         }
-        let fs = mount_embedded(first, options, Policy::default(), read_only, device::processors())?;
+        let fs = mount_embedded(first, options, &DedupOptions::default(), read_only, device::processors())?;
         let paths = if at.is_empty() { vec![PathBuf::from("/")] } else { at.to_vec() };
         Ok((Stored { fs: Some(fs), name: mounts::show(first), number: 0 }, paths))
     }

@@ -380,15 +380,20 @@ impl FileSystem {
         self.core.policies.policy
     }
 
-    /// Which policy new data of a file gets, or of what is made in a directory, and why: see [`POLICY_ATTRIBUTE`].
-    /// ENOENT.
-    pub fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
-        self.core.answer(self.core.policy_of(ino))
+    /// Policy `nv-dedup`: who chooses the method.
+    pub fn method(&self) -> MethodChoice {
+        self.core.policies.nv_dedup.sampling.choice()
     }
 
     /// Policy `nv-dedup`: who chooses the method from now on.
     pub fn set_method(&self, choice: MethodChoice) {
         self.core.policies.nv_dedup.sampling.set_choice(choice);
+    }
+
+    /// Which policy new data of a file gets, or of what is made in a directory, and why: see [`POLICY_ATTRIBUTE`].
+    /// ENOENT.
+    pub fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
+        self.core.answer(self.core.policy_of(ino))
     }
 
     /// The device.
