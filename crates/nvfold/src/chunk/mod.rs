@@ -271,6 +271,11 @@ impl Chunks {
     /// Gives an entry that counts, and whose block cannot lose its last reference now, its weak fingerprint.
     pub(crate) fn set_weak(&self, block: BlockNumber, weak: u32, flight: &mut Flight) {
         let offset = self.geometry.chunk_entry_offset(block);
+        if self.entry(block).any_weak().is_some() {
+            // Of another function: it must not be taken for that function's.
+            let invalid = self.set_word(offset + 56, |word| word & !(u64::from(WEAK_VALID) << 32));
+            let _ = self.region.fence(invalid);
+        }
         let words = self.set_word(offset + 40, |word| word & u64::from(u32::MAX) | u64::from(weak) << 32);
         self.make_valid(offset, words, WEAK_VALID, |functions| functions & 0xf0 | self.weak as u8, flight);
     }

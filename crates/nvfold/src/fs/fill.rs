@@ -13,7 +13,6 @@ use super::inode::{Body, Inode};
 use crate::chunk::Chunks;
 use crate::dedup::{Dedup, Filling};
 use crate::error::{Error, Result};
-use crate::fingerprint::Fingerprint;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::sync::Mutex;
@@ -120,7 +119,6 @@ impl Core {
         if state.freed || self.policies.of(inode.own_policy()).filling() == Filling::Never {
             return Ok(None);
         }
-        let mut tx = self.chunks.begin();
         let mut filled: Vec<(u32, BlockNumber)> = Vec::new();
         let mut looked_at = 0;
         let mut next = None;
@@ -131,15 +129,15 @@ impl Core {
                     break 'file;
                 }
                 looked_at += 1;
-                let Some(weak) = missing_weak(&self.region, &self.chunks, block) else { continue };
-                if self.chunks.has_entry(block) {
-                    self.chunks.set_weak(block, weak, &mut tx.flight);
-                } else {
-                    tx.add(block, 1, &Fingerprint { weak: Some(weak), strong: None });
-                }
-                filled.push((weak, block));
+                let missing = missing_weak(&self.region, &self.chunks, block).map(|weak| (weak, block));
+                filled.extend(missing.filter(|of| !filled.contains(of)));
             }
         }
+        if filled.is_empty() {
+            return Ok(next);
+        }
+        let mut tx = self.chunks.begin();
+        tx.add_named(&filled);
         let _ = tx.end(Flight::new());
         filled.iter().for_each(|(weak, block)| self.chunks.index.insert(*weak, *block));
         self.fill.filled.fetch_add(filled.len() as u64, Ordering::Relaxed);

@@ -21,7 +21,6 @@ use super::fill::missing_weak;
 use super::inode::{Inode, State};
 use crate::error::{Error, Result};
 use crate::file::{Extent, Extents};
-use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::Purpose;
 use crate::types::{MappedExtent, Reshared};
@@ -84,21 +83,14 @@ impl Core {
     /// Makes sure that each block can be found. They stay named meanwhile: the inode is locked.
     fn enter_all(&self, named: &[Named]) {
         let chunks = &self.chunks;
-        let mut tx = chunks.begin();
-        let mut entered = SmallVec::<[(u32, BlockNumber); 8]>::new();
+        let mut entered: Vec<(u32, BlockNumber)> = Vec::new();
         for Named { block, .. } in named {
-            if entered.iter().any(|(_, other)| other == block) {
-                continue;
-            }
-            let Some(weak) = missing_weak(&self.region, chunks, *block) else { continue };
-            if chunks.has_entry(*block) {
-                chunks.set_weak(*block, weak, &mut tx.flight);
-            } else {
-                tx.add(*block, 1, &Fingerprint { weak: Some(weak), strong: None });
-            }
-            entered.push((weak, *block));
+            let missing = missing_weak(&self.region, chunks, *block).map(|weak| (weak, *block));
+            entered.extend(missing.filter(|of| !entered.contains(of)));
         }
         if !entered.is_empty() {
+            let mut tx = chunks.begin();
+            tx.add_named(&entered);
             let _ = tx.end(());
             entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, *block));
         }
