@@ -209,9 +209,10 @@ impl Chunks {
         if !self.has_entry(block) {
             return false;
         }
-        let entry = self.entry(block);
-        let is_sole = entry.count == 1 && self.region.is_sound(self.entry_offset(block), ENTRY_BYTES);
-        is_sole && self.null(block, &entry, flight)
+        let offset = self.geometry.chunk_entry_offset(block);
+        let stored = self.region.load_u128(offset);
+        let is_sole = CountWord::decode(stored).count == 1 && self.region.is_sound(offset, ENTRY_BYTES);
+        is_sole && self.null(block, stored, flight)
     }
 
     /// decrease_RC, or null_entry for the last reference: the extent that was the reference cannot be reached any
@@ -223,21 +224,21 @@ impl Chunks {
         }
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
-            let entry = self.entry(block);
-            let seen = entry.word();
+            let stored = self.region.load_u128(offset);
+            let seen = CountWord::decode(stored);
             match seen.count {
                 // How many name it is not known, or cannot be written: it stays until it is counted anew.
                 _ if !self.region.is_sound(offset, ENTRY_BYTES) => return Released::Kept,
                 0 => return Released::Free,
                 1 => {
-                    if self.null(block, &entry, flight) {
+                    if self.null(block, stored, flight) {
                         return Released::Free;
                     }
                 }
                 count => {
                     let tx = self.generators.passing_id();
                     let word = CountWord { tag: tag::DECREASE, tx, count: count - 1, ..seen };
-                    if let Ok(line) = self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
+                    if let Ok(line) = self.region.compare_exchange_u128(offset, stored, word.encode()) {
                         flight.add(line.flush());
                         self.extra_references.fetch_sub(1, Ordering::Relaxed);
                         return Released::Kept;
@@ -247,15 +248,14 @@ impl Chunks {
         }
     }
 
-    /// null_entry. False when the count is not what was read any more. It was read with the fingerprint, for a second
-    /// look at the media costs as much as the first; who could add one meanwhile would hold a reference.
-    fn null(&self, block: BlockNumber, read: &ChunkEntry, flight: &mut Flight) -> bool {
+    /// null_entry. False when the count is not what was stored any more.
+    fn null(&self, block: BlockNumber, stored: u128, flight: &mut Flight) -> bool {
         let offset = self.geometry.chunk_entry_offset(block);
-        let seen = read.word();
+        let seen = CountWord::decode(stored);
         let nulled = CountWord { tag: tag::NULL, tx: self.generators.passing_id(), count: 0, ..seen };
-        let nulled = self.region.compare_exchange_u128(offset, seen.encode(), nulled.encode());
-        let Ok(line) = nulled else { return false };
-        if let Some(weak) = read.weak(self.weak) {
+        let weak = self.entry(block).weak(self.weak);
+        let Ok(line) = self.region.compare_exchange_u128(offset, stored, nulled.encode()) else { return false };
+        if let Some(weak) = weak {
             self.index.remove(weak, block);
         }
         flight.add(line.flush());
