@@ -9,6 +9,7 @@
 //! | `throughput` | `bench write`, `bench read`: bytes a second |
 //! | `meta` | `bench meta`: operations on names a second |
 //! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
+//! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
 //! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs mounted for a run, and gone after it |
 //! | `ceiling` | the simplest FUSE file system in memory: what FUSE itself allows |
@@ -47,6 +48,8 @@ enum What {
     Meta(Options),
     /// Time to the first byte and to exact counts, after a kill and after an orderly unmount
     Recovery(recovery::RecoveryOptions),
+    /// The figures and tables of a paper, measured here
+    Paper(paper::PaperArgs),
     /// Fill a device and die, for `recovery`
     #[command(hide = true)]
     Fill(recovery::FillOptions),
@@ -112,9 +115,17 @@ pub enum BenchError {
     /// What was read back is not what was written: no figure of it is worth anything.
     #[error("{0} gave back other bytes than were written")]
     Wrong(String),
-    /// The metadata of a competitor.
-    #[error(transparent)]
-    Rival(#[from] paper::RivalError),
+    /// A competitor's metadata failed: from then on it shared nothing.
+    #[error("the metadata of {0}")]
+    Rival(String),
+    /// A file of an earlier run cannot be used.
+    #[error("{file}: {why}; remove it, or make that figure again")]
+    Stale {
+        /// Which.
+        file: String,
+        /// Why not.
+        why: String,
+    },
     /// The plot could not be drawn.
     #[error("draw the plot: {0}")]
     Plot(String),
@@ -149,6 +160,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Read(options) => throughput::run(&options.clone().settled(), throughput::Direction::Read)?,
         What::Meta(options) => meta::run(&options.clone().settled())?,
         What::Recovery(options) => return recovery::run(options, json),
+        What::Paper(args) => return paper::run(args, json),
         What::Fill(options) => return recovery::fill(options),
         What::Ceiling { dir } => return ceiling::serve(dir),
     };

@@ -139,7 +139,7 @@ impl Report {
         let height = 60 + 22 * self.rows.len() as u32;
         let root = SVGBackend::new(file, (900, height)).into_drawing_area();
         root.fill(&WHITE)?;
-        let font = |size| ("sans-serif", size).into_font();
+        let font = |size| crate::paper::font(size);
         root.draw(&Text::new(format!("{}: {}", self.benchmark, self.ratio_to), (20, 14), font(18)))?;
         let longest = self.rows.iter().map(|row| row.ratio).fold(1.0, f64::max);
         let mut groups: Vec<(String, u64)> = Vec::new();

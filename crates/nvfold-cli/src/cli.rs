@@ -39,6 +39,7 @@ pub enum Command {
     Du(du::Du),
     Stats(stats::Stats),
     DedupStats(dedup_stats::DedupStats),
+    Policy(policy::Policy),
     Tune(tune::Tune),
     Fsck(fsck::Fsck),
     Import(import::Import),

@@ -39,21 +39,7 @@ pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
 
 /// Reads a policy.
 pub fn parse_policy(text: &str) -> Result<Policy, String> {
-    match text {
-        "off" => Ok(Policy::Off),
-        "inline" => Ok(Policy::Inline),
-        "nv-dedup" => Ok(Policy::NvDedup),
-        _ => Err(format!("unknown policy `{text}`; there are off, inline and nv-dedup")),
-    }
-}
-
-/// The name of a policy.
-pub fn policy_name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Off => "off",
-        Policy::Inline => "inline",
-        Policy::NvDedup => "nv-dedup",
-    }
+    Policy::named(text.as_bytes()).ok_or_else(|| format!("unknown policy `{text}`; there are: {}", Policy::names()))
 }
 
 impl DeviceOptions {

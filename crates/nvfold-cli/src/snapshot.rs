@@ -198,7 +198,7 @@ impl Snapshot {
             mount_point: mount_point.map(mounts::show),
             pid: mount_point.map(|_| std::process::id()),
             read_only: fs.is_read_only(),
-            policy: Some(device::policy_name(fs.policy()).to_owned()),
+            policy: Some(fs.policy().name().to_owned()),
             space: Some(space(fs)),
             recovery: Some(recovery(fs)),
             nv_dedup: fs.stats().nv_dedup.map(NvDedup::of),
@@ -251,7 +251,7 @@ impl Snapshot {
 }
 
 /// Asks the process that serves a mount.
-fn ask(dir: &Path) -> Outcome<Snapshot> {
+pub fn ask(dir: &Path) -> Outcome<Snapshot> {
     let mut value = vec![0; 64 << 10];
     let length = rustix::fs::getxattr(dir, REPORT_ATTRIBUTE, &mut value).map_err(|error| {
         Failure::new(mounts::show(dir), format!("no nvfold is mounted there ({error})"))
@@ -322,7 +322,8 @@ impl Recovery {
     }
 }
 
-fn space(fs: &FileSystem) -> Space {
+/// Of a file system that this process has mounted.
+pub fn space(fs: &FileSystem) -> Space {
     let (stats, statfs) = (fs.stats(), fs.statfs());
     let Stats { logical_bytes, stored_bytes, .. } = stats;
     // A read-only mount does not read the chunk table: what files name and what is stored tell the savings there.

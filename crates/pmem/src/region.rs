@@ -623,6 +623,12 @@ impl Region {
         self.mapping.wear.as_ref().map(|wear| wear.summary())
     }
 
+    /// Line writes to the blocks that a range touches, when `track_wear` was asked for.
+    pub fn lines_written_in(&self, offset: u64, length: u64) -> Option<u64> {
+        assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
+        self.mapping.wear.as_ref().map(|wear| wear.lines_in(offset, length))
+    }
+
     /// A copy of what was recorded, when `record` was asked for.
     pub fn recording(&self) -> Option<Recording> {
         self.mapping.recorder.as_ref().map(|events| Recording { events: events.lock().clone() })

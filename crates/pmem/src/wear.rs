@@ -27,6 +27,12 @@ impl Wear {
         }
     }
 
+    /// Line writes to the blocks that a range touches.
+    pub(crate) fn lines_in(&self, offset: u64, length: u64) -> u64 {
+        let blocks = &self.0[(offset / BLOCK_BYTES) as usize..(offset + length).div_ceil(BLOCK_BYTES) as usize];
+        blocks.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
+    }
+
     pub(crate) fn summary(&self) -> WearSummary {
         let mut summary = WearSummary {
             blocks: self.0.len() as u64,
@@ -87,6 +93,8 @@ mod tests {
             (1, 1, 1, 1)
         );
         assert_eq!(summary.lines_written_mean(), 67.0 / 4.0);
+        assert_eq!((wear.lines_in(0, BLOCK_BYTES), wear.lines_in(BLOCK_BYTES, 1)), (1, 2));
+        assert_eq!(wear.lines_in(BLOCK_BYTES, 3 * BLOCK_BYTES), 66);
     }
 
     #[test]

@@ -1,3 +1,49 @@
-//! The evaluations of the papers.
+//! `nvfold bench paper`: the figures and tables of the papers that nvfold is made from, measured here.
+//!
+//! The problem: a paper's figures are pictures of another machine. The idea: rebuild the workload, run every system
+//! of the figure in turn on the same emulated device, and put the ratios beside what the paper says in words.
+//!
+//! | module | what |
+//! |---|---|
+//! | `nv_dedup` | the figures of NV-Dedup |
+//! | `figure` | what a figure holds, its JSON |
+//! | `chart` | its picture |
+//! | `page` | the page of all figures of a paper |
+//! | `machine` | the class of machine |
+//! | `system` | what is compared, mounted |
+//! | `workload` | the requests |
+//! | `rivals` | the systems that the papers compare with |
+
+mod chart;
+mod figure;
+mod machine;
+mod nv_dedup;
+mod page;
 mod rivals;
-pub use rivals::RivalError;
+mod system;
+mod workload;
+
+pub(crate) use chart::font;
+
+use crate::Result;
+use clap::{Args, Subcommand};
+
+/// Which paper.
+#[derive(Args, Clone, Debug)]
+pub struct PaperArgs {
+    #[command(subcommand)]
+    paper: Paper,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Paper {
+    /// NV-Dedup: Figures 1, 2, 6 to 13, Tables 4 and 5, DRAM a chunk, and real fio on a mount
+    NvDedup(nv_dedup::Options),
+}
+
+/// Runs the figures of a paper; prints where they are, or their JSON.
+pub fn run(args: &PaperArgs, json: bool) -> Result<()> {
+    match &args.paper {
+        Paper::NvDedup(options) => nv_dedup::run(options, json),
+    }
+}

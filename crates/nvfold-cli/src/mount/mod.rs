@@ -20,6 +20,7 @@ mod house;
 mod lookups;
 mod notices;
 mod options;
+pub mod requests;
 
 pub use dedup::{DedupOptions, THERE_ARE as DEDUP_OPTIONS, parse_method};
 pub use front::{METHOD_ATTRIBUTE, REPORT_ATTRIBUTE};

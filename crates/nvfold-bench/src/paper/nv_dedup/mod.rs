@@ -1,0 +1,240 @@
+//! `nvfold bench paper nv-dedup`: the evaluation of NV-Dedup (IEEE TC 2018, sections 3, 4.2 and 5).
+//!
+//! Fractions of the paper's requests are enough: its runs of five minutes average over a noisy machine, ours run all
+//! systems in turn and take the median. What must not shrink is the sampling period relative to a run, so every timed
+//! pass is a whole number of periods, and the first period is over before the clock starts.
+//!
+//! | module | figures |
+//! |---|---|
+//! | `fixed` | 1, 6 to 9, Table 4, the costs of 5.2: fixed shares of duplicates |
+//! | `passes` | how their cells are timed and counted |
+//! | `dynamic` | 10: a share that changes |
+//! | `threads` | 11 |
+//! | `variations` | 2, 12, 13: other media, latencies, hash functions |
+
+mod dynamic;
+mod fixed;
+mod passes;
+mod threads;
+mod variations;
+
+use super::figure::{Figure, VERSION};
+use super::machine::Machine;
+use super::page::{self, Page};
+use crate::Result;
+use clap::Args;
+use pmem::Profile;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What to measure.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Figures to make; all without it: 1, 2, 6 .. 13, table-4, table-5, costs, dram, fio
+    #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
+    figures: Vec<String>,
+    /// Device profiles: nvdimm-8x, native, optane, pcm
+    #[arg(long = "profile", value_name = "NAME", value_delimiter = ',', value_parser = parse_profile,
+        default_values = PROFILES)]
+    profiles: Vec<String>,
+    /// Folder for JSON, pictures and the page; what it has of other figures stays
+    #[arg(long, value_name = "DIR", default_value = "target/results/nv-dedup")]
+    out: PathBuf,
+    /// Timed passes of which the median is taken
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeats: Option<u32>,
+    /// Requests of a timed pass; without it what suits the profile
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
+    requests: Option<u64>,
+    /// Sizes for a test that it runs at all, not for figures
+    #[arg(long)]
+    smoke: bool,
+}
+
+const PROFILES: [&str; 4] = ["nvdimm-8x", "native", "optane", "pcm"];
+
+const PAGE: Page = Page {
+    title: "NV-Dedup: the paper's figures, measured",
+    introduction: &[
+        "This page and everything beside it is written by the command below, from the figures that were run last. It \
+         holds nvfold against *NV-Dedup: High-Performance Inline Deduplication for Non-Volatile Memory* (IEEE \
+         Transactions on Computers, 2018).",
+        "**How to read it.** The paper gives most results as pictures; where its text or tables give a value it stands \
+         beside ours, with ours divided by it (by the nearer end of a range, 1.00 within it). Persistent memory is \
+         emulated: the device lies in memory, and a profile charges time for lines, fences and reads (see `pmem`'s \
+         module `profile`). nvdimm-8x is the paper's setting. All systems of a figure run in one process, in turn, on \
+         the same requests; a figure is the median of its passes. Ratios within a run are what to read.",
+        "**Systems.** *No_dedup* is nvfold with policy `off`. *NV-Dedup (as in the paper)* is policy `nv-dedup` with \
+         the paper's three methods and thresholds, MD5, CRC32, and strong fingerprints trusted. *NV-Dedup (ours)* is \
+         the policy's default: four methods in the cost model, XXH3, bytes compared before anything is shared.",
+    ],
+    figures: &IDS,
+    profiles: &PROFILES,
+};
+
+const IDS: [&str; 12] = [
+    "costs",
+    "figure-1",
+    "figure-2",
+    "table-4",
+    "figure-6",
+    "figure-7",
+    "figure-8",
+    "figure-9",
+    "figure-10",
+    "figure-11",
+    "figure-12",
+    "figure-13",
+];
+
+/// Figures that come from the same passes.
+struct Group {
+    ids: &'static [&'static str],
+    run: fn(&Run) -> Result<Vec<Figure>>,
+    /// Whether it is the same on every profile: run on the first one only.
+    once: bool,
+}
+
+const GROUPS: [Group; 7] = [
+    Group { ids: &["costs", "figure-1", "figure-6", "figure-7", "table-4"], run: fixed::fio, once: false },
+    Group { ids: &["figure-8", "figure-9"], run: fixed::vdbench, once: false },
+    Group { ids: &["figure-10"], run: dynamic::figures, once: false },
+    Group { ids: &["figure-11"], run: threads::figures, once: false },
+    Group { ids: &["figure-13"], run: variations::hashes, once: false },
+    Group { ids: &["figure-2"], run: variations::media, once: true },
+    Group { ids: &["figure-12"], run: variations::latencies, once: true },
+];
+
+fn parse_figure(text: &str) -> std::result::Result<String, String> {
+    let id = if text.parse::<u32>().is_ok() { format!("figure-{text}") } else { text.to_string() };
+    match IDS.contains(&id.as_str()) {
+        true => Ok(id),
+        false => Err(format!("there is no such figure; use one of {}", IDS.join(", "))),
+    }
+}
+
+fn parse_profile(text: &str) -> std::result::Result<String, String> {
+    match PROFILES.contains(&text) {
+        true => Ok(text.into()),
+        false => Err(format!("use one of {}", PROFILES.join(", "))),
+    }
+}
+
+/// One profile's turn: how large everything is there.
+pub struct Run {
+    /// Its name.
+    pub name: String,
+    /// What it charges.
+    pub profile: Profile,
+    /// Requests of a timed pass.
+    pub requests: usize,
+    /// Blocks of the file that fio overwrites.
+    pub file_blocks: u64,
+    /// Chunks of a sampling period.
+    pub period: u64,
+    /// Chunks of a sampling period where the workload changes: the paper's 50,000 where the device is fast enough.
+    pub dynamic_period: u64,
+    /// Timed passes.
+    pub repeats: usize,
+    /// Shares of duplicates, percent.
+    pub percents: Vec<u64>,
+    /// Whether nothing but that it runs is to be seen.
+    pub smoke: bool,
+    machine: Machine,
+    command: String,
+    began: Instant,
+}
+
+impl Run {
+    fn new(options: &Options, name: &str, began: Instant) -> Result<Run> {
+        let profile: Profile = name.parse().expect("the names of profiles are checked");
+        // pcm takes half a millisecond a block.
+        let slow = name == "pcm";
+        let (requests, file_blocks) = match (options.smoke, slow) {
+            (true, false) => (400, 128),
+            (true, true) => (100, 64),
+            (false, false) => (40_000, 32_768),
+            (false, true) => (400, 512),
+        };
+        let requests = options.requests.map_or(requests, |requests| if slow { requests / 100 } else { requests });
+        let repeats = options.repeats.unwrap_or(if options.smoke || slow { 2 } else { 3 }) as usize;
+        let percents = match options.smoke || slow {
+            true => vec![10, 30, 50, 70],
+            false => vec![10, 20, 30, 40, 50, 60, 70],
+        };
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        Ok(Run {
+            name: name.into(),
+            profile,
+            requests: requests as usize,
+            file_blocks,
+            period: requests / 2,
+            dynamic_period: if options.smoke || slow { requests } else { 50_000 },
+            repeats,
+            percents,
+            smoke: options.smoke,
+            machine: Machine::here()?,
+            command: format!("nvfold {}", arguments.join(" ")),
+            began,
+        })
+    }
+
+    /// A figure without anything in it yet.
+    pub fn figure(&self, id: &str, title: &str, settings: String) -> Figure {
+        Figure {
+            version: VERSION,
+            paper: "nv-dedup".into(),
+            id: id.into(),
+            title: title.into(),
+            nvfold: env!("CARGO_PKG_VERSION").into(),
+            command: self.command.clone(),
+            machine: self.machine.clone(),
+            profile: self.name.clone(),
+            settings,
+            charts: Vec::new(),
+            rows: Vec::new(),
+            aims: Vec::new(),
+            reading: String::new(),
+            left_out: Vec::new(),
+        }
+    }
+
+    /// Says on stderr how far it is.
+    pub fn say(&self, what: &str) {
+        eprintln!("[{:>4.0} s] {}: {what}", self.began.elapsed().as_secs_f64(), self.name);
+    }
+
+    /// Whether this is the profile that the paper's figures are held against.
+    pub fn is_the_papers(&self) -> bool {
+        self.name == "nvdimm-8x"
+    }
+}
+
+/// Makes the figures that are asked for, and the page.
+pub fn run(options: &Options, json: bool) -> Result<()> {
+    let wanted = |id: &str| options.figures.is_empty() || options.figures.iter().any(|figure| figure == id);
+    let began = Instant::now();
+    let mut made = Vec::new();
+    for (turn, name) in options.profiles.iter().enumerate() {
+        let run = Run::new(options, name, began)?;
+        for group in GROUPS.iter().filter(|group| turn == 0 || !group.once) {
+            if !group.ids.iter().any(|id| wanted(id)) {
+                continue;
+            }
+            for figure in (group.run)(&run)?.into_iter().filter(|figure| wanted(&figure.id)) {
+                figure.save(&options.out)?;
+                made.push(figure);
+            }
+            page::write(&PAGE, &options.out)?;
+        }
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&made).expect("numbers and strings have a JSON form"));
+    } else {
+        let missed = made.iter().flat_map(|figure| &figure.aims).filter(|aim| !aim.met).count();
+        let aims = made.iter().map(|figure| figure.aims.len()).sum::<usize>();
+        let page = options.out.join("README.md");
+        println!("{} figures in {}; {} of {aims} aims met", made.len(), page.display(), aims - missed);
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Figure 11: several threads, each with files and requests of its own, and where their transaction numbers come from.
+
+use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
+use super::super::system::{Kind, Mounted, Setup, System, write_all};
+use super::super::workload::{Batch, Workload};
+use super::Run;
+use crate::Result;
+use crate::throughput::median;
+use nvfold::{File, Generators};
+use std::sync::Barrier;
+use std::time::Instant;
+
+const THREADS: [usize; 5] = [1, 2, 4, 6, 8];
+const PERCENTS: [u64; 2] = [30, 50];
+
+/// Runs it.
+pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+    let systems = systems();
+    let mut charts = Vec::new();
+    for percent in PERCENTS {
+        run.say(&format!("threads, {percent} % duplicates"));
+        // By number of threads, then by system.
+        let rates =
+            THREADS.map(|threads| measure(run, &systems, threads, percent)).into_iter().collect::<Result<Vec<_>>>()?;
+        let title = format!("Figure 11: threads at {percent} % duplicates");
+        let x = THREADS.iter().map(usize::to_string);
+        let chart = Chart::new(Drawn::Bars, &title, "threads", "requests/s", x);
+        let add = |chart: Chart, (at, system): (usize, &System)| {
+            chart.with(&system.name, rates.iter().map(|rates| rates[at]))
+        };
+        charts.push(systems.iter().enumerate().fold(chart, add));
+    }
+    Ok(vec![figure(run, charts)])
+}
+
+fn systems() -> Vec<System> {
+    let ours = System::of(Kind::Ours);
+    vec![
+        System::of(Kind::NoDedup),
+        System::of(Kind::AsInPaper),
+        System { name: "NV-Dedup (ours, one generator)".into(), generators: Generators::Global, ..ours.clone() },
+        System { name: "NV-Dedup (ours, one a core)".into(), ..ours },
+    ]
+}
+
+/// One thread's file and what it writes.
+struct Lane {
+    workload: Workload,
+    batch: Batch,
+}
+
+/// Requests a second of each system.
+fn measure(run: &Run, systems: &[System], threads: usize, percent: u64) -> Result<Vec<f64>> {
+    let (requests, blocks) = (run.requests / threads, run.file_blocks / threads as u64);
+    let setup = Setup { period: run.period, threads, ..Setup::new(&run.profile, run.file_blocks) };
+    let mounted = systems.iter().map(|system| Mounted::new(system, &setup)).collect::<Result<Vec<Mounted>>>()?;
+    let lane = |number| Lane { workload: Workload::fio(blocks, percent, 1 + number), batch: Batch::default() };
+    let mut lanes: Vec<Lane> = (0..threads as u64).map(lane).collect();
+    lanes.iter_mut().for_each(|lane| lane.workload.lay_out(&mut lane.batch));
+    let mut files = Vec::new();
+    for mounted in &mounted {
+        let created = (0..threads).map(|lane| mounted.create(&format!("file{lane}")));
+        let created = created.collect::<Result<Vec<File>>>()?;
+        timed(mounted, &created, &lanes)?;
+        files.push(created);
+    }
+    let mut seconds = vec![Vec::new(); mounted.len()];
+    for pass in 0..=run.repeats {
+        lanes.iter_mut().for_each(|lane| lane.workload.next(requests, &mut lane.batch));
+        for (at, mounted) in mounted.iter().enumerate() {
+            let took = timed(mounted, &files[at], &lanes)?;
+            for (file, lane) in files[at].iter().zip(&lanes) {
+                mounted.verify(file, &lane.batch)?;
+            }
+            if pass > 0 {
+                seconds[at].push(took);
+            }
+        }
+    }
+    Ok(seconds.iter().map(|seconds| (requests * threads) as f64 / median(seconds)).collect())
+}
+
+/// Seconds from the first start to the last end. The lanes read the clock themselves: with as many lanes as
+/// processors, whoever waits for them may be woken long after they began.
+fn timed(mounted: &Mounted, files: &[File], lanes: &[Lane]) -> Result<f64> {
+    let start = Barrier::new(lanes.len());
+    let work = |file: &File, lane: &Lane| -> Result<(Instant, Instant)> {
+        start.wait();
+        let began = Instant::now();
+        write_all(file, &lane.batch)?;
+        Ok((began, Instant::now()))
+    };
+    mounted.with_background(|| {
+        std::thread::scope(|scope| {
+            let work = &work;
+            let started = files.iter().zip(lanes).map(|(file, lane)| scope.spawn(move || work(file, lane)));
+            let started: Vec<_> = started.collect();
+            let times = started.into_iter().map(|lane| lane.join().expect("a lane does not panic"));
+            let times: Vec<(Instant, Instant)> = times.collect::<Result<_>>()?;
+            let began = times.iter().map(|(began, _)| *began).min().expect("one lane at least");
+            let ended = times.iter().map(|(_, ended)| *ended).max().expect("one lane at least");
+            Ok((ended - began).as_secs_f64())
+        })
+    })
+}
+
+fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
+    let settings = format!(
+        "Random overwrites, {} requests a pass shared out among the threads, each with a file of its own; sampling period \
+         {} chunks. The background filler has a thread too.",
+        run.requests, run.period
+    );
+    let mut figure = run.figure("figure-11", "Figure 11: threads", settings);
+    let mut least = (f64::INFINITY, f64::INFINITY);
+    for (chart, percent) in charts.iter().zip(PERCENTS) {
+        for series in &chart.series {
+            let (twice, eight) = (series.y[1] / series.y[0], series.y[4] / series.y[1]);
+            figure.rows.push(Row::value(format!("{}: 2 threads to 1, {percent} %", series.name), 2.0, twice, "x"));
+            figure.rows.push(Row::picture(format!("{}: 8 threads to 2, {percent} %", series.name), eight, "x"));
+        }
+        let ours = &chart.series[chart.series.len() - 1].y;
+        least = (least.0.min(ours[1] / ours[0]), least.1.min(ours[4] / ours[1]));
+    }
+    if run.is_the_papers() {
+        figure.aims = vec![
+            Aim::at_least("2 threads at least 1.8x one", least.0, 1.8),
+            Aim::at_least("8 threads on 2 processors no slower than 0.9 of 2", least.1, 0.9),
+        ];
+    }
+    figure.reading = format!(
+        "With a generator a core two threads write {} times as fast as one, and eight threads {} times as fast as two, on \
+         {} processors.",
+        number(least.0),
+        number(least.1),
+        std::thread::available_parallelism().map_or(1, usize::from)
+    );
+    figure.charts = charts;
+    figure
+}

@@ -1,0 +1,219 @@
+//! The page of a paper's results: made from the JSON files that lie in its folder, so that figures can be run one by
+//! one, on one profile or on all, and the page shows the newest of each.
+
+use super::figure::{Aim, Chart, Figure, Row, VERSION, number};
+use crate::{BenchError, Doing, Result};
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+const LINE_CHARS: usize = 116;
+
+/// What a page says that its figures do not know.
+pub struct Page {
+    /// Heading.
+    pub title: &'static str,
+    /// Below it: paragraphs.
+    pub introduction: &'static [&'static str],
+    /// Ids of the figures, as they follow one another.
+    pub figures: &'static [&'static str],
+    /// Profiles, likewise.
+    pub profiles: &'static [&'static str],
+}
+
+/// Reads the figures in `out` and writes `README.md` beside them.
+pub fn write(page: &Page, out: &Path) -> Result<()> {
+    let figures = read(page, out)?;
+    let file = out.join("README.md");
+    fs::write(&file, text(page, &figures)).doing(format!("write {}", file.display()))
+}
+
+/// All figures of a folder, in the order of the page.
+fn read(page: &Page, out: &Path) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for id in page.figures {
+        for profile in page.profiles {
+            let file = out.join(profile).join(format!("{id}.json"));
+            let text = match fs::read_to_string(&file) {
+                Ok(text) => text,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error).doing(format!("read {}", file.display())),
+            };
+            let figure: Figure = serde_json::from_str(&text)
+                .map_err(|error| BenchError::Stale { file: file.display().to_string(), why: error.to_string() })?;
+            if figure.version != VERSION {
+                let why = format!("version {} of its schema", figure.version);
+                return Err(BenchError::Stale { file: file.display().to_string(), why });
+            }
+            figures.push(figure);
+        }
+    }
+    Ok(figures)
+}
+
+fn text(page: &Page, figures: &[Figure]) -> String {
+    let mut text = format!("# {}\n\n", page.title);
+    page.introduction.iter().for_each(|paragraph| text.push_str(&format!("{}\n\n", wrap(paragraph))));
+    text.push_str(&runs(figures));
+    text.push_str(&aims(figures));
+    for id in page.figures {
+        let of_id: Vec<&Figure> = figures.iter().filter(|figure| figure.id == *id).collect();
+        if let Some(first) = of_id.first() {
+            write!(text, "## {}\n\n", first.title).expect("a string takes it");
+            of_id.iter().for_each(|figure| text.push_str(&section(figure)));
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
+/// Where and how the figures were made: each machine and command once.
+fn runs(figures: &[Figure]) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for figure in figures {
+        let line = format!("- `{}`, nvfold {}, on a {}", figure.command, figure.nvfold, figure.machine.line());
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.iter().map(|line| wrap(line).replace('\n', "\n  ") + "\n").collect::<String>() + "\n"
+}
+
+/// All aims in one table, missed ones told like met ones.
+fn aims(figures: &[Figure]) -> String {
+    let all: Vec<(&Figure, &Aim)> =
+        figures.iter().flat_map(|figure| figure.aims.iter().map(move |aim| (figure, aim))).collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    let met = all.iter().filter(|(_, aim)| aim.met).count();
+    let mut text = format!("## Aims: {met} of {} met\n\n| aim | ours | | where |\n|---|---|---|---|\n", all.len());
+    for (figure, aim) in all {
+        let verdict = if aim.met { "met" } else { "**missed**" };
+        let place = format!("[{}](#{}), {}", figure.id.replace('-', " "), anchor(&figure.title), figure.profile);
+        writeln!(text, "| {} | {} | {verdict} | {place} |", aim.aim, aim.ours).expect("a string takes it");
+    }
+    text + "\n"
+}
+
+/// The anchor that a heading gets.
+fn anchor(heading: &str) -> String {
+    let kept = heading.to_lowercase();
+    let kept: String = kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect();
+    kept.replace(' ', "-")
+}
+
+fn section(figure: &Figure) -> String {
+    let Figure { id, profile, title, .. } = figure;
+    let mut text = format!("### {}, {profile}\n\n{}\n\n", short(title), wrap(&figure.reading));
+    if figure.is_drawn() {
+        write!(text, "[![{title}, {profile}]({profile}/{id}.png)]({profile}/{id}.svg)\n\n").expect("a string takes it");
+    }
+    if !figure.rows.is_empty() {
+        text.push_str("| | paper | ours | ours / paper |\n|---|---|---|---|\n");
+        figure.rows.iter().for_each(|row| text.push_str(&compared(row)));
+        text.push('\n');
+    }
+    // What a picture of many places shows is in the JSON.
+    figure.charts.iter().filter(|chart| chart.x.len() <= 10).for_each(|chart| text.push_str(&values(chart)));
+    figure.left_out.iter().for_each(|why| text.push_str(&format!("{}\n\n", wrap(&format!("Left out: {why}.")))));
+    text.push_str(&wrap(&format!("{} All of it: [{id}.json]({profile}/{id}.json).", figure.settings)));
+    text + "\n\n"
+}
+
+/// The heading up to its colon.
+fn short(title: &str) -> &str {
+    title.split(':').next().unwrap_or(title)
+}
+
+fn compared(row: &Row) -> String {
+    let unit = if row.unit.is_empty() { String::new() } else { format!(" {}", row.unit) };
+    let paper = match row.paper {
+        None => "picture only".to_string(),
+        Some((low, high)) if low == high => format!("{}{unit}", number(low)),
+        Some((low, high)) => format!("{} to {}{unit}", number(low), number(high)),
+    };
+    let ratio = row.ratio.map_or("-".into(), number);
+    format!("| {} | {paper} | {}{unit} | {ratio} |\n", row.what, number(row.ours))
+}
+
+fn values(chart: &Chart) -> String {
+    let mut text = format!("| {} | {} |\n|---|{}\n", chart.y_label, chart.x.join(" | "), "---|".repeat(chart.x.len()));
+    for series in &chart.series {
+        let cells: Vec<String> = series.y.iter().map(|value| number(*value)).collect();
+        writeln!(text, "| {} | {} |", series.name, cells.join(" | ")).expect("a string takes it");
+    }
+    text + "\n"
+}
+
+fn wrap(paragraph: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in paragraph.split_whitespace() {
+        let last = lines.last_mut().expect("there is a line");
+        if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > LINE_CHARS {
+            lines.push(word.into());
+        } else {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figure::Kind;
+    use super::super::machine::Machine;
+    use super::*;
+
+    fn figure(profile: &str, met: bool) -> Figure {
+        Figure {
+            version: VERSION,
+            paper: "a-paper".into(),
+            id: "figure-1".into(),
+            title: "Figure 1: speed".into(),
+            nvfold: "1.0.0".into(),
+            command: "nvfold bench paper a-paper".into(),
+            machine: Machine::here().unwrap(),
+            profile: profile.into(),
+            settings: "Run once.".into(),
+            charts: vec![Chart::new(Kind::Bars, "speed", "x", "requests/s", ["a".into()]).with("ours", [2.0])],
+            rows: vec![Row::range("ours to theirs", 1.0, 1.5, 3.0, "x"), Row::picture("more", 1.0, "")],
+            aims: vec![Aim { aim: "be fast".into(), ours: "2".into(), met }],
+            reading: "It is fast.".into(),
+            left_out: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn figures_run_one_by_one_end_on_one_page() {
+        let page = Page { title: "A paper", introduction: &["Words."], figures: &["figure-1"], profiles: &["b", "a"] };
+        let out = tempfile::tempdir().unwrap();
+        figure("a", true).save(out.path()).unwrap();
+        write(&page, out.path()).unwrap();
+        figure("b", false).save(out.path()).unwrap();
+        write(&page, out.path()).unwrap();
+        let text = fs::read_to_string(out.path().join("README.md")).unwrap();
+        let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in {text}"));
+        assert!(place("### Figure 1, b") < place("### Figure 1, a"), "in the order of the page");
+        place("Aims: 1 of 2 met");
+        place("| be fast | 2 | **missed** | [figure 1](#figure-1-speed), b |");
+        place("| ours to theirs | 1.00 to 1.50 x | 3.00 x | 2.00 |");
+        place("| more | picture only | 1.00 | - |");
+        place("| requests/s | a |");
+        for picture in ["a/figure-1.png", "a/figure-1.svg", "b/figure-1.png"] {
+            assert!(fs::metadata(out.path().join(picture)).unwrap().len() > 1000, "{picture} is drawn");
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_schema_is_named() {
+        let page = Page { title: "", introduction: &[], figures: &["figure-1"], profiles: &["a"] };
+        let out = tempfile::tempdir().unwrap();
+        Figure { version: VERSION + 1, ..figure("a", true) }.save(out.path()).unwrap();
+        let error = write(&page, out.path()).unwrap_err().to_string();
+        assert!(error.contains("figure-1.json") && error.contains("schema"), "{error}");
+    }
+}

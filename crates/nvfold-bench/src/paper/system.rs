@@ -1,0 +1,321 @@
+//! What the papers' figures compare: file systems on devices in memory that differ in what answers "share or store?".
+//!
+//! Each system has a device of its own with the same profile, so that a figure can run them in turn, pass by pass,
+//! and drift of the machine hits all alike. Flush instructions are issued as on a DAX device, and the device's memory
+//! is there before any clock starts.
+
+use super::rivals::{self, Rival};
+use super::workload::Batch;
+use crate::{BenchError, Doing, Result};
+use nvfold::chunk::Chunks;
+use nvfold::chunk::transaction::Transaction;
+use nvfold::dedup::{Dedup, Place};
+use nvfold::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
+use nvfold::media::BlockNumber;
+use nvfold::{
+    File, FileKind, FileSystem, Generators, InodeNumber, MethodChoice, MkfsOptions, MountOptions, NewInode,
+    NvDedupOptions, Policy, Verify,
+};
+use pmem::{DeviceSpec, FlushMode, OpenOptions, Profile, Region};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes of a request.
+pub const BLOCK: usize = 4096;
+const LINE: u64 = 64;
+
+/// Who answers "share or store?".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nobody: everything is stored.
+    NoDedup,
+    /// A copy-on-write B-tree of blocks, buffered in DRAM.
+    DedupBlock,
+    /// A fine-grained copy-on-write B-tree on the media.
+    DedupFineGrained,
+    /// NV-Dedup as in its paper.
+    AsInPaper,
+    /// NV-Dedup as nvfold has it.
+    Ours,
+}
+
+impl Kind {
+    /// All of them, as the figures list them.
+    pub const ALL: [Kind; 5] = [Kind::NoDedup, Kind::DedupBlock, Kind::DedupFineGrained, Kind::AsInPaper, Kind::Ours];
+
+    /// The name that the paper gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::NoDedup => "No_dedup",
+            Kind::DedupBlock => "Dedup_block",
+            Kind::DedupFineGrained => "Dedup_fine_grained",
+            Kind::AsInPaper => "NV-Dedup (as in the paper)",
+            Kind::Ours => "NV-Dedup (ours)",
+        }
+    }
+}
+
+/// One system of a figure.
+#[derive(Clone, Debug)]
+pub struct System {
+    /// Name of its line.
+    pub name: String,
+    /// Who answers.
+    pub kind: Kind,
+    /// What makes strong fingerprints. `None`: bytes are compared instead (NV-Dedup only).
+    pub strong: Option<StrongFunction>,
+    /// Where TX_IDs come from.
+    pub generators: Generators,
+}
+
+impl System {
+    /// As the paper has it: MD5, and one TX_ID generator but for ours.
+    pub fn of(kind: Kind) -> System {
+        let ours = kind == Kind::Ours;
+        System {
+            name: kind.name().into(),
+            kind,
+            strong: if ours { Some(StrongFunction::default()) } else { Some(StrongFunction::Md5) },
+            generators: if ours { Generators::PerCore } else { Generators::Global },
+        }
+    }
+
+    /// How policy `nv-dedup` works in it.
+    fn nv_dedup(&self, period: u64) -> NvDedupOptions {
+        match self.kind {
+            Kind::AsInPaper => NvDedupOptions {
+                weak: WeakFunction::Crc32,
+                strong: self.strong,
+                verify: Verify::Strong,
+                period,
+                method: MethodChoice::Paper,
+                costs: None,
+            },
+            _ => NvDedupOptions { strong: self.strong, period, ..NvDedupOptions::default() },
+        }
+    }
+}
+
+/// What all systems of a run have in common.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Emulated device.
+    pub profile: Profile,
+    /// Size of the device.
+    pub device_bytes: u64,
+    /// Threads that write at once.
+    pub threads: usize,
+    /// Chunks of a sampling period.
+    pub period: u64,
+    /// Whether writes are counted block by block: the metadata's are told from the data's then.
+    pub counts_metadata: bool,
+}
+
+impl Setup {
+    /// For files of so many blocks in all, of which each may be there twice while it is overwritten.
+    pub fn new(profile: &Profile, blocks: u64) -> Setup {
+        let device_bytes = (3 * blocks * BLOCK as u64 + (64 << 20)).next_multiple_of(2 << 20);
+        Setup { profile: profile.clone(), device_bytes, threads: 2, period: 50_000, counts_metadata: false }
+    }
+}
+
+/// A system at work.
+pub struct Mounted {
+    /// Which.
+    pub system: System,
+    /// Its file system.
+    pub fs: FileSystem,
+    /// Where the tables lie on the device: from the journal to the first data.
+    tables: (u64, u64),
+    /// A competitor, and the device that its metadata lie on.
+    rival: Option<(Arc<Watched>, Region)>,
+}
+
+/// A competitor that is looked at.
+struct Watched {
+    rival: Rival,
+    shared: AtomicU64,
+    fingerprint_ns: AtomicU64,
+}
+
+impl Dedup for Watched {
+    fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
+        let clock = Instant::now();
+        let fingerprint = self.rival.fingerprint(piece);
+        self.fingerprint_ns.fetch_add(clock.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        fingerprint
+    }
+
+    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
+        let place = self.rival.place(piece, fingerprint, tx);
+        self.shared.fetch_add(u64::from(place != Place::New), Ordering::Relaxed);
+        place
+    }
+
+    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+        self.rival.committed(block, fingerprint, known, chunks)
+    }
+
+    fn unshared(&self, block: BlockNumber) {
+        self.rival.unshared(block);
+    }
+
+    fn released(&self, block: BlockNumber) {
+        self.rival.released(block);
+    }
+}
+
+impl Mounted {
+    /// Formats a device for the system and mounts it.
+    pub fn new(system: &System, setup: &Setup) -> Result<Mounted> {
+        let options = OpenOptions {
+            profile: setup.profile.clone(),
+            flush: FlushMode::Always,
+            track_wear: setup.counts_metadata,
+            ..OpenOptions::default()
+        };
+        let region = Region::create(&DeviceSpec::Memory, setup.device_bytes, &options);
+        let region = region.map_err(nvfold::Error::from).doing("make a memory device")?;
+        region.populate(0, setup.device_bytes);
+        FileSystem::mkfs(&region, &MkfsOptions::default()).doing("format")?;
+        let (_, geometry) = nvfold::read_superblock(&region).doing("read the superblock")?;
+        let tables = (geometry.journal_offset, geometry.data_offset - geometry.journal_offset);
+        let rival = rival_of(system, setup, &options)?;
+        let epoch = Instant::now();
+        let fs = FileSystem::mount(
+            region,
+            MountOptions {
+                policy: if system.kind == Kind::NoDedup { Policy::Off } else { Policy::NvDedup },
+                foreign: rival.as_ref().map(|(rival, _)| rival.clone() as Arc<dyn Dedup>),
+                nv_dedup: system.nv_dedup(setup.period),
+                generators: system.generators,
+                stopwatch: Some(Arc::new(move || epoch.elapsed().as_nanos() as u64)),
+                clock: Arc::new(pmem::clock::coarse_now_ns),
+                cores: setup.threads,
+                discard: Some(false),
+                ..MountOptions::default()
+            },
+        )
+        .doing("mount")?;
+        Ok(Mounted { system: system.clone(), fs, tables, rival })
+    }
+
+    /// Makes an empty file.
+    pub fn create(&self, name: &str) -> Result<File> {
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
+        let ino = self.fs.create(InodeNumber::ROOT, name.as_bytes(), &new).doing("create a file")?.ino;
+        self.fs.open(ino).doing("open a file")
+    }
+
+    /// Opens a file.
+    pub fn open(&self, name: &str) -> Result<File> {
+        let ino = self.fs.lookup(InodeNumber::ROOT, name.as_bytes()).doing("look a file up")?.ino;
+        self.fs.open(ino).doing("open a file")
+    }
+
+    /// Removes a file.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        self.fs.unlink(InodeNumber::ROOT, name.as_bytes()).doing("remove a file")
+    }
+
+    /// Requests that were shared since the mount.
+    pub fn shared(&self) -> u64 {
+        match &self.rival {
+            Some((rival, _)) => rival.shared.load(Ordering::Relaxed),
+            None => self.fs.stats().pieces_shared,
+        }
+    }
+
+    /// Seconds that a competitor spent on fingerprints since the mount.
+    pub fn fingerprint_seconds(&self) -> f64 {
+        let ns = self.rival.as_ref().map_or(0, |(rival, _)| rival.fingerprint_ns.load(Ordering::Relaxed));
+        ns as f64 / 1e9
+    }
+
+    /// Bytes of deduplication metadata flushed since the mount: lines of the chunk table and the transaction numbers,
+    /// or those of the competitor's own structures. `None` unless the setup counts them.
+    pub fn metadata_bytes(&self) -> Option<u64> {
+        if let Some((_, metadata)) = &self.rival {
+            return Some(metadata.counters().lines_written() * LINE);
+        }
+        Some(self.fs.region().lines_written_in(self.tables.0, self.tables.1)? * LINE)
+    }
+
+    /// Does the work of this system with its background thread beside it, as a mount has one.
+    pub fn with_background<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.system.kind == Kind::NoDedup || self.rival.is_some() {
+            return work();
+        }
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let filler = scope.spawn(|| -> Result<()> {
+                while !over.load(Ordering::Relaxed) {
+                    if self.fs.dedup_step().doing("fill in fingerprints")? {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                Ok(())
+            });
+            let done = work();
+            over.store(true, Ordering::Relaxed);
+            filler.join().expect("the filler does not panic")?;
+            done
+        })
+    }
+
+    /// Writes a batch, request by request. Returns the seconds it took.
+    pub fn write(&self, file: &File, batch: &Batch) -> Result<f64> {
+        self.with_background(|| {
+            let clock = Instant::now();
+            write_all(file, batch)?;
+            Ok(clock.elapsed().as_secs_f64())
+        })
+    }
+
+    /// Reads a part of a batch back: what is measured must be right.
+    pub fn verify(&self, file: &File, batch: &Batch) -> Result<()> {
+        if let Some((watched, _)) = &self.rival {
+            let failed = |error| BenchError::Rival(format!("{}: {error}", self.system.name));
+            watched.rival.check().map_err(failed)?;
+        }
+        let mut buffer = vec![0; BLOCK];
+        let mut seen = HashSet::new();
+        // From the end: a later request may have overwritten an earlier one.
+        for (at, content) in batch.at.iter().zip(batch.data.chunks(BLOCK)).rev().take(512) {
+            if seen.insert(*at) {
+                file.read_at(at * BLOCK as u64, &mut buffer).doing("read back")?;
+                if buffer != content {
+                    return Err(BenchError::Wrong(self.system.name.clone()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes every request of a batch to its place in a file.
+pub fn write_all(file: &File, batch: &Batch) -> Result<()> {
+    for (at, content) in batch.at.iter().zip(batch.data.chunks(BLOCK)) {
+        file.write_at(at * BLOCK as u64, content).doing("write")?;
+    }
+    Ok(())
+}
+
+/// The competitor that answers, if one does, and the device of its metadata.
+fn rival_of(system: &System, setup: &Setup, options: &OpenOptions) -> Result<Option<(Arc<Watched>, Region)>> {
+    let kind = match system.kind {
+        Kind::DedupBlock => rivals::Kind::Block,
+        Kind::DedupFineGrained => rivals::Kind::FineGrained,
+        Kind::NoDedup | Kind::AsInPaper | Kind::Ours => return Ok(None),
+    };
+    let bytes = kind.region_bytes(setup.device_bytes / BLOCK as u64);
+    let region = Region::create(&DeviceSpec::Memory, bytes, options).map_err(nvfold::Error::from);
+    let region = region.doing("make a memory device for metadata")?;
+    region.populate(0, bytes);
+    let rival = Rival::open(kind, system.strong.unwrap_or(StrongFunction::Md5), region.clone());
+    let rival = rival.map_err(|error| BenchError::Rival(format!("{}: {error}", system.name)))?;
+    let watched = Watched { rival, shared: AtomicU64::new(0), fingerprint_ns: AtomicU64::new(0) };
+    Ok(Some((Arc::new(watched), region)))
+}
