@@ -115,9 +115,9 @@ pub enum BenchError {
     /// What was read back is not what was written: no figure of it is worth anything.
     #[error("{0} gave back other bytes than were written")]
     Wrong(String),
-    /// A competitor's metadata failed: from then on it shared nothing.
-    #[error("the metadata of {0}")]
-    Rival(String),
+    /// The metadata of a competitor.
+    #[error(transparent)]
+    Rival(#[from] paper::RivalError),
     /// A file of an earlier run cannot be used.
     #[error("{file}: {why}; remove it, or make that figure again")]
     Stale {

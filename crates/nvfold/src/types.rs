@@ -332,6 +332,56 @@ impl Default for NvDedupOptions {
     }
 }
 
+impl Policy {
+    /// Each with its name, in attributes, in options and in reports.
+    const NAMES: [(Policy, &'static str); 3] =
+        [(Policy::Off, "off"), (Policy::Inline, "inline"), (Policy::NvDedup, "nv-dedup")];
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Policy> {
+        Policy::NAMES.iter().map(|(policy, _)| *policy)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let of = Policy::NAMES.iter().find(|(policy, _)| *policy == self);
+        of.map(|(_, name)| *name).expect("every policy has a name")
+    }
+
+    /// The policy of this name.
+    pub fn named(name: &[u8]) -> Option<Policy> {
+        Policy::NAMES.iter().find(|(_, other)| other.as_bytes() == name).map(|(policy, _)| *policy)
+    }
+
+    /// The names of all in one line, for messages.
+    pub fn names() -> String {
+        Policy::all().map(Policy::name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Extended attribute with which a file or directory has a policy of its own for new data: its value is the name of
+/// a [`Policy`]. What is made in a directory that has it gets a copy. A value that is no policy's name (of a newer
+/// version) counts as none.
+pub const POLICY_ATTRIBUTE: &[u8] = b"user.nvfold.dedup";
+
+/// The policy for new data of a file, or of what is made in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyOf {
+    /// Its own, from its attribute ([`POLICY_ATTRIBUTE`]).
+    Own(Policy),
+    /// It has none: that of the mount.
+    Mount(Policy),
+}
+
+impl PolicyOf {
+    /// Which one it is.
+    pub fn policy(self) -> Policy {
+        match self {
+            PolicyOf::Own(policy) | PolicyOf::Mount(policy) => policy,
+        }
+    }
+}
+
 /// What policy `nv-dedup` does, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NvDedupStats {

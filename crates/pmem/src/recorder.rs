@@ -42,6 +42,8 @@ pub enum Action {
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
+        /// An aligned pair of words, stored at once (cmpxchg16b): no line that holds half of it ever leaves the cache.
+        at_once: bool,
     },
     /// Bytes stored past the cache: in flight at once.
     Stream {
@@ -81,6 +83,8 @@ pub struct PendingWord {
     pub streamed: bool,
     bytes: [u8; WORD_BYTES as usize],
     length: u8,
+    /// Half of a pair that was stored at once: the other half stands beside it in the list.
+    at_once: bool,
     /// Threads whose next fence guarantees it.
     in_flight_of: Vec<usize>,
 }
@@ -154,8 +158,10 @@ impl Pending {
         let (number, thread) = (self.events_played, event.thread);
         self.events_played += 1;
         match &event.action {
-            Action::Store { offset, bytes } => self.words.extend(words(*offset, bytes, number, None)),
-            Action::Stream { offset, bytes } => self.words.extend(words(*offset, bytes, number, Some(thread))),
+            Action::Store { offset, bytes, at_once } => {
+                self.words.extend(words(*offset, bytes, number, None, *at_once));
+            }
+            Action::Stream { offset, bytes } => self.words.extend(words(*offset, bytes, number, Some(thread), false)),
             Action::Flush { offset, length } => self.flush(thread, *offset, *length),
             Action::Fence => return self.fence(thread),
         }
@@ -173,17 +179,29 @@ impl Pending {
         let mut there: Vec<bool> = self.words.iter().map(reached).collect();
         let mut words_there = HashSet::new();
         let mut lines_there = HashSet::new();
-        for (word, there) in self.words.iter().zip(&mut there).rev() {
-            let in_line_order = order == StoreOrder::Line && !word.streamed;
-            *there |= words_there.contains(&word.word()) || (in_line_order && lines_there.contains(&word.line()));
-            if *there {
-                words_there.insert(word.word());
-                if in_line_order {
-                    lines_there.insert(word.line());
+        for at in (0..self.words.len()).rev() {
+            let in_line_order = |word: &PendingWord| order == StoreOrder::Line && !word.streamed;
+            let is_carried = |word: &PendingWord| {
+                words_there.contains(&word.word()) || (in_line_order(word) && lines_there.contains(&word.line()))
+            };
+            // From the back: the second half of a pair comes first, and decides for both.
+            let halves = if self.is_second_half(at) { at - 1..=at } else { at..=at };
+            there[at] = halves.into_iter().any(|half| there[half] || is_carried(&self.words[half]));
+            there[at] |= self.is_second_half(at + 1) && there[at + 1];
+            if there[at] {
+                words_there.insert(self.words[at].word());
+                if in_line_order(&self.words[at]) {
+                    lines_there.insert(self.words[at].line());
                 }
             }
         }
         there
+    }
+
+    fn is_second_half(&self, at: usize) -> bool {
+        let first = at.checked_sub(1).and_then(|first| self.words.get(first));
+        let second = self.words.get(at).filter(|second| second.at_once);
+        first.zip(second).is_some_and(|(first, second)| first.event == second.event)
     }
 
     fn flush(&mut self, thread: usize, offset: u64, length: u64) {
@@ -245,7 +263,13 @@ impl Replay {
 }
 
 /// Splits a store into parts of aligned words.
-fn words(offset: u64, bytes: &[u8], event: usize, streamed_by: Option<usize>) -> impl Iterator<Item = PendingWord> {
+fn words(
+    offset: u64,
+    bytes: &[u8],
+    event: usize,
+    streamed_by: Option<usize>,
+    at_once: bool,
+) -> impl Iterator<Item = PendingWord> {
     let head = ((offset.next_multiple_of(WORD_BYTES) - offset) as usize).min(bytes.len());
     let (head, rest) = bytes.split_at(head);
     let parts = std::iter::once(head).filter(|head| !head.is_empty()).chain(rest.chunks(WORD_BYTES as usize));
@@ -260,6 +284,7 @@ fn words(offset: u64, bytes: &[u8], event: usize, streamed_by: Option<usize>) ->
             streamed: streamed_by.is_some(),
             bytes,
             length: part.len() as u8,
+            at_once,
             in_flight_of: streamed_by.into_iter().collect(),
         })
     })
@@ -274,7 +299,11 @@ mod tests {
     }
 
     fn store(thread: usize, offset: u64, bytes: &[u8]) -> Event {
-        event(thread, Action::Store { offset, bytes: bytes.to_vec() })
+        event(thread, Action::Store { offset, bytes: bytes.to_vec(), at_once: false })
+    }
+
+    fn store_pair(thread: usize, offset: u64, bytes: &[u8; 16]) -> Event {
+        event(thread, Action::Store { offset, bytes: bytes.to_vec(), at_once: true })
     }
 
     fn stream(thread: usize, offset: u64, bytes: &[u8]) -> Event {
@@ -292,6 +321,22 @@ mod tests {
     fn pending_offsets(events: &[Event]) -> Vec<u64> {
         let recording = Recording { events: events.to_vec() };
         recording.unguaranteed(events.len()).iter().map(|word| word.offset).collect()
+    }
+
+    #[test]
+    fn a_pair_reaches_the_media_whole_and_carries_what_was_there_before_it() {
+        let events = [store(0, 8, &[1; 8]), store_pair(0, 0, &[2; 16]), store(0, 0, &[3; 8])];
+        let at = |chosen: usize| {
+            let mut position = 0;
+            let choose = |_: &PendingWord| {
+                position += 1;
+                position - 1 == chosen
+            };
+            Recording { events: events.to_vec() }.image(&[0; 64], 3, StoreOrder::AnyWord, choose)[..16].to_vec()
+        };
+        assert_eq!(at(0), [[0; 8], [1; 8]].concat());
+        assert_eq!((at(1), at(2)), (vec![2; 16], vec![2; 16]), "both halves, whichever is chosen");
+        assert_eq!(at(3), [[3; 8], [2; 8]].concat(), "a later store to one half carries the pair");
     }
 
     /// First bytes of the words of a crash image for the choice of pending words by their position in the list.

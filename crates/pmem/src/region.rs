@@ -278,7 +278,7 @@ impl Region {
         let word = self.word(offset);
         let recorder = self.lock_recorder();
         word.store(value.to_le(), Ordering::Release);
-        self.stored(recorder, offset, &value.to_le_bytes());
+        self.stored(recorder, offset, &value.to_le_bytes(), false);
         Pm::new(self, offset, 8)
     }
 
@@ -298,7 +298,7 @@ impl Region {
         let recorder = self.lock_recorder();
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
         unsafe { atomic::store(at, value.to_le()) };
-        self.stored(recorder, offset, &value.to_le_bytes());
+        self.stored(recorder, offset, &value.to_le_bytes(), true);
         Pm::new(self, offset, 16)
     }
 
@@ -315,7 +315,7 @@ impl Region {
         let recorder = self.lock_recorder();
         let exchanged = word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire);
         exchanged.map_err(u64::from_le)?;
-        self.stored(recorder, offset, &new.to_le_bytes());
+        self.stored(recorder, offset, &new.to_le_bytes(), false);
         Ok(Pm::new(self, offset, 8))
     }
 
@@ -334,7 +334,7 @@ impl Region {
         if seen != current {
             return Err(seen);
         }
-        self.stored(recorder, offset, &new.to_le_bytes());
+        self.stored(recorder, offset, &new.to_le_bytes(), true);
         Ok(Pm::new(self, offset, 16))
     }
 
@@ -704,7 +704,7 @@ impl Region {
             store_words(to.add(head).cast(), words);
             store_bytes(to.add(bytes.len() - tail.len()), tail);
         }
-        self.stored(recorder, offset, bytes);
+        self.stored(recorder, offset, bytes, false);
     }
 
     #[inline]
@@ -766,10 +766,10 @@ impl Region {
 
     #[inline]
     #[track_caller]
-    fn stored(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
+    fn stored(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8], at_once: bool) {
         self.mapping.tally.add(Counter::BytesStored, bytes.len() as u64);
         if self.faults.watched() {
-            self.record_store(recorder, offset, bytes);
+            self.record_store(recorder, offset, bytes, at_once);
         } else {
             // Nothing was locked: without this the compiler would look.
             std::mem::forget(recorder);
@@ -779,8 +779,8 @@ impl Region {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn record_store(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
-        record(recorder, || Action::Store { offset, bytes: bytes.to_vec() });
+    fn record_store(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8], at_once: bool) {
+        record(recorder, || Action::Store { offset, bytes: bytes.to_vec(), at_once });
         self.lose_if_frozen(offset, bytes.len() as u64);
     }
 

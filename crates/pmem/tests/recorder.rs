@@ -25,7 +25,7 @@ fn everything_that_reaches_the_media_is_logged_in_order() {
         .events
         .iter()
         .map(|event| match &event.action {
-            Action::Store { offset, bytes } => ("store", *offset, bytes.len() as u64),
+            Action::Store { offset, bytes, .. } => ("store", *offset, bytes.len() as u64),
             Action::Stream { offset, bytes } => ("stream", *offset, bytes.len() as u64),
             Action::Flush { offset, length } => ("flush", *offset, *length),
             Action::Fence => ("fence", 0, 0),

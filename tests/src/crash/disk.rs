@@ -185,7 +185,7 @@ impl Disk {
     pub fn take_events(&mut self) -> Vec<Event> {
         let events = self.region.take_recording().events;
         for event in &events {
-            if let Action::Store { offset, bytes } | Action::Stream { offset, bytes } = &event.action {
+            if let Action::Store { offset, bytes, .. } | Action::Stream { offset, bytes } = &event.action {
                 self.touched.extend(offset / LINE_BYTES..(offset + bytes.len() as u64).div_ceil(LINE_BYTES));
             }
         }

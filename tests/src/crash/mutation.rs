@@ -254,7 +254,7 @@ fn without_flush(step: &Step, is_here: impl Fn(&Event) -> bool) -> Option<Step> 
         Step::Event(event) if is_here(event) => match &event.action {
             Action::Flush { .. } => None,
             Action::Stream { offset, bytes } => {
-                let action = Action::Store { offset: *offset, bytes: bytes.clone() };
+                let action = Action::Store { offset: *offset, bytes: bytes.clone(), at_once: false };
                 Some(Step::Event(Event { action, ..event.clone() }))
             }
             _ => Some(step.clone()),

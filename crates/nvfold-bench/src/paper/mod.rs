@@ -24,6 +24,7 @@ mod system;
 mod workload;
 
 pub(crate) use chart::font;
+pub use rivals::RivalError;
 
 use crate::Result;
 use clap::{Args, Subcommand};

@@ -4,7 +4,7 @@
 //! and drift of the machine hits all alike. Flush instructions are issued as on a DAX device, and the device's memory
 //! is there before any clock starts.
 
-use super::rivals::{self, Rival};
+use super::rivals::{self, Competitor, Rival};
 use super::workload::Batch;
 use crate::{BenchError, Doing, Result};
 use nvfold::chunk::Chunks;
@@ -133,10 +133,9 @@ pub struct Mounted {
     rival: Option<(Arc<Watched>, Region)>,
 }
 
-/// A competitor that is looked at.
+/// A competitor whose time for fingerprints is taken.
 struct Watched {
-    rival: Rival,
-    shared: AtomicU64,
+    rival: Arc<Competitor>,
     fingerprint_ns: AtomicU64,
 }
 
@@ -149,9 +148,7 @@ impl Dedup for Watched {
     }
 
     fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
-        let place = self.rival.place(piece, fingerprint, tx);
-        self.shared.fetch_add(u64::from(place != Place::New), Ordering::Relaxed);
-        place
+        self.rival.place(piece, fingerprint, tx)
     }
 
     fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
@@ -223,7 +220,7 @@ impl Mounted {
     /// Requests that were shared since the mount.
     pub fn shared(&self) -> u64 {
         match &self.rival {
-            Some((rival, _)) => rival.shared.load(Ordering::Relaxed),
+            Some((watched, _)) => watched.rival.shared(),
             None => self.fs.stats().pieces_shared,
         }
     }
@@ -265,6 +262,12 @@ impl Mounted {
         })
     }
 
+    /// Ends it in order.
+    pub fn close(self) -> Result<()> {
+        self.fs.unmount().doing("unmount")?;
+        self.rival.map_or(Ok(()), |(watched, _)| Ok(watched.rival.close()?))
+    }
+
     /// Writes a batch, request by request. Returns the seconds it took.
     pub fn write(&self, file: &File, batch: &Batch) -> Result<f64> {
         self.with_background(|| {
@@ -277,8 +280,7 @@ impl Mounted {
     /// Reads a part of a batch back: what is measured must be right.
     pub fn verify(&self, file: &File, batch: &Batch) -> Result<()> {
         if let Some((watched, _)) = &self.rival {
-            let failed = |error| BenchError::Rival(format!("{}: {error}", self.system.name));
-            watched.rival.check().map_err(failed)?;
+            watched.rival.check()?;
         }
         let mut buffer = vec![0; BLOCK];
         let mut seen = HashSet::new();
@@ -305,17 +307,13 @@ pub fn write_all(file: &File, batch: &Batch) -> Result<()> {
 
 /// The competitor that answers, if one does, and the device of its metadata.
 fn rival_of(system: &System, setup: &Setup, options: &OpenOptions) -> Result<Option<(Arc<Watched>, Region)>> {
-    let kind = match system.kind {
-        Kind::DedupBlock => rivals::Kind::Block,
-        Kind::DedupFineGrained => rivals::Kind::FineGrained,
+    let strong = system.strong.unwrap_or(StrongFunction::Md5);
+    let blocks = setup.device_bytes / BLOCK as u64;
+    let Rival { dedup, metadata } = match system.kind {
+        Kind::DedupBlock => rivals::block(strong, options, blocks)?,
+        Kind::DedupFineGrained => rivals::fine_grained(strong, options, blocks)?,
         Kind::NoDedup | Kind::AsInPaper | Kind::Ours => return Ok(None),
     };
-    let bytes = kind.region_bytes(setup.device_bytes / BLOCK as u64);
-    let region = Region::create(&DeviceSpec::Memory, bytes, options).map_err(nvfold::Error::from);
-    let region = region.doing("make a memory device for metadata")?;
-    region.populate(0, bytes);
-    let rival = Rival::open(kind, system.strong.unwrap_or(StrongFunction::Md5), region.clone());
-    let rival = rival.map_err(|error| BenchError::Rival(format!("{}: {error}", system.name)))?;
-    let watched = Watched { rival, shared: AtomicU64::new(0), fingerprint_ns: AtomicU64::new(0) };
-    Ok(Some((Arc::new(watched), region)))
+    metadata.populate(0, metadata.len_bytes());
+    Ok(Some((Arc::new(Watched { rival: dedup, fingerprint_ns: AtomicU64::new(0) }), metadata)))
 }

@@ -566,7 +566,7 @@ impl Survey<'_> {
         if references > 1 && self.reserved.contains(&block.0) {
             self.find(5, format!("block {} is reserved by one file and named {references} times", block.0), at);
         }
-        if *entry == ChunkEntry::default() {
+        if entry.is_empty() {
             if references > 1 {
                 self.find(1, format!("block {} is named by {references} extents and not counted", block.0), at);
             }
@@ -580,7 +580,7 @@ impl Survey<'_> {
         if references == 1 && self.reserved.contains(&block.0) {
             // A crash in the first write to it; its content never happened.
             self.trace(2, format!("block {} is reserved and has a chunk entry", block.0), at);
-        } else if entry.count < references && !(entry.count == 0 && references == 1) {
+        } else if entry.count < references {
             self.find(
                 1,
                 format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),
@@ -592,10 +592,10 @@ impl Survey<'_> {
                 format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),
                 at,
             );
-        } else if entry.address() != block.address() || entry.spare != [0; 2] || entry.update_count != 0 {
-            self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
         } else if !self.is_finished(entry) {
             self.trace(1, format!("block {}: the transaction that counted it last did not end", block.0), at);
+        } else if entry.address() != block.address() || entry.spare != [0; 2] || entry.update_count != 0 {
+            self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
         } else if data && !self.fits(block, entry) {
             self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
         }
@@ -605,7 +605,8 @@ impl Survey<'_> {
     fn is_finished(&self, entry: &ChunkEntry) -> bool {
         let word = entry.word();
         let (generator, sequence) = parts(word.tx);
-        !matches!(word.tag, tag::ADD | tag::INCREASE) || sequence < self.generators[generator as usize]
+        let adds = matches!(word.tag, tag::ADD | tag::INCREASE);
+        entry.is_whole() && (!adds || sequence < self.generators[generator as usize])
     }
 
     /// Whether the fingerprints of an entry are those of its block.

@@ -163,10 +163,10 @@ impl Chunks {
                 }
             }
             // Private: its one reference becomes explicit together with the new one. The rest of the line
-            // is stored first, so that the count is never seen with another block's address.
+            // is stored first, so that the count is never seen with what another block left there.
             let word = CountWord { tag: tag::ADD, tx, count: 2, update_count: 0 };
             let entry = ChunkEntry::for_block(block, word);
-            let _ = self.region.store_u64(offset + 16, entry.address_length);
+            let _ = self.region.write(offset + 16, &entry.as_bytes()[16..]);
             if let Ok(line) = self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
                 flight.add(line.flush());
                 self.note_entry(block, 2);
@@ -248,20 +248,17 @@ impl Chunks {
         }
     }
 
-    /// null_entry: first the count, so that nobody can take a reference, then the rest of the line. False when the
-    /// count is not what was stored any more.
+    /// null_entry. False when the count is not what was stored any more.
     fn null(&self, block: BlockNumber, stored: u128, flight: &mut Flight) -> bool {
         let offset = self.geometry.chunk_entry_offset(block);
         let seen = CountWord::decode(stored);
         let nulled = CountWord { tag: tag::NULL, tx: self.generators.passing_id(), count: 0, ..seen };
         let weak = self.entry(block).weak(self.weak);
-        if self.region.compare_exchange_u128(offset, stored, nulled.encode()).is_err() {
-            return false;
-        }
+        let Ok(line) = self.region.compare_exchange_u128(offset, stored, nulled.encode()) else { return false };
         if let Some(weak) = weak {
             self.index.remove(weak, block);
         }
-        flight.add(self.region.write(offset, &ChunkEntry::default()).flush());
+        flight.add(line.flush());
         self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
         true
     }
@@ -323,7 +320,7 @@ impl Chunks {
             _ if keeps && old.is_of(block) => ChunkEntry::for_block(block, word).with_fingerprints_of(&old),
             _ => ChunkEntry::for_block(block, word),
         };
-        // The transaction of an entry that counts may be any; an emptied one that a crash tore may have no other word.
+        // The transaction of an entry that counts may be any.
         let is_right = if count == 0 { old.is_empty() } else { old == (ChunkEntry { tag_tx: old.tag_tx, ..new }) };
         if is_right {
             return;
@@ -384,7 +381,7 @@ impl Chunks {
                 let block = BlockNumber(word * 64 + at);
                 let (generator, sequence) = parts(entry.word().tx);
                 let mut entry = *entry;
-                if sequence >= finished[generator as usize] || entry.count == 0 {
+                if sequence >= finished[generator as usize] || !entry.is_whole() {
                     seen[generator as usize] = seen[generator as usize].max(sequence + 1);
                     entry = self.take_back(block, entry, taken_back.get_or_insert_with(Flight::new));
                     if entry.is_empty() {
@@ -420,9 +417,10 @@ impl Chunks {
                 flight.add(self.region.store_u128(offset, back.encode()).flush());
                 ChunkEntry { tag_tx: back.encode() as u64, count: back.count, ..entry }
             }
-            _ if word.count == 0 || word.tag == tag::ADD => {
-                flight.add(self.region.write(offset, &ChunkEntry::default()).flush());
-                ChunkEntry::default()
+            _ if word.tag == tag::ADD || !entry.is_whole() => {
+                let back = CountWord { tag: tag::NULL | tag::RECOVERED, count: 0, ..word };
+                flight.add(self.region.store_u128(offset, back.encode()).flush());
+                ChunkEntry { tag_tx: back.encode() as u64, count: 0, ..entry }
             }
             _ => entry,
         }

@@ -8,9 +8,9 @@ use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::namespace::directory::Directory;
 use crate::namespace::log::{self, Log};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::types::{Attr, FileKind, InodeNumber, TimeNs};
+use crate::types::{Attr, FileKind, InodeNumber, POLICY_ATTRIBUTE, Policy, TimeNs};
 use pmem::Region;
 use std::collections::BTreeMap;
 
@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// xattr that holds the target of a symlink; no name that a user gives contains a NUL.
 pub const SYMLINK_TARGET: &[u8] = b"\0target";
+
+/// A policy attribute that is absent or unknown.
+const NO_POLICY: u8 = u8::MAX;
 
 /// A cached inode.
 pub struct Inode {
@@ -37,6 +40,9 @@ pub struct Inode {
     pub pins: AtomicUsize,
     /// Whether it waits for the filler.
     pub lacks_fingerprints: AtomicBool,
+    /// The policy that its attribute names, as its place among all of them; [`NO_POLICY`] when it names none. A write
+    /// asks for it before it takes the lock.
+    own_policy: AtomicU8,
     /// Everything that changes, under the inode's lock.
     pub state: RwLock<State>,
 }
@@ -99,6 +105,14 @@ impl State {
             Body::Other => 0,
         };
         body + self.xattrs.len() as u64 * 4
+    }
+
+    /// Value of the policy attribute, whatever it is. One that is too long for the log is none.
+    pub fn policy_value(&self) -> Option<&[u8]> {
+        match self.xattrs.get(POLICY_ATTRIBUTE)? {
+            XattrValue::Inline(value) => Some(value),
+            XattrValue::Blocks { .. } => None,
+        }
     }
 
     /// Blocks that hold xattr values.
@@ -241,7 +255,7 @@ impl Inode {
 
     /// An inode from its head and state.
     pub fn new(ino: u64, slot: u64, head: &InodeHead, kind: FileKind, state: State) -> Inode {
-        Inode {
+        let inode = Inode {
             ino,
             slot,
             kind,
@@ -250,8 +264,26 @@ impl Inode {
             parent: AtomicU64::new(head.parent),
             pins: AtomicUsize::new(0),
             lacks_fingerprints: AtomicBool::new(false),
+            own_policy: AtomicU8::new(NO_POLICY),
             state: RwLock::new(state),
+        };
+        inode.note_policy(&inode.state.read());
+        inode
+    }
+
+    /// The policy that its attribute names.
+    pub fn own_policy(&self) -> Option<Policy> {
+        match self.own_policy.load(Ordering::Relaxed) {
+            NO_POLICY => None,
+            place => Policy::all().nth(usize::from(place)),
         }
+    }
+
+    /// Takes over what the attribute says now.
+    pub fn note_policy(&self, state: &State) {
+        let named = state.policy_value().and_then(Policy::named);
+        let place = named.and_then(|named| Policy::all().position(|policy| policy == named));
+        self.own_policy.store(place.map_or(NO_POLICY, |place| place as u8), Ordering::Relaxed);
     }
 
     /// Locks it for reading. ENOENT when it was freed meanwhile.

@@ -382,6 +382,12 @@ impl FileSystem {
         self.core.policies.nv_dedup.sampling.set_choice(choice);
     }
 
+    /// Which policy new data of a file gets, or of what is made in a directory, and why: see [`POLICY_ATTRIBUTE`].
+    /// ENOENT.
+    pub fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
+        self.core.answer(self.core.policy_of(ino))
+    }
+
     /// The device.
     pub fn region(&self) -> &Region {
         &self.core.region

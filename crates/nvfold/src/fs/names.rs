@@ -17,7 +17,7 @@ use crate::namespace::directory::{Directory, NameSlot};
 use crate::namespace::log::{Addition, Log};
 use crate::space::{BlockRun, Purpose};
 use crate::sync::atomic::Ordering;
-use crate::types::{Attr, DirEntry, FileKind, InodeNumber, NewInode, RenameMode, TimeNs};
+use crate::types::{Attr, DirEntry, FileKind, InodeNumber, NewInode, POLICY_ATTRIBUTE, RenameMode, TimeNs};
 use pmem::{Dirty, Flight, Pm};
 use std::sync::Arc;
 
@@ -112,7 +112,15 @@ impl Core {
         let ino = self.allocate_inode()?;
         let entry = LogEntry::Name { name: name.to_vec(), ino, kind: new.kind, cookie, time };
         let parent_attributes = parent_state.attributes;
-        let inode = self.with_new_inode(ino, &parent, &parent_attributes, target, new, 1, |flight| {
+        let first = match (target, new.kind) {
+            (Some(target), _) => Some((SYMLINK_TARGET, target.to_vec())),
+            (None, FileKind::Regular | FileKind::Directory) => {
+                parent_state.policy_value().map(|value| (POLICY_ATTRIBUTE, value.to_vec()))
+            }
+            _ => None,
+        };
+        let first = first.as_ref().map(|(name, value)| (*name, &value[..]));
+        let inode = self.with_new_inode(ino, &parent, &parent_attributes, first, new, 1, |flight| {
             self.change(&parent, &mut parent_state, &[entry], None, Purpose::Log, flight)
         })?;
         let state = inode.state.read();
@@ -131,14 +139,15 @@ impl Core {
         }
     }
 
-    /// Writes a new inode's slot, runs `publish` (which fences), and takes the inode into the cache.
+    /// Writes a new inode's slot, runs `publish` (which fences), and takes the inode into the cache. `first`: the
+    /// attribute that it is born with, the target of a symlink or the policy of its directory.
     #[allow(clippy::too_many_arguments)]
     fn with_new_inode(
         &self,
         ino: u64,
         parent: &Inode,
         parent_attributes: &AttributeLine,
-        target: Option<&[u8]>,
+        first: Option<(&[u8], &[u8])>,
         new: &NewInode,
         nlink: u32,
         publish: impl FnOnce(Flight) -> Result<()>,
@@ -152,19 +161,19 @@ impl Core {
         let mut flight = Flight::new();
         let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
         let mut xattr = None;
-        if let Some(target) = target {
-            let value = self.store_value(target, &mut flight).inspect_err(|_| self.table.free(ino))?;
-            let entry = LogEntry::XattrSet { name: SYMLINK_TARGET.to_vec(), value: value.value().clone(), time };
+        if let Some((name, value)) = first {
+            let value = self.store_value(value, &mut flight).inspect_err(|_| self.table.free(ino))?;
+            let entry = LogEntry::XattrSet { name: name.to_vec(), value: value.value().clone(), time };
             let mut lines = Vec::new();
             entry.encode(ino, &mut lines);
             let mut addition = Addition::new(&self.region, &self.space, slot, ino, &log, Purpose::Log);
             addition.push(&lines, &mut flight).inspect_err(|_| self.table.free(ino))?;
             // The tail is in the head already: what makes the head reachable is the name.
             addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
-            xattr = Some((value, addition));
+            xattr = Some((name, value, addition));
         }
-        head.commit = xattr.as_ref().map_or(log.tail, |(_, addition)| addition.tail);
-        if xattr.as_ref().is_some_and(|(_, addition)| addition.has_pages()) {
+        head.commit = xattr.as_ref().map_or(log.tail, |(_, _, addition)| addition.tail);
+        if xattr.as_ref().is_some_and(|(_, _, addition)| addition.has_pages()) {
             // The overflow word was stored by the addition; the head is written after it and must agree.
             head.overflow = self.region.load_u64(slot + OVERFLOW_WORD);
         }
@@ -174,7 +183,7 @@ impl Core {
             mode: new.mode & MODE_BITS | directory_bit,
             uid: new.uid,
             gid: if inherits { parent_attributes.gid } else { new.gid },
-            size: target.map_or(0, |target| target.len() as u64),
+            size: first.filter(|(name, _)| *name == SYMLINK_TARGET).map_or(0, |(_, target)| target.len() as u64),
             atime: time,
             mtime: time,
             ctime: time,
@@ -185,9 +194,9 @@ impl Core {
         }
         .sealed(ino);
         let mut state = State::new(new.kind, attributes, Log::default());
-        if let Some((value, addition)) = xattr {
+        if let Some((name, value, addition)) = xattr {
             addition.keep(&mut log);
-            state.xattrs.insert(SYMLINK_TARGET.to_vec(), value.keep());
+            state.xattrs.insert(name.to_vec(), value.keep());
         }
         state.log = log;
         let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));

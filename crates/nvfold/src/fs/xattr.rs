@@ -6,7 +6,7 @@ use crate::error::{Error, Result, errno};
 use crate::media::log_entry::{INLINE_VALUE_MAX, LogEntry, VALUE_MAX, XattrValue};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
-use crate::types::{InodeNumber, XattrMode};
+use crate::types::{FileKind, InodeNumber, POLICY_ATTRIBUTE, Policy, PolicyOf, XattrMode};
 use pmem::Flight;
 
 /// A value that is stored and not yet named; dropped, its blocks are freed.
@@ -35,7 +35,25 @@ fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
     Error::Posix { doing, why, errno }
 }
 
+/// What may be the value of the policy attribute, and of what.
+fn check_policy(doing: &'static str, kind: FileKind, value: &[u8]) -> Result<()> {
+    match kind {
+        FileKind::Regular | FileKind::Directory if Policy::named(value).is_some() => Ok(()),
+        FileKind::Regular | FileKind::Directory => {
+            Err(posix(doing, "user.nvfold.dedup names a policy, and there is none of that name", errno::EINVAL))
+        }
+        _ => Err(posix(doing, "only files and directories have a policy", errno::EINVAL)),
+    }
+}
+
 impl Core {
+    /// Which policy new data of a file gets, or of what is made in a directory.
+    pub(super) fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
+        let inode = self.inode(ino.0)?;
+        let _live = inode.read()?;
+        Ok(inode.own_policy().map_or(PolicyOf::Mount(self.policies.policy), PolicyOf::Own))
+    }
+
     pub(super) fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         const DOING: &str = "set an extended attribute";
         match name.len() {
@@ -48,6 +66,9 @@ impl Core {
             return Err(posix(DOING, "the value is longer than 65536 bytes", errno::E2BIG));
         }
         let inode = self.inode(ino.0)?;
+        if name == POLICY_ATTRIBUTE {
+            check_policy(DOING, inode.kind, value)?;
+        }
         let mut state = inode.write()?;
         match (mode, state.xattrs.contains_key(name)) {
             (XattrMode::Create, true) => return Err(posix(DOING, "it exists", errno::EEXIST)),
@@ -59,6 +80,7 @@ impl Core {
         let old = state.xattrs.get(name).cloned();
         let entry = LogEntry::XattrSet { name: name.to_vec(), value: stored.value().clone(), time: self.now() };
         self.change(&inode, &mut state, &[entry], None, Purpose::Log, flight)?;
+        inode.note_policy(&state);
         stored.keep();
         old.iter().for_each(|value| self.free_value(value));
         Ok(())
@@ -85,6 +107,7 @@ impl Core {
         };
         let entry = LogEntry::XattrRemove { name: name.to_vec(), time: self.now() };
         self.change(&inode, &mut state, &[entry], None, Purpose::Promised, Flight::new())?;
+        inode.note_policy(&state);
         self.free_value(&old);
         Ok(())
     }

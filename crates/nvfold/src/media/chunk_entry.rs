@@ -1,8 +1,9 @@
 //! The chunk entry: one cache line that says how often a block is named and what its bytes hash to.
 //!
 //! One table serves every policy: it is the union of NV-Dedup's metadata entry (4.2, Fig. 5) and
-//! DeNOVA's FACT entry (IV-C). An all-zero entry means: this block is free, or *private* - named by
-//! exactly one extent and not fingerprinted. So data that nobody shares costs no entry.
+//! DeNOVA's FACT entry (IV-C). An entry whose count is 0 is empty, whatever else is left of it, and means: this block
+//! is free, or *private* - named by exactly one extent and not fingerprinted. So data that nobody shares costs no
+//! entry.
 
 use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use std::mem::{offset_of, size_of};
@@ -21,7 +22,7 @@ pub mod tag {
     pub const INCREASE: u8 = 0x20;
     /// decrease_RC.
     pub const DECREASE: u8 = 0x40;
-    /// null_entry. An entry is all zero right after it: this is seen only where a crash cut it off.
+    /// null_entry. The rest of the line stays as it is until the entry is used again.
     pub const NULL: u8 = 0x80;
     /// Bit beside the operation: recovery made the count right, so nothing is to be rolled back (4.3.2).
     pub const RECOVERED: u8 = 0x01;
@@ -137,10 +138,14 @@ impl ChunkEntry {
         ChunkEntry { weak, strong, functions, flags, ..self }
     }
 
-    /// Whether the block is free or private. One comparison of what any entry has: a whole one has an address, and a
-    /// torn one some word.
+    /// Whether the block is free or private.
     pub fn is_empty(&self) -> bool {
-        *self == ChunkEntry::default()
+        self.count == 0
+    }
+
+    /// Whether its tag is that of an entry that counts. A crash in an add_entry may leave the count alone.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.word().tag & !tag::RECOVERED, tag::ADD | tag::INCREASE | tag::DECREASE)
     }
 
     /// Whether it counts, and is `block`'s.

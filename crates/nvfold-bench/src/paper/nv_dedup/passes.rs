@@ -98,7 +98,9 @@ fn measure(
             model: mounted.fs.stats().nv_dedup,
         }
     };
-    Ok(mounted.iter().enumerate().map(|(at, mounted)| cell(at, mounted)).collect())
+    let cells = mounted.iter().enumerate().map(|(at, mounted)| cell(at, mounted)).collect();
+    mounted.into_iter().try_for_each(Mounted::close)?;
+    Ok(cells)
 }
 
 /// Seconds that a system takes for a batch; what it wrote is compared afterwards.

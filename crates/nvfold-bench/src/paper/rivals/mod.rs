@@ -42,6 +42,7 @@ mod node;
 mod store;
 mod tree;
 
+use crate::Doing;
 use node::{Entry, Key};
 use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
@@ -49,7 +50,9 @@ use nvfold::dedup::{Dedup, Place};
 use nvfold::fingerprint::{Fingerprint, Strong, StrongFunction};
 use nvfold::media::BlockNumber;
 use parking_lot::Mutex;
-use pmem::Region;
+use pmem::{DeviceSpec, OpenOptions, Region};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use store::Format;
 use tree::Tree;
 
@@ -84,11 +87,42 @@ pub enum RivalError {
     },
 }
 
-/// A competitor at work on its metadata region.
+/// A competitor and the device of its metadata, whose counters are what the metadata cost.
 pub struct Rival {
+    /// For [`nvfold::MountOptions::foreign`]; the mount's `strong` function must be the competitor's.
+    pub dedup: Arc<Competitor>,
+    /// Holds nothing else.
+    pub metadata: Region,
+}
+
+/// A new `Dedup_block` for a device of so many blocks; `options` say what device its metadata lie on, in memory.
+///
+/// # Errors
+/// No memory.
+pub fn block(strong: StrongFunction, options: &OpenOptions, device_blocks: u64) -> crate::Result<Rival> {
+    on_memory(Kind::Block, strong, options, device_blocks)
+}
+
+/// A new `Dedup_fine_grained`, likewise.
+///
+/// # Errors
+/// No memory.
+pub fn fine_grained(strong: StrongFunction, options: &OpenOptions, device_blocks: u64) -> crate::Result<Rival> {
+    on_memory(Kind::FineGrained, strong, options, device_blocks)
+}
+
+fn on_memory(kind: Kind, strong: StrongFunction, options: &OpenOptions, blocks: u64) -> crate::Result<Rival> {
+    let metadata = Region::create(&DeviceSpec::Memory, kind.region_bytes(blocks), options);
+    let metadata = metadata.map_err(nvfold::Error::from).doing("make a memory device for metadata")?;
+    Ok(Rival { dedup: Arc::new(Competitor::open(kind, strong, metadata.clone())?), metadata })
+}
+
+/// What shares, on top of its metadata.
+pub struct Competitor {
     strong: StrongFunction,
     /// Whether a strong fingerprint is believed.
     trusted: bool,
+    shared: AtomicU64,
     table: Mutex<Table>,
 }
 
@@ -123,16 +157,21 @@ impl Kind {
     }
 }
 
-impl Rival {
+impl Competitor {
     /// Opens the metadata of a region, or makes them on an empty one.
     ///
     /// # Errors
     /// The region holds something else, or what is there is damaged.
-    pub fn open(kind: Kind, strong: StrongFunction, metadata: Region) -> Result<Rival, RivalError> {
+    pub fn open(kind: Kind, strong: StrongFunction, metadata: Region) -> Result<Competitor, RivalError> {
         let mut keys = Vec::new();
         let (tree, closed) = Tree::open(metadata, kind.format(), |entry| note(&mut keys, entry.block, entry.key))?;
         let table = Table { kind, tree, keys, received: 0, failure: None };
-        Ok(Rival { strong, trusted: closed, table: Mutex::new(table) })
+        Ok(Competitor { strong, trusted: closed, shared: AtomicU64::new(0), table: Mutex::new(table) })
+    }
+
+    /// Blocks that it shared since it was opened.
+    pub fn shared(&self) -> u64 {
+        self.shared.load(Ordering::Relaxed)
     }
 
     /// Makes all of it durable, and notes an orderly end: for a file system that is unmounted.
@@ -159,7 +198,7 @@ impl Rival {
     }
 }
 
-impl Dedup for Rival {
+impl Dedup for Competitor {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
         Fingerprint { weak: None, strong: Some(self.strong.of(piece)) }
     }
@@ -182,6 +221,7 @@ impl Dedup for Rival {
             tx.let_go(block);
             return Place::New;
         }
+        self.shared.fetch_add(1, Ordering::Relaxed);
         Place::Shared(block)
     }
 
@@ -298,4 +338,180 @@ fn note(keys: &mut Vec<Key>, block: u32, key: Key) {
 fn key_of(strong: &Strong) -> Option<Key> {
     let first: [u8; 16] = strong[..16].try_into().expect("a strong fingerprint has 20 bytes");
     Some(Key::from_be_bytes(first)).filter(|key| *key != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Random;
+    use nvfold::check::{CheckOptions, check};
+    use nvfold::media::chunk_entry::ChunkEntry;
+    use nvfold::{File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy};
+    use std::collections::HashMap;
+
+    const BLOCK: usize = 4096;
+    const DEVICE_BYTES: u64 = 32 << 20;
+    const KINDS: [Kind; 2] = [Kind::Block, Kind::FineGrained];
+
+    /// A file system with a competitor.
+    struct Bed {
+        kind: Kind,
+        region: Region,
+        metadata: Region,
+        rival: Arc<Competitor>,
+        fs: FileSystem,
+    }
+
+    fn memory(bytes: u64) -> Region {
+        Region::create(&DeviceSpec::Memory, bytes, &OpenOptions::default()).unwrap()
+    }
+
+    impl Bed {
+        fn new(kind: Kind) -> Bed {
+            let (region, metadata) = (memory(DEVICE_BYTES), memory(kind.region_bytes(DEVICE_BYTES / 4096)));
+            FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+            Bed::mount(kind, region, metadata)
+        }
+
+        fn mount(kind: Kind, region: Region, metadata: Region) -> Bed {
+            let strong = StrongFunction::Md5;
+            let rival = Arc::new(Competitor::open(kind, strong, metadata.clone()).unwrap());
+            let foreign: Option<Arc<dyn Dedup>> = Some(rival.clone());
+            let options = MountOptions { policy: Policy::Off, strong, foreign, ..MountOptions::default() };
+            let fs = FileSystem::mount(region.clone(), options).unwrap();
+            Bed { kind, region, metadata, rival, fs }
+        }
+
+        fn file(&self, name: &str) -> File {
+            let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
+            let made = self.fs.create(InodeNumber::ROOT, name.as_bytes(), &new);
+            let ino = made.or_else(|_| self.fs.lookup(InodeNumber::ROOT, name.as_bytes())).unwrap().ino;
+            self.fs.open(ino).unwrap()
+        }
+
+        /// In order.
+        fn remount(self) -> Bed {
+            let Bed { kind, region, metadata, rival, fs } = self;
+            fs.unmount().unwrap();
+            rival.close().unwrap();
+            let report = check(&region, &CheckOptions::default()).unwrap();
+            assert!(report.is_consistent(), "{report:?}");
+            drop(rival);
+            Bed::mount(kind, region, metadata)
+        }
+
+        /// Every entry names a block that holds what it says, as often as the file system counts.
+        fn assert_exact(&self) {
+            let (_, geometry) = nvfold::read_superblock(&self.region).unwrap();
+            let mut table = self.rival.table.lock();
+            let blocks: Vec<u64> = (0..table.keys.len() as u64).filter(|at| table.keys[*at as usize] != 0).collect();
+            for number in &blocks {
+                let block = BlockNumber(*number);
+                let entry = table.entry_of(block).expect("what is in the way back is in the tree");
+                let content = self.region.bytes(block.address(), BLOCK as u64);
+                assert_eq!(key_of(&StrongFunction::Md5.of(content)), Some(entry.key));
+                let counted = self.region.read::<ChunkEntry>(geometry.chunk_entry_offset(block)).count;
+                assert_eq!(entry.references, counted, "block {number}");
+            }
+            let stats = self.fs.stats();
+            assert_eq!((blocks.len() as u64, stats.chunks), (stats.data_blocks, stats.data_blocks));
+        }
+    }
+
+    fn content(number: u64) -> Vec<u8> {
+        let mut random = Random(number);
+        (0..BLOCK / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn equal_blocks_are_stored_once_and_all_is_forgotten_when_they_go() {
+        for kind in KINDS {
+            let mut bed = Bed::new(kind);
+            let mut random = Random(5);
+            let mut model: HashMap<(u64, u64), u64> = HashMap::new();
+            for step in 0..6000 {
+                let (name, at) = (random.next() % 3, random.next() % 400);
+                let number = random.next() % 300;
+                bed.file(&format!("file{name}")).write_at(at * BLOCK as u64, &content(number)).unwrap();
+                model.insert((name, at), number);
+                if step % 2500 == 2499 {
+                    bed.assert_exact();
+                    bed = bed.remount();
+                }
+            }
+            let distinct: std::collections::HashSet<u64> = model.values().copied().collect();
+            assert_eq!(bed.fs.stats().data_blocks, distinct.len() as u64, "{kind:?}");
+            let mut buffer = vec![0; BLOCK];
+            for ((name, at), number) in &model {
+                bed.file(&format!("file{name}")).read_at(at * BLOCK as u64, &mut buffer).unwrap();
+                assert_eq!(buffer, content(*number));
+            }
+            assert!(bed.rival.shared() > 100);
+            bed.assert_exact();
+            for name in 0..3 {
+                bed.fs.unlink(InodeNumber::ROOT, format!("file{name}").as_bytes()).unwrap();
+            }
+            assert_eq!(bed.rival.table.lock().tree.levels(), 0, "{kind:?}");
+            bed.remount();
+        }
+    }
+
+    #[test]
+    fn large_writes_and_threads_find_each_others_blocks() {
+        for kind in KINDS {
+            let bed = Bed::new(kind);
+            std::thread::scope(|scope| {
+                for thread in 0..4u64 {
+                    let bed = &bed;
+                    scope.spawn(move || {
+                        let (file, mut random) = (bed.file(&format!("file{thread}")), Random(thread));
+                        for _ in 0..500 {
+                            let blocks = 1 + random.next() % 4;
+                            let data: Vec<u8> = (0..blocks).flat_map(|_| content(random.next() % 40)).collect();
+                            file.write_at(random.next() % 200 * BLOCK as u64, &data).unwrap();
+                        }
+                    });
+                }
+            });
+            let stats = bed.fs.stats();
+            assert!((1..=60).contains(&stats.data_blocks), "{kind:?}: {} blocks for 40 contents", stats.data_blocks);
+            assert!(stats.logical_bytes > 400 * BLOCK as u64);
+            bed.assert_exact();
+            bed.rival.check().unwrap();
+            bed.remount();
+        }
+    }
+
+    #[test]
+    fn a_tree_that_was_not_closed_is_not_believed() {
+        for kind in KINDS {
+            let bed = Bed::new(kind);
+            let file = bed.file("file");
+            (0..1200).for_each(|at| file.write_at(at * BLOCK as u64, &content(at)).unwrap());
+            let kept = bed.metadata.clone();
+            // The file system goes on with other contents; the tree stays as a crash would leave it.
+            let old = memory(kept.len_bytes());
+            let _ = old.fence(old.stream(0, kept.bytes(0, kept.len_bytes())));
+            (0..1200).for_each(|at| file.write_at(at * BLOCK as u64, &content(5000 + at)).unwrap());
+            let region = bed.region.clone();
+            drop(file);
+            bed.fs.unmount().unwrap();
+            let bed = Bed::mount(kind, region, old);
+            let file = bed.file("again");
+            (0..1200).for_each(|at| file.write_at(at * BLOCK as u64, &content(at)).unwrap());
+            let mut buffer = vec![0; BLOCK];
+            for at in 0..1200 {
+                file.read_at(at * BLOCK as u64, &mut buffer).unwrap();
+                assert!(buffer == content(at), "block {at} of {kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_region_of_another_kind_is_refused() {
+        let metadata = memory(1 << 20);
+        let _ = Competitor::open(Kind::Block, StrongFunction::Md5, metadata.clone()).unwrap();
+        let error = Competitor::open(Kind::FineGrained, StrongFunction::Md5, metadata).err().unwrap();
+        assert_eq!(error, RivalError::Foreign("mem:".into()));
+    }
 }
