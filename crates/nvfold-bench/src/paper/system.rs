@@ -115,9 +115,10 @@ pub struct Setup {
 
 impl Setup {
     /// For files of so many blocks in all, of which each may be there twice while it is overwritten.
-    pub fn new(profile: &Profile, blocks: u64) -> Setup {
-        let device_bytes = (3 * blocks * BLOCK as u64 + (64 << 20)).next_multiple_of(2 << 20);
-        Setup { profile: profile.clone(), device_bytes, threads: 2, period: 50_000, counts_metadata: false }
+    pub fn new(profile: &Profile, blocks: u64, threads: usize) -> Setup {
+        // Each thread fills segments of 2 MiB of its own.
+        let device_bytes = (3 * blocks * BLOCK as u64 + ((8 + 8 * threads as u64) << 20)).next_multiple_of(2 << 20);
+        Setup { profile: profile.clone(), device_bytes, threads, period: 50_000, counts_metadata: false }
     }
 }
 

@@ -52,7 +52,7 @@ struct Lane {
 /// Requests a second of each system.
 fn measure(run: &Run, systems: &[System], threads: usize, percent: u64) -> Result<Vec<f64>> {
     let (requests, blocks) = (run.requests / threads, run.file_blocks / threads as u64);
-    let setup = Setup { period: run.period, threads, ..Setup::new(&run.profile, run.file_blocks) };
+    let setup = Setup { period: run.period, ..Setup::new(&run.profile, run.file_blocks, threads) };
     let mounted = systems.iter().map(|system| Mounted::new(system, &setup)).collect::<Result<Vec<Mounted>>>()?;
     let lane = |number| Lane { workload: Workload::fio(blocks, percent, 1 + number), batch: Batch::default() };
     let mut lanes: Vec<Lane> = (0..threads as u64).map(lane).collect();
