@@ -26,7 +26,7 @@ mod variations;
 
 pub use dram::{ChildOptions, child};
 
-use super::figure::{Figure, VERSION};
+use super::figure::{Figure, Report, VERSION};
 use super::machine::Machine;
 use super::page::{self, Page};
 use crate::Result;
@@ -181,7 +181,6 @@ impl Run {
             true => vec![10, 30, 50, 70],
             false => vec![10, 20, 30, 40, 50, 60, 70],
         };
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
         Ok(Run {
             name: name.into(),
             profile,
@@ -194,7 +193,7 @@ impl Run {
             smoke: options.smoke,
             dir: options.dir.clone(),
             machine: Machine::here()?,
-            command: format!("nvfold {}", arguments.join(" ")),
+            command: command(),
             began,
         })
     }
@@ -234,7 +233,7 @@ impl Run {
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let wanted = |id: &str| options.figures.is_empty() || options.figures.iter().any(|figure| figure == id);
     let began = Instant::now();
-    let mut made = Vec::new();
+    let mut report = Report { version: VERSION, command: command(), paper: "nv-dedup", figures: Vec::new() };
     for (turn, name) in options.profiles.iter().enumerate() {
         let run = Run::new(options, name, began)?;
         for group in GROUPS.iter().filter(|group| turn == 0 || !group.once) {
@@ -243,18 +242,22 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
             }
             for figure in (group.run)(&run)?.into_iter().filter(|figure| wanted(&figure.id)) {
                 figure.save(&options.out)?;
-                made.push(figure);
+                report.figures.push(figure);
             }
             page::write(&PAGE, &options.out)?;
         }
     }
     if json {
-        println!("{}", serde_json::to_string_pretty(&made).expect("numbers and strings have a JSON form"));
+        println!("{}", serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form"));
     } else {
-        let missed = made.iter().flat_map(|figure| &figure.aims).filter(|aim| !aim.met).count();
-        let aims = made.iter().map(|figure| figure.aims.len()).sum::<usize>();
+        let aims: Vec<bool> = report.figures.iter().flat_map(|figure| &figure.aims).map(|aim| aim.met).collect();
+        let met = aims.iter().filter(|met| **met).count();
         let page = options.out.join("README.md");
-        println!("{} figures in {}; {} of {aims} aims met", made.len(), page.display(), aims - missed);
+        println!("{} figures in {}; {met} of {} aims met", report.figures.len(), page.display(), aims.len());
     }
     Ok(())
+}
+
+fn command() -> String {
+    format!("nvfold {}", std::env::args().skip(1).collect::<Vec<String>>().join(" "))
 }
