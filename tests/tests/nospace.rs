@@ -151,6 +151,9 @@ fn directed(round: u64) -> Vec<Op> {
         set(&file, 1, 900),
         set(&dir, 2, 60_000),
         Op::RemoveXattr { path: file.clone(), name: 1 },
+        Op::SetPolicy { path: dir.clone(), policy: [Some(Policy::Off), Some(Policy::Inline)][round as usize % 2] },
+        Op::Create { path: vec![2, 6], mode: 0o644 },
+        Op::Unlink { path: vec![2, 6] },
         Op::Symlink { path: long.clone(), target_len: 4095 },
         rename(&long, &vec![2, 5], RenameMode::Replace),
         Op::Link { from: in_dir.clone(), to: vec![4] },
@@ -214,7 +217,10 @@ fn random_operations_that_are_told_there_is_no_space_change_nothing() {
         for round in 0..soak_factor() {
             let mut random = fastrand::Rng::with_seed(seed.value().wrapping_add(round));
             let mut trial = Trial::new(policy);
-            op::generate(&mut random, RANDOM_OPS, 0).iter().for_each(|op| trial.attempt(op));
+            // What goes in steps keeps those that were done.
+            let in_steps = |op: &&Op| matches!(op, Op::Dedup { .. } | Op::Undedup { .. });
+            let ops = op::generate(&mut random, RANDOM_OPS, 0);
+            ops.iter().filter(|op| !in_steps(op)).for_each(|op| trial.attempt(op));
             println!("{policy:?}: {} allocations failed: {:?}", trial.failures, trial.failed);
             assert!(trial.failures > 100, "{policy:?}: only {} allocations", trial.failures);
         }

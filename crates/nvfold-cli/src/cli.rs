@@ -39,6 +39,8 @@ pub enum Command {
     Du(du::Du),
     Stats(stats::Stats),
     DedupStats(dedup_stats::DedupStats),
+    Policy(policy::Policy),
+    Tune(tune::Tune),
     Fsck(fsck::Fsck),
     Import(import::Import),
     Export(export::Export),

@@ -1,14 +1,16 @@
 //! Devices: opening them, and not formatting over something else.
 
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
+use crate::mount::DedupOptions;
 use crate::mounts;
 use clap::Args;
-use nvfold::{Clock, FileSystem, MountOptions, Policy};
+use nvfold::{Clock, FileSystem, MountOptions, Policy, Stopwatch};
 use pmem::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, Profile, Region};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How to treat the device; the same for every command.
 #[derive(Args, Clone, Debug, Default)]
@@ -37,21 +39,7 @@ pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
 
 /// Reads a policy.
 pub fn parse_policy(text: &str) -> Result<Policy, String> {
-    match text {
-        "off" => Ok(Policy::Off),
-        "inline" => Ok(Policy::Inline),
-        "nv-dedup" => Ok(Policy::NvDedup),
-        _ => Err(format!("unknown policy `{text}`; there are off, inline and nv-dedup")),
-    }
-}
-
-/// The name of a policy.
-pub fn policy_name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Off => "off",
-        Policy::Inline => "inline",
-        Policy::NvDedup => "nv-dedup",
-    }
+    Policy::named(text.as_bytes()).ok_or_else(|| format!("unknown policy `{text}`; there are: {}", Policy::names()))
 }
 
 impl DeviceOptions {
@@ -90,6 +78,12 @@ pub fn clock() -> Clock {
     Arc::new(pmem::clock::coarse_now_ns)
 }
 
+/// What costs are measured with.
+pub fn stopwatch() -> Stopwatch {
+    let start = Instant::now();
+    Arc::new(move || start.elapsed().as_nanos() as u64)
+}
+
 /// Threads worth having: the processors.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
@@ -99,7 +93,7 @@ pub fn processors() -> usize {
 pub fn mount_embedded(
     device: &Path,
     options: &DeviceOptions,
-    policy: Policy,
+    dedup: &DedupOptions,
     read_only: bool,
     threads: usize,
 ) -> Outcome<FileSystem> {
@@ -107,8 +101,9 @@ pub fn mount_embedded(
         return Err(Failure::usage("mem:", "a memory device exists only while it is mounted"));
     }
     let region = open(device, options, read_only)?;
-    let options = MountOptions { policy, read_only, cores: threads, clock: clock(), ..MountOptions::default() };
-    let fs = FileSystem::mount(region, options).doing(mounts::show(device))?;
+    let (clock, stopwatch) = (clock(), Some(stopwatch()));
+    let options = MountOptions { read_only, cores: threads, clock, stopwatch, ..MountOptions::default() };
+    let fs = FileSystem::mount(region, dedup.put_into(options)).doing(mounts::show(device))?;
     if let Err(error) = fs.reconcile() {
         eprint_line(&format!("nvfold: {}: {error}; what it held before the crash is kept", mounts::show(device)));
     }

@@ -8,9 +8,10 @@ use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mount::REPORT_ATTRIBUTE;
 use crate::mounts;
 use nvfold::media::superblock::{STATE_CLEAN, Superblock};
-use nvfold::{FileSystem, Policy, Stats};
+use nvfold::{FileSystem, Method, NvDedupStats, Policy, Stats};
 use pmem::Region;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Everything known of one file system.
@@ -32,8 +33,65 @@ pub struct Snapshot {
     pub space: Option<Space>,
     /// What the mount found, of a mounted file system.
     pub recovery: Option<Recovery>,
+    /// What policy nv-dedup does, of a mounted file system that uses it.
+    pub nv_dedup: Option<NvDedup>,
     pub process: Option<Process>,
     pub traffic: Option<Traffic>,
+}
+
+/// The cost model of policy nv-dedup, what goes in and what it says; see `nvfold::NvDedupStats`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct NvDedup {
+    /// Who chooses the method.
+    pub choice: String,
+    pub method: String,
+    /// Duplicate ratio, 0 to 1, of the last sampling period that told.
+    pub ratio: Option<f64>,
+    /// Nanoseconds a chunk.
+    pub costs_ns: CostsNs,
+    /// The costs were measured on this device.
+    pub measured: bool,
+    /// Duplicate ratios from which a method is worth its time, by method; absent where none is.
+    pub thresholds: BTreeMap<String, f64>,
+    pub periods: u64,
+    pub switches: u64,
+    /// Pieces since mount, by method.
+    pub pieces: BTreeMap<String, u64>,
+}
+
+/// Inputs of the cost model, as the paper calls them.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct CostsNs {
+    /// Writing a chunk.
+    pub c: u64,
+    /// Its weak fingerprint.
+    pub w: u64,
+    /// Its strong fingerprint.
+    pub s: u64,
+    /// Searching and entering it.
+    pub lambda: u64,
+    /// Comparing it.
+    pub v: u64,
+}
+
+impl NvDedup {
+    fn of(stats: NvDedupStats) -> NvDedup {
+        let nvfold::Costs { c, w, s, lambda, v } = stats.costs;
+        let nvfold::Thresholds { w_s, strong, w_b } = stats.thresholds;
+        let thresholds = [(Method::WSFin, w_s), (Method::StrFin, strong), (Method::WBFin, w_b)];
+        let known = |(method, border): (Method, Option<f64>)| Some((method.name().to_owned(), border?));
+        NvDedup {
+            choice: stats.choice.name().to_owned(),
+            method: stats.method.name().to_owned(),
+            ratio: stats.ratio,
+            costs_ns: CostsNs { c, w, s, lambda, v },
+            measured: stats.measured,
+            thresholds: thresholds.into_iter().filter_map(known).collect(),
+            periods: stats.periods,
+            switches: stats.switches,
+            pieces: Method::ALL.map(|method| (method.name().to_owned(), stats.pieces[method as usize])).into(),
+        }
+    }
 }
 
 /// What the superblock says.
@@ -98,6 +156,7 @@ pub struct Space {
     pub pieces_offered: u64,
     pub pieces_shared: u64,
     pub weak_collisions: u64,
+    pub chunks_filled: u64,
 }
 
 /// The process that serves the mount.
@@ -139,9 +198,10 @@ impl Snapshot {
             mount_point: mount_point.map(mounts::show),
             pid: mount_point.map(|_| std::process::id()),
             read_only: fs.is_read_only(),
-            policy: Some(device::policy_name(fs.policy()).to_owned()),
+            policy: Some(fs.policy().name().to_owned()),
             space: Some(space(fs)),
             recovery: Some(recovery(fs)),
+            nv_dedup: fs.stats().nv_dedup.map(NvDedup::of),
             process: Process::this(),
             traffic: Some(traffic),
             ..Snapshot::of_superblock(region, &superblock, device)
@@ -159,6 +219,7 @@ impl Snapshot {
             superblock: superblock_facts(superblock),
             space: None,
             recovery: None,
+            nv_dedup: None,
             process: None,
             traffic: None,
         }
@@ -190,7 +251,7 @@ impl Snapshot {
 }
 
 /// Asks the process that serves a mount.
-fn ask(dir: &Path) -> Outcome<Snapshot> {
+pub fn ask(dir: &Path) -> Outcome<Snapshot> {
     let mut value = vec![0; 64 << 10];
     let length = rustix::fs::getxattr(dir, REPORT_ATTRIBUTE, &mut value).map_err(|error| {
         Failure::new(mounts::show(dir), format!("no nvfold is mounted there ({error})"))
@@ -261,7 +322,8 @@ impl Recovery {
     }
 }
 
-fn space(fs: &FileSystem) -> Space {
+/// Of a file system that this process has mounted.
+pub fn space(fs: &FileSystem) -> Space {
     let (stats, statfs) = (fs.stats(), fs.statfs());
     let Stats { logical_bytes, stored_bytes, .. } = stats;
     // A read-only mount does not read the chunk table: what files name and what is stored tell the savings there.
@@ -287,6 +349,7 @@ fn space(fs: &FileSystem) -> Space {
         pieces_offered: stats.pieces_offered,
         pieces_shared: stats.pieces_shared,
         weak_collisions: stats.weak_collisions,
+        chunks_filled: stats.chunks_filled,
     }
 }
 

@@ -41,7 +41,7 @@ mod sync;
 mod types;
 
 pub use error::{Error, Result, errno};
-pub use fs::{File, FileSystem};
+pub use fs::{File, FileSystem, UndedupPlan};
 pub use recovery::read_superblock;
 pub use types::*;
 

@@ -193,6 +193,53 @@ pub enum Policy {
     NvDedup,
 }
 
+impl Policy {
+    /// All of them.
+    pub const ALL: [Policy; 3] = [Policy::Off, Policy::Inline, Policy::NvDedup];
+
+    /// Its name, in attributes, in options and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Off => "off",
+            Policy::Inline => "inline",
+            Policy::NvDedup => "nv-dedup",
+        }
+    }
+
+    /// The policy of this name.
+    pub fn named(name: &[u8]) -> Option<Policy> {
+        Policy::ALL.into_iter().find(|policy| policy.name().as_bytes() == name)
+    }
+
+    /// The names of all in one line, for messages.
+    pub fn names() -> String {
+        Policy::ALL.map(Policy::name).join(", ")
+    }
+}
+
+/// Extended attribute with which a file or directory has a policy of its own for new data: its value is the name of
+/// a [`Policy`]. What is made in a directory that has it gets a copy. A value that is no policy's name (of a newer
+/// version) counts as none.
+pub const POLICY_ATTRIBUTE: &[u8] = b"user.nvfold.dedup";
+
+/// The policy for new data of a file, or of what is made in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyOf {
+    /// Its own, from its attribute ([`POLICY_ATTRIBUTE`]).
+    Own(Policy),
+    /// It has none: that of the mount.
+    Mount(Policy),
+}
+
+impl PolicyOf {
+    /// Which one it is.
+    pub fn policy(self) -> Policy {
+        match self {
+            PolicyOf::Own(policy) | PolicyOf::Mount(policy) => policy,
+        }
+    }
+}
+
 /// How policy `nv-dedup` treats a piece (NV-Dedup 4.4). All but the last are the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -332,54 +379,35 @@ impl Default for NvDedupOptions {
     }
 }
 
-impl Policy {
-    /// Each with its name, in attributes, in options and in reports.
-    const NAMES: [(Policy, &'static str); 3] =
-        [(Policy::Off, "off"), (Policy::Inline, "inline"), (Policy::NvDedup, "nv-dedup")];
+/// What [`crate::File::dedup_range`] or [`crate::File::undedup_range`] did, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reshared {
+    /// Looked at.
+    pub looked_at_bytes: u64,
+    /// Of it: now in a block that something else names too, or in one of its own.
+    pub changed_bytes: u64,
+}
 
-    /// All of them.
-    pub fn all() -> impl Iterator<Item = Policy> {
-        Policy::NAMES.iter().map(|(policy, _)| *policy)
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        let of = Policy::NAMES.iter().find(|(policy, _)| *policy == self);
-        of.map(|(_, name)| *name).expect("every policy has a name")
-    }
-
-    /// The policy of this name.
-    pub fn named(name: &[u8]) -> Option<Policy> {
-        Policy::NAMES.iter().find(|(_, other)| other.as_bytes() == name).map(|(policy, _)| *policy)
-    }
-
-    /// The names of all in one line, for messages.
-    pub fn names() -> String {
-        Policy::all().map(Policy::name).collect::<Vec<_>>().join(", ")
+impl std::ops::AddAssign for Reshared {
+    fn add_assign(&mut self, other: Reshared) {
+        self.looked_at_bytes += other.looked_at_bytes;
+        self.changed_bytes += other.changed_bytes;
     }
 }
 
-/// Extended attribute with which a file or directory has a policy of its own for new data: its value is the name of
-/// a [`Policy`]. What is made in a directory that has it gets a copy. A value that is no policy's name (of a newer
-/// version) counts as none.
-pub const POLICY_ATTRIBUTE: &[u8] = b"user.nvfold.dedup";
-
-/// The policy for new data of a file, or of what is made in a directory.
+/// A part of a file that lies together on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyOf {
-    /// Its own, from its attribute ([`POLICY_ATTRIBUTE`]).
-    Own(Policy),
-    /// It has none: that of the mount.
-    Mount(Policy),
-}
-
-impl PolicyOf {
-    /// Which one it is.
-    pub fn policy(self) -> Policy {
-        match self {
-            PolicyOf::Own(policy) | PolicyOf::Mount(policy) => policy,
-        }
-    }
+pub struct MappedExtent {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// First byte on the device.
+    pub address: u64,
+    /// Reserved: reads as zeros.
+    pub unwritten: bool,
+    /// Extents of all files that touch each of its blocks, this one included.
+    pub references: u32,
 }
 
 /// What policy `nv-dedup` does, and why.

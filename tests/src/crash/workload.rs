@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use nvfold::{AllocateMode, MkfsOptions, MountOptions, RenameMode, XattrMode};
+use nvfold::{AllocateMode, MkfsOptions, MountOptions, Policy, RenameMode, XattrMode};
 use pmem::{Action, Event, Pending};
 
 use super::Subject as Setting;
@@ -314,6 +314,7 @@ pub fn singles() -> Vec<Workload> {
     all.extend(xattrs());
     all.extend(writes());
     all.extend(ranges());
+    all.extend(sharing());
     all.extend(follow_ups());
     all.into_iter().map(|(name, ops)| Workload { name: name.to_owned(), ops, crashes_from: 0 }).collect()
 }
@@ -425,6 +426,44 @@ fn ranges() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
+/// Policies of directories and files, sharing what is stored, and the way back.
+fn sharing() -> Vec<(&'static str, Vec<Op>)> {
+    let policy = |path: &[u8], policy| Op::SetPolicy { path: path.to_vec(), policy };
+    let off = |path: &[u8]| policy(path, Some(Policy::Off));
+    let dedup = |name| Op::Dedup { path: at(name), offset: 0, len: 8 * BLOCK };
+    let undedup = |name| Op::Undedup { path: at(name), offset: 0, len: 8 * BLOCK };
+    // Two blocks that are there already, stored once more.
+    let stored_twice = || vec![dedup(SHARED), create(NEW), off(&[NEW]), write(NEW, 0, 2 * BLOCK, distinct(1))];
+    vec![
+        ("policy of a file", vec![off(&[UNSHARED]), write(UNSHARED, 0, BLOCK, distinct(1))]),
+        ("policy taken away", vec![off(&[DIR]), policy(&[DIR], None)]),
+        ("policy of a directory, then create", vec![off(&[DIR]), Op::Create { path: vec![DIR, 7], mode: 0o644 }]),
+        (
+            "policy of a directory, then mkdir and create in it",
+            vec![
+                policy(&[DIR], Some(Policy::Inline)),
+                Op::Mkdir { path: vec![DIR, 7], mode: 0o755 },
+                Op::Create { path: vec![DIR, 7, 0], mode: 0o644 },
+                Op::Write { path: vec![DIR, 7, 0], offset: 0, len: BLOCK, seed: distinct(0) },
+            ],
+        ),
+        ("dedup of what nothing equals", vec![dedup(UNSHARED)]),
+        ("dedup of what is shared", vec![dedup(SHARED), dedup(CLONE)]),
+        ("dedup of what is stored twice", [stored_twice(), vec![dedup(NEW)]].concat()),
+        ("dedup within a file", vec![create(NEW), off(&[NEW]), write(NEW, 0, 2 * BLOCK, twins()), dedup(NEW)]),
+        ("dedup of reserved blocks", vec![dedup(RESERVED)]),
+        ("dedup of a hole", vec![dedup(FULL_INLINE)]),
+        ("undedup of what nobody shares", vec![undedup(UNSHARED)]),
+        ("undedup of shared data", vec![undedup(SHARED)]),
+        ("undedup of both that share", vec![undedup(SHARED), undedup(CLONE)]),
+        ("undedup of cloned bytes", vec![clone(UNSHARED, 100, EMPTY, 3000, 900), undedup(EMPTY)]),
+        ("undedup of one block", vec![Op::Undedup { path: at(CLONE), offset: BLOCK, len: 1 }]),
+        ("undedup, then dedup again", vec![dedup(SHARED), undedup(SHARED), dedup(SHARED)]),
+        ("undedup, then write", vec![undedup(SHARED), write(SHARED, 0, BLOCK, distinct(14))]),
+        ("dedup, then unlink", [stored_twice(), vec![dedup(NEW), Op::Unlink { path: at(NEW) }]].concat()),
+    ]
+}
+
 /// Operations that meet what the one before left behind: a used slot of the journal, freed blocks, counts.
 fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
     let new = distinct(16);
@@ -476,8 +515,17 @@ pub fn pair(first: &Workload, second: &Workload) -> Workload {
 /// A random sequence of `count` operations.
 pub fn random(random: &mut fastrand::Rng, count: usize) -> Workload {
     let seed = random.u64(..);
-    let ops = op::generate(&mut fastrand::Rng::with_seed(seed), count, 0);
+    let ops = op::generate(&mut fastrand::Rng::with_seed(seed), count, 0).into_iter().map(in_one_step).collect();
     Workload { name: format!("random operations of seed {seed}"), ops, crashes_from: 0 }
+}
+
+/// What goes in steps, each of them whole, takes one step only: between two of them the totals are those of neither end.
+fn in_one_step(op: Op) -> Op {
+    match op {
+        Op::Dedup { path, offset, .. } => Op::Dedup { path, offset: offset / BLOCK * BLOCK, len: BLOCK },
+        Op::Undedup { path, offset, .. } => Op::Undedup { path, offset: offset / BLOCK * BLOCK, len: BLOCK },
+        op => op,
+    }
 }
 
 fn at(name: u8) -> NodePath {

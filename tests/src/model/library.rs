@@ -1,7 +1,8 @@
 //! The library as a subject.
 
 use nvfold::{
-    Attr, File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, RenameMode, SetAttr, errno,
+    Attr, File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, POLICY_ATTRIBUTE, Policy, PolicyOf,
+    RenameMode, SetAttr, XattrMode, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -204,6 +205,26 @@ impl Library {
                 done(to.clone_from(&from, *from_offset, *to_offset, len))
             }
             Op::Sync { path } => done(self.open(path)?.sync()),
+            Op::Dedup { path, offset, len } => done(self.open(path)?.dedup_range(*offset, *len)),
+            Op::Undedup { path, offset, len } => done(self.open(path)?.undedup_range(*offset, *len)),
+            Op::SetPolicy { path, policy } => {
+                let attr = self.find(path)?;
+                match policy {
+                    _ if !matches!(attr.kind, FileKind::Regular | FileKind::Directory) => Err(NOT_A_FILE),
+                    None => done(self.fs().remove_xattr(attr.ino, POLICY_ATTRIBUTE)),
+                    Some(policy) => {
+                        let value = policy.name().as_bytes();
+                        done(self.fs().set_xattr(attr.ino, POLICY_ATTRIBUTE, value, XattrMode::Set))
+                    }
+                }
+            }
+            Op::GetPolicy { path } => {
+                let ino = self.find(path)?.ino;
+                let value = number(self.fs().get_xattr(ino, POLICY_ATTRIBUTE));
+                let own = matches!(number(self.fs().policy_of(ino))?, PolicyOf::Own(_));
+                assert_eq!(own, value.is_ok(), "the attribute decides");
+                value.map(Answer::Bytes)
+            }
             Op::Open { path, slot } => {
                 let file = self.open(path)?;
                 self.slots[*slot as usize] = Some(file);

@@ -1,6 +1,6 @@
 //! The language: operations, answers, and a generator that makes them likely to meet.
 
-use nvfold::{AllocateMode, RenameMode, XattrMode, errno};
+use nvfold::{AllocateMode, Policy, RenameMode, XattrMode, errno};
 
 /// A path as indices into [`name`]; empty is the root.
 pub type NodePath = Vec<u8>;
@@ -139,6 +139,26 @@ pub enum Op {
         len: u64,
     },
     Sync {
+        path: NodePath,
+    },
+    /// Shares blocks of the file with equal ones. Nothing that can be read changes.
+    Dedup {
+        path: NodePath,
+        offset: u64,
+        len: u64,
+    },
+    /// Gives blocks of the file copies of their own. Nothing that can be read changes.
+    Undedup {
+        path: NodePath,
+        offset: u64,
+        len: u64,
+    },
+    /// Gives a file or directory a policy of its own, or takes it away. EINVAL on anything else.
+    SetPolicy {
+        path: NodePath,
+        policy: Option<Policy>,
+    },
+    GetPolicy {
         path: NodePath,
     },
     /// Keeps the file open in a slot, also past its unlinking.
@@ -292,7 +312,7 @@ fn one(random: &mut fastrand::Rng) -> Op {
     let offset = offset(random);
     let len = random.u64(0..=LEN_MAX);
     let xattr = random.u8(0..4);
-    match random.u8(0..100) {
+    match random.u8(0..106) {
         0..9 => Op::Create { path, mode: mode(random) },
         9..14 => Op::Mkdir { path, mode: mode(random) | 0o700 },
         14 => Op::Fifo { path },
@@ -328,7 +348,11 @@ fn one(random: &mut fastrand::Rng) -> Op {
         90..93 => Op::SlotWrite { slot, offset, len, seed },
         93..96 => Op::SlotRead { slot, offset, len },
         96..98 => Op::SlotStat { slot },
-        _ => Op::Close { slot },
+        98..100 => Op::Close { slot },
+        100..102 => Op::Dedup { path, offset: offset / 2, len: 4 * len },
+        102..104 => Op::Undedup { path, offset: offset / 2, len: 4 * len },
+        104 => Op::SetPolicy { path, policy: Policy::ALL.get(random.usize(0..=Policy::ALL.len())).copied() },
+        _ => Op::GetPolicy { path },
     }
 }
 

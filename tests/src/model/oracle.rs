@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nvfold::{AllocateMode, RenameMode, XattrMode, errno::*};
+use nvfold::{AllocateMode, POLICY_ATTRIBUTE, Policy, RenameMode, XattrMode, errno::*};
 
 use super::Subject;
 use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};
@@ -23,6 +23,7 @@ struct Node {
     bytes: Vec<u8>,
     entries: BTreeMap<Vec<u8>, Id>,
     xattrs: BTreeMap<u8, Vec<u8>>,
+    policy: Option<Policy>,
 }
 
 impl Subject for Oracle {
@@ -60,6 +61,9 @@ impl Oracle {
             }
             for &name in node.xattrs.keys() {
                 questions.push(Op::GetXattr { path: path.clone(), name });
+            }
+            if node.policy.is_some() {
+                questions.push(Op::GetPolicy { path: path.clone() });
             }
             questions.push(match node.stat.kind {
                 Kind::Regular => Op::Read { path, offset: 0, len: node.bytes.len() as u64 + 1 },
@@ -147,8 +151,11 @@ impl Oracle {
                 Ok(Answer::Bytes(value.clone()))
             }
             Op::ListXattr { path } => {
-                let xattrs = &self.nodes[self.find(path)?].xattrs;
-                Ok(Answer::Names(xattrs.keys().map(|&name| xattr_name(name)).collect()))
+                let node = &self.nodes[self.find(path)?];
+                let policy = node.policy.map(|_| POLICY_ATTRIBUTE.to_vec());
+                let mut names: Vec<_> = node.xattrs.keys().map(|&name| xattr_name(name)).chain(policy).collect();
+                names.sort();
+                Ok(Answer::Names(names))
             }
             Op::RemoveXattr { path, name } => {
                 let id = self.find(path)?;
@@ -181,7 +188,23 @@ impl Oracle {
                 let (from, to) = (self.find_file(from)?, self.find_file(to)?);
                 self.clone_range(from, *from_offset, to, *to_offset, *len)
             }
-            Op::Sync { path } => self.find_file(path).map(|_| Answer::Done),
+            Op::Sync { path } | Op::Dedup { path, .. } | Op::Undedup { path, .. } => {
+                self.find_file(path).map(|_| Answer::Done)
+            }
+            Op::SetPolicy { path, policy } => {
+                let id = self.find(path)?;
+                let node = &mut self.nodes[id];
+                match (node.stat.kind, policy) {
+                    (Kind::Regular | Kind::Directory, Some(_)) => node.policy = *policy,
+                    (Kind::Regular | Kind::Directory, None) => drop(node.policy.take().ok_or(ENODATA)?),
+                    _ => return Err(NOT_A_FILE),
+                }
+                Ok(Answer::Done)
+            }
+            Op::GetPolicy { path } => {
+                let policy = self.nodes[self.find(path)?].policy.ok_or(ENODATA)?;
+                Ok(Answer::Bytes(policy.name().into()))
+            }
             Op::Open { path, slot } => {
                 self.slots[*slot as usize] = Some(self.find_file(path)?);
                 Ok(Answer::Done)
@@ -253,13 +276,16 @@ impl Oracle {
         if self.nodes[id].stat.kind == Kind::Regular { Ok(id) } else { Err(NOT_A_FILE) }
     }
 
-    fn add(&mut self, path: &NodePath, node: Node) -> Result<Answer, i32> {
+    fn add(&mut self, path: &NodePath, mut node: Node) -> Result<Answer, i32> {
         let (dir, name) = self.parent(path)?;
         if self.nodes[dir].entries.contains_key(&name) {
             return Err(EEXIST);
         }
         if node.stat.kind == Kind::Directory {
             self.nodes[dir].stat.nlink += 1;
+        }
+        if matches!(node.stat.kind, Kind::Regular | Kind::Directory) {
+            node.policy = self.nodes[dir].policy;
         }
         self.nodes.push(node);
         let id = self.nodes.len() - 1;
@@ -449,6 +475,7 @@ impl Node {
             bytes: Vec::new(),
             entries: BTreeMap::new(),
             xattrs: BTreeMap::new(),
+            policy: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nvfold::{AllocateMode, RenameMode, XattrMode, errno};
+use nvfold::{AllocateMode, POLICY_ATTRIBUTE, RenameMode, XattrMode, errno};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
@@ -135,6 +135,31 @@ impl Posix {
                 copy_range(&self.open(from)?, *from_offset, &self.open(to)?, *to_offset, *len)
             }
             Op::Sync { path } => done(self.open(path)?.sync_all()),
+            Op::Dedup { path, offset, len } => self.ask(path, &format!("dedup-range.{offset}.{len}")),
+            Op::Undedup { path, offset, len } => self.ask(path, &format!("undedup-range.{offset}.{len}")),
+            Op::SetPolicy { path, policy } => {
+                let path = self.path(path);
+                let kind = path.symlink_metadata()?;
+                match policy {
+                    _ if !kind.is_file() && !kind.is_dir() => Err(io::Error::from_raw_os_error(NOT_A_FILE)),
+                    None => done(rustix::fs::lremovexattr(path, POLICY_ATTRIBUTE)),
+                    Some(policy) => {
+                        let value = policy.name().as_bytes();
+                        done(rustix::fs::lsetxattr(path, POLICY_ATTRIBUTE, value, XattrFlags::empty()))
+                    }
+                }
+            }
+            Op::GetPolicy { path } => {
+                let path = self.path(path);
+                let kind = path.symlink_metadata()?;
+                if !kind.is_file() && !kind.is_dir() {
+                    return Err(io::Error::from_raw_os_error(errno::ENODATA));
+                }
+                let mut value = vec![0; 100];
+                let len = rustix::fs::lgetxattr(path, POLICY_ATTRIBUTE, &mut value[..])?;
+                value.truncate(len);
+                Ok(Answer::Bytes(value))
+            }
             Op::Open { path, slot } => {
                 let file = self.open(path)?;
                 self.slots[*slot as usize] = Some(file);
@@ -178,6 +203,16 @@ impl Posix {
                 Ok(Answer::Done)
             }
         }
+    }
+
+    /// Asks a mount to do something with a file of it.
+    fn ask(&self, path: &NodePath, request: &str) -> io::Result<Answer> {
+        self.open(path)?;
+        if self.mount.as_ref().is_some_and(Mount::is_real) {
+            let mut answer = [0; 100];
+            rustix::fs::getxattr(self.path(path), format!("user.nvfold.{request}"), &mut answer[..])?;
+        }
+        Ok(Answer::Done)
     }
 
     fn allocate(&self, file: &File, offset: u64, len: u64, mode: AllocateMode) -> io::Result<Answer> {
@@ -256,7 +291,8 @@ fn copy_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len: u64
 fn list_xattr(path: &Path) -> io::Result<Answer> {
     let mut list = vec![0; 65536];
     let len = rustix::fs::llistxattr(path, &mut list[..])?;
-    let names = list[..len].split(|&byte| byte == 0).filter(|name| name.starts_with(b"trusted."));
+    let names =
+        list[..len].split(|&byte| byte == 0).filter(|name| name.starts_with(b"trusted.") || *name == POLICY_ATTRIBUTE);
     let mut names: Vec<_> = names.map(<[u8]>::to_vec).collect();
     names.sort();
     Ok(Answer::Names(names))

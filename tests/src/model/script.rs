@@ -33,7 +33,7 @@ pub const RECORD_BYTES: usize = 8;
 /// Operations of a script that are run; more are ignored.
 pub const OPS_MAX: usize = 100;
 /// How many kinds of operation the first byte of a record tells apart.
-pub const KINDS: u8 = 32;
+pub const KINDS: u8 = 35;
 
 /// From this `room` on the device is filled first.
 const FILLED_FROM: u8 = 128;
@@ -180,6 +180,7 @@ fn blocks_needed(op: &Op) -> Option<u64> {
         | Op::Append { len, .. }
         | Op::SlotWrite { len, .. }
         | Op::SetXattr { len, .. }
+        | Op::Undedup { len, .. }
         | Op::Symlink { target_len: len, .. } => Some(len / 4096 + 2),
         Op::Allocate { mode: AllocateMode::PunchHole, .. } => None,
         Op::Allocate { len, .. } => Some(len / 4096 + 2),
@@ -193,6 +194,7 @@ fn blocks_needed(op: &Op) -> Option<u64> {
         | Op::Chmod { .. }
         | Op::Chown { .. }
         | Op::SetTimes { .. }
+        | Op::SetPolicy { .. }
         | Op::RemoveXattr { .. }
         | Op::Truncate { .. } => Some(1),
         _ => None,
@@ -241,7 +243,10 @@ fn op(record: &[u8; RECORD_BYTES]) -> Op {
             _ => Op::Close { slot },
         },
         30 => Op::Remount,
-        _ => Op::Crash,
+        31 => Op::Crash,
+        32 => Op::Dedup { path, offset, len: 4 * len },
+        33 => Op::Undedup { path, offset, len: 4 * len },
+        _ => Op::SetPolicy { path, policy: Policy::ALL.get(usize::from(extra) % (Policy::ALL.len() + 1)).copied() },
     }
 }
 
@@ -298,7 +303,7 @@ mod tests {
         let script = Script::read(&[&[1, 200], &records[..]].concat());
         assert_eq!((script.policy, script.blocks_left, script.ops.len()), (POLICIES[1], Some(72), usize::from(KINDS)));
         let kinds: std::collections::HashSet<_> = script.ops.iter().map(std::mem::discriminant).collect();
-        assert_eq!(kinds.len(), 29, "{:?}", script.ops);
+        assert_eq!(kinds.len(), 32, "{:?}", script.ops);
     }
 
     #[test]

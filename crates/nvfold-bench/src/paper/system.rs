@@ -4,7 +4,7 @@
 //! and drift of the machine hits all alike. Flush instructions are issued as on a DAX device, and the device's memory
 //! is there before any clock starts.
 
-use super::rivals::{self, Competitor, Rival};
+use super::rivals::{self, Rival};
 use super::workload::Batch;
 use crate::{BenchError, Doing, Result};
 use nvfold::chunk::Chunks;
@@ -134,9 +134,10 @@ pub struct Mounted {
     rival: Option<(Arc<Watched>, Region)>,
 }
 
-/// A competitor whose time for fingerprints is taken.
+/// A competitor whose shares are counted and whose time for fingerprints is taken.
 struct Watched {
-    rival: Arc<Competitor>,
+    rival: Rival,
+    shared: AtomicU64,
     fingerprint_ns: AtomicU64,
 }
 
@@ -149,7 +150,9 @@ impl Dedup for Watched {
     }
 
     fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
-        self.rival.place(piece, fingerprint, tx)
+        let place = self.rival.place(piece, fingerprint, tx);
+        self.shared.fetch_add(u64::from(place != Place::New), Ordering::Relaxed);
+        place
     }
 
     fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
@@ -221,7 +224,7 @@ impl Mounted {
     /// Requests that were shared since the mount.
     pub fn shared(&self) -> u64 {
         match &self.rival {
-            Some((watched, _)) => watched.rival.shared(),
+            Some((watched, _)) => watched.shared.load(Ordering::Relaxed),
             None => self.fs.stats().pieces_shared,
         }
     }
@@ -308,13 +311,15 @@ pub fn write_all(file: &File, batch: &Batch) -> Result<()> {
 
 /// The competitor that answers, if one does, and the device of its metadata.
 fn rival_of(system: &System, setup: &Setup, options: &OpenOptions) -> Result<Option<(Arc<Watched>, Region)>> {
-    let strong = system.strong.unwrap_or(StrongFunction::Md5);
-    let blocks = setup.device_bytes / BLOCK as u64;
-    let Rival { dedup, metadata } = match system.kind {
-        Kind::DedupBlock => rivals::block(strong, options, blocks)?,
-        Kind::DedupFineGrained => rivals::fine_grained(strong, options, blocks)?,
+    let kind = match system.kind {
+        Kind::DedupBlock => rivals::Kind::Block,
+        Kind::DedupFineGrained => rivals::Kind::FineGrained,
         Kind::NoDedup | Kind::AsInPaper | Kind::Ours => return Ok(None),
     };
-    metadata.populate(0, metadata.len_bytes());
-    Ok(Some((Arc::new(Watched { rival: dedup, fingerprint_ns: AtomicU64::new(0) }), metadata)))
+    let bytes = kind.region_bytes(setup.device_bytes / BLOCK as u64);
+    let metadata = Region::create(&DeviceSpec::Memory, bytes, options).map_err(nvfold::Error::from);
+    let metadata = metadata.doing("make a memory device for metadata")?;
+    metadata.populate(0, bytes);
+    let rival = Rival::open(kind, system.strong.unwrap_or(StrongFunction::Md5), metadata.clone())?;
+    Ok(Some((Arc::new(Watched { rival, shared: AtomicU64::new(0), fingerprint_ns: AtomicU64::new(0) }), metadata)))
 }

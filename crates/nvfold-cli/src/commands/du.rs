@@ -5,6 +5,7 @@
 use crate::cli::Output;
 use crate::device::{DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::DedupOptions;
 use crate::mounts;
 use crate::report;
 use crate::size;
@@ -71,7 +72,7 @@ pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
     if metadata.is_dir() {
         sums.host_directory(&du.target, 0)?;
     } else {
-        let fs = mount_embedded(&du.target, &du.device_options, Policy::Off, true, 1)?;
+        let fs = mount_embedded(&du.target, &du.device_options, &DedupOptions::of(Policy::Off), true, 1)?;
         let what = format!("{}: {}", mounts::show(&du.target), mounts::show(&du.at));
         let attr = fs.resolve(du.at.as_os_str().as_bytes()).doing(&what)?;
         if attr.kind != FileKind::Directory {

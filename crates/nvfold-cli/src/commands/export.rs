@@ -4,6 +4,7 @@ use crate::cli::Output;
 use crate::commands::import::threads;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::DedupOptions;
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
@@ -48,7 +49,8 @@ struct Report {
 pub fn run(export: &Export, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&export.device);
     let tally = Tally::new()?;
-    let fs = mount_embedded(&export.device, &export.device_options, Policy::Off, true, export.threads)?;
+    let fs =
+        mount_embedded(&export.device, &export.device_options, &DedupOptions::of(Policy::Off), true, export.threads)?;
     let from =
         fs.resolve(export.from.as_os_str().as_bytes()).doing(format!("{name}: {}", mounts::show(&export.from)))?;
     if from.kind != FileKind::Directory && export.dest.is_dir() {

@@ -3,6 +3,7 @@
 use crate::cli::Output;
 use crate::device::{self, DeviceOptions, mount_embedded, parse_policy};
 use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::{DEDUP_OPTIONS, DedupOptions};
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
@@ -32,9 +33,12 @@ pub struct Import {
     /// Threads that copy
     #[arg(long, default_value_t = device::processors(), value_parser = threads)]
     threads: usize,
-    /// Policy: inline shares equal blocks, off stores everything
+    /// Policy: inline shares equal blocks, nv-dedup as far as it pays, off stores everything
     #[arg(long, default_value = "inline", value_parser = parse_policy)]
     policy: Policy,
+    /// Options of the policy, as for a mount, for example weak=crc32,strong=bytes,method=wb
+    #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
+    options: Vec<String>,
     /// Stay on the file system of each SRC
     #[arg(short = 'x', long)]
     one_file_system: bool,
@@ -45,6 +49,18 @@ pub struct Import {
 /// Reads a number of threads.
 pub fn threads(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|threads| (1..=256).contains(threads)).ok_or_else(|| format!("`{text}` is not 1 to 256"))
+}
+
+fn options_help() -> String {
+    format!("Options of the policy, as for a mount: {DEDUP_OPTIONS}")
+}
+
+/// What --policy and -o say.
+fn dedup_options(import: &Import) -> Outcome<DedupOptions> {
+    let mut dedup = DedupOptions::of(import.policy);
+    let taken = import.options.iter().try_for_each(|list| dedup.take_list(list));
+    taken.and_then(|()| dedup.check()).map_err(|why| Failure::usage("import -o", why))?;
+    Ok(dedup)
 }
 
 #[derive(Serialize)]
@@ -65,12 +81,13 @@ struct Report {
 /// Runs it.
 pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&import.device);
+    let dedup = dedup_options(import)?;
     for source in &import.sources {
         std::fs::symlink_metadata(source).doing(mounts::show(source))?;
     }
     let tally = Tally::new()?;
     let total_bytes = if Progress::wanted(output.progress) { bytes_below(import) } else { 0 };
-    let fs = mount_embedded(&import.device, &import.device_options, import.policy, false, import.threads)?;
+    let fs = mount_embedded(&import.device, &import.device_options, &dedup, false, import.threads)?;
     let before = fs.stats();
     let started = Instant::now();
     let sources = places(&fs, import);

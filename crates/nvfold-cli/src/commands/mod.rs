@@ -13,6 +13,8 @@ pub mod info;
 pub mod man;
 pub mod mkfs;
 pub mod mount;
+pub mod policy;
 pub mod stats;
+pub mod tune;
 pub mod umount;
 pub mod verify;

@@ -26,7 +26,7 @@ pub struct Mount {
     /// Where to mount it
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Mount options, for example size=8G,policy=off,ro,allow_other,threads=4
+    /// Mount options, for example size=8G,policy=nv-dedup,ro,allow_other,threads=4
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve in the foreground; ends when it is unmounted
@@ -74,6 +74,7 @@ pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
 fn plan(mount: &Mount) -> Outcome<Plan> {
     let mut options = Options::new(rustix::process::geteuid().is_root());
     mount.options.iter().try_for_each(|list| options.take(list))?;
+    options.dedup.check().map_err(|why| Failure::usage("mount options", why))?;
     let DeviceOptions { profile, flush } = mount.device_options.clone();
     options.device.profile = profile.or(options.device.profile);
     options.device.flush = flush.or(options.device.flush);

@@ -5,7 +5,7 @@ use crate::device::DeviceOptions;
 use crate::failure::Outcome;
 use crate::report;
 use crate::size;
-use crate::snapshot::{Snapshot, Space};
+use crate::snapshot::{CostsNs, NvDedup, Snapshot, Space};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -52,6 +52,29 @@ pub fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
     Ok(0)
 }
 
+/// The cost model of policy nv-dedup.
+fn describe_model(model: &NvDedup) -> Vec<(&'static str, String)> {
+    let percent = |ratio: Option<&f64>| ratio.map_or("-".into(), |ratio| format!("{:.1} %", ratio * 100.0));
+    let CostsNs { c, w, s, lambda, v } = model.costs_ns;
+    let source = if model.measured { "measured" } else { "given" };
+    let pieces: Vec<String> = model.pieces.iter().map(|(method, pieces)| format!("{method} {pieces}")).collect();
+    vec![
+        ("method", format!("{} (chosen by {})", model.method, model.choice)),
+        ("duplicate ratio", percent(model.ratio.as_ref())),
+        ("cost of a write, c", format!("{c} ns ({source})")),
+        ("of a weak fingerprint, w", format!("{w} ns")),
+        ("of a strong fingerprint, s", format!("{s} ns")),
+        ("of searching and entering, lambda", format!("{lambda} ns")),
+        ("of a compare, v", format!("{v} ns")),
+        ("ws pays from", percent(model.thresholds.get("ws"))),
+        ("str pays from", percent(model.thresholds.get("str"))),
+        ("wb pays from", percent(model.thresholds.get("wb"))),
+        ("sampling periods", model.periods.to_string()),
+        ("switches of the method", model.switches.to_string()),
+        ("pieces a method", pieces.join(", ")),
+    ]
+}
+
 fn describe(report: &Report, space: &Space) -> String {
     let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
     let per_block = |figure: Option<f64>| figure.map_or("-".into(), |bytes| format!("{bytes:.2} B"));
@@ -77,7 +100,9 @@ fn describe(report: &Report, space: &Space) -> String {
         ("pieces offered", space.pieces_offered.to_string()),
         ("pieces shared", space.pieces_shared.to_string()),
         ("weak collisions", space.weak_collisions.to_string()),
+        ("fingerprints filled in", space.chunks_filled.to_string()),
     ];
+    rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
     if let Some(process) = &report.snapshot.process {
         rows.push(("process, own memory", with_bytes(process.anonymous_bytes)));
         rows.push(("process, resident", with_bytes(process.resident_bytes)));

@@ -4,6 +4,7 @@ use crate::cli::Output;
 use crate::commands::import::threads;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Outcome};
+use crate::mount::DedupOptions;
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
@@ -53,7 +54,8 @@ pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&verify.device);
     std::fs::symlink_metadata(&verify.source).doing(mounts::show(&verify.source))?;
     let tally = Tally::new()?;
-    let fs = mount_embedded(&verify.device, &verify.device_options, Policy::Off, true, verify.threads)?;
+    let fs =
+        mount_embedded(&verify.device, &verify.device_options, &DedupOptions::of(Policy::Off), true, verify.threads)?;
     let at = match &verify.at {
         Some(at) => at.clone(),
         None => verify

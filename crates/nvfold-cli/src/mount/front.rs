@@ -12,6 +12,7 @@ use super::acl::{self, Acl};
 use super::convert;
 use super::lookups::Lookups;
 use super::notices::Notice;
+use super::requests::Request as Asked;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -19,8 +20,8 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 use nvfold::{
-    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr, Whence,
-    XattrMode, errno,
+    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, MethodChoice, NewInode, RenameMode,
+    SetAttr, Whence, XattrMode, errno,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -80,6 +81,9 @@ pub type Reporter = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 
 /// Name of the virtual attribute; it is not listed.
 pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
+
+/// Another: who chooses the method of policy nv-dedup. Root and whoever mounted it may set it.
+pub const METHOD_ATTRIBUTE: &str = "user.nvfold.method";
 
 /// One mounted file system. See the module.
 pub struct Front {
@@ -241,8 +245,18 @@ impl Front {
         match name {
             name if name == acl::ACCESS => self.set_access_acl(who, ino, value),
             name if name == REPORT_ATTRIBUTE.as_bytes() => Err(Errno::EPERM),
+            name if name == METHOD_ATTRIBUTE.as_bytes() => self.set_method(who, value),
             _ => self.fs.set_xattr(ino, name, value, mode).map_err(convert::errno),
         }
+    }
+
+    fn set_method(&self, who: &Request, name: &[u8]) -> Answer<()> {
+        if ![0, rustix::process::geteuid().as_raw()].contains(&who.uid()) {
+            return Err(Errno::EPERM);
+        }
+        let choice = std::str::from_utf8(name).ok().and_then(MethodChoice::from_name);
+        self.fs.set_method(choice.ok_or(Errno::EINVAL)?);
+        Ok(())
     }
 
     fn attribute(&self, ino: InodeNumber, name: &[u8]) -> Answer<Vec<u8>> {
@@ -250,7 +264,24 @@ impl Front {
         if name == REPORT_ATTRIBUTE.as_bytes() {
             return Ok((self.report)());
         }
+        if name == METHOD_ATTRIBUTE.as_bytes() {
+            return Ok(self.fs.method().name().into());
+        }
         self.fs.get_xattr(ino, name).map_err(convert::errno)
+    }
+
+    /// Does what a command asks to be done with a file of its user.
+    fn carry_out(&self, who: &Request, ino: InodeNumber, asked: Asked) -> Answer<Vec<u8>> {
+        let file = self.fs.open(ino).map_err(convert::errno)?;
+        let before = file.attr();
+        if who.uid() != 0 && who.uid() != before.uid {
+            return Err(Errno::EPERM);
+        }
+        let answer = asked.carry_out(&file).map_err(convert::errno);
+        if file.attr().blocks != before.blocks {
+            let _ = self.notices.send(Notice::OtherBlocks(INodeNo(ino.0)));
+        }
+        answer
     }
 
     /// Calls `add` for each entry of a directory from position `offset` until it says that the reply is full.
@@ -683,8 +714,15 @@ impl Filesystem for Front {
         answer_empty(self.set_attribute(who, convert::ino(ino), name.as_bytes(), value, flags), reply);
     }
 
-    fn getxattr(&self, _who: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        answer_value(self.attribute(convert::ino(ino), name.as_bytes()), size, reply);
+    fn getxattr(&self, who: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let (ino, name) = (convert::ino(ino), name.as_bytes());
+        let value = match Asked::named(name) {
+            // Whoever asks for the size alone wants nothing done.
+            Some(_) if size == 0 => Err(Errno::EINVAL),
+            Some(asked) => self.carry_out(who, ino, asked),
+            None => self.attribute(ino, name),
+        };
+        answer_value(value, size, reply);
     }
 
     fn listxattr(&self, who: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
@@ -698,8 +736,9 @@ impl Filesystem for Front {
 
     fn removexattr(&self, _who: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (ino, name) = (convert::ino(ino), name.as_bytes());
+        let is_virtual = [REPORT_ATTRIBUTE, METHOD_ATTRIBUTE].iter().any(|other| other.as_bytes() == name);
         let removed = match name {
-            name if name == REPORT_ATTRIBUTE.as_bytes() => Err(Errno::EPERM),
+            _ if is_virtual => Err(Errno::EPERM),
             _ => check_attribute_name(name).and_then(|()| self.fs.remove_xattr(ino, name).map_err(convert::errno)),
         };
         // Taking away an ACL that is not there succeeds everywhere.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! open or make the device -> mount what is on it -> mount(2), handshake -> ready
-//!   threads: n that answer the kernel (fuser), one that keeps house (`house`), one that waits for signals;
+//!   threads: n that answer the kernel (fuser), one that keeps house (`house`), one that fills in fingerprints, one
+//!            that waits for signals;
 //!            after a crash one that reconciles until it is done
 //! unmounted -> nameless files freed -> device clean -> released
 //! ```
@@ -13,13 +14,16 @@
 
 mod acl;
 mod convert;
+mod dedup;
 mod front;
 mod house;
 mod lookups;
 mod notices;
 mod options;
+pub mod requests;
 
-pub use front::REPORT_ATTRIBUTE;
+pub use dedup::{DedupOptions, THERE_ARE as DEDUP_OPTIONS, parse_method};
+pub use front::{METHOD_ATTRIBUTE, REPORT_ATTRIBUTE};
 pub use options::Options;
 
 use crate::device;
@@ -43,6 +47,8 @@ use std::time::Duration;
 
 /// How long a detached mount may stay busy.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long background work rests when there is none.
+const IDLE: Duration = Duration::from_millis(50);
 /// How far ahead the kernel reads, KiB.
 const READ_AHEAD_KIB: &str = "1024";
 
@@ -70,6 +76,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     set_read_ahead(&dir);
     let house = house::keep(fs.clone(), device.clone(), dir.clone());
     start_reconciling(fs.clone(), device.clone());
+    start_filling(fs.clone());
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
     let described = Snapshot::of_mounted(&fs, &device, Some(&dir)).doing(&device);
@@ -97,6 +104,19 @@ fn start_reconciling(fs: FileSystem, device: String) {
                     return announce(&format!("nvfold: {device}: {error}; what it held before the crash is kept"));
                 }
             }
+        }
+    });
+}
+
+/// Beside the requests: what the policies have to do in the background. Ends with the mount.
+fn start_filling(fs: FileSystem) {
+    if fs.is_read_only() {
+        return;
+    }
+    thread::spawn(move || {
+        // An error is EROFS once it is unmounted, or the end of the device, of which others tell.
+        while let Ok(nothing_to_do) = fs.dedup_step() {
+            if nothing_to_do { thread::sleep(IDLE) } else { thread::yield_now() }
         }
     });
 }
@@ -130,14 +150,14 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
         DeviceSpec::Path(_) => device::open(&plan.device, &options.device, options.read_only)?,
     };
     let mount = MountOptions {
-        policy: options.policy,
         read_only: options.read_only,
         cores: options.threads,
         clock: device::clock(),
+        stopwatch: Some(device::stopwatch()),
         discard: options.discard,
         ..MountOptions::default()
     };
-    FileSystem::mount(region, mount).doing(name)
+    FileSystem::mount(region, options.dedup.put_into(mount)).doing(name)
 }
 
 fn memory_device(options: &Options) -> Outcome<Region> {

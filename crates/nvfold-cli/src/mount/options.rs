@@ -1,14 +1,14 @@
 //! Mount options: `-o size=8G,policy=off,ro,...`, ours and those that mount(8) hands down.
 
-use crate::device::{DeviceOptions, parse_flush, parse_policy, parse_profile, processors};
+use super::dedup::{self, DedupOptions};
+use crate::device::{DeviceOptions, parse_flush, parse_profile, processors};
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use fuser::{MountOption, SessionACL};
-use nvfold::Policy;
 
 /// Largest write request the kernel may send: its own limit of 256 pages.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
-const OURS: &str = "size=N policy=off|inline ro rw allow_other noallow_other threads=N discard nodiscard profile=NAME \
+const OURS: &str = "size=N ro rw allow_other noallow_other threads=N discard nodiscard profile=NAME \
                     flush=auto|always max_write=N fsname=NAME";
 
 /// What the options say.
@@ -16,7 +16,8 @@ const OURS: &str = "size=N policy=off|inline ro rw allow_other noallow_other thr
 pub struct Options {
     /// Size of a `mem:` device in bytes.
     pub size_bytes: Option<u64>,
-    pub policy: Policy,
+    /// How new data is shared.
+    pub dedup: DedupOptions,
     pub read_only: bool,
     /// Serve other users than the one who mounts. Permissions are always checked by the kernel.
     pub allow_other: bool,
@@ -36,7 +37,7 @@ impl Options {
     pub fn new(is_root: bool) -> Options {
         Options {
             size_bytes: None,
-            policy: Policy::default(),
+            dedup: DedupOptions::default(),
             read_only: false,
             allow_other: is_root,
             threads: processors().clamp(2, 16),
@@ -56,10 +57,12 @@ impl Options {
     fn take_one(&mut self, option: &str) -> Outcome<()> {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         let wrong = |why: String| Failure::usage(format!("mount option {option}"), why);
+        if let Some(taken) = self.dedup.take(name, value) {
+            return taken.map_err(wrong);
+        }
         let value = |what: &str| value.ok_or_else(|| wrong(format!("it needs a value: {name}={what}")));
         match name {
             "size" => self.size_bytes = Some(size::parse(value("8G")?).map_err(wrong)?),
-            "policy" | "dedup" => self.policy = parse_policy(value("inline")?).map_err(wrong)?,
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = true,
@@ -118,9 +121,8 @@ impl Options {
             | "uhelper" => {}
             name if name.starts_with("x-") || name.starts_with("X-") => {}
             _ => {
-                return Err(
-                    Failure::usage(format!("mount option {option}"), "unknown").hint(format!("there are: {OURS}"))
-                );
+                let there_are = format!("there are: {OURS} {}", dedup::THERE_ARE);
+                return Err(Failure::usage(format!("mount option {option}"), "unknown").hint(there_are));
             }
         }
         Ok(())
@@ -156,6 +158,7 @@ fn number(text: &str, least: usize, most: usize) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvfold::Policy;
 
     fn taken(list: &str) -> Options {
         let mut options = Options::new(true);
@@ -167,7 +170,7 @@ mod tests {
     fn options_are_read() {
         let options = taken("size=8G,policy=off,ro,threads=3,nodiscard,max_write=128K,noallow_other,fsname=x");
         assert_eq!(options.size_bytes, Some(8 << 30));
-        assert_eq!(options.policy, Policy::Off);
+        assert_eq!(options.dedup.policy, Policy::Off);
         assert!(options.read_only && !options.allow_other);
         assert_eq!((options.threads, options.discard, options.max_write_bytes), (3, Some(false), 128 << 10));
         assert_eq!(options.fs_name.as_deref(), Some("x"));
@@ -192,6 +195,8 @@ mod tests {
             "size",
             "size=x",
             "policy=all",
+            "weak=md5",
+            "period=0",
             "threads=0",
             "threads=x",
             "max_write=1",

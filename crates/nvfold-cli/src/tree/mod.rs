@@ -7,6 +7,7 @@
 pub mod export;
 pub mod host;
 pub mod import;
+pub mod stored;
 pub mod verify;
 
 use crate::failure::{Doing, Failure, Outcome, eprint_line};

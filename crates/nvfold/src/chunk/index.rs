@@ -196,6 +196,7 @@ impl Shard {
         sought.filter(move |slot| **slot >= first).map(|slot| block(*slot))
     }
 
+    /// Nothing happens when it is there.
     fn insert(&mut self, slot: u64) {
         if self.len * 10 >= self.capacity * 9 {
             self.grow();
@@ -203,6 +204,9 @@ impl Shard {
         let mut at = self.home(slot);
         while at < self.slots.len() && self.slots[at] != EMPTY && self.slots[at] < slot {
             at += 1;
+        }
+        if self.slots.get(at) == Some(&slot) {
+            return;
         }
         let gap = (at..self.slots.len()).find(|at| self.slots[*at] == EMPTY).unwrap_or_else(|| {
             self.slots.reserve_exact(16);

@@ -117,6 +117,11 @@ impl Chunks {
         self.region.read(self.geometry.chunk_entry_offset(block))
     }
 
+    /// Extents that touch a block that is in use.
+    pub(crate) fn count(&self, block: BlockNumber) -> u32 {
+        if self.has_entry(block) { self.entry(block).count.max(1) } else { 1 }
+    }
+
     /// Device offset of a block's entry.
     pub(crate) fn entry_offset(&self, block: BlockNumber) -> u64 {
         self.geometry.chunk_entry_offset(block)

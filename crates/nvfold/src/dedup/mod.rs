@@ -118,13 +118,15 @@ impl Policies {
         Policies { policy: options.policy, nv_dedup, inline, off: Off, foreign: options.foreign.clone() }
     }
 
-    /// The policy that places new data now.
-    pub fn current(&self) -> &dyn Dedup {
-        match (&self.foreign, self.policy) {
-            (Some(foreign), _) => &**foreign,
-            (None, Policy::Off) => &self.off,
-            (None, Policy::Inline) => &self.inline,
-            (None, Policy::NvDedup) => &self.nv_dedup,
+    /// The policy that places new data of a file: its own, or else that of the mount.
+    pub fn of(&self, own: Option<Policy>) -> &dyn Dedup {
+        match (own, &self.foreign) {
+            (None, Some(foreign)) => &**foreign,
+            (own, _) => match own.unwrap_or(self.policy) {
+                Policy::Off => &self.off,
+                Policy::Inline => &self.inline,
+                Policy::NvDedup => &self.nv_dedup,
+            },
         }
     }
 
@@ -162,7 +164,7 @@ impl Policies {
 
     /// Whether chunks without a weak fingerprint are to get theirs.
     pub fn filling(&self) -> Filling {
-        self.current().filling()
+        self.of(None).filling()
     }
 }
 

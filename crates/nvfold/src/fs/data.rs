@@ -21,7 +21,7 @@ use super::inode::{Body, FILE_BYTES_MAX, Inode, State};
 use crate::chunk::recount::Recount;
 use crate::chunk::transaction::Transaction;
 use crate::chunk::{Released, Unshareable};
-use crate::dedup::{Filling, Place};
+use crate::dedup::{Dedup, Filling, Place};
 use crate::error::{Error, Result, errno};
 use crate::file::{Extent, Extents, Plan};
 use crate::fingerprint::Fingerprint;
@@ -37,19 +37,21 @@ use std::ops::Range;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-type Pieces = SmallVec<[(u64, Extent); 1]>;
+pub(super) type Pieces = SmallVec<[(u64, Extent); 1]>;
 
 /// What an operation has taken and nobody can reach yet. Dropped before `commit`, it gives all of it back.
 pub(super) struct Claims<'a> {
     core: &'a Core,
+    /// Decides on new data.
+    policy: &'a dyn Dedup,
     /// Reserved blocks of the file that now get their content.
     reserved: SmallVec<[BlockNumber; 1]>,
-    fresh: Runs,
-    shared: SmallVec<[BlockNumber; 1]>,
+    pub(super) fresh: Runs,
+    pub(super) shared: SmallVec<[BlockNumber; 1]>,
     /// Blocks with new chunk entries: block, count, fingerprint.
     entered: SmallVec<[(BlockNumber, u32, Fingerprint); 1]>,
     /// The dedup transaction, with everything that was flushed meanwhile.
-    tx: Transaction<'a>,
+    pub(super) tx: Transaction<'a>,
     /// Whether something was stored without a fingerprint.
     lacks_fingerprints: bool,
 }
@@ -59,9 +61,15 @@ fn runs_of(blocks: &[BlockNumber]) -> Runs {
 }
 
 impl<'a> Claims<'a> {
-    fn new(core: &'a Core) -> Claims<'a> {
+    /// Of an operation that stores no data of its own.
+    pub(super) fn new(core: &'a Core) -> Claims<'a> {
+        Claims::with_policy(core, core.policies.of(None))
+    }
+
+    fn with_policy(core: &'a Core, policy: &'a dyn Dedup) -> Claims<'a> {
         Claims {
             core,
+            policy,
             reserved: SmallVec::new(),
             fresh: Runs::new(),
             shared: SmallVec::new(),
@@ -96,7 +104,7 @@ impl<'a> Claims<'a> {
         if core.is_walked(ino) {
             core.chunks.with_recount(|recount| self.recount(recount, old));
         }
-        let policy = core.policies.current();
+        let policy = self.policy;
         let entered = self.entered.iter().map(|(block, _, fingerprint)| (*block, *fingerprint));
         let known = &self.tx.let_go;
         let is_twin = |(block, of): &(BlockNumber, Fingerprint)| !policy.committed(*block, of, known, &core.chunks);
@@ -154,6 +162,28 @@ type Twins = SmallVec<[(BlockNumber, Fingerprint); 0]>;
 /// Fingerprints of the whole blocks of a write, made before the inode is locked.
 type Fingerprints = SmallVec<[Fingerprint; 1]>;
 
+/// What a change of extents does to times and size.
+#[derive(Clone, Copy)]
+pub(super) enum Stamp {
+    /// The content changed: when, and the size after it.
+    Changed(TimeNs, u64),
+    /// The same content lies elsewhere: nothing that anybody can see.
+    Kept,
+}
+
+/// The fingerprints that a policy wants before the inode is locked.
+fn fingerprint_whole_blocks(policy: &dyn Dedup, offset: u64, data: &[u8], of: &mut Fingerprints) -> Result<()> {
+    range_end("write", offset, data.len() as u64)?;
+    of.clear();
+    let (first, end) = whole_blocks(offset, data.len() as u64);
+    if policy.stores_everything() || first == end {
+        return Ok(());
+    }
+    let whole = &data[(first - offset) as usize..(end - offset) as usize];
+    of.extend(whole.chunks_exact(BLOCK).map(|block| policy.fingerprint(block)));
+    Ok(())
+}
+
 /// The whole blocks inside `offset..offset + length`, as offsets.
 fn whole_blocks(offset: u64, length: u64) -> (u64, u64) {
     let first = offset.next_multiple_of(BLOCK_BYTES);
@@ -173,33 +203,22 @@ impl Core {
     pub(super) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8]) -> Result<u64> {
         // An append does not know its offset yet; a guess that turns out wrong only costs the hashing again.
         let guess = at.unwrap_or_else(|| inode.state.read().attributes.size);
+        let policy = self.policies.of(inode.own_policy());
         let mut fingerprints = Fingerprints::new();
-        self.fingerprints(guess, data, &mut fingerprints)?;
+        fingerprint_whole_blocks(policy, guess, data, &mut fingerprints)?;
         let mut state = inode.state.write();
         self.file_extents(&state, "write")?;
         let offset = at.unwrap_or(state.attributes.size);
         if offset != guess {
-            self.fingerprints(offset, data, &mut fingerprints)?;
+            fingerprint_whole_blocks(policy, offset, data, &mut fingerprints)?;
         }
         if !data.is_empty() {
-            self.write_locked(inode, &mut state, offset, data, &mut fingerprints)?;
+            let claims = Claims::with_policy(self, policy);
+            self.write_locked(inode, &mut state, offset, data, &mut fingerprints, claims)?;
         }
         drop(state);
         self.end_sampling_period();
         Ok(offset)
-    }
-
-    fn fingerprints(&self, offset: u64, data: &[u8], fingerprints: &mut Fingerprints) -> Result<()> {
-        range_end("write", offset, data.len() as u64)?;
-        fingerprints.clear();
-        let policy = self.policies.current();
-        let (first, end) = whole_blocks(offset, data.len() as u64);
-        if policy.stores_everything() || first == end {
-            return Ok(());
-        }
-        let whole = &data[(first - offset) as usize..(end - offset) as usize];
-        fingerprints.extend(whole.chunks_exact(BLOCK).map(|block| policy.fingerprint(block)));
-        Ok(())
     }
 
     fn write_locked(
@@ -209,9 +228,9 @@ impl Core {
         offset: u64,
         data: &[u8],
         fingerprints: &mut [Fingerprint],
+        mut claims: Claims<'_>,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
-        let mut claims = Claims::new(self);
         let mut pieces = Pieces::new();
         let extents = self.file_extents(state, "write")?;
         let (first, last) = whole_blocks(offset, data.len() as u64);
@@ -229,7 +248,7 @@ impl Core {
             self.place_patched(extents, last, part, &mut pieces, &mut claims)?;
         }
         let stamp = (self.now(), state.attributes.size.max(end));
-        if claims.lacks_fingerprints && self.policies.filling() != Filling::Never {
+        if claims.lacks_fingerprints && claims.policy.filling() != Filling::Never {
             self.fill.note(inode);
         }
         if let [(offset, extent)] = &pieces[..]
@@ -240,6 +259,7 @@ impl Core {
             self.publish_extent(inode, state, &entry.sealed(inode.ino), *extent, &mut claims);
             return Ok(());
         }
+        let stamp = Stamp::Changed(stamp.0, stamp.1);
         self.replace(inode, state, range_start..range_end, &pieces, false, stamp, claims)
     }
 
@@ -259,7 +279,7 @@ impl Core {
         self.region.check()?;
         let at = (offset - start) as usize;
         block[at..at + part.len()].copy_from_slice(part);
-        let policy = self.policies.current();
+        let policy = claims.policy;
         let none = policy.stores_everything();
         let mut fingerprint = if none { Fingerprint::default() } else { policy.fingerprint(&block) };
         self.place(extents, start, &block, std::slice::from_mut(&mut fingerprint), pieces, claims)
@@ -277,7 +297,7 @@ impl Core {
         pieces: &mut Pieces,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let policy = self.policies.current();
+        let policy = claims.policy;
         let blocks = source.len() / BLOCK;
         let nothing_to_find = policy.stores_everything() || blocks > 1 && fingerprints.iter().all(|of| of.is_empty());
         if nothing_to_find && !extents.has_unwritten() {
@@ -456,24 +476,27 @@ impl Core {
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         self.account_mapped(inode.ino, before, state.mapped_bytes());
         let twins = claims.commit(inode.ino, &dropped);
-        self.let_go_of_twins(inode, state, twins);
+        self.let_go_of_twins(inode, state, twins, claims.policy);
         self.compact_if_worth_it(inode, state);
     }
 
-    /// Publishes that `range` names `pieces` and nothing else, then releases what it named before. `stamp`: time of
-    /// the change and size after it.
+    /// Publishes that `range` names `pieces` and nothing else, then releases what it named before.
     #[allow(clippy::too_many_arguments)]
-    fn replace(
+    pub(super) fn replace(
         &self,
         inode: &Inode,
         state: &mut State,
         range: Range<u64>,
         pieces: &[(u64, Extent)],
         unmap_first: bool,
-        stamp: (TimeNs, u64),
+        stamp: Stamp,
         mut claims: Claims<'_>,
     ) -> Result<()> {
-        let (time, size) = stamp;
+        // An entry sets the time of change of the inode too; a line of attributes behind it says what stays.
+        let (time, size, kept) = match stamp {
+            Stamp::Changed(time, size) => (time, size, None),
+            Stamp::Kept => (state.attributes.mtime, state.attributes.size, Some(state.attributes)),
+        };
         let plan = self.plan_replacement(state, range.clone(), &mut claims)?;
         let unmap = unmap_first.then(|| ExtentEntry::unmap(range.start, range.end - range.start, time, size));
         let writes = pieces.iter().map(|(offset, extent)| {
@@ -482,29 +505,31 @@ impl Core {
         let entries: SmallVec<[ExtentEntry; 2]> =
             unmap.into_iter().chain(writes).map(|e| e.sealed(inode.ino)).collect();
         let lines: SmallVec<[&[u8]; 2]> = entries.iter().map(zerocopy::IntoBytes::as_bytes).collect();
-        let freeing = pieces.is_empty() || !claims.reserved.is_empty();
+        let needs_no_more = kept.is_some() && claims.fresh.is_empty();
+        let freeing = pieces.is_empty() || !claims.reserved.is_empty() || needs_no_more;
         let purpose = if freeing { Purpose::Promised } else { Purpose::Log };
-        let (mut staged, positions) = self.stage_lines(inode, state, &lines, None, purpose, &mut claims.tx.flight)?;
+        let (mut staged, positions) = self.stage_lines(inode, state, &lines, kept, purpose, &mut claims.tx.flight)?;
         let (landed, named) = claims.tx.end(staged.take_named());
         let nulled = self.null_soles(&plan.dropped, &claims.reserved);
         self.publish_one(commit_word(inode.slot, &state.log, state.selector, named), landed, nulled);
         staged.install(state);
         let before = state.mapped_bytes();
         for (entry, position) in entries.iter().zip(positions) {
-            state.apply(position, &LogEntry::Extent(*entry), true).expect("the inode is a regular file");
+            let newer = kept.is_none();
+            state.apply(position, &LogEntry::Extent(*entry), newer).expect("the inode is a regular file");
         }
         self.account_mapped(inode.ino, before, state.mapped_bytes());
         let twins = claims.commit(inode.ino, &plan.dropped);
-        self.let_go_of_twins(inode, state, twins);
+        self.let_go_of_twins(inode, state, twins, claims.policy);
         self.compact_if_worth_it(inode, state);
         Ok(())
     }
 
     /// Two writers that store equal blocks at the same time do not see one another. The second to publish does: it
     /// shares the block of the first in a commit of its own, and lets its own block go. One that cannot is kept.
-    fn let_go_of_twins(&self, inode: &Inode, state: &mut State, twins: Twins) {
+    fn let_go_of_twins(&self, inode: &Inode, state: &mut State, twins: Twins, policy: &dyn Dedup) {
         for (block, fingerprint) in twins {
-            if !self.share_twin(inode, state, block, fingerprint).unwrap_or(false)
+            if !self.share_twin(inode, state, block, fingerprint, policy).unwrap_or(false)
                 && let Some(weak) = fingerprint.weak
             {
                 self.chunks.index.insert(weak, block);
@@ -519,16 +544,17 @@ impl Core {
         state: &mut State,
         block: BlockNumber,
         mut fingerprint: Fingerprint,
+        policy: &dyn Dedup,
     ) -> Result<bool> {
         let extents = self.file_extents(state, "write")?.iter();
         let naming = extents.filter(|(_, extent)| extent.blocks().contains(block));
         let offsets: SmallVec<[u64; 1]> =
             naming.map(|(offset, extent)| offset + (block.address() - extent.address)).collect();
-        let stamp = (state.attributes.mtime, state.attributes.size);
+        let stamp = Stamp::Changed(state.attributes.mtime, state.attributes.size);
         for offset in offsets {
-            let mut claims = Claims::new(self);
+            let mut claims = Claims::with_policy(self, policy);
             let own = self.region.bytes(block.address(), BLOCK_BYTES);
-            let placed = self.policies.current().place(own, &mut fingerprint, &mut claims.tx);
+            let placed = policy.place(own, &mut fingerprint, &mut claims.tx);
             let Place::Shared(twin) = placed else { return Ok(false) };
             claims.shared.push(twin);
             let extent = Extent { length: BLOCK_BYTES, address: twin.address(), unwritten: false };
@@ -614,7 +640,8 @@ impl Core {
         let shrinks = size < state.attributes.size;
         if shrinks && extents.within(size, u64::MAX).next().is_some() {
             let claims = Claims::new(self);
-            return self.replace(inode, state, size..u64::MAX, &[], true, (time, size), claims);
+            let stamp = Stamp::Changed(time, size);
+            return self.replace(inode, state, size..u64::MAX, &[], true, stamp, claims);
         }
         let attributes = crate::media::inode::AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
         self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
@@ -642,6 +669,7 @@ impl Core {
         }
         let stamp = (self.now(), size);
         if clear {
+            let stamp = Stamp::Changed(stamp.0, stamp.1);
             return self.replace(inode, state, offset..end, &pieces, true, stamp, claims);
         }
         if pieces.is_empty() && size == state.attributes.size {
@@ -653,7 +681,7 @@ impl Core {
             return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
         }
         // The new extents fill holes only, so nothing is replaced and nothing released.
-        self.replace(inode, state, 0..0, &pieces, false, stamp, claims)
+        self.replace(inode, state, 0..0, &pieces, false, Stamp::Changed(stamp.0, stamp.1), claims)
     }
 
     /// Allocates blocks for the holes of `start..end`: in whole blocks around it, or, when the range is
@@ -759,12 +787,12 @@ impl Core {
             claims.share_run(extent.blocks())?;
         }
         let size = state.attributes.size.max(offset + length);
-        let stamp = (self.now(), size);
+        let stamp = Stamp::Changed(self.now(), size);
         self.replace(target, state, offset..offset + length, pieces, true, stamp, claims)?;
         Ok(length)
     }
 
-    fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) {
+    pub(super) fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) {
         let end = offset + buffer.len() as u64;
         let mut at = offset;
         for (start, extent) in extents.within(offset, end).filter(|(_, extent)| !extent.unwritten) {
@@ -775,7 +803,7 @@ impl Core {
         buffer[(at - offset) as usize..].fill(0);
     }
 
-    fn file_extents<'s>(&self, state: &'s State, doing: &'static str) -> Result<&'s Extents> {
+    pub(super) fn file_extents<'s>(&self, state: &'s State, doing: &'static str) -> Result<&'s Extents> {
         match &state.body {
             _ if state.freed => Err(Error::Posix { doing, why: "the file is gone", errno: errno::ESTALE }),
             Body::File(extents) => Ok(extents),
@@ -814,7 +842,7 @@ fn block_of(source: &[u8], at: usize) -> &[u8] {
     &source[at * BLOCK..(at + 1) * BLOCK]
 }
 
-fn push_piece(pieces: &mut Pieces, offset: u64, extent: Extent) {
+pub(super) fn push_piece(pieces: &mut Pieces, offset: u64, extent: Extent) {
     if let Some((start, last)) = pieces.last_mut()
         && *start + last.length == offset
         && last.address + last.length == extent.address

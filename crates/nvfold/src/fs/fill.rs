@@ -11,7 +11,7 @@
 use super::Core;
 use super::inode::{Body, Inode};
 use crate::chunk::Chunks;
-use crate::dedup::Filling;
+use crate::dedup::{Dedup, Filling};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::media::chunk_entry::ENTRY_BYTES;
@@ -80,11 +80,12 @@ impl Core {
     /// See `FileSystem::dedup_step`.
     pub(super) fn fill_step(&self) -> Result<bool> {
         // What may be freed by reconcile is not worth a fingerprint yet.
-        if self.is_reconciling() || self.policies.filling() != Filling::Now {
+        let sweeps = self.policies.filling() == Filling::Now;
+        if self.is_reconciling() || !(sweeps || self.policies.nv_dedup.filling() == Filling::Now) {
             return Ok(true);
         }
         let mut cursor = self.fill.cursor.lock();
-        let Some((ino, offset)) = cursor.file.take().or_else(|| self.next_to_fill(&mut cursor)) else {
+        let Some((ino, offset)) = cursor.file.take().or_else(|| self.next_to_fill(&mut cursor, sweeps)) else {
             return Ok(true);
         };
         cursor.file = match self.fill_file(ino, offset) {
@@ -95,11 +96,12 @@ impl Core {
         Ok(false)
     }
 
-    fn next_to_fill(&self, cursor: &mut Cursor) -> Option<(u64, u64)> {
+    /// The next file, of those that wait, and then of all if the policy of the mount `sweeps`.
+    fn next_to_fill(&self, cursor: &mut Cursor, sweeps: bool) -> Option<(u64, u64)> {
         if let Some(ino) = self.fill.waiting.lock().pop_front() {
             return Some((ino, 0));
         }
-        let next = cursor.sweep?;
+        let next = cursor.sweep.filter(|_| sweeps)?;
         let used = (next..self.table.end()).find(|ino| self.table.is_used(*ino));
         cursor.sweep = used.map(|ino| ino + 1);
         used.map(|ino| (ino, 0))
@@ -114,7 +116,8 @@ impl Core {
             inode.lacks_fingerprints.store(false, Ordering::Relaxed);
         }
         let Body::File(extents) = &state.body else { return Ok(None) };
-        if state.freed {
+        // What a policy of its own keeps to itself, others do not share.
+        if state.freed || self.policies.of(inode.own_policy()).filling() == Filling::Never {
             return Ok(None);
         }
         let mut tx = self.chunks.begin();

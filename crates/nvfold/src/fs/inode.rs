@@ -38,11 +38,11 @@ pub struct Inode {
     pub parent: AtomicU64,
     /// Open `File`s.
     pub pins: AtomicUsize,
-    /// Whether it waits for the filler.
-    pub lacks_fingerprints: AtomicBool,
     /// The policy that its attribute names, as its place among all of them; [`NO_POLICY`] when it names none. A write
     /// asks for it before it takes the lock.
     own_policy: AtomicU8,
+    /// Whether it waits for the filler.
+    pub lacks_fingerprints: AtomicBool,
     /// Everything that changes, under the inode's lock.
     pub state: RwLock<State>,
 }
@@ -263,8 +263,8 @@ impl Inode {
             btime: head.btime,
             parent: AtomicU64::new(head.parent),
             pins: AtomicUsize::new(0),
-            lacks_fingerprints: AtomicBool::new(false),
             own_policy: AtomicU8::new(NO_POLICY),
+            lacks_fingerprints: AtomicBool::new(false),
             state: RwLock::new(state),
         };
         inode.note_policy(&inode.state.read());
@@ -273,16 +273,14 @@ impl Inode {
 
     /// The policy that its attribute names.
     pub fn own_policy(&self) -> Option<Policy> {
-        match self.own_policy.load(Ordering::Relaxed) {
-            NO_POLICY => None,
-            place => Policy::all().nth(usize::from(place)),
-        }
+        // Nothing lies at the place that means none.
+        Policy::ALL.get(usize::from(self.own_policy.load(Ordering::Relaxed))).copied()
     }
 
     /// Takes over what the attribute says now.
     pub fn note_policy(&self, state: &State) {
         let named = state.policy_value().and_then(Policy::named);
-        let place = named.and_then(|named| Policy::all().position(|policy| policy == named));
+        let place = named.and_then(|named| Policy::ALL.iter().position(|policy| *policy == named));
         self.own_policy.store(place.map_or(NO_POLICY, |place| place as u8), Ordering::Relaxed);
     }
 

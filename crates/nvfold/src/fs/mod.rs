@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `names` | create, link, rename, remove |
 //! | `data` | read, write, truncate, reserve, clone |
+//! | `share` | sharing what is stored already, and the way back |
 //! | `xattr` | extended attributes, symlink targets |
 //! | `commit` | how a change becomes durable and whole |
 //! | `compact` | rewriting a log |
@@ -30,9 +31,11 @@ mod fill;
 mod gate;
 pub(crate) mod inode;
 mod names;
+mod share;
 mod xattr;
 
 pub(crate) use commit::store_words;
+pub use share::UndedupPlan;
 
 use crate::chunk::Chunks;
 use crate::dedup::Policies;
@@ -377,6 +380,11 @@ impl FileSystem {
         self.core.policies.policy
     }
 
+    /// Policy `nv-dedup`: who chooses the method.
+    pub fn method(&self) -> MethodChoice {
+        self.core.policies.nv_dedup.sampling.choice()
+    }
+
     /// Policy `nv-dedup`: who chooses the method from now on.
     pub fn set_method(&self, choice: MethodChoice) {
         self.core.policies.nv_dedup.sampling.set_choice(choice);
@@ -678,6 +686,55 @@ impl File {
     pub fn clone_from(&self, source: &File, source_offset: u64, offset: u64, len: u64) -> Result<u64> {
         let source = &source.pin.inode;
         self.mutate("clone", |core, inode| core.clone_range(source, source_offset, inode, offset, len))
+    }
+
+    /// Shares the blocks that begin in a range with equal ones of any file, whatever the policy: what `read_at` gives,
+    /// size and times stay. Blocks without a fingerprint get one, so that others can be shared with them. In steps:
+    /// what is done is done, also when it ends with an error, and done again it changes nothing. Only whole blocks
+    /// can be shared; holes and reserved ranges stay.
+    ///
+    /// # Errors
+    /// EIO when a mount after a crash cannot find out the counts. ENOSPC when the log cannot grow. EROFS.
+    pub fn dedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
+        self.reshare("dedup", offset, len, Core::dedup_step)
+    }
+
+    /// Gives the blocks of a range copies of their own where something else names them too: the way back from sharing.
+    /// What `read_at` gives, size and times stay; a byte range that was cloned becomes whole blocks. In steps, as
+    /// [`File::dedup_range`]. What is written later is placed by the policy as ever.
+    ///
+    /// # Errors
+    /// ENOSPC; what there was space for is done. [`UndedupPlan`] tells it beforehand. EIO, EROFS.
+    pub fn undedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
+        self.reshare("undedup", offset, len, Core::undedup_step)
+    }
+
+    fn reshare(
+        &self,
+        doing: &'static str,
+        offset: u64,
+        len: u64,
+        step: impl Fn(&Core, &Inode, u64, u64) -> Result<share::Step>,
+    ) -> Result<Reshared> {
+        let Pin { core, .. } = &*self.pin;
+        if !core.read_only && core.is_reconciling() {
+            // It goes by the counts, so they must be known.
+            core.reconcile()?;
+        }
+        let end = offset.saturating_add(len);
+        let (mut at, mut done) = (offset, Reshared::default());
+        while at < end {
+            let step = self.mutate(doing, |core, inode| step(core, inode, at, end))?;
+            done += step.done;
+            at = step.next;
+        }
+        Ok(done)
+    }
+
+    /// Extents from a byte on, in order, cut where the number of references changes; `most` at most, and fewer of a
+    /// large file. The list goes on behind the last one; it has ended when it is empty.
+    pub fn extents(&self, from: u64, most: usize) -> Result<Vec<MappedExtent>> {
+        self.answer(self.pin.core.mapped_extents(&self.pin.inode, from, most))
     }
 
     /// Makes all acknowledged writes durable; see [`FileSystem::sync`].

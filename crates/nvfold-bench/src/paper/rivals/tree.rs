@@ -241,7 +241,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    const FINE: Format = Format { leaf_bytes: 128, inner_bytes: 64, buffered: false };
+    const FINE: Format = super::super::FINE_GRAINED;
     const BLOCKS: Format = Format { leaf_bytes: 4096, inner_bytes: 4096, buffered: true };
     /// In DRAM as blocks are, and small enough that a few entries make levels.
     const SMALL: Format = Format { leaf_bytes: 128, inner_bytes: 64, buffered: true };
@@ -330,6 +330,52 @@ mod tests {
         }
     }
 
+    /// Lines written a change, when as many entries come as go in a tree of so many entries.
+    fn lines_a_change(format: Format, entries: u64) -> f64 {
+        const CHANGES: u64 = 20_000;
+        let region = memory(256 << 20, false);
+        let mut tree = opened(&region, format).0;
+        let key = |number: u64| {
+            let mut random = crate::data::Random(number << 20);
+            u128::from(random.next()) << 64 | u128::from(random.next())
+        };
+        let mut live: Vec<u64> = (0..entries).collect();
+        for number in &live {
+            assert!(tree.insert(Entry { key: key(*number), block: 1, references: 1 }).unwrap());
+            tree.commit();
+        }
+        let mut random = crate::data::Random(3);
+        let mut replace = |tree: &mut Tree, number: u64| {
+            let old = &mut live[(random.next() % entries) as usize];
+            assert!(tree.insert(Entry { key: key(number), block: 1, references: 1 }).unwrap());
+            tree.commit();
+            assert!(tree.remove(key(*old), 1).unwrap());
+            tree.commit();
+            *old = number;
+        };
+        // Until nodes are as full as they stay.
+        (entries..3 * entries).for_each(|number| replace(&mut tree, number));
+        let before = region.counters();
+        (3 * entries..3 * entries + CHANGES / 2).for_each(|number| replace(&mut tree, number));
+        (region.counters() - before).lines_written() as f64 / CHANGES as f64
+    }
+
+    #[test]
+    fn node_sizes_of_the_fine_grained_tree_are_the_best_there_are() {
+        let mut best = (f64::INFINITY, FINE);
+        for leaf_bytes in [64, 128, 256] {
+            for inner_bytes in [64, 128, 256] {
+                let format = Format { leaf_bytes, inner_bytes, buffered: false };
+                let lines = lines_a_change(format, 20_000);
+                println!("leaf {leaf_bytes:4} B, inner {inner_bytes:4} B: {lines:5.2} lines a change");
+                if lines < best.0 {
+                    best = (lines, format);
+                }
+            }
+        }
+        assert_eq!(best.1, FINE);
+    }
+
     #[test]
     fn places_are_used_again() {
         for format in [FINE, SMALL, BLOCKS] {
@@ -381,9 +427,9 @@ mod tests {
         let mut tree = opened(&memory(1 << 20, false), FINE).0;
         let alike = |low: u128| Entry { key: 9 << 96 | low, block: 1, references: 1 };
         let entered = (0..20).filter(|low| tree.insert(alike(*low)).unwrap()).count();
-        assert_eq!(entered, 5, "a leaf of 128 bytes holds five");
-        assert_eq!(tree.find(alike(4).key).unwrap(), Some(alike(4)));
-        assert_eq!(tree.find(alike(5).key).unwrap(), None);
+        assert_eq!(entered, 2, "a leaf of one line holds two");
+        assert_eq!(tree.find(alike(1).key).unwrap(), Some(alike(1)));
+        assert_eq!(tree.find(alike(2).key).unwrap(), None);
         assert!(tree.insert(entry(1, 1)).unwrap(), "others find room");
     }
 

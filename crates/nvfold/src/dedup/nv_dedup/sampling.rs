@@ -175,6 +175,11 @@ impl Sampling {
         self.state.lock().take_costs(measured);
     }
 
+    /// Who chooses.
+    pub fn choice(&self) -> MethodChoice {
+        self.state.lock().choice
+    }
+
     /// Leaves the choice to somebody else from now on: a new period begins.
     pub fn set_choice(&self, choice: MethodChoice) {
         let mut state = self.state.lock();

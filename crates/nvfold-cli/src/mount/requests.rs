@@ -1,0 +1,150 @@
+//! What a command asks the process that serves a mount to do with one file.
+//!
+//! The problem: there is no call for "share what is stored". An ioctl needs unsafe code here, and setting an
+//! attribute needs permission to write, which the owner of a file may not have given himself (git's objects).
+//!
+//! The idea: reading a virtual attribute whose *name* is the request, with its range. The answer, a few numbers in
+//! text, is the value. It is not listed, and asking for its size alone does nothing. Ranges are small, so that a
+//! command can show how far it is and be stopped. Who may ask: the owner of the file, and root.
+//!
+//! ```text
+//! user.nvfold.dedup-range.OFFSET.LENGTH     -> bytes looked at, bytes changed
+//! user.nvfold.undedup-range.OFFSET.LENGTH   -> bytes looked at, bytes changed
+//! user.nvfold.extents.OFFSET                -> a line each: offset, length, address, unwritten (0, 1), references
+//! ```
+
+use super::REPORT_ATTRIBUTE;
+use nvfold::{File, MappedExtent, Reshared, errno};
+use std::fmt::{self, Display, Write};
+use std::io;
+use std::path::Path;
+
+/// Extents of one answer: as many as fit into an attribute, whatever their numbers are.
+pub const EXTENTS_MAX: usize = 700;
+/// Most bytes of one answer (XATTR_SIZE_MAX).
+const ANSWER_MAX: usize = 64 << 10;
+const _: () = assert!(EXTENTS_MAX * (4 * 20 + 2 + 5) < ANSWER_MAX);
+
+const DEDUP: &str = "user.nvfold.dedup-range.";
+const UNDEDUP: &str = "user.nvfold.undedup-range.";
+const EXTENTS: &str = "user.nvfold.extents.";
+
+/// One request. Offsets and lengths are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Share blocks with equal ones.
+    Dedup { offset: u64, length: u64 },
+    /// Give blocks copies of their own.
+    Undedup { offset: u64, length: u64 },
+    /// Tell the extents from an offset on.
+    Extents { offset: u64 },
+}
+
+impl Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Request::Dedup { offset, length } => write!(f, "{DEDUP}{offset}.{length}"),
+            Request::Undedup { offset, length } => write!(f, "{UNDEDUP}{offset}.{length}"),
+            Request::Extents { offset } => write!(f, "{EXTENTS}{offset}"),
+        }
+    }
+}
+
+impl Request {
+    /// The request that the name of an attribute is; `None` when it is none.
+    pub fn named(name: &[u8]) -> Option<Request> {
+        let name = std::str::from_utf8(name).ok()?;
+        let range = |text: &str| {
+            let (offset, length) = text.split_once('.')?;
+            Some((offset.parse().ok()?, length.parse().ok()?))
+        };
+        if let Some(text) = name.strip_prefix(DEDUP) {
+            return range(text).map(|(offset, length)| Request::Dedup { offset, length });
+        }
+        if let Some(text) = name.strip_prefix(UNDEDUP) {
+            return range(text).map(|(offset, length)| Request::Undedup { offset, length });
+        }
+        let offset = name.strip_prefix(EXTENTS)?.parse().ok()?;
+        Some(Request::Extents { offset })
+    }
+
+    /// Does it: the serving side.
+    pub fn carry_out(self, file: &File) -> nvfold::Result<Vec<u8>> {
+        let answer = |done: Reshared| format!("{} {}", done.looked_at_bytes, done.changed_bytes).into_bytes();
+        match self {
+            Request::Dedup { offset, length } => file.dedup_range(offset, length).map(answer),
+            Request::Undedup { offset, length } => file.undedup_range(offset, length).map(answer),
+            Request::Extents { offset } => {
+                let mut text = String::new();
+                for extent in file.extents(offset, EXTENTS_MAX)? {
+                    let MappedExtent { offset, length, address, unwritten, references } = extent;
+                    let unwritten = u8::from(unwritten);
+                    writeln!(text, "{offset} {length} {address} {unwritten} {references}").expect("a string grows");
+                }
+                Ok(text.into_bytes())
+            }
+        }
+    }
+}
+
+/// Whether a path lies on a mount of nvfold.
+pub fn answers(path: &Path) -> bool {
+    rustix::fs::getxattr(path, REPORT_ATTRIBUTE, &mut [0u8; 0]).is_ok()
+}
+
+/// Asks for a change: the command's side.
+pub fn ask(path: &Path, request: &Request) -> io::Result<Reshared> {
+    let answer = read(path, request)?;
+    match numbers(&answer)[..] {
+        [looked_at_bytes, changed_bytes] => Ok(Reshared { looked_at_bytes, changed_bytes }),
+        _ => Err(not_understood()),
+    }
+}
+
+/// Extents of a file from a byte on, [`EXTENTS_MAX`] at most.
+pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
+    let answer = read(path, &Request::Extents { offset })?;
+    let extent = |line: &str| match numbers(line)[..] {
+        [offset, length, address, unwritten, references] => {
+            Ok(MappedExtent { offset, length, address, unwritten: unwritten != 0, references: references as u32 })
+        }
+        _ => Err(not_understood()),
+    };
+    answer.lines().map(extent).collect()
+}
+
+fn read(path: &Path, request: &Request) -> io::Result<String> {
+    let mut value = vec![0; ANSWER_MAX];
+    let length = rustix::fs::getxattr(path, request.to_string(), &mut value)?;
+    value.truncate(length);
+    String::from_utf8(value).map_err(|_| not_understood())
+}
+
+fn numbers(text: &str) -> Vec<u64> {
+    text.split_whitespace().map_while(|number| number.parse().ok()).collect()
+}
+
+/// The serving process is of another version.
+fn not_understood() -> io::Error {
+    io::Error::from_raw_os_error(errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_survives_being_a_name() {
+        let requests = [
+            Request::Dedup { offset: 0, length: u64::MAX },
+            Request::Undedup { offset: 4096, length: 1 },
+            Request::Extents { offset: 1 << 62 },
+        ];
+        for request in requests {
+            assert_eq!(Request::named(request.to_string().as_bytes()), Some(request));
+        }
+        for name in ["user.nvfold.dedup", "user.nvfold.dedup-range.1", "user.nvfold.extents.-1", "user.x"] {
+            assert_eq!(Request::named(name.as_bytes()), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Files that are stored already, whichever way they can be had: through a mount, whose process is asked with
+//! [`requests`](crate::mount::requests), or on a device that this process has mounted itself.
+
+use super::Tally;
+use super::export::entries;
+use super::host;
+use crate::device::{self, DeviceOptions, mount_embedded};
+use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::DedupOptions;
+use crate::mount::requests::{self, Request};
+use crate::mounts;
+use crate::snapshot::{self, Snapshot, Space};
+use nvfold::{FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, XattrMode};
+use rustix::fs::XattrFlags;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fmt::{self, Display};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// One file system, mounted somewhere or here.
+pub struct Stored {
+    fs: Option<FileSystem>,
+    /// Of the device, for messages.
+    name: String,
+}
+
+/// A file or directory of it.
+pub struct Found {
+    pub path: PathBuf,
+    pub kind: FileKind,
+    pub size_bytes: u64,
+    ino: InodeNumber,
+}
+
+/// Why something could not be done with one file.
+#[derive(Debug)]
+pub struct Refused {
+    pub errno: i32,
+    why: String,
+}
+
+impl Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl From<nvfold::Error> for Refused {
+    fn from(error: nvfold::Error) -> Refused {
+        Refused { errno: error.errno(), why: error.to_string() }
+    }
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Refused {
+        Refused { errno: error.raw_os_error().unwrap_or_default(), why: error.to_string() }
+    }
+}
+
+impl From<rustix::io::Errno> for Refused {
+    fn from(error: rustix::io::Errno) -> Refused {
+        io::Error::from(error).into()
+    }
+}
+
+impl Stored {
+    /// What `targets` lie on: paths of one mount, or one device that is not mounted, where `at` names the paths.
+    /// Returns the paths too.
+    pub fn open(
+        targets: &[PathBuf],
+        at: &[PathBuf],
+        options: &DeviceOptions,
+        read_only: bool,
+    ) -> Outcome<(Stored, Vec<PathBuf>)> {
+        let first = &targets[0];
+        let metadata = std::fs::metadata(first).doing(mounts::show(first))?;
+        if requests::answers(first) {
+            for target in targets {
+                let on = std::fs::metadata(target).doing(mounts::show(target))?.dev();
+                if on != metadata.dev() {
+                    return Err(Failure::usage(mounts::show(target), "name paths on one mount"));
+                }
+            }
+            if !at.is_empty() {
+                return Err(Failure::usage("--at", "names paths on a device, and this is a mount: name them directly"));
+            }
+            return Ok((Stored { fs: None, name: mounts::show(first) }, targets.to_vec()));
+        }
+        if metadata.is_dir() {
+            let why = "no nvfold is mounted there";
+            return Err(Failure::new(mounts::show(first), why).hint("name paths on a mount of nvfold, or a device"));
+        }
+        if targets.len() > 1 {
+            return Err(Failure::usage(mounts::show(first), "name one device alone").hint("--at names paths on it"));
+        }
+        let fs = mount_embedded(first, options, &DedupOptions::default(), read_only, device::processors())?;
+        let paths = if at.is_empty() { vec![PathBuf::from("/")] } else { at.to_vec() };
+        Ok((Stored { fs: Some(fs), name: mounts::show(first) }, paths))
+    }
+
+    /// Leaves a device clean.
+    pub fn close(self) -> Outcome<()> {
+        self.fs.map_or(Ok(()), |fs| fs.unmount().doing(self.name))
+    }
+
+    /// One path.
+    pub fn find(&self, path: &Path) -> Result<Found, Refused> {
+        let Some(fs) = &self.fs else {
+            return found(path.to_owned(), &std::fs::metadata(path)?);
+        };
+        let attr = fs.resolve(path.as_os_str().as_bytes())?;
+        Ok(Found { path: path.to_owned(), kind: attr.kind, size_bytes: attr.size, ino: attr.ino })
+    }
+
+    /// Calls `each` for the regular files and directories at and below the paths, each file once however many names
+    /// it has. What cannot be read is a problem in the tally.
+    pub fn walk(&self, paths: &[PathBuf], tally: &Tally, each: &mut dyn FnMut(&Found)) {
+        let mut walk = Walk { stored: self, tally, each, linked: HashSet::new() };
+        for path in paths {
+            match self.find(path) {
+                Ok(found) => walk.visit(&found),
+                Err(error) => tally.problem(path, error),
+            }
+        }
+    }
+
+    /// Has written back what the kernel still holds, so that it is stored.
+    pub fn settle(&self, path: &Path) -> Outcome<()> {
+        if self.fs.is_some() {
+            return Ok(());
+        }
+        let open = std::fs::File::open(path).doing(mounts::show(path))?;
+        rustix::fs::syncfs(&open).doing(mounts::show(path))
+    }
+
+    /// Sizes and space as they are now.
+    pub fn space(&self, path: &Path) -> Outcome<Space> {
+        match &self.fs {
+            Some(fs) => Ok(snapshot::space(fs)),
+            None => snapshot::ask(path)?.known_space().cloned(),
+        }
+    }
+
+    /// Policy of the mount; a device gets one only when it is mounted.
+    pub fn mount_policy(&self, path: &Path) -> Outcome<Option<String>> {
+        match &self.fs {
+            Some(_) => Ok(None),
+            None => snapshot::ask(path).map(|snapshot: Snapshot| snapshot.policy),
+        }
+    }
+
+    /// Value of the policy attribute.
+    pub fn own_policy(&self, found: &Found) -> Result<Option<Vec<u8>>, Refused> {
+        let value = match &self.fs {
+            Some(fs) => fs.get_xattr(found.ino, POLICY_ATTRIBUTE).map_err(Refused::from),
+            None => {
+                let mut value = vec![0; 4096];
+                let length = rustix::fs::getxattr(&found.path, OsStr::from_bytes(POLICY_ATTRIBUTE), &mut value);
+                length.map(|length| value[..length].to_vec()).map_err(Refused::from)
+            }
+        };
+        match value {
+            Err(refused) if refused.errno == nvfold::errno::ENODATA => Ok(None),
+            value => value.map(Some),
+        }
+    }
+
+    /// Gives it a policy of its own, or takes it away.
+    pub fn set_own_policy(&self, found: &Found, policy: Option<Policy>) -> Result<(), Refused> {
+        let name = OsStr::from_bytes(POLICY_ATTRIBUTE);
+        let set: Result<(), Refused> = match (&self.fs, policy) {
+            (Some(fs), Some(policy)) => {
+                fs.set_xattr(found.ino, POLICY_ATTRIBUTE, policy.name().as_bytes(), XattrMode::Set).map_err(Into::into)
+            }
+            (Some(fs), None) => fs.remove_xattr(found.ino, POLICY_ATTRIBUTE).map_err(Into::into),
+            (None, Some(policy)) => {
+                let value = policy.name().as_bytes();
+                rustix::fs::setxattr(&found.path, name, value, XattrFlags::empty()).map_err(Into::into)
+            }
+            (None, None) => rustix::fs::removexattr(&found.path, name).map_err(Into::into),
+        };
+        match set {
+            Err(refused) if policy.is_none() && refused.errno == nvfold::errno::ENODATA => Ok(()),
+            set => set,
+        }
+    }
+
+    /// Extents of a file from a byte on; see [`nvfold::File::extents`].
+    pub fn extents(&self, found: &Found, from: u64) -> Result<Vec<MappedExtent>, Refused> {
+        match &self.fs {
+            Some(fs) => Ok(fs.open(found.ino)?.extents(from, requests::EXTENTS_MAX)?),
+            None => Ok(requests::extents(&found.path, from)?),
+        }
+    }
+
+    /// Shares the blocks of a range of a file with equal ones.
+    pub fn dedup(&self, found: &Found, range: Range<u64>) -> Result<Reshared, Refused> {
+        let length = range.end - range.start;
+        match &self.fs {
+            Some(fs) => Ok(fs.open(found.ino)?.dedup_range(range.start, length)?),
+            None => Ok(requests::ask(&found.path, &Request::Dedup { offset: range.start, length })?),
+        }
+    }
+
+    /// Gives the blocks of a range of a file copies of their own.
+    pub fn undedup(&self, found: &Found, range: Range<u64>) -> Result<Reshared, Refused> {
+        let length = range.end - range.start;
+        match &self.fs {
+            Some(fs) => Ok(fs.open(found.ino)?.undedup_range(range.start, length)?),
+            None => Ok(requests::ask(&found.path, &Request::Undedup { offset: range.start, length })?),
+        }
+    }
+}
+
+fn found(path: PathBuf, metadata: &std::fs::Metadata) -> Result<Found, Refused> {
+    let kind = host::kind(metadata).unwrap_or(FileKind::Fifo);
+    Ok(Found { path, kind, size_bytes: metadata.len(), ino: InodeNumber(metadata.ino()) })
+}
+
+struct Walk<'a> {
+    stored: &'a Stored,
+    tally: &'a Tally,
+    each: &'a mut dyn FnMut(&Found),
+    /// Files with several names that were met.
+    linked: HashSet<InodeNumber>,
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, found: &Found) {
+        if self.tally.is_stopped() {
+            return;
+        }
+        match found.kind {
+            FileKind::Directory => {
+                (self.each)(found);
+                match self.below(found) {
+                    Ok(below) => below.into_iter().for_each(|path| self.visit_name(path)),
+                    Err(error) => self.tally.problem(&found.path, error),
+                }
+            }
+            FileKind::Regular => (self.each)(found),
+            _ => {}
+        }
+    }
+
+    /// What a name in a directory leads to; symbolic links are not followed there.
+    fn visit_name(&mut self, (path, ino): (PathBuf, InodeNumber)) {
+        let found = match &self.stored.fs {
+            Some(fs) => fs.getattr(ino).map_err(Refused::from).map(|attr| {
+                let Some(links) = (attr.kind != FileKind::Directory).then_some(attr.nlink) else {
+                    return (Found { path: path.clone(), kind: attr.kind, size_bytes: attr.size, ino }, 1);
+                };
+                (Found { path: path.clone(), kind: attr.kind, size_bytes: attr.size, ino }, u64::from(links))
+            }),
+            None => std::fs::symlink_metadata(&path).map_err(Refused::from).and_then(|metadata| {
+                let links = if metadata.is_dir() { 1 } else { metadata.nlink() };
+                Ok((found(path.clone(), &metadata)?, links))
+            }),
+        };
+        match found {
+            Ok((found, links)) if links == 1 || self.linked.insert(found.ino) => self.visit(&found),
+            Ok(_) => {}
+            Err(error) => self.tally.problem(&path, error),
+        }
+    }
+
+    fn below(&self, directory: &Found) -> Result<Vec<(PathBuf, InodeNumber)>, Refused> {
+        let Some(fs) = &self.stored.fs else {
+            let names = host::names(&directory.path)?;
+            return Ok(names.iter().map(|name| (directory.path.join(name), InodeNumber(0))).collect());
+        };
+        let below = entries(fs, directory.ino)?.into_iter();
+        Ok(below.map(|entry| (directory.path.join(OsStr::from_bytes(&entry.name)), entry.ino)).collect())
+    }
+}
