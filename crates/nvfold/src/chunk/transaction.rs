@@ -39,7 +39,6 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread_number};
 use crate::types::Generators as Kind;
 use pmem::{Flight, Group, Landed, Region};
-use zerocopy::IntoBytes;
 
 /// The TX_ID generators in DRAM.
 pub(super) struct Generators {
@@ -157,29 +156,6 @@ impl<'a> Transaction<'a> {
         }
         self.flight.add(chunks.region.write(chunks.geometry.chunk_entry_offset(block), &entry).flush());
         chunks.note_entry(block, count);
-    }
-
-    /// Gives blocks that an extent names already their weak fingerprints: by add_entry to those that have no entry. The
-    /// caller holds the lock of the inode that names them, so a private one stays private.
-    ///
-    /// What a crash leaves of the entry of a block that nobody can reach means nothing; here it does. So the rest of
-    /// each line is durable before the count says that it means something.
-    pub(crate) fn add_named(&mut self, named: &[(u32, BlockNumber)]) {
-        let chunks = self.chunks;
-        let (function, id) = (chunks.weak_function(), self.id());
-        let word = CountWord { tag: tag::ADD, tx: id, count: 1, update_count: 0 };
-        let mut rest = Flight::new();
-        let (tracked, private): (Vec<_>, Vec<_>) = named.iter().partition(|(_, block)| chunks.has_entry(*block));
-        for (weak, block) in &private {
-            let entry = ChunkEntry::for_block(*block, word).with_weak(function, *weak);
-            rest.add(chunks.region.write(chunks.entry_offset(*block) + 16, &entry.as_bytes()[16..]).flush());
-        }
-        let _ = chunks.region.fence(rest);
-        for (_, block) in &private {
-            self.flight.add(chunks.region.store_u128(chunks.entry_offset(*block), word.encode()).flush());
-            chunks.note_entry(*block, 1);
-        }
-        tracked.iter().for_each(|(weak, block)| chunks.set_weak(*block, *weak, &mut self.flight));
     }
 
     /// increase_RC: one more reference on a block that the caller knows to be referenced (it holds the lock of an inode

@@ -17,7 +17,6 @@
 
 use super::Core;
 use super::data::{Claims, Pieces, Stamp, push_piece};
-use super::fill::missing_weak;
 use super::inode::{Inode, State};
 use crate::error::{Error, Result};
 use crate::file::{Extent, Extents};
@@ -52,7 +51,7 @@ impl Core {
     pub(super) fn dedup_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
         let mut state = inode.write()?;
         let (named, next) = whole_blocks(self.file_extents(&state, "dedup")?, from, end);
-        self.enter_all(&named);
+        self.enter_all(named.iter().map(|named| named.block));
         let mut done = Reshared { looked_at_bytes: named.len() as u64 * BLOCK_BYTES, changed_bytes: 0 };
         let mut at = 0;
         while at < named.len() {
@@ -78,22 +77,6 @@ impl Core {
             done.changed_bytes += length;
         }
         Ok(Step { next, done })
-    }
-
-    /// Makes sure that each block can be found. They stay named meanwhile: the inode is locked.
-    fn enter_all(&self, named: &[Named]) {
-        let chunks = &self.chunks;
-        let mut entered: Vec<(u32, BlockNumber)> = Vec::new();
-        for Named { block, .. } in named {
-            let missing = missing_weak(&self.region, chunks, *block).map(|weak| (weak, *block));
-            entered.extend(missing.filter(|of| !entered.contains(of)));
-        }
-        if !entered.is_empty() {
-            let mut tx = chunks.begin();
-            tx.add_named(&entered);
-            let _ = tx.end(());
-            entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, *block));
-        }
     }
 
     fn weak_of(&self, block: BlockNumber) -> Option<u32> {
