@@ -45,6 +45,19 @@ pub struct Figure {
     pub left_out: Vec<String>,
 }
 
+/// All figures of one run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Version of this schema.
+    pub version: u32,
+    /// The command.
+    pub command: String,
+    /// Which paper.
+    pub paper: &'static str,
+    /// What was made.
+    pub figures: Vec<Figure>,
+}
+
 /// How a chart is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -51,7 +51,7 @@ fn measure(run: &Run, kind: Kind, percents: &[u64]) -> Result<Vec<Interval>> {
     let period = run.dynamic_period;
     // The layout and what follows it before the first interval are a whole number of periods.
     let file_blocks = run.file_blocks.min(period);
-    let setup = Setup { period, ..Setup::new(&run.profile, file_blocks) };
+    let setup = Setup { period, ..Setup::new(&run.profile, file_blocks, 2) };
     let mounted = Mounted::new(&System::of(kind), &setup)?;
     let mut workload = Workload::fio(file_blocks, percents[0], 10);
     let mut batch = Batch::default();

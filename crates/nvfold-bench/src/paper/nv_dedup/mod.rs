@@ -11,14 +11,22 @@
 //! | `dynamic` | 10: a share that changes |
 //! | `threads` | 11 |
 //! | `variations` | 2, 12, 13: other media, latencies, hash functions |
+//! | `recovery` | Table 5 |
+//! | `dram` | DRAM a chunk (4.2) |
+//! | `fio` | a cross-check with the real fio |
 
+mod dram;
 mod dynamic;
+mod fio;
 mod fixed;
 mod passes;
+mod recovery;
 mod threads;
 mod variations;
 
-use super::figure::{Figure, VERSION};
+pub use dram::{ChildOptions, child};
+
+use super::figure::{Figure, Report, VERSION};
 use super::machine::Machine;
 use super::page::{self, Page};
 use crate::Result;
@@ -40,6 +48,9 @@ pub struct Options {
     /// Folder for JSON, pictures and the page; what it has of other figures stays
     #[arg(long, value_name = "DIR", default_value = "target/results/nv-dedup")]
     out: PathBuf,
+    /// Folder for the devices of table-5, on tmpfs
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    dir: PathBuf,
     /// Timed passes of which the median is taken
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repeats: Option<u32>,
@@ -72,7 +83,7 @@ const PAGE: Page = Page {
     profiles: &PROFILES,
 };
 
-const IDS: [&str; 12] = [
+const IDS: [&str; 15] = [
     "costs",
     "figure-1",
     "figure-2",
@@ -85,6 +96,9 @@ const IDS: [&str; 12] = [
     "figure-11",
     "figure-12",
     "figure-13",
+    "table-5",
+    "dram",
+    "fio",
 ];
 
 /// Figures that come from the same passes.
@@ -95,14 +109,17 @@ struct Group {
     once: bool,
 }
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 10] = [
     Group { ids: &["costs", "figure-1", "figure-6", "figure-7", "table-4"], run: fixed::fio, once: false },
     Group { ids: &["figure-8", "figure-9"], run: fixed::vdbench, once: false },
     Group { ids: &["figure-10"], run: dynamic::figures, once: false },
     Group { ids: &["figure-11"], run: threads::figures, once: false },
     Group { ids: &["figure-13"], run: variations::hashes, once: false },
+    Group { ids: &["table-5"], run: recovery::figures, once: false },
     Group { ids: &["figure-2"], run: variations::media, once: true },
     Group { ids: &["figure-12"], run: variations::latencies, once: true },
+    Group { ids: &["dram"], run: dram::figures, once: true },
+    Group { ids: &["fio"], run: fio::figures, once: true },
 ];
 
 fn parse_figure(text: &str) -> std::result::Result<String, String> {
@@ -140,6 +157,8 @@ pub struct Run {
     pub percents: Vec<u64>,
     /// Whether nothing but that it runs is to be seen.
     pub smoke: bool,
+    /// Folder for devices that outlive a process.
+    pub dir: PathBuf,
     machine: Machine,
     command: String,
     began: Instant,
@@ -152,7 +171,7 @@ impl Run {
         let slow = name == "pcm";
         let (requests, file_blocks) = match (options.smoke, slow) {
             (true, false) => (400, 128),
-            (true, true) => (100, 64),
+            (true, true) => (40, 32),
             (false, false) => (40_000, 32_768),
             (false, true) => (400, 512),
         };
@@ -162,7 +181,6 @@ impl Run {
             true => vec![10, 30, 50, 70],
             false => vec![10, 20, 30, 40, 50, 60, 70],
         };
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
         Ok(Run {
             name: name.into(),
             profile,
@@ -173,8 +191,9 @@ impl Run {
             repeats,
             percents,
             smoke: options.smoke,
+            dir: options.dir.clone(),
             machine: Machine::here()?,
-            command: format!("nvfold {}", arguments.join(" ")),
+            command: command(),
             began,
         })
     }
@@ -214,7 +233,7 @@ impl Run {
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let wanted = |id: &str| options.figures.is_empty() || options.figures.iter().any(|figure| figure == id);
     let began = Instant::now();
-    let mut made = Vec::new();
+    let mut report = Report { version: VERSION, command: command(), paper: "nv-dedup", figures: Vec::new() };
     for (turn, name) in options.profiles.iter().enumerate() {
         let run = Run::new(options, name, began)?;
         for group in GROUPS.iter().filter(|group| turn == 0 || !group.once) {
@@ -223,18 +242,22 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
             }
             for figure in (group.run)(&run)?.into_iter().filter(|figure| wanted(&figure.id)) {
                 figure.save(&options.out)?;
-                made.push(figure);
+                report.figures.push(figure);
             }
             page::write(&PAGE, &options.out)?;
         }
     }
     if json {
-        println!("{}", serde_json::to_string_pretty(&made).expect("numbers and strings have a JSON form"));
+        println!("{}", serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form"));
     } else {
-        let missed = made.iter().flat_map(|figure| &figure.aims).filter(|aim| !aim.met).count();
-        let aims = made.iter().map(|figure| figure.aims.len()).sum::<usize>();
+        let aims: Vec<bool> = report.figures.iter().flat_map(|figure| &figure.aims).map(|aim| aim.met).collect();
+        let met = aims.iter().filter(|met| **met).count();
         let page = options.out.join("README.md");
-        println!("{} figures in {}; {} of {aims} aims met", made.len(), page.display(), aims - missed);
+        println!("{} figures in {}; {met} of {} aims met", report.figures.len(), page.display(), aims.len());
     }
     Ok(())
+}
+
+fn command() -> String {
+    format!("nvfold {}", std::env::args().skip(1).collect::<Vec<String>>().join(" "))
 }
