@@ -23,6 +23,9 @@ const SHARD_BITS: u32 = 6;
 pub const SHARDS: usize = 1 << SHARD_BITS;
 const EMPTY: u64 = 0;
 const CAPACITY_MIN: usize = 16;
+/// Address space that a shard takes with its first slot. It is memory only as far as it is used, and allocators map
+/// areas of that size by themselves: those grow by moving pages, and leave no holes.
+const RESERVED_SLOTS: usize = (160 << 10) / 8;
 
 /// The index: sharded by fingerprint, safe to use from any thread.
 pub struct Index {
@@ -103,7 +106,7 @@ impl Index {
 
     /// DRAM it takes, bytes.
     pub fn dram_bytes(&self) -> u64 {
-        let slots: usize = self.shards.iter().map(|shard| shard.lock().slots.capacity()).sum();
+        let slots: usize = self.shards.iter().map(|shard| shard.lock().slots.len()).sum();
         (slots * 8 + self.shards.len() * size_of::<Padded<Mutex<Shard>>>()) as u64
     }
 
@@ -241,11 +244,28 @@ impl Shard {
         }
     }
 
-    /// A quarter more homes: between 8.9 and 11.1 bytes a block at 72 to 90 % load.
+    /// A quarter more homes: between 8.9 and 11.1 bytes a block at 72 to 90 % load. The array grows where it lies:
+    /// shards grow together, and copies of all of them would leave the process holes as large as the index.
     fn grow(&mut self) {
-        let capacity = (self.capacity + self.capacity / 4).max(CAPACITY_MIN);
-        let live: Vec<u64> = self.slots.iter().copied().filter(|slot| *slot != EMPTY).collect();
-        *self = Shard::laid_out(&live, capacity);
+        self.capacity = (self.capacity + self.capacity / 4).max(CAPACITY_MIN);
+        self.slots.retain(|slot| *slot != EMPTY);
+        let live = self.slots.len();
+        let end = self.slots.iter().fold(0, |at, slot| self.home(*slot).max(at) + 1);
+        let slots = self.capacity.max(end);
+        self.slots.reserve_exact((slots + 16).max(RESERVED_SLOTS) - live);
+        self.slots.resize(slots, EMPTY);
+        // From the end of the array each goes down to its place: that lies never behind where it waits, for as many
+        // as follow it need room too.
+        self.slots.copy_within(..live, slots - live);
+        let mut at = 0;
+        for waiting in slots - live..slots {
+            let slot = self.slots[waiting];
+            let to = self.home(slot).max(at);
+            self.slots[at..to].fill(EMPTY);
+            self.slots[to] = slot;
+            at = to + 1;
+        }
+        self.slots[at..].fill(EMPTY);
     }
 
     /// Sorted slots, each at home or as near behind it as there is room.

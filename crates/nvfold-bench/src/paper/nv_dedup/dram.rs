@@ -33,13 +33,15 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     run.say("DRAM a chunk");
     let mebibytes: u64 = if run.smoke { 64 } else { 4096 };
     let chunks = (mebibytes * 256) as f64;
-    let grown = |dedup: bool| -> Result<f64> {
+    let child = |dedup: bool| -> Result<(f64, f64)> {
         let mut command = Command::new(own_program()?);
         command.args(["bench", "dram", &mebibytes.to_string()]);
         let said = output(if dedup { command.arg("--dedup") } else { &mut command })?;
-        said.trim().parse().map_err(|_| BenchError::Wrong(format!("the process that is measured (it said {said:?})")))
+        let numbers = said.trim().split_once(' ');
+        let numbers = numbers.and_then(|(grown, index)| Some((grown.parse().ok()?, index.parse().ok()?)));
+        numbers.ok_or_else(|| BenchError::Wrong(format!("the process that is measured (it said {said:?})")))
     };
-    let (without, with) = (grown(false)?, grown(true)?);
+    let ((without, _), (with, index)) = (child(false)?, child(true)?);
     let a_chunk = (with - without) / chunks;
     let settings = format!(
         "Two processes write {mebibytes} MiB of unique chunks to a device in memory, one with policy off and one with \
@@ -48,6 +50,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut figure = run.figure("dram", "DRAM (4.2): bytes a chunk", settings);
     figure.rows = vec![
         Row::value("DRAM for deduplication", 24.0, a_chunk, "B/chunk"),
+        Row::own("what the index takes by its own account", index / chunks, "B/chunk"),
         Row::own("process with policy off", without / chunks, "B/chunk"),
         Row::own("process with policy nv-dedup", with / chunks, "B/chunk"),
     ];
@@ -59,7 +62,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// Writes, and prints by how many bytes this process has grown.
+/// Writes, and prints by how many bytes this process has grown, and how many its index says that it takes.
 pub fn child(options: &ChildOptions) -> Result<()> {
     let data_bytes = options.mebibytes << 20;
     let size = (data_bytes + data_bytes / 8 + (64 << 20)).next_multiple_of(2 << 20);
@@ -84,7 +87,7 @@ pub fn child(options: &ChildOptions) -> Result<()> {
             file.write_at(part * WRITE_BYTES as u64, bytes).doing("write")?;
         }
     }
-    println!("{}", own_bytes()?.saturating_sub(before));
+    println!("{} {}", own_bytes()?.saturating_sub(before), fs.stats().index_dram_bytes);
     Ok(())
 }
 

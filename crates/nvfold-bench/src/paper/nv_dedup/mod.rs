@@ -76,8 +76,16 @@ const PAGE: Page = Page {
          emulated: the device lies in memory, and a profile charges time for lines, fences and reads (see `pmem`'s \
          module `profile`). nvdimm-8x is the paper's setting. All systems of a figure run in one process, in turn, on \
          the same requests; a figure is the median of its passes. Ratios within a run are what to read.",
-        "**Systems.** *No_dedup* is nvfold with policy `off`. *NV-Dedup (as in the paper)* is policy `nv-dedup` with \
-         the paper's three methods and thresholds, MD5, CRC32, and strong fingerprints trusted. *NV-Dedup (ours)* is \
+        "**What is not the paper's.** nvfold runs in the program's own process, not in the kernel, and writes by copy \
+         on write with a commit a request; a device in memory is emulated by waiting. The requests are ours, with an \
+         exact share of duplicates, each of a block that is stored when it comes; runs are shorter, and on pcm the \
+         sampling periods too. The real fio is a cross-check at the end.",
+        "**Systems.** *No_dedup* is nvfold with policy `off`. *Dedup_block* and *Dedup_fine_grained* are the paper's \
+         competitors on nvfold: copy-on-write B-trees of MD5 fingerprints, one of blocks that is written every 1,000 \
+         blocks, one fine-grained that is durable with every change; what they are and how they were tuned stands in \
+         `crates/nvfold-bench/src/paper/rivals`. *NV-Dedup (as in the paper)* is policy `nv-dedup` with \
+         the paper's three methods and thresholds, MD5, CRC32, one generator of transaction numbers, and strong \
+         fingerprints trusted. *NV-Dedup (ours)* is \
          the policy's default: four methods in the cost model, XXH3, bytes compared before anything is shared.",
     ],
     figures: &IDS,
