@@ -13,10 +13,10 @@ use crate::size;
 use crate::tree::stored::{Found, Refused, Stored};
 use crate::tree::{Problem, Tally};
 use clap::Args;
-use nvfold::{FileKind, Reshared, UndedupPlan, errno};
+use nvfold::{FileKind, MappedExtent, Reshared, UndedupPlan, errno};
 use serde::Serialize;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Bytes of a file that are asked for at a time.
@@ -245,23 +245,23 @@ impl<'a> Work<'a> {
             if !is_file(found) {
                 return;
             }
-            let mut at = 0;
-            while at < found.size_bytes && !tally.is_stopped() {
-                let end = (at + RANGE_BYTES).min(found.size_bytes);
-                match change(stored, found, at..end) {
-                    Ok(changed) => done += changed,
-                    Err(refused) if refused.errno == errno::ENOSPC => {
-                        return tally.stop(stopped(&found.path, &refused));
-                    }
-                    Err(refused) if refused.errno == errno::EROFS => {
-                        return tally.stop(Failure::new(found.path.display(), refused));
-                    }
-                    Err(refused) => return tally.problem(&found.path, refused),
+            let changed = for_each_range(stored, found, tally, |range| {
+                let end = range.end;
+                done += change(stored, found, range)?;
+                progress.update(passed_bytes + end, || format!("{} changed", size::show(done.changed_bytes)));
+                Ok(())
+            });
+            match changed {
+                Ok(()) => files += u64::from(!tally.is_stopped()),
+                Err(refused) if refused.errno == errno::ENOSPC => {
+                    let why = format!("{refused}; what was done so far stays");
+                    tally.stop(Failure::new(found.path.display(), why));
                 }
-                at = end;
-                progress.update(passed_bytes + at, || format!("{} changed", size::show(done.changed_bytes)));
+                Err(refused) if refused.errno == errno::EROFS => {
+                    tally.stop(Failure::new(found.path.display(), refused));
+                }
+                Err(refused) => tally.problem(&found.path, refused),
             }
-            files += u64::from(at >= found.size_bytes);
             passed_bytes += found.size_bytes;
         });
         progress.finish(passed_bytes, || format!("{} changed", size::show(done.changed_bytes)));
@@ -287,10 +287,63 @@ impl<'a> Work<'a> {
     }
 }
 
-fn stopped(path: &Path, refused: &Refused) -> Failure {
-    Failure::new(path.display(), format!("{refused}; what was done so far stays"))
+/// Calls `each` for ranges that cover all data of a file, and little else.
+fn for_each_range(
+    stored: &Stored,
+    found: &Found,
+    tally: &Tally,
+    mut each: impl FnMut(Range<u64>) -> Result<(), Refused>,
+) -> Result<(), Refused> {
+    let mut from = 0;
+    loop {
+        let extents = stored.extents(found, from)?;
+        let Some(last) = extents.last() else { return Ok(()) };
+        from = last.offset + last.length;
+        for range in ranges(&extents) {
+            if tally.is_stopped() {
+                return Ok(());
+            }
+            each(range)?;
+        }
+    }
+}
+
+/// Ranges of [`RANGE_BYTES`] at most that cover the extents. Small holes are taken in.
+fn ranges(extents: &[MappedExtent]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for MappedExtent { offset, length, .. } in extents {
+        let (mut at, end) = (*offset, offset + length);
+        while at < end {
+            match ranges.last_mut().filter(|last| last.start + RANGE_BYTES > at) {
+                Some(last) => last.end = end.min(last.start + RANGE_BYTES),
+                None => ranges.push(at..end.min(at + RANGE_BYTES)),
+            }
+            at = ranges.last().map_or(end, |last| last.end);
+        }
+    }
+    ranges
 }
 
 fn is_file(found: &Found) -> bool {
     found.kind == FileKind::Regular
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_extents_and_no_large_hole() {
+        let extent = |offset, length| MappedExtent { offset, length, address: 0, unwritten: false, references: 1 };
+        let of = |extents: &[(u64, u64)]| {
+            ranges(&extents.iter().map(|(offset, length)| extent(*offset, *length)).collect::<Vec<_>>())
+        };
+        let (mib, gib) = (1 << 20, 1 << 30);
+        assert_eq!(of(&[]), []);
+        assert_eq!(of(&[(100, 50)]), [100..150]);
+        assert_eq!(of(&[(0, 4096), (8192, 100)]), [0..8292], "a small hole");
+        assert_eq!(of(&[(0, 10 * mib)]), [0..4 * mib, 4 * mib..8 * mib, 8 * mib..10 * mib]);
+        assert_eq!(of(&[(0, mib), (gib, mib)]), [0..mib, gib..gib + mib]);
+        assert_eq!(of(&[(0, 3 * mib), (3 * mib, 3 * mib)]), [0..4 * mib, 4 * mib..6 * mib]);
+    }
 }

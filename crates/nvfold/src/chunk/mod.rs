@@ -398,7 +398,9 @@ impl Chunks {
                 let block = BlockNumber(word * 64 + at);
                 let (generator, sequence) = parts(entry.word().tx);
                 let mut entry = *entry;
-                if sequence >= finished[generator as usize] || !entry.is_whole() {
+                // A decrease has the number of a transaction that has not begun, and is never taken back.
+                let is_unfinished = sequence >= finished[generator as usize] && entry.word().tag != tag::DECREASE;
+                if is_unfinished || !entry.is_whole() {
                     seen[generator as usize] = seen[generator as usize].max(sequence + 1);
                     entry = self.take_back(block, entry, taken_back.get_or_insert_with(Flight::new));
                     if entry.is_empty() {

@@ -48,8 +48,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut figure = run.figure("dram", "DRAM (4.2): bytes a chunk", settings);
     figure.rows = vec![
         Row::value("DRAM for deduplication", 24.0, a_chunk, "B/chunk"),
-        Row::picture("process with policy off", without / chunks, "B/chunk"),
-        Row::picture("process with policy nv-dedup", with / chunks, "B/chunk"),
+        Row::own("process with policy off", without / chunks, "B/chunk"),
+        Row::own("process with policy nv-dedup", with / chunks, "B/chunk"),
     ];
     if run.is_the_papers() {
         figure.aims = vec![Aim::at_most("DRAM at most 12 bytes a chunk", a_chunk, 12.0)];

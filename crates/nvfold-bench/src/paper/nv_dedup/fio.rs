@@ -45,8 +45,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         Chart::new(Drawn::Table, "shared", "policy", "% of the requests", x()).with("shared", shared.clone()),
     ];
     figure.rows = vec![
-        Row::picture("inline to off", rates[1] / rates[0], "x"),
-        Row::picture("nv-dedup to off", rates[2] / rates[0], "x"),
+        Row::own("inline to off", rates[1] / rates[0], "x"),
+        Row::own("nv-dedup to off", rates[2] / rates[0], "x"),
         Row::value("requests that nv-dedup shares", 50.0, shared[2], "%"),
     ];
     figure.reading = format!(

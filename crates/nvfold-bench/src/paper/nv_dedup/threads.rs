@@ -114,9 +114,10 @@ fn gains(rates: &[f64]) -> (f64, f64) {
 
 fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
     let settings = format!(
-        "Random overwrites, {} requests a pass shared out among the threads, each with a file of its own; sampling period \
-         {} chunks. The background filler has a thread too.",
-        run.requests, run.period
+        "Random overwrites, {} requests a pass shared out among the threads, each with a file of its own. The \
+         background filler has a thread too. {}",
+        run.requests,
+        run.about_period(run.period)
     );
     let mut figure = run.figure("figure-11", "Figure 11: threads", settings);
     let mut least = (f64::INFINITY, f64::INFINITY);
