@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvfold::check::CheckOptions;
-use nvfold::{FileKind, FileSystem, MkfsOptions, MountOptions, NewInode, Policy, TimeNs};
+use nvfold::{FileKind, FileSystem, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, TimeNs};
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 
 use crate::scratch::Scratch;
 
 /// The policies every suite runs under.
-pub const POLICIES: [Policy; 2] = [Policy::Off, Policy::Inline];
+pub const POLICIES: [Policy; 3] = [Policy::Off, Policy::Inline, Policy::NvDedup];
 
 /// A device file in memory, gone on drop.
 pub struct Device {
@@ -99,9 +99,10 @@ fn findings_of(region: &Region, options: &CheckOptions) -> nvfold::Result<Vec<St
     Ok(findings)
 }
 
-/// Default options with the real clock.
+/// Default options with the real clock, and sampling periods that come to an end in a test.
 pub fn options() -> MountOptions {
-    MountOptions { clock: Arc::new(now), ..MountOptions::default() }
+    let nv_dedup = NvDedupOptions { period: 64, ..NvDedupOptions::default() };
+    MountOptions { clock: Arc::new(now), nv_dedup, ..MountOptions::default() }
 }
 
 /// The time now.

@@ -24,7 +24,7 @@ use crate::run::{self, Outcome};
 use crate::scratch::Scratch;
 
 /// The policies every suite runs under.
-pub const POLICIES: [&str; 2] = ["off", "inline"];
+pub const POLICIES: [&str; 3] = ["off", "inline", "nv-dedup"];
 
 /// How long a mount may live before its process counts as hung.
 const LIFE_LIMIT: Duration = Duration::from_secs(540);

@@ -212,9 +212,13 @@ fn duplicates_take_no_space_when_sharing_and_all_of_it_when_not() {
             stored.push(fs.stats().stored_bytes);
         }
         let stats = fs.stats();
-        let expected = if policy == Policy::Inline { stored[0] } else { 3 * stored[0] };
         assert!(stored[0] >= 32 * MIB);
-        assert_eq!(stats.stored_bytes, expected, "{policy:?}");
+        match policy {
+            Policy::Off => assert_eq!(stats.stored_bytes, 3 * stored[0]),
+            Policy::Inline => assert_eq!(stats.stored_bytes, stored[0]),
+            // While nothing repeats it does not look, and some periods pass until it does again.
+            Policy::NvDedup => assert!((stored[0]..2 * stored[0]).contains(&stats.stored_bytes), "{stats:?}"),
+        }
         assert_eq!(stats.logical_bytes, 96 * MIB);
         assert_eq!(stats.saved_bytes, 96 * MIB - stats.stored_bytes);
         for name in ["one", "three"] {

@@ -53,6 +53,9 @@ enum What {
     /// Fill a device and die, for `recovery`
     #[command(hide = true)]
     Fill(recovery::FillOptions),
+    /// Write to a device and say how much memory that took, for `paper`
+    #[command(hide = true)]
+    Dram(paper::DramOptions),
     /// Serve the in-memory FUSE file system that mounts are compared with
     #[command(hide = true)]
     Ceiling {
@@ -115,9 +118,9 @@ pub enum BenchError {
     /// What was read back is not what was written: no figure of it is worth anything.
     #[error("{0} gave back other bytes than were written")]
     Wrong(String),
-    /// A competitor's metadata failed: from then on it shared nothing.
-    #[error("the metadata of {0}")]
-    Rival(String),
+    /// The metadata of a competitor.
+    #[error(transparent)]
+    Rival(#[from] paper::RivalError),
     /// A file of an earlier run cannot be used.
     #[error("{file}: {why}; remove it, or make that figure again")]
     Stale {
@@ -162,6 +165,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Recovery(options) => return recovery::run(options, json),
         What::Paper(args) => return paper::run(args, json),
         What::Fill(options) => return recovery::fill(options),
+        What::Dram(options) => return paper::dram(options),
         What::Ceiling { dir } => return ceiling::serve(dir),
     };
     let (What::Write(options) | What::Read(options) | What::Meta(options)) = &args.what else {

@@ -81,11 +81,7 @@ impl Mounts {
         fs::create_dir_all(&dir).doing(format!("make {}", dir.display()))?;
         let mut mounted = Mounted { name: format!("mounted {name}"), dir: dir.clone(), is_fuse: false, server: None };
         match name.strip_prefix("nvfold ") {
-            Some(policy) => {
-                let options = format!("size={bytes},policy={policy}");
-                mounted.is_fuse = true;
-                run(Command::new(own_program()?).arg("mount").arg("mem:").arg(&dir).args(["-o", &options]))?;
-            }
+            Some(policy) => return nvfold(name, &dir, &format!("size={bytes},policy={policy}")),
             None if name == "FUSE ceiling" => {
                 mounted.is_fuse = true;
                 let server = Command::new(own_program()?).args(["bench", "ceiling"]).arg(&dir).spawn();
@@ -105,15 +101,29 @@ impl Mounts {
     }
 }
 
-fn own_program() -> Result<PathBuf> {
+/// Mounts nvfold on memory, with a directory `direct` in it.
+pub fn nvfold(name: &str, dir: &Path, options: &str) -> Result<Mounted> {
+    run(Command::new(own_program()?).arg("mount").arg("mem:").arg(dir).args(["-o", options]))?;
+    let mounted = Mounted { name: format!("mounted {name}"), dir: dir.to_owned(), is_fuse: true, server: None };
+    fs::create_dir_all(dir.join("direct")).doing("make a directory on the mount")?;
+    Ok(mounted)
+}
+
+/// The program that is running.
+pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe().doing("find the running program")
 }
 
 fn run(command: &mut Command) -> Result<()> {
+    output(command).map(drop)
+}
+
+/// What a command prints; an error that says what it complained of when it fails.
+pub fn output(command: &mut Command) -> Result<String> {
     let doing = format!("{command:?}");
     let output = command.stdin(Stdio::null()).output().doing(doing.clone())?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
     Err(BenchError::Io { doing, source: std::io::Error::other(format!("{}: {said}", output.status)) })

@@ -15,7 +15,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use nvfold::media::chunk_entry::ChunkEntry;
 use nvfold::media::{BlockNumber, SEGMENT_BLOCKS};
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy};
-use pmem::{DeviceSpec, OpenOptions, Region};
+use pmem::{DeviceSpec, OpenOptions, Profile, Region};
 use serde::Serialize;
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
@@ -56,29 +56,56 @@ pub struct FillOptions {
     data_bytes: u64,
     duplicates_percent: u64,
     file_bytes: u64,
+    #[arg(value_parser = parse_policy)]
+    policy: Policy,
+}
+
+fn parse_policy(text: &str) -> std::result::Result<Policy, String> {
+    Policy::named(text.as_bytes()).ok_or_else(|| format!("there are {}", Policy::names()))
+}
+
+/// A device to fill, to leave by a kill and to mount again.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Data written, bytes.
+    pub data_bytes: u64,
+    /// Share of duplicate chunks, percent.
+    pub percent: u64,
+    /// Size of its files, bytes.
+    pub file_bytes: u64,
+    /// Policy of all mounts.
+    pub policy: Policy,
+    /// Device that the mounts after the kill see; it is filled at full speed.
+    pub profile: Profile,
+    /// Mounts of which the median is taken.
+    pub repeats: u32,
 }
 
 /// One device.
 #[derive(Debug, Serialize)]
-struct Row {
-    data_bytes: u64,
-    duplicates_percent: u64,
-    files: u64,
+pub struct Row {
+    /// Data written.
+    pub data_bytes: u64,
+    /// Share of duplicate chunks.
+    pub duplicates_percent: u64,
+    /// Files that it lies in.
+    pub files: u64,
     /// Chunk entries that the mount after the kill looked at.
-    entries_scanned: u64,
-    inodes_scanned: u64,
+    pub entries_scanned: u64,
+    /// Inode slots that it looked at.
+    pub inodes_scanned: u64,
     /// Open, mount and read one byte, after an orderly unmount: median seconds.
-    clean_first_byte_seconds: f64,
+    pub clean_first_byte_seconds: f64,
     /// The same after the kill.
-    crash_first_byte_seconds: f64,
+    pub crash_first_byte_seconds: f64,
     /// From the kill's mount until all counts are exact.
-    reconciled_seconds: f64,
+    pub reconciled_seconds: f64,
     /// Time of the mount after the kill by chunk entry.
-    ns_per_entry: f64,
+    pub ns_per_entry: f64,
     /// Reading the same entries as plain memory, from a fresh mapping.
-    plain_scan_ns_per_entry: f64,
+    pub plain_scan_ns_per_entry: f64,
     /// Plain scan to mount.
-    ratio_to_plain_scan: f64,
+    pub ratio_to_plain_scan: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -115,7 +142,8 @@ pub fn run(options: &RecoveryOptions, json: bool) -> Result<()> {
             continue;
         }
         let repeats = if options.smoke { 2 } else { options.repeats };
-        report.rows.push(measure(&options.dir, data_bytes, percent, file_bytes, repeats)?);
+        let (policy, profile) = (Policy::Inline, Profile::NATIVE);
+        report.rows.push(measure(&options.dir, &Plan { data_bytes, percent, file_bytes, policy, profile, repeats })?);
     }
     let text = if json {
         serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form")
@@ -131,10 +159,13 @@ fn free_bytes(dir: &Path) -> Result<u64> {
     Ok(status.f_bavail * status.f_frsize)
 }
 
-fn measure(dir: &Path, data_bytes: u64, percent: u64, file_bytes: u64, repeats: u32) -> Result<Row> {
+/// Fills a device in a folder of its own in `dir`, kills the process that does it, and mounts what it left.
+pub fn measure(dir: &Path, plan: &Plan) -> Result<Row> {
+    let Plan { data_bytes, percent, file_bytes, repeats, .. } = *plan;
+    let mount = |device: &Path| mount(device, plan);
     let scratch = tempfile::Builder::new().prefix("nvfold-bench").tempdir_in(dir).doing("make a folder")?;
     let device = scratch.path().join("device");
-    fill_and_die(&device, data_bytes, percent, file_bytes)?;
+    fill_and_die(&device, plan)?;
     let (mut first_byte, mut mounted, mut reconciled, mut plain) = (vec![], vec![], vec![], vec![]);
     let mut scanned = (0, 0);
     for pass in 0..repeats {
@@ -185,11 +216,12 @@ fn measure(dir: &Path, data_bytes: u64, percent: u64, file_bytes: u64, repeats: 
 }
 
 /// Another process fills the device and kills itself.
-fn fill_and_die(device: &Path, data_bytes: u64, percent: u64, file_bytes: u64) -> Result<()> {
+fn fill_and_die(device: &Path, plan: &Plan) -> Result<()> {
     let this = std::env::current_exe().doing("find this program")?;
-    let numbers = [data_bytes, percent, file_bytes].map(|number| number.to_string());
-    let status =
-        Command::new(this).args(["bench", "fill"]).arg(device).args(numbers).status().doing("start a process")?;
+    let numbers = [plan.data_bytes, plan.percent, plan.file_bytes].map(|number| number.to_string());
+    let mut command = Command::new(this);
+    command.args(["bench", "fill"]).arg(device).args(numbers).arg(plan.policy.name());
+    let status = command.status().doing("start a process")?;
     match status.signal() {
         Some(9) => Ok(()),
         _ => Err(BenchError::Wrong(format!("the process that fills the device ({status})"))),
@@ -204,7 +236,7 @@ pub fn fill(options: &FillOptions) -> Result<()> {
     let region = Region::create(&spec, size, &OpenOptions::default()).map_err(nvfold::Error::from);
     let region = region.doing("make the device")?;
     FileSystem::mkfs(&region, &MkfsOptions::default()).doing("format")?;
-    let fs = mount_region(region)?;
+    let fs = mount_region(region, options.policy)?;
     let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
     // Duplicates lie in the same 64 MiB, whatever the size of the files.
     let mut batch = vec![0; file_bytes.max(64 << 20).min(data_bytes) as usize];
@@ -223,15 +255,16 @@ pub fn fill(options: &FillOptions) -> Result<()> {
     rustix::process::kill_process(this, rustix::process::Signal::KILL).map_err(std::io::Error::from).doing("die")
 }
 
-fn mount(device: &Path) -> Result<FileSystem> {
-    let region = Region::open(&DeviceSpec::Path(device.to_owned()), &OpenOptions::default());
-    mount_region(region.map_err(nvfold::Error::from).doing("open the device")?)
+fn mount(device: &Path, plan: &Plan) -> Result<FileSystem> {
+    let options = OpenOptions { profile: plan.profile.clone(), ..OpenOptions::default() };
+    let region = Region::open(&DeviceSpec::Path(device.to_owned()), &options);
+    mount_region(region.map_err(nvfold::Error::from).doing("open the device")?, plan.policy)
 }
 
-fn mount_region(region: Region) -> Result<FileSystem> {
+fn mount_region(region: Region, policy: Policy) -> Result<FileSystem> {
     let clock = Arc::new(pmem::clock::coarse_now_ns);
-    let options = MountOptions { policy: Policy::Inline, clock, ..MountOptions::default() };
-    FileSystem::mount(region, options).doing("mount")
+    // Without a stopwatch: nothing is calibrated while the clock runs, and `nv-dedup` goes by the paper's costs.
+    FileSystem::mount(region, MountOptions { policy, clock, ..MountOptions::default() }).doing("mount")
 }
 
 fn read_one_byte(fs: &FileSystem) -> Result<()> {

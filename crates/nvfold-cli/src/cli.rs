@@ -40,6 +40,8 @@ pub enum Command {
     Stats(stats::Stats),
     DedupStats(dedup_stats::DedupStats),
     Policy(policy::Policy),
+    Dedup(dedup::Dedup),
+    Undedup(dedup::Undedup),
     Tune(tune::Tune),
     Fsck(fsck::Fsck),
     Import(import::Import),

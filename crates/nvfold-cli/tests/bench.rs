@@ -66,3 +66,64 @@ fn recovery_kills_a_process_and_mounts_what_it_left() {
     }
     assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0, "nothing is left behind");
 }
+
+#[test]
+fn paper_nv_dedup_makes_every_figure_and_one_page_of_all_profiles() {
+    let scratch = Scratch::new();
+    let (out, dir) = (scratch.path("out"), scratch.path(""));
+    let run = |profiles: &str, figures: &str| {
+        let arguments = ["bench", "--json", "paper", "nv-dedup", "--smoke", "--profile", profiles, "--figure", figures];
+        let paths = ["--out", out.to_str().unwrap(), "--dir", dir.to_str().unwrap()];
+        scratch.nvfold(&[&arguments[..], &paths].concat()).ok().json()["figures"].as_array().unwrap().clone()
+    };
+    // What is run later joins what is there.
+    let some = "table-4,6,7,table-5,10";
+    let mut made = run("nvdimm-8x", "1,2,6,7,8,9,10,11,12,13,table-4,table-5,costs,dram,fio");
+    made.extend(run("native,optane", some));
+    made.extend(run("pcm", some));
+    let figure = |id: &str, profile: &str| {
+        let found = made.iter().find(|figure| figure["id"] == id && figure["profile"] == profile);
+        found.unwrap_or_else(|| panic!("{id} on {profile}")).clone()
+    };
+    let row = |figure: &Value, what: &str| {
+        let rows = figure["rows"].as_array().unwrap();
+        let found = rows.iter().find(|row| row["what"] == what).unwrap_or_else(|| panic!("{what} in {figure}"));
+        found["ours"].as_f64().unwrap()
+    };
+    for profile in ["nvdimm-8x", "native", "optane", "pcm"] {
+        for id in ["figure-6", "figure-7", "figure-10", "table-4", "table-5"] {
+            let figure = figure(id, profile);
+            assert_eq!((&figure["version"], &figure["paper"]), (&1.into(), &"nv-dedup".into()));
+            for chart in figure["charts"].as_array().unwrap() {
+                let places = chart["x"].as_array().unwrap().len();
+                for series in chart["series"].as_array().unwrap() {
+                    let values = series["y"].as_array().unwrap();
+                    assert_eq!(values.len(), places, "{id} on {profile}: {chart}");
+                    assert!(values.iter().all(|value| value.as_f64().is_some_and(|value| value >= 0.0)), "{series}");
+                }
+            }
+        }
+        // What the methods that look at everything must find: the share is exact.
+        let table = figure("table-4", profile);
+        assert!(row(&table, "NV-Dedup (as in the paper): removed at 50 %") <= 50.0);
+        let recovery = figure("table-5", profile);
+        assert!(row(&recovery, "entries scanned at 50 %") >= 1.024, "half of 2048 blocks, in thousands");
+    }
+    let flushed = figure("figure-7", "nvdimm-8x");
+    assert!(row(&flushed, "NV-Dedup (ours), largest share of Dedup_fine_grained's") > 0.0);
+    for number in [1, 2, 8, 9, 11, 12, 13] {
+        figure(&format!("figure-{number}"), "nvdimm-8x");
+    }
+    assert!(row(&figure("costs", "nvdimm-8x"), "c, writing a chunk") > 9.0, "what the profile charges, at least");
+    // The index alone has 8 bytes a chunk; a figure without it is none.
+    assert!(row(&figure("dram", "nvdimm-8x"), "DRAM for deduplication") > 4.0);
+    figure("fio", "nvdimm-8x");
+    let page = std::fs::read_to_string(out.join("README.md")).unwrap();
+    for picture in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.contains('#'))
+    {
+        assert!(std::fs::metadata(out.join(picture)).is_ok_and(|file| file.len() > 100), "{picture} is there");
+    }
+    assert!(page.contains("nvdimm-8x/figure-6.png") && page.contains("pcm/table-5.json"));
+    let left: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["out"], "nothing else is left behind");
+}

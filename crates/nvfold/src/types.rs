@@ -272,7 +272,7 @@ impl Method {
 /// Who chooses the method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MethodChoice {
-    /// The cost model, among all four. What Non_Fin stores is watched by its content, one content of 16.
+    /// The cost model, among all four. What Non_Fin stores is watched by its content, one content of 32.
     #[default]
     Auto,
     /// The paper's thresholds, among its three. Periods of Non_Fin and of w_s_Fin alternate.

@@ -329,10 +329,10 @@ fn the_method_changes_under_two_writers() {
     unmount_clean(fs, &region);
 }
 
-/// A stopwatch by which every look takes 100 ns.
+/// A stopwatch by which everything takes longer than what was done before it.
 fn stopwatch() -> Stopwatch {
-    let now = AtomicU64::new(0);
-    Arc::new(move || now.fetch_add(100, Ordering::Relaxed))
+    let looks = AtomicU64::new(0);
+    Arc::new(move || looks.fetch_add(1, Ordering::Relaxed).pow(2))
 }
 
 #[test]
@@ -345,11 +345,11 @@ fn costs_are_measured_at_mount_and_kept_current() {
         ..MountOptions::default()
     };
     let fs = FileSystem::mount(region.clone(), options(None)).unwrap();
-    // What is done eight times for a look takes an eighth of it.
-    let expected = Costs { c: 100, w: 13, s: 100, lambda: 13, v: 100 };
     let stats = fs.stats().nv_dedup.unwrap();
-    assert_eq!((stats.costs, stats.measured), (expected, true));
-    assert_eq!(stats.thresholds, Thresholds { w_s: None, strong: None, w_b: None }, "s and v are as long as c");
+    let Costs { c, w, s, lambda, v } = stats.costs;
+    assert!(stats.measured && stats.costs != Costs::PAPER);
+    assert!(c > 0 && s > c && v > s && lambda > v && w > 0, "in the order in which they were measured: {stats:?}");
+    assert_eq!(stats.thresholds, Thresholds::default(), "s and v take longer than c");
     assert_eq!(stored_blocks(&fs), 0, "the block it was measured with is free");
     let free = fs.stats().free_bytes;
     let file = create(&fs, "file");

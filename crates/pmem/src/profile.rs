@@ -229,27 +229,28 @@ impl Throttle {
 
     /// Waits for lines whose writing began at `start`. Returns the nanoseconds charged.
     pub(crate) fn write(&self, start: Instant, lines: u64) -> u64 {
-        spin_until(start, lines * self.profile.write_line_ns);
         let transfer_ns = self.profile.bandwidth_ns(lines);
+        let mut end = start + Duration::from_nanos(lines * self.profile.write_line_ns);
         if transfer_ns > 0 {
-            spin_until(self.epoch, self.reserve(start, transfer_ns));
+            end = end.max(self.epoch + Duration::from_nanos(self.reserve(start, transfer_ns)));
         }
-        let last_line_began = Instant::now() - Duration::from_nanos(self.profile.write_ns(1));
-        thread::note_write(last_line_began.max(start));
+        // The clock is looked at no more than needed: a look takes a third of a line's time.
+        let now = spin_until(end);
+        thread::note_write((now - Duration::from_nanos(self.profile.write_ns(1))).max(start));
         self.profile.write_ns(lines)
     }
 
     /// Waits for what the thread has written since its last fence. Returns the nanoseconds charged.
     pub(crate) fn fence(&self, start: Instant) -> u64 {
         let Some(written) = thread::take_write() else { return 0 };
-        spin_until(written, self.profile.fence_ns);
+        spin_until(written + Duration::from_nanos(self.profile.fence_ns));
         self.profile.fence_ns.saturating_sub(start.saturating_duration_since(written).as_nanos() as u64)
     }
 
     /// Waits for a read that began at `start`. Returns the nanoseconds charged.
     pub(crate) fn read(&self, start: Instant, lines: u64) -> u64 {
         let ns = self.profile.read_latency_ns + lines * self.profile.read_line_ns;
-        spin_until(start, ns);
+        spin_until(start + Duration::from_nanos(ns));
         ns
     }
 
@@ -264,13 +265,14 @@ impl Throttle {
     }
 }
 
-/// Keeps the CPU busy until `ns` nanoseconds after `start`, as a slower device would.
-fn spin_until(start: Instant, ns: u64) {
-    if ns > 0 {
-        let end = start + Duration::from_nanos(ns);
-        while Instant::now() < end {
-            std::hint::spin_loop();
+/// Keeps the CPU busy until then, as a slower device would. Returns the time it is at last.
+fn spin_until(end: Instant) -> Instant {
+    loop {
+        let now = Instant::now();
+        if now >= end {
+            return now;
         }
+        std::hint::spin_loop();
     }
 }
 

@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use nvfold::{MountOptions, Policy};
+use nvfold::{MethodChoice, MountOptions, NvDedupOptions, Policy};
 use pmem::{Action, Event, Pending};
 
 use disk::{Difference, Disk};
@@ -66,17 +66,27 @@ pub struct Subject {
 }
 
 /// All that are tested.
-pub const SUBJECTS: [Subject; 4] = [
+pub const SUBJECTS: [Subject; 6] = [
     Subject { name: "off", policy: Policy::Off, made_by: Policy::Off, after_crash: false, full: false },
     Subject { name: "inline", policy: Policy::Inline, made_by: Policy::Inline, after_crash: false, full: false },
     Subject { name: "off, crashed", policy: Policy::Off, made_by: Policy::Inline, after_crash: true, full: true },
     Subject { name: "inline, crashed", policy: Policy::Inline, made_by: Policy::Inline, after_crash: true, full: true },
+    Subject { name: "nv-dedup", policy: Policy::NvDedup, made_by: Policy::NvDedup, after_crash: false, full: false },
+    Subject {
+        name: "nv-dedup, crashed",
+        policy: Policy::NvDedup,
+        made_by: Policy::NvDedup,
+        after_crash: true,
+        full: true,
+    },
 ];
 
 impl Subject {
     fn options(&self, policy: Policy) -> MountOptions {
+        // Periods so short that chunks without fingerprints, with weak and with strong ones lie side by side.
+        let nv_dedup = NvDedupOptions { period: 2, method: MethodChoice::Paper, ..NvDedupOptions::default() };
         // One allocation cursor: which thread does what changes nothing.
-        MountOptions { policy, cores: 1, ..MountOptions::default() }
+        MountOptions { policy, cores: 1, nv_dedup, ..MountOptions::default() }
     }
 }
 

@@ -460,6 +460,22 @@ fn sharing() -> Vec<(&'static str, Vec<Op>)> {
         ("undedup of one block", vec![Op::Undedup { path: at(CLONE), offset: BLOCK, len: 1 }]),
         ("undedup, then dedup again", vec![dedup(SHARED), undedup(SHARED), dedup(SHARED)]),
         ("undedup, then write", vec![undedup(SHARED), write(SHARED, 0, BLOCK, distinct(14))]),
+        ("fill", vec![Op::Fill]),
+        (
+            "writes without and with fingerprints, then fill",
+            vec![
+                write(UNSHARED, 0, 3 * BLOCK, distinct(15)),
+                write(SHARED, 0, 3 * BLOCK, distinct(17)),
+                Op::Fill,
+                write(EMPTY, 0, 3 * BLOCK, distinct(15)),
+                Op::Fill,
+            ],
+        ),
+        (
+            "fill of cloned bytes, then write",
+            vec![clone(LONG_LOG, 0, EMPTY, 0, BLOCK), Op::Fill, write(EMPTY, 0, BLOCK, distinct(18))],
+        ),
+        ("fill, then unlink", vec![Op::Fill, Op::Unlink { path: at(UNSHARED) }]),
         ("dedup, then unlink", [stored_twice(), vec![dedup(NEW), Op::Unlink { path: at(NEW) }]].concat()),
     ]
 }

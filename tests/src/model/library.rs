@@ -207,6 +207,10 @@ impl Library {
             Op::Sync { path } => done(self.open(path)?.sync()),
             Op::Dedup { path, offset, len } => done(self.open(path)?.dedup_range(*offset, *len)),
             Op::Undedup { path, offset, len } => done(self.open(path)?.undedup_range(*offset, *len)),
+            Op::Fill => {
+                let step = || self.fs().dedup_step();
+                done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
+            }
             Op::SetPolicy { path, policy } => {
                 let attr = self.find(path)?;
                 match policy {

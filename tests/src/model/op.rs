@@ -153,6 +153,8 @@ pub enum Op {
         offset: u64,
         len: u64,
     },
+    /// What the policy does in the background, to its end. Nothing that can be read changes.
+    Fill,
     /// Gives a file or directory a policy of its own, or takes it away. EINVAL on anything else.
     SetPolicy {
         path: NodePath,
@@ -312,7 +314,7 @@ fn one(random: &mut fastrand::Rng) -> Op {
     let offset = offset(random);
     let len = random.u64(0..=LEN_MAX);
     let xattr = random.u8(0..4);
-    match random.u8(0..106) {
+    match random.u8(0..107) {
         0..9 => Op::Create { path, mode: mode(random) },
         9..14 => Op::Mkdir { path, mode: mode(random) | 0o700 },
         14 => Op::Fifo { path },
@@ -352,6 +354,7 @@ fn one(random: &mut fastrand::Rng) -> Op {
         100..102 => Op::Dedup { path, offset: offset / 2, len: 4 * len },
         102..104 => Op::Undedup { path, offset: offset / 2, len: 4 * len },
         104 => Op::SetPolicy { path, policy: Policy::ALL.get(random.usize(0..=Policy::ALL.len())).copied() },
+        105 => Op::Fill,
         _ => Op::GetPolicy { path },
     }
 }

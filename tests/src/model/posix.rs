@@ -137,6 +137,8 @@ impl Posix {
             Op::Sync { path } => done(self.open(path)?.sync_all()),
             Op::Dedup { path, offset, len } => self.ask(path, &format!("dedup-range.{offset}.{len}")),
             Op::Undedup { path, offset, len } => self.ask(path, &format!("undedup-range.{offset}.{len}")),
+            // A mount does it by itself.
+            Op::Fill => Ok(Answer::Done),
             Op::SetPolicy { path, policy } => {
                 let path = self.path(path);
                 let kind = path.symlink_metadata()?;

@@ -45,6 +45,19 @@ pub struct Figure {
     pub left_out: Vec<String>,
 }
 
+/// All figures of one run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Version of this schema.
+    pub version: u32,
+    /// The command.
+    pub command: String,
+    /// Which paper.
+    pub paper: &'static str,
+    /// What was made.
+    pub figures: Vec<Figure>,
+}
+
 /// How a chart is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -90,8 +103,10 @@ pub struct Series {
 pub struct Row {
     /// What is told.
     pub what: String,
-    /// Lowest and highest value that the paper's text and tables give; `None`: its picture only.
+    /// Lowest and highest value that the paper's text and tables give.
     pub paper: Option<(f64, f64)>,
+    /// The paper shows it in a picture and gives no value.
+    pub picture_only: bool,
     /// Ours; NaN (null in JSON) where there is no such number.
     #[serde(deserialize_with = "number_or_null")]
     pub ours: f64,
@@ -132,7 +147,7 @@ impl Row {
     /// What the paper gives as a range; both ends may be one value.
     pub fn range(what: impl Into<String>, low: f64, high: f64, ours: f64, unit: &str) -> Row {
         let nearest = ours.clamp(low, high);
-        Row { what: what.into(), paper: Some((low, high)), ours, ratio: Some(ours / nearest), unit: unit.into() }
+        Row { paper: Some((low, high)), ratio: Some(ours / nearest), ..Row::own(what, ours, unit) }
     }
 
     /// What the paper gives as a value.
@@ -142,7 +157,12 @@ impl Row {
 
     /// What the paper gives as a picture only.
     pub fn picture(what: impl Into<String>, ours: f64, unit: &str) -> Row {
-        Row { what: what.into(), paper: None, ours, ratio: None, unit: unit.into() }
+        Row { picture_only: true, ..Row::own(what, ours, unit) }
+    }
+
+    /// What the paper does not have.
+    pub fn own(what: impl Into<String>, ours: f64, unit: &str) -> Row {
+        Row { what: what.into(), paper: None, picture_only: false, ours, ratio: None, unit: unit.into() }
     }
 }
 

@@ -24,6 +24,8 @@ mod system;
 mod workload;
 
 pub(crate) use chart::font;
+pub use nv_dedup::{ChildOptions as DramOptions, child as dram};
+pub use rivals::RivalError;
 
 use crate::Result;
 use clap::{Args, Subcommand};

@@ -129,7 +129,8 @@ fn short(title: &str) -> &str {
 fn compared(row: &Row) -> String {
     let unit = if row.unit.is_empty() { String::new() } else { format!(" {}", row.unit) };
     let paper = match row.paper {
-        None => "picture only".to_string(),
+        None if row.picture_only => "picture only".to_string(),
+        None => "-".to_string(),
         Some((low, high)) if low == high => format!("{}{unit}", number(low)),
         Some((low, high)) => format!("{} to {}{unit}", number(low), number(high)),
     };

@@ -115,9 +115,10 @@ pub struct Setup {
 
 impl Setup {
     /// For files of so many blocks in all, of which each may be there twice while it is overwritten.
-    pub fn new(profile: &Profile, blocks: u64) -> Setup {
-        let device_bytes = (3 * blocks * BLOCK as u64 + (64 << 20)).next_multiple_of(2 << 20);
-        Setup { profile: profile.clone(), device_bytes, threads: 2, period: 50_000, counts_metadata: false }
+    pub fn new(profile: &Profile, blocks: u64, threads: usize) -> Setup {
+        // Each thread fills segments of 2 MiB of its own.
+        let device_bytes = (3 * blocks * BLOCK as u64 + ((8 + 8 * threads as u64) << 20)).next_multiple_of(2 << 20);
+        Setup { profile: profile.clone(), device_bytes, threads, period: 50_000, counts_metadata: false }
     }
 }
 
@@ -133,7 +134,7 @@ pub struct Mounted {
     rival: Option<(Arc<Watched>, Region)>,
 }
 
-/// A competitor that is looked at.
+/// A competitor whose shares are counted and whose time for fingerprints is taken.
 struct Watched {
     rival: Rival,
     shared: AtomicU64,
@@ -223,7 +224,7 @@ impl Mounted {
     /// Requests that were shared since the mount.
     pub fn shared(&self) -> u64 {
         match &self.rival {
-            Some((rival, _)) => rival.shared.load(Ordering::Relaxed),
+            Some((watched, _)) => watched.shared.load(Ordering::Relaxed),
             None => self.fs.stats().pieces_shared,
         }
     }
@@ -265,6 +266,12 @@ impl Mounted {
         })
     }
 
+    /// Ends it in order.
+    pub fn close(self) -> Result<()> {
+        self.fs.unmount().doing("unmount")?;
+        self.rival.map_or(Ok(()), |(watched, _)| Ok(watched.rival.close()?))
+    }
+
     /// Writes a batch, request by request. Returns the seconds it took.
     pub fn write(&self, file: &File, batch: &Batch) -> Result<f64> {
         self.with_background(|| {
@@ -277,8 +284,7 @@ impl Mounted {
     /// Reads a part of a batch back: what is measured must be right.
     pub fn verify(&self, file: &File, batch: &Batch) -> Result<()> {
         if let Some((watched, _)) = &self.rival {
-            let failed = |error| BenchError::Rival(format!("{}: {error}", self.system.name));
-            watched.rival.check().map_err(failed)?;
+            watched.rival.check()?;
         }
         let mut buffer = vec![0; BLOCK];
         let mut seen = HashSet::new();
@@ -311,11 +317,9 @@ fn rival_of(system: &System, setup: &Setup, options: &OpenOptions) -> Result<Opt
         Kind::NoDedup | Kind::AsInPaper | Kind::Ours => return Ok(None),
     };
     let bytes = kind.region_bytes(setup.device_bytes / BLOCK as u64);
-    let region = Region::create(&DeviceSpec::Memory, bytes, options).map_err(nvfold::Error::from);
-    let region = region.doing("make a memory device for metadata")?;
-    region.populate(0, bytes);
-    let rival = Rival::open(kind, system.strong.unwrap_or(StrongFunction::Md5), region.clone());
-    let rival = rival.map_err(|error| BenchError::Rival(format!("{}: {error}", system.name)))?;
-    let watched = Watched { rival, shared: AtomicU64::new(0), fingerprint_ns: AtomicU64::new(0) };
-    Ok(Some((Arc::new(watched), region)))
+    let metadata = Region::create(&DeviceSpec::Memory, bytes, options).map_err(nvfold::Error::from);
+    let metadata = metadata.doing("make a memory device for metadata")?;
+    metadata.populate(0, bytes);
+    let rival = Rival::open(kind, system.strong.unwrap_or(StrongFunction::Md5), metadata.clone())?;
+    Ok(Some((Arc::new(Watched { rival, shared: AtomicU64::new(0), fingerprint_ns: AtomicU64::new(0) }), metadata)))
 }

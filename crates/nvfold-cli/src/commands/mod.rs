@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod dedup;
 pub mod dedup_stats;
 pub mod df;
 pub mod du;

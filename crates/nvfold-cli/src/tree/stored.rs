@@ -26,6 +26,8 @@ pub struct Stored {
     fs: Option<FileSystem>,
     /// Of the device, for messages.
     name: String,
+    /// Device number of the files on a mount: what is mounted below is another file system.
+    number: u64,
 }
 
 /// A file or directory of it.
@@ -88,7 +90,7 @@ impl Stored {
             if !at.is_empty() {
                 return Err(Failure::usage("--at", "names paths on a device, and this is a mount: name them directly"));
             }
-            return Ok((Stored { fs: None, name: mounts::show(first) }, targets.to_vec()));
+            return Ok((Stored { fs: None, name: mounts::show(first), number: metadata.dev() }, targets.to_vec()));
         }
         if metadata.is_dir() {
             let why = "no nvfold is mounted there";
@@ -99,7 +101,7 @@ impl Stored {
         }
         let fs = mount_embedded(first, options, &DedupOptions::default(), read_only, device::processors())?;
         let paths = if at.is_empty() { vec![PathBuf::from("/")] } else { at.to_vec() };
-        Ok((Stored { fs: Some(fs), name: mounts::show(first) }, paths))
+        Ok((Stored { fs: Some(fs), name: mounts::show(first), number: 0 }, paths))
     }
 
     /// Leaves a device clean.
@@ -119,10 +121,11 @@ impl Stored {
     /// Calls `each` for the regular files and directories at and below the paths, each file once however many names
     /// it has. What cannot be read is a problem in the tally.
     pub fn walk(&self, paths: &[PathBuf], tally: &Tally, each: &mut dyn FnMut(&Found)) {
-        let mut walk = Walk { stored: self, tally, each, linked: HashSet::new() };
+        let mut walk = Walk { stored: self, tally, each, several_paths: paths.len() > 1, met: HashSet::new() };
         for path in paths {
             match self.find(path) {
-                Ok(found) => walk.visit(&found),
+                Ok(found) if walk.is_new(&found, u64::MAX) => walk.visit(&found),
+                Ok(_) => {}
                 Err(error) => tally.problem(path, error),
             }
         }
@@ -217,7 +220,8 @@ impl Stored {
 }
 
 fn found(path: PathBuf, metadata: &std::fs::Metadata) -> Result<Found, Refused> {
-    let kind = host::kind(metadata).unwrap_or(FileKind::Fifo);
+    let unknown = || Refused { errno: 0, why: "of an unknown kind".into() };
+    let kind = host::kind(metadata).ok_or_else(unknown)?;
     Ok(Found { path, kind, size_bytes: metadata.len(), ino: InodeNumber(metadata.ino()) })
 }
 
@@ -225,11 +229,19 @@ struct Walk<'a> {
     stored: &'a Stored,
     tally: &'a Tally,
     each: &'a mut dyn FnMut(&Found),
-    /// Files with several names that were met.
-    linked: HashSet<InodeNumber>,
+    /// One path may lie below another.
+    several_paths: bool,
+    /// What might be met again.
+    met: HashSet<InodeNumber>,
 }
 
 impl Walk<'_> {
+    /// Whether it was not met under another name, or by another path.
+    fn is_new(&mut self, found: &Found, links: u64) -> bool {
+        let once = links == 1 && !self.several_paths;
+        once || self.met.insert(found.ino)
+    }
+
     fn visit(&mut self, found: &Found) {
         if self.tally.is_stopped() {
             return;
@@ -251,19 +263,22 @@ impl Walk<'_> {
     fn visit_name(&mut self, (path, ino): (PathBuf, InodeNumber)) {
         let found = match &self.stored.fs {
             Some(fs) => fs.getattr(ino).map_err(Refused::from).map(|attr| {
-                let Some(links) = (attr.kind != FileKind::Directory).then_some(attr.nlink) else {
-                    return (Found { path: path.clone(), kind: attr.kind, size_bytes: attr.size, ino }, 1);
-                };
-                (Found { path: path.clone(), kind: attr.kind, size_bytes: attr.size, ino }, u64::from(links))
+                let found = Found { path: path.clone(), kind: attr.kind, size_bytes: attr.size, ino };
+                (found, u64::from(attr.nlink))
             }),
-            None => std::fs::symlink_metadata(&path).map_err(Refused::from).and_then(|metadata| {
-                let links = if metadata.is_dir() { 1 } else { metadata.nlink() };
-                Ok((found(path.clone(), &metadata)?, links))
-            }),
+            None => match std::fs::symlink_metadata(&path) {
+                Ok(metadata) if metadata.dev() != self.stored.number => return,
+                Ok(metadata) => found(path.clone(), &metadata).map(|found| (found, metadata.nlink())),
+                Err(error) => Err(error.into()),
+            },
         };
         match found {
-            Ok((found, links)) if links == 1 || self.linked.insert(found.ino) => self.visit(&found),
-            Ok(_) => {}
+            Ok((found, links)) => {
+                let links = if found.kind == FileKind::Directory { 1 } else { links };
+                if self.is_new(&found, links) {
+                    self.visit(&found);
+                }
+            }
             Err(error) => self.tally.problem(&path, error),
         }
     }

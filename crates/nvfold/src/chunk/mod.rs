@@ -271,6 +271,9 @@ impl Chunks {
     /// Gives an entry that counts, and whose block cannot lose its last reference now, its weak fingerprint.
     pub(crate) fn set_weak(&self, block: BlockNumber, weak: u32, flight: &mut Flight) {
         let offset = self.geometry.chunk_entry_offset(block);
+        if self.entry(block).any_weak().is_some() {
+            self.make_invalid(offset, WEAK_VALID);
+        }
         let words = self.set_word(offset + 40, |word| word & u64::from(u32::MAX) | u64::from(weak) << 32);
         self.make_valid(offset, words, WEAK_VALID, |functions| functions & 0xf0 | self.weak as u8, flight);
     }
@@ -278,6 +281,9 @@ impl Chunks {
     /// Likewise its strong fingerprint.
     fn set_strong(&self, block: BlockNumber, strong: Strong, flight: &mut Flight) {
         let offset = self.geometry.chunk_entry_offset(block);
+        if self.entry(block).any_strong().is_some() {
+            self.make_invalid(offset, STRONG_VALID);
+        }
         let (words, tail) = strong.as_chunks::<8>();
         let mut written = Flight::new();
         for (at, word) in (24..).step_by(8).zip(words) {
@@ -286,6 +292,12 @@ impl Chunks {
         let tail = u64::from(u32::from_le_bytes(tail.try_into().expect("20 bytes are two words and a half")));
         written.extend(self.set_word(offset + 40, |word| word & !u64::from(u32::MAX) | tail));
         self.make_valid(offset, written, STRONG_VALID, |of| of & 0x0f | (self.strong as u8) << 4, flight);
+    }
+
+    /// Takes back, durably, that a fingerprint is valid: the new one must not be taken for one of the old function.
+    fn make_invalid(&self, entry: u64, flag: u8) {
+        let invalid = self.set_word(entry + 56, |word| word & !(u64::from(flag) << 32));
+        let _ = self.region.fence(invalid);
     }
 
     /// Says that a fingerprint is valid, once it is durable: this one word may reach the media alone.
@@ -386,7 +398,9 @@ impl Chunks {
                 let block = BlockNumber(word * 64 + at);
                 let (generator, sequence) = parts(entry.word().tx);
                 let mut entry = *entry;
-                if sequence >= finished[generator as usize] || !entry.is_whole() {
+                // A decrease has the number of a transaction that has not begun, and is never taken back.
+                let is_unfinished = sequence >= finished[generator as usize] && entry.word().tag != tag::DECREASE;
+                if is_unfinished || !entry.is_whole() {
                     seen[generator as usize] = seen[generator as usize].max(sequence + 1);
                     entry = self.take_back(block, entry, taken_back.get_or_insert_with(Flight::new));
                     if entry.is_empty() {

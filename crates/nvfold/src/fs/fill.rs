@@ -10,7 +10,6 @@
 
 use super::Core;
 use super::inode::{Body, Inode};
-use crate::chunk::Chunks;
 use crate::dedup::{Dedup, Filling};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
@@ -18,7 +17,6 @@ use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use pmem::{Flight, Region};
 use std::collections::VecDeque;
 
 /// Blocks that one step fingerprints under the lock of their file, and blocks that it looks at: some 20 us.
@@ -120,41 +118,55 @@ impl Core {
         if state.freed || self.policies.of(inode.own_policy()).filling() == Filling::Never {
             return Ok(None);
         }
-        let mut tx = self.chunks.begin();
-        let mut filled: Vec<(u32, BlockNumber)> = Vec::new();
+        let mut lacking: Vec<BlockNumber> = Vec::new();
         let mut looked_at = 0;
         let mut next = None;
         'file: for (offset, extent) in extents.within(from, u64::MAX).filter(|(_, extent)| !extent.unwritten) {
             for block in extent.blocks().blocks() {
-                if filled.len() == FILL_BLOCKS || looked_at == LOOK_BLOCKS {
+                if lacking.len() == FILL_BLOCKS || looked_at == LOOK_BLOCKS {
                     next = Some(offset + block.address().saturating_sub(extent.address));
                     break 'file;
                 }
                 looked_at += 1;
-                let Some(weak) = missing_weak(&self.region, &self.chunks, block) else { continue };
-                if self.chunks.has_entry(block) {
-                    self.chunks.set_weak(block, weak, &mut tx.flight);
-                } else {
-                    tx.add(block, 1, &Fingerprint { weak: Some(weak), strong: None });
+                if !self.can_be_found(block) {
+                    lacking.push(block);
                 }
-                filled.push((weak, block));
             }
         }
-        let _ = tx.end(Flight::new());
-        filled.iter().for_each(|(weak, block)| self.chunks.index.insert(*weak, *block));
-        self.fill.filled.fetch_add(filled.len() as u64, Ordering::Relaxed);
+        let filled = self.enter_all(lacking);
+        self.fill.filled.fetch_add(filled, Ordering::Relaxed);
         Ok(next)
     }
-}
 
-/// The weak fingerprint of a block that has none of the index's function. None for one that can be found, and for one
-/// in bad memory.
-pub(super) fn missing_weak(region: &Region, chunks: &Chunks, block: BlockNumber) -> Option<u32> {
-    let function = chunks.weak_function();
-    if chunks.has_entry(block) && chunks.entry(block).weak(function).is_some() {
-        return None;
+    /// Gives blocks of a file that the caller has locked the weak fingerprints that they lack, so that they can be
+    /// found; returns how many got one. What lies in bad memory gets none.
+    pub(super) fn enter_all(&self, blocks: impl IntoIterator<Item = BlockNumber>) -> u64 {
+        let (chunks, region) = (&self.chunks, &self.region);
+        let mut tx = chunks.begin();
+        let mut entered: Vec<(u32, BlockNumber)> = Vec::new();
+        for block in blocks.into_iter().filter(|block| !self.can_be_found(*block)) {
+            let weak = chunks.weak_function().of(region.bytes(block.address(), BLOCK_BYTES));
+            let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
+            if !region.is_sound(block.address(), BLOCK_BYTES) || !is_writable {
+                continue;
+            }
+            if chunks.has_entry(block) {
+                chunks.set_weak(block, weak, &mut tx.flight);
+            } else {
+                tx.add(block, 1, &Fingerprint { weak: Some(weak), strong: None });
+            }
+            entered.push((weak, block));
+        }
+        if !entered.is_empty() {
+            // These blocks are named already, unlike those of a write: no entry may count as done before it is whole.
+            let _ = region.fence(std::mem::take(&mut tx.flight));
+            let _ = tx.end(());
+            entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, *block));
+        }
+        entered.len() as u64
     }
-    let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
-    let weak = function.of(region.bytes(block.address(), BLOCK_BYTES));
-    (region.is_sound(block.address(), BLOCK_BYTES) && is_writable).then_some(weak)
+
+    fn can_be_found(&self, block: BlockNumber) -> bool {
+        self.chunks.has_entry(block) && self.chunks.entry(block).weak(self.chunks.weak_function()).is_some()
+    }
 }

@@ -17,11 +17,9 @@
 
 use super::Core;
 use super::data::{Claims, Pieces, Stamp, push_piece};
-use super::fill::missing_weak;
 use super::inode::{Inode, State};
 use crate::error::{Error, Result};
 use crate::file::{Extent, Extents};
-use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::Purpose;
 use crate::types::{MappedExtent, Reshared};
@@ -53,7 +51,7 @@ impl Core {
     pub(super) fn dedup_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
         let mut state = inode.write()?;
         let (named, next) = whole_blocks(self.file_extents(&state, "dedup")?, from, end);
-        self.enter_all(&named);
+        self.enter_all(named.iter().map(|named| named.block));
         let mut done = Reshared { looked_at_bytes: named.len() as u64 * BLOCK_BYTES, changed_bytes: 0 };
         let mut at = 0;
         while at < named.len() {
@@ -79,29 +77,6 @@ impl Core {
             done.changed_bytes += length;
         }
         Ok(Step { next, done })
-    }
-
-    /// Makes sure that each block can be found. They stay named meanwhile: the inode is locked.
-    fn enter_all(&self, named: &[Named]) {
-        let chunks = &self.chunks;
-        let mut tx = chunks.begin();
-        let mut entered = SmallVec::<[(u32, BlockNumber); 8]>::new();
-        for Named { block, .. } in named {
-            if entered.iter().any(|(_, other)| other == block) {
-                continue;
-            }
-            let Some(weak) = missing_weak(&self.region, chunks, *block) else { continue };
-            if chunks.has_entry(*block) {
-                chunks.set_weak(*block, weak, &mut tx.flight);
-            } else {
-                tx.add(*block, 1, &Fingerprint { weak: Some(weak), strong: None });
-            }
-            entered.push((weak, *block));
-        }
-        if !entered.is_empty() {
-            let _ = tx.end(());
-            entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, *block));
-        }
     }
 
     fn weak_of(&self, block: BlockNumber) -> Option<u32> {

@@ -51,7 +51,7 @@ fn measure(run: &Run, kind: Kind, percents: &[u64]) -> Result<Vec<Interval>> {
     let period = run.dynamic_period;
     // The layout and what follows it before the first interval are a whole number of periods.
     let file_blocks = run.file_blocks.min(period);
-    let setup = Setup { period, ..Setup::new(&run.profile, file_blocks) };
+    let setup = Setup { period, ..Setup::new(&run.profile, file_blocks, 2) };
     let mounted = Mounted::new(&System::of(kind), &setup)?;
     let mut workload = Workload::fio(file_blocks, percents[0], 10);
     let mut batch = Batch::default();
@@ -111,9 +111,10 @@ fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
     let chunks = PERIODS * period;
     let title = "Figure 10: a workload with changing shares of duplicates";
     let settings = format!(
-        "Random overwrites, one thread; {} intervals of {chunks} requests ({PERIODS} sampling periods of {period}), each \
-         with a share of duplicates of its own, drawn so that four of five are at most 50 %.",
-        lines[0].len()
+        "Random overwrites, one thread; {} intervals of {chunks} requests ({PERIODS} sampling periods), each \
+         with a share of duplicates of its own, drawn so that four of five are at most 50 %. {}",
+        lines[0].len(),
+        run.about_period(period)
     );
     let mut figure = run.figure("figure-10", title, settings);
     let x = || (1..=lines[0].len()).map(|interval| interval.to_string());
@@ -134,9 +135,9 @@ fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
         method = method.with(name, of(at, last));
         let off = |interval: &Interval| (interval.detected - interval.percent as f64).abs();
         let largest = lines[at].iter().map(off).fold(0.0, f64::max);
-        figure.rows.push(Row::picture(format!("{name}: largest error of the detected share"), largest, "points"));
+        figure.rows.push(Row::own(format!("{name}: largest error of the detected share"), largest, "points"));
         let slowest = slowest_switch(&lines[at], *kind);
-        figure.rows.push(Row::picture(format!("{name}: slowest switch"), slowest, "periods"));
+        figure.rows.push(Row::own(format!("{name}: slowest switch"), slowest, "periods"));
     }
     figure.charts = vec![rates, ratios, written, method];
     let slowest = slowest_switch(&lines[1], Kind::Ours);

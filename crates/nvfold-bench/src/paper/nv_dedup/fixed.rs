@@ -69,14 +69,14 @@ fn largest(values: &[f64]) -> f64 {
 }
 
 fn settings(run: &Run, pattern: Pattern) -> String {
-    let (requests, repeats, period) = (run.requests, run.repeats, run.period);
+    let (requests, repeats) = (run.requests, run.repeats);
     let how = match pattern {
         Pattern::Fio => format!("Random overwrites of a file of {} MiB", run.file_blocks >> 8),
         Pattern::Vdbench => "New files, written from their start".into(),
     };
     format!(
-        "{how}, 4 KiB a request, one thread; {repeats} timed passes of {requests} requests after one that is not timed; \
-         sampling period {period} chunks."
+        "{how}, 4 KiB a request, one thread; {repeats} timed passes of {requests} requests after one that is not timed. {}",
+        run.about_period(run.period)
     )
 }
 
@@ -249,11 +249,11 @@ fn costs(run: &Run, grid: &Grid, settings: &str) -> Figure {
         Row::value("w, CRC32", 0.8, us(paper.costs.w), "us"),
         Row::value("s, MD5", 6.2, us(paper.costs.s), "us"),
         Row::value("lambda, searching a fingerprint", 0.1, us(paper.costs.lambda), "us"),
-        Row::picture("w, XXH3 (ours)", us(ours.costs.w), "us"),
-        Row::picture("v, comparing bytes (ours)", us(ours.costs.v), "us"),
+        Row::own("w, XXH3 (ours)", us(ours.costs.w), "us"),
+        Row::own("v, comparing bytes (ours)", us(ours.costs.v), "us"),
         Row::value("w_s_Fin pays from", 25.7, percent(paper.thresholds.w_s), "%"),
         Row::value("Str_Fin pays from", 64.9, percent(paper.thresholds.strong), "%"),
-        Row::picture("w_b_Fin (ours) pays from", percent(ours.thresholds.w_b), "%"),
+        Row::own("w_b_Fin (ours) pays from", percent(ours.thresholds.w_b), "%"),
     ];
     figure.reading = format!(
         "A chunk takes {} us to write here and {} us to hash with MD5; a weak fingerprint and a compare take {} us.",

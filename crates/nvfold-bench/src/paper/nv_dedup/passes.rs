@@ -58,7 +58,7 @@ fn measure(
     counts_metadata: bool,
 ) -> Result<Vec<Cell>> {
     let blocks = run.file_blocks.max(run.requests as u64);
-    let setup = Setup { period: run.period, counts_metadata, ..Setup::new(profile, blocks) };
+    let setup = Setup { period: run.period, counts_metadata, ..Setup::new(profile, blocks, 2) };
     let mounted = systems.iter().map(|system| Mounted::new(system, &setup)).collect::<Result<Vec<Mounted>>>()?;
     let mut batch = Batch::default();
     let mut workload = match pattern {
@@ -98,7 +98,9 @@ fn measure(
             model: mounted.fs.stats().nv_dedup,
         }
     };
-    Ok(mounted.iter().enumerate().map(|(at, mounted)| cell(at, mounted)).collect())
+    let cells = mounted.iter().enumerate().map(|(at, mounted)| cell(at, mounted)).collect();
+    mounted.into_iter().try_for_each(Mounted::close)?;
+    Ok(cells)
 }
 
 /// Seconds that a system takes for a batch; what it wrote is compared afterwards.

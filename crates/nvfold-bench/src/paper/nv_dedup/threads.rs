@@ -10,20 +10,23 @@ use nvfold::{File, Generators};
 use std::sync::Barrier;
 use std::time::Instant;
 
+/// One and two first, most last.
 const THREADS: [usize; 5] = [1, 2, 4, 6, 8];
+const FEW: [usize; 3] = [1, 2, 8];
 const PERCENTS: [u64; 2] = [30, 50];
 
 /// Runs it.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let systems = systems();
+    let counts: &[usize] = if run.smoke { &FEW } else { &THREADS };
     let mut charts = Vec::new();
     for percent in PERCENTS {
         run.say(&format!("threads, {percent} % duplicates"));
         // By number of threads, then by system.
         let rates =
-            THREADS.map(|threads| measure(run, &systems, threads, percent)).into_iter().collect::<Result<Vec<_>>>()?;
+            counts.iter().map(|threads| measure(run, &systems, *threads, percent)).collect::<Result<Vec<_>>>()?;
         let title = format!("Figure 11: threads at {percent} % duplicates");
-        let x = THREADS.iter().map(usize::to_string);
+        let x = counts.iter().map(usize::to_string);
         let chart = Chart::new(Drawn::Bars, &title, "threads", "requests/s", x);
         let add = |chart: Chart, (at, system): (usize, &System)| {
             chart.with(&system.name, rates.iter().map(|rates| rates[at]))
@@ -52,7 +55,7 @@ struct Lane {
 /// Requests a second of each system.
 fn measure(run: &Run, systems: &[System], threads: usize, percent: u64) -> Result<Vec<f64>> {
     let (requests, blocks) = (run.requests / threads, run.file_blocks / threads as u64);
-    let setup = Setup { period: run.period, threads, ..Setup::new(&run.profile, run.file_blocks) };
+    let setup = Setup { period: run.period, ..Setup::new(&run.profile, run.file_blocks, threads) };
     let mounted = systems.iter().map(|system| Mounted::new(system, &setup)).collect::<Result<Vec<Mounted>>>()?;
     let lane = |number| Lane { workload: Workload::fio(blocks, percent, 1 + number), batch: Batch::default() };
     let mut lanes: Vec<Lane> = (0..threads as u64).map(lane).collect();
@@ -104,22 +107,29 @@ fn timed(mounted: &Mounted, files: &[File], lanes: &[Lane]) -> Result<f64> {
     })
 }
 
+/// Two threads to one, and the most to two.
+fn gains(rates: &[f64]) -> (f64, f64) {
+    (rates[1] / rates[0], rates[rates.len() - 1] / rates[1])
+}
+
 fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
     let settings = format!(
-        "Random overwrites, {} requests a pass shared out among the threads, each with a file of its own; sampling period \
-         {} chunks. The background filler has a thread too.",
-        run.requests, run.period
+        "Random overwrites, {} requests a pass shared out among the threads, each with a file of its own. The \
+         background filler has a thread too. {}",
+        run.requests,
+        run.about_period(run.period)
     );
     let mut figure = run.figure("figure-11", "Figure 11: threads", settings);
     let mut least = (f64::INFINITY, f64::INFINITY);
     for (chart, percent) in charts.iter().zip(PERCENTS) {
         for series in &chart.series {
-            let (twice, eight) = (series.y[1] / series.y[0], series.y[4] / series.y[1]);
+            let (twice, eight) = gains(&series.y);
             figure.rows.push(Row::value(format!("{}: 2 threads to 1, {percent} %", series.name), 2.0, twice, "x"));
             figure.rows.push(Row::picture(format!("{}: 8 threads to 2, {percent} %", series.name), eight, "x"));
         }
         let ours = &chart.series[chart.series.len() - 1].y;
-        least = (least.0.min(ours[1] / ours[0]), least.1.min(ours[4] / ours[1]));
+        let (twice, eight) = gains(ours);
+        least = (least.0.min(twice), least.1.min(eight));
     }
     if run.is_the_papers() {
         figure.aims = vec![

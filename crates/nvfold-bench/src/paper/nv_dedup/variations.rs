@@ -143,7 +143,7 @@ pub fn hashes(run: &Run) -> Result<Vec<Figure>> {
     figure.charts.push(chart.with("NV-Dedup (ours, bytes)", vec![bytes; functions]));
     let paper = &cells[2 * functions..3 * functions];
     let best = paper.iter().map(|cell| cell.rate).fold(0.0, f64::max);
-    figure.rows.push(Row::picture("NV-Dedup: bytes to the fastest hash function", bytes / best, "x"));
+    figure.rows.push(Row::own("NV-Dedup: bytes to the fastest hash function", bytes / best, "x"));
     figure.reading = format!(
         "NV-Dedup as in the paper runs at {} with SHA-256 of what it reaches with MD5; comparing bytes gives {} of the \
          fastest hash function. Processors with SHA instructions turn the order of MD5 and SHA around.",

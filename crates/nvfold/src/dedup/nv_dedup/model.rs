@@ -18,8 +18,13 @@
 //! `Paper` compares r with the paper's two thresholds, at which a method is as fast as storing everything. That is
 //! not the fastest method: at the paper's own costs and r = 70 % it takes Str_Fin with 9.2 us a chunk where w_s_Fin
 //! needs 8.2. `Auto` takes the least of all four times; that of Str_Fin never is, for w_s_Fin hashes duplicates alone.
+//! It stores everything unless another method promises to save a twentieth: what fingerprints and entries push out of
+//! the CPU's caches, and filling in what Non_Fin left out, no cost above tells.
 
 use crate::types::{Costs, Method, MethodChoice, Thresholds, Verify};
+
+/// `Auto` looks for duplicates if that takes at most this part of the time of storing everything.
+const WORTH_IT: f64 = 0.95;
 
 /// Mean time of a chunk in nanoseconds, at duplicate ratio `ratio`.
 pub fn service_ns(method: Method, costs: &Costs, verify: Verify, ratio: f64) -> f64 {
@@ -58,7 +63,10 @@ pub fn choose(choice: MethodChoice, costs: &Costs, verify: Verify, ratio: f64) -
         MethodChoice::Paper if exceeds(thresholds.w_s) => Method::WSFin,
         MethodChoice::Paper => Method::NonFin,
         MethodChoice::Auto => {
-            let time = |method: &Method| service_ns(*method, costs, verify, ratio);
+            let time = |method: &Method| match method {
+                Method::NonFin => WORTH_IT * costs.c as f64,
+                method => service_ns(*method, costs, verify, ratio),
+            };
             let faster = |a: &Method, b: &Method| time(a).total_cmp(&time(b));
             // Of equal ones the first: Non_Fin.
             Method::ALL.into_iter().min_by(faster).expect("there are methods")
@@ -100,10 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn auto_shares_from_ten_percent_on_and_compares() {
-        assert_eq!(chosen(MethodChoice::Auto, Verify::Bytes), [WBFin; 7]);
-        assert_eq!(chosen(MethodChoice::Auto, Verify::Strong), [WBFin; 7]);
-        assert_eq!(choose(MethodChoice::Auto, &Costs::PAPER, Verify::Bytes, 0.05), NonFin);
+    fn auto_shares_from_twenty_percent_on_and_compares() {
+        let expected = [NonFin, WBFin, WBFin, WBFin, WBFin, WBFin, WBFin];
+        assert_eq!(chosen(MethodChoice::Auto, Verify::Bytes), expected);
+        assert_eq!(chosen(MethodChoice::Auto, Verify::Strong), expected);
         let slow_compare = Costs { v: 8_000, ..Costs::PAPER };
         assert_eq!(choose(MethodChoice::Auto, &slow_compare, Verify::Strong, 0.5), WSFin);
     }
@@ -141,10 +149,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn auto_takes_the_least_time(costs in costs(), verify in verify(), ratio in 0.0..=1.0f64) {
+        fn auto_takes_nearly_the_least_time(costs in costs(), verify in verify(), ratio in 0.0..=1.0f64) {
             let best = service_ns(choose(MethodChoice::Auto, &costs, verify, ratio), &costs, verify, ratio);
             for method in Method::ALL {
-                prop_assert!(best <= service_ns(method, &costs, verify, ratio));
+                prop_assert!(WORTH_IT * best <= service_ns(method, &costs, verify, ratio));
             }
         }
 

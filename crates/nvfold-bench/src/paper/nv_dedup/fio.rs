@@ -1,0 +1,101 @@
+//! A cross-check with the real fio: one row of Figure 6 through the mount, with `dedupe_percentage=50`.
+//!
+//! Our workloads are our own; fio's are not. Through FUSE a request costs more than on a DAX file system, so the gain is
+//! smaller; what must agree is who wins and how many requests were shared.
+
+use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::Run;
+use crate::mounts::{self, output, own_program};
+use crate::{BenchError, Doing, Result};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const PERCENT: u64 = 50;
+const POLICIES: [&str; 3] = ["off", "inline", "nv-dedup"];
+
+/// Runs it, or says why it cannot.
+pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+    let (file_mib, seconds): (u64, u64) = if run.smoke { (8, 1) } else { (128, 8) };
+    let settings = format!(
+        "fio --rw=randwrite --bs=4k --direct=1 --dedupe_percentage={PERCENT}, one thread, a file of {file_mib} MiB, \
+         {seconds} s after {} s of ramp, on a mount of mem: with profile={}.",
+        seconds.div_ceil(4),
+        run.name
+    );
+    let mut figure = run.figure("fio", "Cross-check: the real fio on a mount", settings);
+    if let Some(why) = what_is_missing() {
+        run.say(&format!("fio is left out: {why}"));
+        figure.reading = "Not measured.".into();
+        figure.left_out.push(why.into());
+        return Ok(vec![figure]);
+    }
+    let mut rates = Vec::new();
+    let mut shared = Vec::new();
+    for policy in POLICIES {
+        run.say(&format!("fio on a mount with policy {policy}"));
+        let (rate, share) = measure(run, policy, file_mib, seconds)?;
+        rates.push(rate);
+        shared.push(share);
+    }
+    let x = || POLICIES.iter().map(ToString::to_string);
+    figure.charts = vec![
+        Chart::new(Drawn::Bars, "fio on a mount, 50 % duplicates", "policy", "requests/s", x())
+            .with("fio", rates.clone()),
+        Chart::new(Drawn::Table, "shared", "policy", "% of the requests", x()).with("shared", shared.clone()),
+    ];
+    figure.rows = vec![
+        Row::own("inline to off", rates[1] / rates[0], "x"),
+        Row::own("nv-dedup to off", rates[2] / rates[0], "x"),
+        Row::value("requests that nv-dedup shares", 50.0, shared[2], "%"),
+    ];
+    figure.reading = format!(
+        "With fio's own requests nv-dedup shares {} % of them and runs at {} times the speed of off; every request is a \
+         round trip through FUSE.",
+        number(shared[2]),
+        number(rates[2] / rates[0])
+    );
+    Ok(vec![figure])
+}
+
+fn what_is_missing() -> Option<&'static str> {
+    let quiet =
+        |program: &str| Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !rustix::process::geteuid().is_root() {
+        Some("mounting needs root")
+    } else if !Path::new("/dev/fuse").exists() {
+        Some("there is no /dev/fuse")
+    } else if !quiet("fio").is_ok_and(|status| status.success()) {
+        Some("fio is not installed (scripts/test-deps.sh does that)")
+    } else {
+        None
+    }
+}
+
+/// Requests a second, and the share of them that was shared, percent.
+fn measure(run: &Run, policy: &str, file_mib: u64, seconds: u64) -> Result<(f64, f64)> {
+    let scratch = tempfile::Builder::new().prefix("nvfold-bench").tempdir().doing("make a folder")?;
+    let dir = scratch.path();
+    let options = format!("size={}M,policy={policy},profile={},nodiscard", 4 * file_mib + 64, run.name);
+    let mounted = mounts::nvfold(policy, dir, &options)?;
+    let mut fio = Command::new("fio");
+    fio.args(["--name=cross-check", "--rw=randwrite", "--bs=4k", "--direct=1", "--ioengine=psync", "--time_based"]);
+    fio.args(["--group_reporting", "--output-format=json", "--randrepeat=1", "--norandommap"]);
+    fio.arg(format!("--directory={}", mounted.dir.display()));
+    fio.arg(format!("--dedupe_percentage={PERCENT}")).arg(format!("--size={file_mib}M"));
+    fio.arg(format!("--runtime={seconds}")).arg(format!("--ramp_time={}", seconds.div_ceil(4)));
+    let said: Value = parse("fio", &output(&mut fio)?)?;
+    let mut stats = Command::new(own_program()?);
+    let stats = parse("nvfold stats", &output(stats.args(["--json", "stats"]).arg(dir))?)?;
+    let rate = said["jobs"][0]["write"]["iops"].as_f64();
+    let [offered, shared] = ["pieces_offered", "pieces_shared"].map(|name| stats["space"][name].as_f64());
+    let share = |(offered, shared): (f64, f64)| if offered > 0.0 { 100.0 * shared / offered } else { 0.0 };
+    let share = offered.zip(shared).map(share);
+    rate.zip(share).ok_or_else(|| BenchError::Wrong("fio or nvfold stats (no figures)".into()))
+}
+
+fn parse(who: &str, text: &str) -> Result<Value> {
+    // fio prints notes before its report.
+    let start = text.find('{').unwrap_or(0);
+    serde_json::from_str(&text[start..]).map_err(|error| BenchError::Wrong(format!("{who} ({error})")))
+}

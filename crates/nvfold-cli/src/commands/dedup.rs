@@ -1,0 +1,349 @@
+//! `nvfold dedup` and `nvfold undedup`: sharing what is stored already, and the way back.
+//!
+//! Both go through files in small ranges, each of which is done whole or not at all. Stopped in the middle, what is
+//! done stays; started again they pass over it quickly, for they change only what is not yet as it should be.
+//! Undedup first finds out how much space it takes, on a copy of the extents, and starts only if there is that much.
+
+use crate::cli::Output;
+use crate::device::DeviceOptions;
+use crate::failure::{Failure, Outcome};
+use crate::progress::Progress;
+use crate::report;
+use crate::size;
+use crate::tree::stored::{Found, Refused, Stored};
+use crate::tree::{Problem, Tally};
+use clap::Args;
+use nvfold::{FileKind, MappedExtent, Reshared, UndedupPlan, errno};
+use serde::Serialize;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Bytes of a file that are asked for at a time.
+const RANGE_BYTES: u64 = 4 << 20;
+
+/// What both take.
+#[derive(Args, Debug)]
+struct Which {
+    /// Files and directories on a mount, with all that is below; or one unmounted device
+    #[arg(value_name = "PATH|DEVICE", required = true)]
+    targets: Vec<PathBuf>,
+    /// On a device: which files and directories [default: /]
+    #[arg(long, value_name = "PATH")]
+    at: Vec<PathBuf>,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+}
+
+/// Share what is stored already with equal blocks
+///
+/// Goes through the files and shares each 4 KiB block with an equal one, of these files or of any other whose blocks
+/// have fingerprints; blocks without one get it. Contents, sizes and times stay as they are. The owner of a file may do
+/// it, and root. Stopped in the middle, what is done stays; start it again to go on.
+#[derive(Args, Debug)]
+pub struct Dedup {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Give every block of files a copy of its own again
+///
+/// The way back from sharing. Looks first whether there is space for the copies, and changes nothing if not. New data
+/// is placed by the policy as ever: `nvfold policy PATH off --recursive` keeps files unshared. Contents, sizes and times
+/// stay as they are. The owner of a file may do it, and root. Stopped in the middle, what is done stays; start it again
+/// to go on.
+#[derive(Args, Debug)]
+pub struct Undedup {
+    #[command(flatten)]
+    which: Which,
+    /// Only say how much space it takes
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    files: u64,
+    /// Bytes that the files name, of those that were looked at.
+    looked_at_bytes: u64,
+    /// Bytes of blocks that were shared with others, or got a copy of their own.
+    changed_bytes: u64,
+    /// Bytes of data blocks in use, of the whole file system.
+    stored_bytes_before: u64,
+    stored_bytes_after: u64,
+    available_bytes_before: u64,
+    available_bytes_after: u64,
+    /// What undedup would take, or took, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    needed: Option<Needed>,
+    seconds: f64,
+    problem_count: u64,
+    problems: Vec<Problem>,
+}
+
+/// Space for the copies.
+#[derive(Clone, Serialize)]
+struct Needed {
+    /// Bytes to copy.
+    copied_bytes: u64,
+    /// Free space that takes: less than is copied where copying frees something.
+    data_bytes: u64,
+    /// Beside that, for the logs of the files, at most.
+    log_bytes: u64,
+}
+
+impl Needed {
+    fn bytes(&self) -> u64 {
+        self.data_bytes + self.log_bytes
+    }
+}
+
+/// Runs `nvfold dedup`.
+pub fn dedup(dedup: &Dedup, output: &Output) -> Outcome<u8> {
+    on_stored(&dedup.which, false, |stored, paths| {
+        let work = Work::start(stored, paths, "dedup", output)?;
+        work.finish(None, |stored, found, range| stored.dedup(found, range))
+    })
+    .and_then(|report| tell(&report, "dedup", "shared", output))
+}
+
+/// Runs `nvfold undedup`.
+pub fn undedup(undedup: &Undedup, output: &Output) -> Outcome<u8> {
+    on_stored(&undedup.which, undedup.dry_run, |stored, paths| {
+        let mut work = Work::start(stored, paths, "undedup", output)?;
+        let needed = work.plan()?;
+        let available = stored.space(&paths[0])?.available_bytes;
+        if undedup.dry_run {
+            return work.finish(Some(needed), |_, _, _| Ok(Reshared::default()));
+        }
+        if needed.bytes() > available {
+            let missing = size::show(needed.bytes() - available);
+            let (bytes, available) = (size::show(needed.bytes()), size::show(available));
+            let why = format!("the copies take {bytes} and {available} are free: {missing} are missing");
+            return Err(Failure::new("undedup", why).hint("nothing was changed; free some space, or name fewer files"));
+        }
+        work.finish(Some(needed), |stored, found, range| stored.undedup(found, range))
+    })
+    .and_then(|report| tell(&report, "undedup", if undedup.dry_run { "would copy" } else { "copied" }, output))
+}
+
+/// Runs `work` on what the command line names; a device is clean afterwards, whatever happened.
+fn on_stored<T>(which: &Which, read_only: bool, work: impl FnOnce(&Stored, &[PathBuf]) -> Outcome<T>) -> Outcome<T> {
+    let (stored, paths) = Stored::open(&which.targets, &which.at, &which.device_options, read_only)?;
+    let done = work(&stored, &paths);
+    stored.close()?;
+    done
+}
+
+fn tell(report: &Report, command: &str, changed: &str, output: &Output) -> Outcome<u8> {
+    report::emit(output.json, command, report, || describe(report, changed))?;
+    Ok(u8::from(report.problem_count > 0))
+}
+
+fn describe(report: &Report, changed: &str) -> String {
+    let seconds = report.seconds;
+    let rate = size::show((report.looked_at_bytes as f64 / seconds.max(1e-9)) as u64);
+    let copied = report.needed.as_ref().filter(|_| report.changed_bytes == 0).map(|needed| needed.copied_bytes);
+    let from_to = |before, after| format!("{} before, {} after", size::show(before), size::show(after));
+    let mut rows = vec![
+        ("files", report.files.to_string()),
+        ("looked at", format!("{} in {seconds:.2} s, {rate}/s", size::show(report.looked_at_bytes))),
+        (changed, size::show(copied.unwrap_or(report.changed_bytes))),
+        ("stored", from_to(report.stored_bytes_before, report.stored_bytes_after)),
+        ("available", from_to(report.available_bytes_before, report.available_bytes_after)),
+    ];
+    if let Some(needed) = &report.needed {
+        let (data, logs) = (size::show(needed.data_bytes), size::show(needed.log_bytes));
+        rows.insert(2, ("space needed", format!("{data}, and up to {logs} for logs")));
+    }
+    report::facts(&rows)
+}
+
+/// Going through the files.
+struct Work<'a> {
+    stored: &'a Stored,
+    paths: &'a [PathBuf],
+    what: &'static str,
+    output: &'a Output,
+    tally: Tally,
+    started: Instant,
+    /// Sizes of all files.
+    total_bytes: u64,
+    stored_bytes_before: u64,
+    available_bytes_before: u64,
+}
+
+impl<'a> Work<'a> {
+    fn start(stored: &'a Stored, paths: &'a [PathBuf], what: &'static str, output: &'a Output) -> Outcome<Work<'a>> {
+        let tally = Tally::new()?;
+        for path in paths {
+            stored.settle(path)?;
+        }
+        let mut total_bytes = 0;
+        // What cannot be read is told by the pass that does the work.
+        stored.walk(paths, &Tally::default(), &mut |found| total_bytes += found.size_bytes * u64::from(is_file(found)));
+        let before = stored.space(&paths[0])?;
+        Ok(Work {
+            stored,
+            paths,
+            what,
+            output,
+            tally,
+            started: Instant::now(),
+            total_bytes,
+            stored_bytes_before: before.stored_bytes,
+            available_bytes_before: before.available_bytes,
+        })
+    }
+
+    /// What undedup takes.
+    fn plan(&mut self) -> Outcome<Needed> {
+        let mut plan = UndedupPlan::new();
+        let mut progress = Progress::new(self.output.progress, "plan", self.total_bytes);
+        let mut done_bytes = 0;
+        let tally = Tally::default();
+        self.stored.walk(self.paths, &tally, &mut |found| {
+            if !is_file(found) || self.tally.is_stopped() {
+                return;
+            }
+            let mut extents = Vec::new();
+            let mut from = 0;
+            loop {
+                match self.stored.extents(found, from) {
+                    Ok(more) if more.is_empty() => break,
+                    Ok(more) => extents.extend(more),
+                    // What may not be planned may not be changed either, and is told then.
+                    Err(_) => return,
+                }
+                from = extents.last().map_or(0, |last| last.offset + last.length);
+            }
+            plan.add(&extents);
+            done_bytes += found.size_bytes;
+            progress.update(done_bytes, String::new);
+        });
+        progress.finish(done_bytes, String::new);
+        match self.tally.stop_reason(self.what) {
+            Some(reason) => Err(reason),
+            None => Ok(Needed {
+                copied_bytes: plan.copied_bytes(),
+                data_bytes: plan.data_bytes(),
+                log_bytes: plan.log_bytes(),
+            }),
+        }
+    }
+
+    /// Does the work, range by range, and reports.
+    fn finish(
+        self,
+        needed: Option<Needed>,
+        change: impl Fn(&Stored, &Found, Range<u64>) -> Result<Reshared, Refused>,
+    ) -> Outcome<Report> {
+        let Work { stored, paths, what, output, tally, total_bytes, .. } = &self;
+        let mut progress = Progress::new(output.progress, what, *total_bytes);
+        let (mut files, mut passed_bytes, mut done) = (0, 0, Reshared::default());
+        stored.walk(paths, tally, &mut |found| {
+            if !is_file(found) {
+                return;
+            }
+            let changed = for_each_range(stored, found, tally, |range| {
+                let end = range.end;
+                done += change(stored, found, range)?;
+                progress.update(passed_bytes + end, || format!("{} changed", size::show(done.changed_bytes)));
+                Ok(())
+            });
+            match changed {
+                Ok(()) => files += u64::from(!tally.is_stopped()),
+                Err(refused) if refused.errno == errno::ENOSPC => {
+                    let why = format!("{refused}; what was done so far stays");
+                    tally.stop(Failure::new(found.path.display(), why));
+                }
+                Err(refused) if refused.errno == errno::EROFS => {
+                    tally.stop(Failure::new(found.path.display(), refused));
+                }
+                Err(refused) => tally.problem(&found.path, refused),
+            }
+            passed_bytes += found.size_bytes;
+        });
+        progress.finish(passed_bytes, || format!("{} changed", size::show(done.changed_bytes)));
+        let counts = tally.counts();
+        counts.tell_problems();
+        if let Some(reason) = tally.stop_reason(what) {
+            return Err(reason.hint("start it again to go on; it passes over what is done"));
+        }
+        let after = stored.space(&paths[0])?;
+        Ok(Report {
+            files,
+            looked_at_bytes: done.looked_at_bytes,
+            changed_bytes: done.changed_bytes,
+            stored_bytes_before: self.stored_bytes_before,
+            stored_bytes_after: after.stored_bytes,
+            available_bytes_before: self.available_bytes_before,
+            available_bytes_after: after.available_bytes,
+            needed,
+            seconds: self.started.elapsed().as_secs_f64(),
+            problem_count: counts.problem_count,
+            problems: counts.problems,
+        })
+    }
+}
+
+/// Calls `each` for ranges that cover all data of a file, and little else.
+fn for_each_range(
+    stored: &Stored,
+    found: &Found,
+    tally: &Tally,
+    mut each: impl FnMut(Range<u64>) -> Result<(), Refused>,
+) -> Result<(), Refused> {
+    let mut from = 0;
+    loop {
+        let extents = stored.extents(found, from)?;
+        let Some(last) = extents.last() else { return Ok(()) };
+        from = last.offset + last.length;
+        for range in ranges(&extents) {
+            if tally.is_stopped() {
+                return Ok(());
+            }
+            each(range)?;
+        }
+    }
+}
+
+/// Ranges of [`RANGE_BYTES`] at most that cover the extents. Small holes are taken in.
+fn ranges(extents: &[MappedExtent]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for MappedExtent { offset, length, .. } in extents {
+        let (mut at, end) = (*offset, offset + length);
+        while at < end {
+            match ranges.last_mut().filter(|last| last.start + RANGE_BYTES > at) {
+                Some(last) => last.end = end.min(last.start + RANGE_BYTES),
+                None => ranges.push(at..end.min(at + RANGE_BYTES)),
+            }
+            at = ranges.last().map_or(end, |last| last.end);
+        }
+    }
+    ranges
+}
+
+fn is_file(found: &Found) -> bool {
+    found.kind == FileKind::Regular
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_extents_and_no_large_hole() {
+        let extent = |offset, length| MappedExtent { offset, length, address: 0, unwritten: false, references: 1 };
+        let of = |extents: &[(u64, u64)]| {
+            ranges(&extents.iter().map(|(offset, length)| extent(*offset, *length)).collect::<Vec<_>>())
+        };
+        let (mib, gib) = (1 << 20, 1 << 30);
+        assert_eq!(of(&[]), []);
+        assert_eq!(of(&[(100, 50)]), [100..150]);
+        assert_eq!(of(&[(0, 4096), (8192, 100)]), [0..8292], "a small hole");
+        assert_eq!(of(&[(0, 10 * mib)]), [0..4 * mib, 4 * mib..8 * mib, 8 * mib..10 * mib]);
+        assert_eq!(of(&[(0, mib), (gib, mib)]), [0..mib, gib..gib + mib]);
+        assert_eq!(of(&[(0, 3 * mib), (3 * mib, 3 * mib)]), [0..4 * mib, 4 * mib..6 * mib]);
+    }
+}
