@@ -413,7 +413,7 @@ mod tests {
             let mut random = crate::data::Random(7);
             for change in 0..100_000u64 {
                 let number = (random.next() % 3000) as u16;
-                let room = if random.next() % 2 == 0 {
+                let room = if random.next().is_multiple_of(2) {
                     tree.insert(entry(number, 1)).unwrap()
                 } else {
                     tree.remove(key(number), 1).unwrap()
@@ -473,7 +473,7 @@ mod tests {
         while states.len() <= 150 {
             let change = states.len() as u32;
             let (number, mut state) = ((random.next() % 60) as u16, states[states.len() - 1].clone());
-            if random.next() % 3 > 0 {
+            if !random.next().is_multiple_of(3) {
                 tree.insert(entry(number, change)).unwrap();
                 state.insert(key(number), entry(number, change));
             } else if let Some(gone) = state.remove(&key(number)) {
@@ -491,7 +491,7 @@ mod tests {
             replay.advance(&recording, events);
             let done = ends.partition_point(|end| *end <= events);
             for _ in 0..4 {
-                let image = replay.image(StoreOrder::AnyWord, |_: &PendingWord| random.next() % 2 == 0);
+                let image = replay.image(StoreOrder::AnyWord, |_: &PendingWord| random.next().is_multiple_of(2));
                 let crashed = memory(64 << 10, false);
                 let _ = crashed.fence(crashed.stream(0, &image));
                 let found = opened(&crashed, FINE).1;
