@@ -338,6 +338,14 @@ impl Region {
         Ok(Pm::new(self, offset, 16))
     }
 
+    /// Issues the flush of what any thread has stored to a range.
+    #[inline]
+    #[track_caller]
+    pub fn flush(&self, offset: u64, length: u64) -> Pm<'_, [u8], InFlight> {
+        self.flush_lines(offset, length);
+        Pm::new(self, offset, length)
+    }
+
     /// Waits until everything in the group is durable: one sfence for all of it.
     ///
     /// Where no flushes are issued (`FlushMode::Auto` below level `dax`) what counts is the order in which other

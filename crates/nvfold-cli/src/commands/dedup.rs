@@ -336,14 +336,15 @@ mod tests {
     fn ranges_cover_all_extents_and_no_large_hole() {
         let extent = |offset, length| MappedExtent { offset, length, address: 0, unwritten: false, references: 1 };
         let of = |extents: &[(u64, u64)]| {
-            ranges(&extents.iter().map(|(offset, length)| extent(*offset, *length)).collect::<Vec<_>>())
+            let extents: Vec<MappedExtent> = extents.iter().map(|(offset, length)| extent(*offset, *length)).collect();
+            ranges(&extents).into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()
         };
         let (mib, gib) = (1 << 20, 1 << 30);
         assert_eq!(of(&[]), []);
-        assert_eq!(of(&[(100, 50)]), [100..150]);
-        assert_eq!(of(&[(0, 4096), (8192, 100)]), [0..8292], "a small hole");
-        assert_eq!(of(&[(0, 10 * mib)]), [0..4 * mib, 4 * mib..8 * mib, 8 * mib..10 * mib]);
-        assert_eq!(of(&[(0, mib), (gib, mib)]), [0..mib, gib..gib + mib]);
-        assert_eq!(of(&[(0, 3 * mib), (3 * mib, 3 * mib)]), [0..4 * mib, 4 * mib..6 * mib]);
+        assert_eq!(of(&[(100, 50)]), [(100, 150)]);
+        assert_eq!(of(&[(0, 4096), (8192, 100)]), [(0, 8292)], "a small hole");
+        assert_eq!(of(&[(0, 10 * mib)]), [(0, 4 * mib), (4 * mib, 8 * mib), (8 * mib, 10 * mib)]);
+        assert_eq!(of(&[(0, mib), (gib, mib)]), [(0, mib), (gib, gib + mib)]);
+        assert_eq!(of(&[(0, 3 * mib), (3 * mib, 3 * mib)]), [(0, 4 * mib), (4 * mib, 6 * mib)]);
     }
 }

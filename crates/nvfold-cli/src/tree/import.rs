@@ -100,12 +100,13 @@ impl Import<'_> {
         }
     }
 
-    /// Content, then extended attributes, then times.
+    /// Extended attributes (one of them says how the content is stored), then content, then times.
     fn fill(&self, path: &Path, metadata: &Metadata, file: &nvfold::File, buffer: &mut [u8]) {
         let source = match host::open(path) {
             Ok(source) => source,
             Err(error) => return self.tally.problem(path, error),
         };
+        self.copy_xattrs(path, file.ino());
         let mut failed = None;
         let copied = host::data_ranges(&source, metadata, |start, end| {
             let mut at = start;
@@ -134,11 +135,15 @@ impl Import<'_> {
             return self.note(path, error);
         }
         Tally::count(&self.tally.files);
-        self.finish(path, metadata, file.ino());
+        self.set_attributes(path, metadata, file.ino());
     }
 
     fn finish(&self, path: &Path, metadata: &Metadata, ino: InodeNumber) {
         self.copy_xattrs(path, ino);
+        self.set_attributes(path, metadata, ino);
+    }
+
+    fn set_attributes(&self, path: &Path, metadata: &Metadata, ino: InodeNumber) {
         if let Err(error) = self.fs.setattr(ino, &attributes(metadata)) {
             self.note(path, error);
         }

@@ -580,7 +580,7 @@ impl Survey<'_> {
         if references == 1 && self.reserved.contains(&block.0) {
             // A crash in the first write to it; its content never happened.
             self.trace(2, format!("block {} is reserved and has a chunk entry", block.0), at);
-        } else if entry.count < references {
+        } else if entry.count < references || self.is_unfinished(entry) && !may_be_unfinished(entry, references) {
             self.find(
                 1,
                 format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),
@@ -592,7 +592,7 @@ impl Survey<'_> {
                 format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),
                 at,
             );
-        } else if !self.is_finished(entry) {
+        } else if self.is_unfinished(entry) {
             self.trace(1, format!("block {}: the transaction that counted it last did not end", block.0), at);
         } else if entry.address() != block.address() || entry.spare != [0; 2] || entry.update_count != 0 {
             self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
@@ -601,12 +601,12 @@ impl Survey<'_> {
         }
     }
 
-    /// Whether the transaction that added an entry or increased its count came to its end.
-    fn is_finished(&self, entry: &ChunkEntry) -> bool {
+    /// Whether the transaction that added an entry or increased its count did not come to its end.
+    fn is_unfinished(&self, entry: &ChunkEntry) -> bool {
         let word = entry.word();
         let (generator, sequence) = parts(word.tx);
         let adds = matches!(word.tag, tag::ADD | tag::INCREASE);
-        entry.is_whole() && (!adds || sequence < self.generators[generator as usize])
+        !entry.is_whole() || adds && sequence >= self.generators[generator as usize]
     }
 
     /// Whether the fingerprints of an entry are those of its block.
@@ -634,5 +634,14 @@ impl Survey<'_> {
             }
             self.generators[number as usize] = generator.next.max(1);
         }
+    }
+}
+
+/// Whether a crash can leave an entry of an unfinished transaction with so many references: what the transaction added
+/// is not among them.
+fn may_be_unfinished(entry: &ChunkEntry, references: u32) -> bool {
+    match entry.word().tag {
+        tag::INCREASE => references < entry.count,
+        _ => references <= 1,
     }
 }

@@ -180,6 +180,26 @@ impl Chunks {
         }
     }
 
+    /// Whether a crash left it open how often the block is named.
+    fn is_unknown(&self, block: BlockNumber) -> bool {
+        self.with_recount(|recount| recount.is_unknown(block)) == Some(true)
+    }
+
+    /// Unmount: makes the decreases of all threads durable, for a device that is clean has exact counts.
+    pub(crate) fn settle_decreases(&self, segments: impl Iterator<Item = u64>) {
+        let mut flight = Flight::new();
+        let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
+        for segment in segments.filter(|segment| self.entries_in(*segment).iter().any(|word| *word != 0)) {
+            let first = BlockNumber(segment * SEGMENT_BLOCKS);
+            let entries = &mut entries[..self.geometry.blocks_in_segment(segment) as usize];
+            self.region.scan_into(self.entry_offset(first), entries.as_mut_bytes());
+            for (block, _) in (first.0..).zip(entries).filter(|(_, entry)| entry.word().tag == tag::DECREASE) {
+                flight.add(self.region.flush(self.entry_offset(BlockNumber(block)), ENTRY_BYTES));
+            }
+        }
+        let _ = self.region.fence(flight);
+    }
+
     /// Whether the content of a block can be trusted: after a crash somebody must vouch for it first.
     fn is_vouched(&self, block: BlockNumber) -> bool {
         let unvouched = |recount: &Recount| recount.is_unknown(block) && !recount.is_vouched(block);
@@ -211,7 +231,7 @@ impl Chunks {
     /// null_entry, if the caller's extent is the only one that names the block. Its entry is empty then, which says
     /// that much too; so this may come before the extent goes.
     pub(crate) fn null_if_sole(&self, block: BlockNumber, flight: &mut Flight) -> bool {
-        if !self.has_entry(block) {
+        if !self.has_entry(block) || self.is_unknown(block) {
             return false;
         }
         let offset = self.geometry.chunk_entry_offset(block);
@@ -221,9 +241,15 @@ impl Chunks {
     }
 
     /// decrease_RC, or null_entry for the last reference: the extent that was the reference cannot be reached any
-    /// more. Nothing depends on a decrease being durable; an entry that was emptied must be before its block gets
-    /// another user.
+    /// more. An entry that was emptied must be durable before its block gets another user; a decrease need not be, but
+    /// for an unmount ([`Chunks::settle_decreases`]).
+    ///
+    /// After a crash a block of before it stays as it is until it has been counted anew: nothing is freed by a count
+    /// that may be wrong.
     pub(crate) fn release(&self, block: BlockNumber, flight: &mut Flight) -> Released {
+        if self.is_unknown(block) {
+            return Released::Kept;
+        }
         if !self.has_entry(block) {
             return Released::Free;
         }
@@ -338,7 +364,10 @@ impl Chunks {
             _ => ChunkEntry::for_block(block, word),
         };
         // The transaction of an entry that counts may be any.
-        let is_right = if count == 0 { old.is_empty() } else { old == (ChunkEntry { tag_tx: old.tag_tx, ..new }) };
+        let is_right = match count {
+            0 => old.is_empty(),
+            _ => old.is_whole() && old == (ChunkEntry { tag_tx: old.tag_tx, ..new }),
+        };
         if is_right {
             return;
         }
@@ -399,8 +428,8 @@ impl Chunks {
                 let (generator, sequence) = parts(entry.word().tx);
                 let mut entry = *entry;
                 // A decrease has the number of a transaction that has not begun, and is never taken back.
-                let is_unfinished = sequence >= finished[generator as usize] && entry.word().tag != tag::DECREASE;
-                if is_unfinished || !entry.is_whole() {
+                let adds = matches!(entry.word().tag, tag::ADD | tag::INCREASE);
+                if adds && sequence >= finished[generator as usize] {
                     seen[generator as usize] = seen[generator as usize].max(sequence + 1);
                     entry = self.take_back(block, entry, taken_back.get_or_insert_with(Flight::new));
                     if entry.is_empty() {
@@ -409,7 +438,7 @@ impl Chunks {
                 }
                 has_entry |= 1 << at;
                 extra += u64::from(entry.count.saturating_sub(1));
-                if let Some(weak) = entry.weak(self.weak).filter(|_| entry.is_of(block)) {
+                if let Some(weak) = entry.weak(self.weak).filter(|_| entry.is_whole() && entry.is_of(block)) {
                     let slot = index::slot(weak, block);
                     shards[index::shard_of(slot)].push(slot);
                 }
@@ -436,7 +465,7 @@ impl Chunks {
                 flight.add(self.region.store_u128(offset, back.encode()).flush());
                 ChunkEntry { tag_tx: back.encode() as u64, count: back.count, ..entry }
             }
-            _ if word.tag == tag::ADD || !entry.is_whole() => {
+            tag::ADD => {
                 let back = CountWord { tag: tag::NULL | tag::RECOVERED, count: 0, ..word };
                 flight.add(self.region.store_u128(offset, back.encode()).flush());
                 ChunkEntry { tag_tx: back.encode() as u64, count: 0, ..entry }

@@ -34,7 +34,7 @@ const _: () = assert!(offset_of!(Generator, next) == 0);
 
 /// TX_ID of a generator's transaction. A sequence that only a damaged device can have begins anew.
 pub fn tx_id(generator: u64, sequence: u64) -> u64 {
-    (generator % GENERATORS) << 52 | sequence % SEQUENCE_END
+    ((generator % GENERATORS) << 52) | (sequence % SEQUENCE_END)
 }
 
 /// Generator and sequence of a TX_ID.

@@ -212,10 +212,11 @@ impl Core {
     /// content that never happened: nobody may find it.
     fn count(&self, recount: &Recount, block: BlockNumber, unwritten: bool) {
         recount.count(block, unwritten);
-        if unwritten && self.chunks.has_entry(block) {
-            if let Some(weak) = self.chunks.entry(block).weak(self.chunks.weak_function()) {
-                self.chunks.index.remove(weak, block);
-            }
+        if unwritten
+            && self.chunks.has_entry(block)
+            && let Some(weak) = self.chunks.entry(block).weak(self.chunks.weak_function())
+        {
+            self.chunks.index.remove(weak, block);
         }
     }
 

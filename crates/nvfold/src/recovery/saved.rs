@@ -20,6 +20,7 @@ const WORD_BYTES: u64 = 8;
 /// Saves the DRAM state, if there is room for it, and marks the device clean. The gate is closed.
 pub fn leave_clean(core: &Core) -> Result<()> {
     let (superblock, _) = read_superblock(&core.region)?;
+    core.chunks.settle_decreases(core.space.marked_segments());
     let saved_state = save(core, superblock.mount_epoch).map_or(0, PmPtr::offset);
     core.region.sync()?;
     write_superblock(&core.region, Superblock { state: STATE_CLEAN, saved_state, ..superblock });

@@ -27,14 +27,16 @@
 //!
 //!   | leaf, inner node | 20,000 entries | 60,000 | 262,144 |
 //!   |---|---|---|---|
-//!   | 64 B, 64 B | 8.0 | 9.0 | 9.0 |
-//!   | 128 B, 64 B | 8.8 | 8.8 | 9.8 |
+//!   | 64 B, 64 B | 8.0 | 8.0 | 9.0 |
+//!   | 128 B, 64 B | 7.8 | 8.8 | 9.8 |
+//!   | 64 B, 128 B | 9.4 | 10.2 | 11.3 |
 //!   | 128 B, 128 B | 9.3 | 10.3 | 11.3 |
-//!   | 256 B, 128 B | 10.6 | | 12.3 |
-//!   | 512 B, 512 B | 18.0 | | 21.0 |
+//!   | 256 B, 128 B | 10.5 | 10.4 | 12.1 |
+//!   | 256 B, 256 B | 11.4 | 13.4 | 15.1 |
 //!
-//!   A test holds the choice to it; it prints the figures of the first column with
+//!   A test holds the choice to it; it prints the second column with
 //!   `cargo test -p nvfold-bench node_sizes -- --nocapture`.
+//! * A node in DRAM is its bytes on the media, so a level of the fine-grained tree is one line to read and to copy.
 //!
 //! **Against them**: nvfold counts the references of shared blocks in its own chunk table for every policy, so a
 //! request costs them about two lines there, which a file system made for them alone would not write. These lines lie

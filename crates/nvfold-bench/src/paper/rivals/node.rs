@@ -1,8 +1,8 @@
-//! A node of the tree, in DRAM and as bytes.
+//! A node of the tree: its bytes, the same in DRAM and on the media.
 //!
 //! ```text
-//! leaf    level 0 | entries u16    | fingerprint 16 B, block u32, references u32 | ...
-//! inner   level   | children u16   | child u32 | ... | separator u32 | ...
+//! leaf    level 0, 0 | entries u16  | fingerprint 16 B, block u32, references u32 | ...
+//! inner   level, 0   | children u16 | child u32 | separator u32, child u32 | ...
 //! ```
 //!
 //! A leaf is sorted by fingerprint. A separator is the first four bytes of a fingerprint: fingerprints are random, so
@@ -10,14 +10,18 @@
 //! `i` has the fingerprints whose first bytes are at least separator `i - 1` and less than separator `i`.
 
 use super::RivalError;
+use std::ops::{Deref, DerefMut};
 
 /// First 128 bits of a strong fingerprint: all of MD5.
 pub type Key = u128;
 
-/// Bytes before the entries of a node.
+/// Bytes before the entries of a leaf, and before the first child.
 const HEAD_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 24;
-const CHILD_BYTES: usize = 4;
+/// A separator and the child behind it.
+const PAIR_BYTES: usize = 8;
+/// The first pair comes behind the first child.
+const PAIRS_OFFSET: usize = 8;
 
 /// Where a node lies: its number among the places of its kind, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,179 +38,280 @@ pub struct Entry {
     pub references: u32,
 }
 
-/// A node in DRAM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Node {
-    /// Level 0.
-    Leaf(Vec<Entry>),
-    /// Level 1 and up.
-    Inner {
-        /// Levels below it.
-        level: u8,
-        /// One less than children.
-        separators: Vec<u32>,
-        /// Nodes one level below.
-        children: Vec<Place>,
-    },
-}
-
 /// What is compared on the way to a leaf.
 pub fn prefix(key: Key) -> u32 {
     (key >> 96) as u32
 }
 
-/// Most entries of a leaf of so many bytes.
-pub const fn entries_max(leaf_bytes: usize) -> usize {
-    (leaf_bytes - HEAD_BYTES) / ENTRY_BYTES
+/// Most entries of a leaf, or children of an inner node, of so many bytes.
+pub const fn most(level: u8, bytes: usize) -> usize {
+    if level == 0 { (bytes - HEAD_BYTES) / ENTRY_BYTES } else { 1 + (bytes - PAIRS_OFFSET) / PAIR_BYTES }
 }
 
-/// Most children of an inner node of so many bytes.
-pub const fn children_max(inner_bytes: usize) -> usize {
-    (inner_bytes - HEAD_BYTES + size_of::<u32>()) / (CHILD_BYTES + size_of::<u32>())
-}
-
-/// Where to cut a leaf in two, nearest to the middle; `None` when all its fingerprints begin alike.
+/// Where to cut entries in two, nearest to the middle; `None` when all fingerprints begin alike.
 pub fn middle_of(entries: &[Entry]) -> Option<usize> {
     let differs = |at: &usize| prefix(entries[at - 1].key) != prefix(entries[*at].key);
     (1..entries.len()).filter(differs).min_by_key(|at| at.abs_diff(entries.len() / 2))
 }
 
-impl Node {
+/// A node in its bytes.
+pub struct Node<B>(pub B);
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+}
+
+/// Looking at it.
+impl<B: Deref<Target = [u8]>> Node<B> {
     /// Levels below it.
     pub fn level(&self) -> u8 {
-        match self {
-            Node::Leaf(_) => 0,
-            Node::Inner { level, .. } => *level,
-        }
+        self.0[0]
     }
 
     /// Entries or children.
     pub fn len(&self) -> usize {
-        match self {
-            Node::Leaf(entries) => entries.len(),
-            Node::Inner { children, .. } => children.len(),
+        usize::from(u16::from_le_bytes([self.0[2], self.0[3]]))
+    }
+
+    /// Most that it can have.
+    pub fn most(&self) -> usize {
+        most(self.level(), self.0.len())
+    }
+
+    /// Bytes in use.
+    pub fn used_bytes(&self) -> usize {
+        match self.level() {
+            0 => HEAD_BYTES + self.len() * ENTRY_BYTES,
+            _ => pair_offset(self.len().saturating_sub(1)),
         }
     }
 
-    /// Where to cut it in two; `None` for a leaf that cannot be.
-    pub fn middle(&self) -> Option<usize> {
-        match self {
-            Node::Inner { .. } => Some(self.len() / 2),
-            Node::Leaf(entries) => middle_of(entries),
-        }
+    /// An entry of a leaf.
+    pub fn entry(&self, at: usize) -> Entry {
+        let bytes = &self.0[entry_offset(at)..entry_offset(at + 1)];
+        let key = u128::from_le_bytes(bytes[..16].try_into().expect("16 bytes"));
+        Entry { key, block: word(bytes, 16), references: word(bytes, 20) }
     }
 
-    /// Cuts off what is behind `middle`; returns the separator and the new right node.
-    pub fn split(&mut self, middle: usize) -> (u32, Node) {
-        match self {
-            Node::Leaf(entries) => {
-                let right = entries.split_off(middle);
-                (prefix(right[0].key), Node::Leaf(right))
-            }
-            Node::Inner { level, separators, children } => {
-                let right = children.split_off(middle);
-                let right_separators = separators.split_off(middle);
-                let separator = separators.pop().expect("one separator between the halves");
-                (separator, Node::Inner { level: *level, separators: right_separators, children: right })
-            }
-        }
+    /// All entries of a leaf.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        (0..self.len()).map(|at| self.entry(at))
     }
 
-    /// Takes in its right neighbour.
-    pub fn absorb(&mut self, separator: u32, right: Node) {
-        match (self, right) {
-            (Node::Leaf(entries), Node::Leaf(more)) => entries.extend(more),
-            (Node::Inner { separators, children, .. }, Node::Inner { separators: more, children: grand, .. }) => {
-                separators.push(separator);
-                separators.extend(more);
-                children.extend(grand);
-            }
-            _ => unreachable!("neighbours are of one level"),
-        }
+    /// Where a fingerprint is in a leaf, or where it would be.
+    pub fn search(&self, key: Key) -> Result<usize, usize> {
+        let at = first_where(self.len(), |at| self.entry(at).key >= key);
+        if at < self.len() && self.entry(at).key == key { Ok(at) } else { Err(at) }
     }
 
-    /// As it lies on the media: what is in use of it.
-    pub fn encode(&self, bytes: &mut Vec<u8>) {
-        bytes.clear();
-        bytes.extend([self.level(), 0]);
-        bytes.extend((self.len() as u16).to_le_bytes());
-        match self {
-            Node::Leaf(entries) => {
-                for entry in entries {
-                    bytes.extend(entry.key.to_le_bytes());
-                    bytes.extend(entry.block.to_le_bytes());
-                    bytes.extend(entry.references.to_le_bytes());
-                }
-            }
-            Node::Inner { separators, children, .. } => {
-                children.iter().for_each(|child| bytes.extend(child.0.to_le_bytes()));
-                separators.iter().for_each(|separator| bytes.extend(separator.to_le_bytes()));
-            }
-        }
+    /// A child of an inner node.
+    pub fn child(&self, at: usize) -> Place {
+        Place(word(&self.0, if at == 0 { HEAD_BYTES } else { pair_offset(at - 1) + 4 }))
     }
 
-    /// Reads a node of a level.
+    /// The separator behind a child.
+    pub fn separator(&self, at: usize) -> u32 {
+        word(&self.0, pair_offset(at))
+    }
+
+    /// Which child has a fingerprint.
+    pub fn child_of(&self, key: Key) -> usize {
+        first_where(self.len() - 1, |at| self.separator(at) > prefix(key))
+    }
+
+    /// Whether it is a node of a level, as nobody but us writes it.
     ///
     /// # Errors
-    /// The bytes are no node of that level.
-    pub fn decode(level: u8, bytes: &[u8], at: u64) -> Result<Node, RivalError> {
-        let damaged = |what| RivalError::Damaged { what, at };
-        let length = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
-        let most = if level == 0 { entries_max(bytes.len()) } else { children_max(bytes.len()) };
-        if bytes[0] != level || length == 0 || length > most {
-            return Err(damaged("the head of a node"));
+    /// It is not. `at`: where it lies.
+    pub fn check(&self, level: u8, at: u64) -> Result<(), RivalError> {
+        let damaged = |what| Err(RivalError::Damaged { what, at });
+        if self.level() != level || self.len() == 0 || self.len() > self.most() {
+            return damaged("the head of a node");
         }
-        if level == 0 {
-            let entry = |part: &[u8; ENTRY_BYTES]| Entry {
-                key: u128::from_le_bytes(part[..16].try_into().expect("16 bytes")),
-                block: u32::from_le_bytes(part[16..20].try_into().expect("4 bytes")),
-                references: u32::from_le_bytes(part[20..].try_into().expect("4 bytes")),
-            };
-            let entries: Vec<Entry> = bytes[HEAD_BYTES..].as_chunks().0[..length].iter().map(entry).collect();
-            let sorted = entries.is_sorted_by(|left, right| left.key < right.key);
-            return if sorted { Ok(Node::Leaf(entries)) } else { Err(damaged("the order of a leaf")) };
-        }
-        let words = bytes[HEAD_BYTES..].as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
-        let children: Vec<Place> = words.clone().take(length).map(Place).collect();
-        let separators: Vec<u32> = words.skip(length).take(length - 1).collect();
-        let sorted = separators.is_sorted_by(|left, right| left < right);
-        if sorted { Ok(Node::Inner { level, separators, children }) } else { Err(damaged("the order of a node")) }
+        let sorted = match level {
+            0 => (1..self.len()).all(|at| self.entry(at - 1).key < self.entry(at).key),
+            _ => (2..self.len()).all(|at| self.separator(at - 2) < self.separator(at - 1)),
+        };
+        if sorted { Ok(()) } else { damaged("the order in a node") }
     }
+}
+
+/// Changing it.
+impl<B: DerefMut<Target = [u8]>> Node<B> {
+    /// Makes it a leaf with these entries.
+    pub fn set_entries(&mut self, entries: &[Entry]) {
+        self.set_head(0, entries.len());
+        entries.iter().enumerate().for_each(|(at, entry)| self.set_entry(at, *entry));
+    }
+
+    /// Makes it an inner node with one child.
+    pub fn set_only_child(&mut self, level: u8, child: Place) {
+        self.set_head(level, 1);
+        self.set_child(0, child);
+    }
+
+    fn set_head(&mut self, level: u8, length: usize) {
+        self.0[..2].copy_from_slice(&[level, 0]);
+        self.set_len(length);
+    }
+
+    fn set_len(&mut self, length: usize) {
+        self.0[2..4].copy_from_slice(&(length as u16).to_le_bytes());
+    }
+
+    /// Writes over an entry.
+    pub fn set_entry(&mut self, at: usize, entry: Entry) {
+        let bytes = &mut self.0[entry_offset(at)..entry_offset(at + 1)];
+        bytes[..16].copy_from_slice(&entry.key.to_le_bytes());
+        bytes[16..20].copy_from_slice(&entry.block.to_le_bytes());
+        bytes[20..].copy_from_slice(&entry.references.to_le_bytes());
+    }
+
+    /// Adds an entry to a leaf that has room.
+    pub fn insert_entry(&mut self, at: usize, entry: Entry) {
+        let length = self.len();
+        self.0.copy_within(entry_offset(at)..entry_offset(length), entry_offset(at + 1));
+        self.set_len(length + 1);
+        self.set_entry(at, entry);
+    }
+
+    /// Removes an entry of a leaf.
+    pub fn remove_entry(&mut self, at: usize) {
+        let length = self.len();
+        self.0.copy_within(entry_offset(at + 1)..entry_offset(length), entry_offset(at));
+        self.set_len(length - 1);
+    }
+
+    /// Names another child.
+    pub fn set_child(&mut self, at: usize, child: Place) {
+        let offset = if at == 0 { HEAD_BYTES } else { pair_offset(at - 1) + 4 };
+        self.0[offset..offset + 4].copy_from_slice(&child.0.to_le_bytes());
+    }
+
+    /// Adds a child behind another, where there is room.
+    pub fn insert_child(&mut self, behind: usize, separator: u32, child: Place) {
+        let length = self.len();
+        self.0.copy_within(pair_offset(behind)..pair_offset(length - 1), pair_offset(behind + 1));
+        self.0[pair_offset(behind)..][..4].copy_from_slice(&separator.to_le_bytes());
+        self.set_len(length + 1);
+        self.set_child(behind + 1, child);
+    }
+
+    /// Removes a child. Its neighbour has its fingerprints from then on: the left one, if there is one.
+    pub fn remove_child(&mut self, at: usize) {
+        let length = self.len();
+        if at == 0 && length > 1 {
+            self.set_child(0, self.child(1));
+        }
+        let pair = at.saturating_sub(1);
+        if length > 1 {
+            self.0.copy_within(pair_offset(pair + 1)..pair_offset(length - 1), pair_offset(pair));
+        }
+        self.set_len(length - 1);
+    }
+
+    /// Moves the upper half of an inner node to `right`; returns the separator between.
+    pub fn split_to(&mut self, right: &mut [u8]) -> u32 {
+        let (length, middle) = (self.len(), self.len() / 2);
+        let mut right = Node(right);
+        right.set_only_child(self.level(), self.child(middle));
+        let pairs = &self.0[pair_offset(middle)..pair_offset(length - 1)];
+        right.0[PAIRS_OFFSET..PAIRS_OFFSET + pairs.len()].copy_from_slice(pairs);
+        right.set_len(length - middle);
+        self.set_len(middle);
+        self.separator(middle - 1)
+    }
+
+    /// Takes in the content of its right neighbour.
+    pub fn absorb(&mut self, separator: u32, right: &[u8]) {
+        let (length, right) = (self.len(), Node(right));
+        if self.level() == 0 {
+            right.entries().enumerate().for_each(|(at, entry)| self.set_entry(length + at, entry));
+            self.set_len(length + right.len());
+            return;
+        }
+        self.insert_child(length - 1, separator, right.child(0));
+        for at in 1..right.len() {
+            self.insert_child(length + at - 1, right.separator(at - 1), right.child(at));
+        }
+    }
+}
+
+fn entry_offset(at: usize) -> usize {
+    HEAD_BYTES + at * ENTRY_BYTES
+}
+
+fn pair_offset(at: usize) -> usize {
+    PAIRS_OFFSET + at * PAIR_BYTES
+}
+
+/// The first of `0..length` for which it holds, when it holds for all behind that one; `length` when for none.
+fn first_where(length: usize, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, length);
+    while low < high {
+        let middle = low.midpoint(high);
+        if holds(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn entry(key: u128) -> Entry {
+        Entry { key, block: key as u32 + 1, references: 2 }
+    }
+
     #[test]
     fn a_node_fills_its_bytes_and_no_more() {
-        assert_eq!((entries_max(128), children_max(64)), (5, 8));
-        assert_eq!((entries_max(4096), children_max(4096)), (170, 512));
-        for (leaf_bytes, inner_bytes) in [(64, 64), (128, 64), (256, 128), (4096, 4096)] {
-            let entry = |at| Entry { key: at as u128, block: 1, references: 1 };
-            let leaf = Node::Leaf((0..entries_max(leaf_bytes)).map(entry).collect());
-            let count = children_max(inner_bytes) as u32;
-            let children = (0..count).map(|at| Place(at + 7)).collect();
-            let inner = Node::Inner { level: 3, separators: (1..count).collect(), children };
-            for (node, size) in [(leaf, leaf_bytes), (inner, inner_bytes)] {
-                let (level, mut bytes) = (node.level(), Vec::new());
-                node.encode(&mut bytes);
-                assert!(bytes.len() <= size);
-                bytes.resize(size, 0);
-                assert_eq!(Node::decode(level, &bytes, 0).unwrap(), node);
-                assert!(Node::decode(level + 1, &bytes, 0).is_err(), "of another level");
+        assert_eq!((most(0, 64), most(1, 64)), (2, 8));
+        assert_eq!((most(0, 4096), most(1, 4096)), (170, 512));
+        for bytes in [64, 128, 256, 4096] {
+            let mut leaf = Node(vec![0xaa; bytes]);
+            leaf.set_entries(&[]);
+            let mut inner = Node(vec![0xaa; bytes]);
+            inner.set_only_child(3, Place(7));
+            for at in 0..leaf.most() {
+                leaf.insert_entry(0, entry((leaf.most() - at) as u128));
             }
+            for at in 1..inner.most() {
+                inner.insert_child(at - 1, at as u32, Place(at as u32 + 7));
+            }
+            assert!(leaf.used_bytes() <= bytes && leaf.used_bytes() + ENTRY_BYTES > bytes);
+            assert_eq!(inner.used_bytes(), bytes);
+            leaf.check(0, 0).unwrap();
+            inner.check(3, 0).unwrap();
+            assert!(leaf.check(1, 0).is_err() && inner.check(2, 0).is_err(), "of another level");
+            assert_eq!(leaf.search(2), Ok(1));
+            assert_eq!(leaf.search(1 << 100), Err(leaf.most()));
+            assert_eq!((inner.child_of(0), inner.child_of(3 << 96), inner.child(3)), (0, 3, Place(10)));
         }
     }
 
     #[test]
+    fn what_is_cut_in_two_and_joined_is_what_it_was() {
+        let mut node = Node(vec![0; 64]);
+        node.set_only_child(1, Place(1));
+        (1..8).for_each(|at| node.insert_child(at as usize - 1, at * 10, Place(at + 1)));
+        let (before, mut right) = (node.0.clone(), vec![0; 64]);
+        let separator = node.split_to(&mut right);
+        assert_eq!((node.len(), separator, Node(&right[..]).len()), (4, 40, 4));
+        node.check(1, 0).unwrap();
+        Node(&right[..]).check(1, 0).unwrap();
+        node.absorb(separator, &right);
+        assert_eq!(node.0, before);
+        node.remove_child(0);
+        node.remove_child(3);
+        let children: Vec<u32> = (0..node.len()).map(|at| node.child(at).0).collect();
+        let separators: Vec<u32> = (0..node.len() - 1).map(|at| node.separator(at)).collect();
+        assert_eq!((children, separators), (vec![2, 3, 4, 6, 7, 8], vec![20, 30, 50, 60, 70]));
+    }
+
+    #[test]
     fn fingerprints_that_begin_alike_stay_together() {
-        let entry = |key: u128| Entry { key, block: 0, references: 1 };
         let high = 5u128 << 96;
-        let mut node = Node::Leaf([1, high, high + 1, high + 2].map(entry).to_vec());
-        let middle = node.middle().unwrap();
-        let (separator, right) = node.split(middle);
-        assert_eq!((node.len(), separator, right.len()), (1, 5, 3));
-        assert_eq!(right.middle(), None);
+        assert_eq!(middle_of(&[1, high, high + 1, high + 2].map(entry)), Some(1));
+        assert_eq!(middle_of(&[high, high + 1, high + 2].map(entry)), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Where the nodes lie: copy-on-write places on a region of their own.
 //!
-//! The idea: a node never changes where it lies. Who changes one takes it, which retires its place, and puts it to a
-//! new place, in DRAM first. [`Store::commit`] writes what is new, fences, and stores the word that names the root; so
-//! a crash finds the tree of before or the tree of after.
+//! The idea: a node that the media know never changes where it lies. Who changes one renews it, which copies it to a
+//! new place, in DRAM first, and retires the old one. [`Store::commit`] writes what is new, fences, and stores the word
+//! that names the root; so a crash finds the tree of before or the tree of after.
 //!
 //! ```text
 //! 0          64         128           4096
@@ -16,7 +16,7 @@
 //! system's own fence follows it in the same thread at once, so what it acknowledges is durable.)
 
 use super::RivalError;
-use super::node::{Node, Place, children_max, entries_max};
+use super::node::{self, Node, Place};
 use pmem::{Flight, Region};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"NVRIVAL\x01");
@@ -44,7 +44,7 @@ impl Format {
 
     /// Most entries or children of a node of a level.
     pub fn most(self, level: u8) -> usize {
-        if level == 0 { entries_max(self.leaf_bytes) } else { children_max(self.inner_bytes) }
+        node::most(level, if level == 0 { self.leaf_bytes } else { self.inner_bytes })
     }
 }
 
@@ -57,13 +57,21 @@ enum Use {
     New,
 }
 
+/// Nodes in DRAM.
+enum Copies {
+    /// All of them, by place.
+    All(Vec<u8>),
+    /// Those that are new, and the one that was read last, as the CPU's cache would have it.
+    Few(Vec<(Place, Box<[u8]>)>),
+}
+
 /// Places of one kind.
 struct Places {
     start: u64,
-    node_bytes: u64,
+    node_bytes: usize,
     most: u32,
     uses: Vec<Use>,
-    nodes: Vec<Option<Box<Node>>>,
+    copies: Copies,
     free: Vec<Place>,
     new: Vec<Place>,
     retired: Vec<Place>,
@@ -72,14 +80,13 @@ struct Places {
 }
 
 impl Places {
-    fn new(start: u64, bytes: u64, node_bytes: usize) -> Places {
-        let node_bytes = node_bytes as u64;
+    fn new(start: u64, bytes: u64, node_bytes: usize, copies: Copies) -> Places {
         Places {
             start,
             node_bytes,
-            most: (bytes / node_bytes).min(u64::from(u32::MAX)) as u32,
+            most: (bytes / node_bytes as u64).min(u64::from(u32::MAX)) as u32,
             uses: Vec::new(),
-            nodes: Vec::new(),
+            copies,
             free: Vec::new(),
             new: Vec::new(),
             retired: Vec::new(),
@@ -88,40 +95,104 @@ impl Places {
     }
 
     fn offset(&self, place: Place) -> u64 {
-        self.start + u64::from(place.0 - 1) * self.node_bytes
+        self.start + u64::from(place.0 - 1) * self.node_bytes as u64
     }
 
     fn available(&self) -> usize {
         self.free.len() + self.most as usize - self.uses.len()
     }
 
+    fn is(&self, place: Place) -> Use {
+        self.uses[place.0 as usize - 1]
+    }
+
+    fn set(&mut self, place: Place, now: Use) {
+        self.uses[place.0 as usize - 1] = now;
+    }
+
     fn grow(&mut self) -> Place {
         self.uses.push(Use::Free);
-        self.nodes.push(None);
+        if let Copies::All(bytes) = &mut self.copies {
+            bytes.resize(self.uses.len() * self.node_bytes, 0);
+        }
         Place(self.uses.len() as u32)
     }
 
-    fn put(&mut self, node: Box<Node>) -> Place {
+    fn allocate(&mut self) -> Place {
         let place = self.free.pop().unwrap_or_else(|| self.grow());
-        self.uses[place.0 as usize - 1] = Use::New;
-        self.nodes[place.0 as usize - 1] = Some(node);
+        self.set(place, Use::New);
         self.new.push(place);
+        if let Copies::Few(few) = &mut self.copies
+            && !few.iter().any(|(of, _)| *of == place)
+        {
+            few.push((place, vec![0; self.node_bytes].into()));
+        }
         place
     }
 
-    /// Leaves a node that is on the media to the media.
-    fn forget(&mut self, place: Place) {
-        let at = place.0 as usize - 1;
-        if self.uses[at] == Use::Written {
-            self.nodes[at] = None;
-        }
-    }
-
     fn retire(&mut self, place: Place) {
-        match std::mem::replace(&mut self.uses[place.0 as usize - 1], Use::Free) {
+        match self.is(place) {
             Use::New => self.free.push(place),
             Use::Written => self.retired.push(place),
             Use::Free => unreachable!("a node that the tree names has a place"),
+        }
+        self.set(place, Use::Free);
+    }
+
+    fn node(&self, place: Place) -> Option<&[u8]> {
+        match &self.copies {
+            Copies::All(bytes) => bytes[(place.0 as usize - 1) * self.node_bytes..].get(..self.node_bytes),
+            Copies::Few(few) => few.iter().find(|(of, _)| *of == place).map(|(_, bytes)| &**bytes),
+        }
+    }
+
+    fn node_mut(&mut self, place: Place) -> &mut [u8] {
+        debug_assert!(self.is(place) == Use::New, "what the media know stays as it is");
+        match &mut self.copies {
+            Copies::All(bytes) => &mut bytes[(place.0 as usize - 1) * self.node_bytes..][..self.node_bytes],
+            Copies::Few(few) => {
+                let found = few.iter_mut().find(|(of, _)| *of == place);
+                &mut found.expect("a new node is in DRAM").1
+            }
+        }
+    }
+
+    /// Reads a node of the media into DRAM.
+    fn fetch(&mut self, region: &Region, level: u8, place: Place) -> Result<(), RivalError> {
+        let (offset, uses) = (self.offset(place), &self.uses);
+        let bytes = match &mut self.copies {
+            Copies::All(bytes) => &mut bytes[(place.0 as usize - 1) * self.node_bytes..][..self.node_bytes],
+            Copies::Few(few) => {
+                few.retain(|(of, _)| uses[of.0 as usize - 1] == Use::New);
+                let mut bytes = vec![0; self.node_bytes];
+                region.read_into(offset, &mut bytes);
+                Node(&bytes[..]).check(level, offset)?;
+                few.push((place, bytes.into()));
+                return Ok(());
+            }
+        };
+        region.read_into(offset, bytes);
+        Node(&*bytes).check(level, offset)
+    }
+
+    /// Writes what is new, and takes it out of the list of that.
+    fn write_new(&mut self, region: &Region, whole: bool, flight: &mut Flight) {
+        for place in std::mem::take(&mut self.new) {
+            // One that was retired again, or that is in the list twice and was written.
+            if self.is(place) != Use::New {
+                continue;
+            }
+            let bytes = self.node(place).expect("a new node is in DRAM");
+            if whole {
+                flight.add(region.stream(self.offset(place), bytes));
+            } else {
+                let used = &bytes[..Node(bytes).used_bytes()];
+                flight.add(region.write(self.offset(place), used).flush());
+            }
+            self.set(place, Use::Written);
+        }
+        if let Copies::Few(few) = &mut self.copies {
+            few.clear();
         }
     }
 }
@@ -132,9 +203,6 @@ pub struct Store {
     format: Format,
     leaves: Places,
     inners: Places,
-    /// Read from the media, and in DRAM for now.
-    last_leaf: Option<Place>,
-    bytes: Vec<u8>,
 }
 
 impl Store {
@@ -156,10 +224,12 @@ impl Store {
         let _ = region.fence(region.store_u64(CLOSED_OFFSET, 0).flush());
         let bytes = region.len_bytes() - NODES_OFFSET;
         let leaf_area = (bytes / 4 * 3).next_multiple_of(4096);
-        let leaves = Places::new(NODES_OFFSET, leaf_area, format.leaf_bytes);
-        let inners = Places::new(NODES_OFFSET + leaf_area, bytes - leaf_area, format.inner_bytes);
+        let leaf_copies = if format.buffered { Copies::All(Vec::new()) } else { Copies::Few(Vec::new()) };
+        let leaves = Places::new(NODES_OFFSET, leaf_area, format.leaf_bytes, leaf_copies);
+        let inner_copies = Copies::All(Vec::new());
+        let inners = Places::new(NODES_OFFSET + leaf_area, bytes - leaf_area, format.inner_bytes, inner_copies);
         let root = (word != 0).then_some(((word >> 32) as u8, Place(word as u32)));
-        Ok((Store { region, format, leaves, inners, last_leaf: None, bytes: Vec::new() }, root, closed))
+        Ok((Store { region, format, leaves, inners }, root, closed))
     }
 
     /// How nodes are laid out.
@@ -167,7 +237,11 @@ impl Store {
         self.format
     }
 
-    fn places(&mut self, level: u8) -> &mut Places {
+    fn places(&self, level: u8) -> &Places {
+        if level == 0 { &self.leaves } else { &self.inners }
+    }
+
+    fn places_mut(&mut self, level: u8) -> &mut Places {
         if level == 0 { &mut self.leaves } else { &mut self.inners }
     }
 
@@ -176,55 +250,70 @@ impl Store {
         self.leaves.available() >= nodes && self.inners.available() >= nodes
     }
 
-    /// A node, to look at. A leaf that lies on the media alone is kept until another one is looked at, as the CPU's cache
-    /// would: who looks at it and then changes it reads it once.
+    fn fetch(&mut self, level: u8, place: Place) -> Result<(), RivalError> {
+        let places = if level == 0 { &mut self.leaves } else { &mut self.inners };
+        places.fetch(&self.region, level, place)
+    }
+
+    /// A node, to look at.
     ///
     /// # Errors
     /// It is damaged.
-    pub fn read(&mut self, level: u8, place: Place) -> Result<&Node, RivalError> {
-        let at = place.0 as usize - 1;
-        if self.places(level).nodes[at].is_none() {
-            let node = Box::new(self.read_media(level, place)?);
-            if let Some(last) = self.last_leaf.replace(place) {
-                self.leaves.forget(last);
-            }
-            self.places(level).nodes[at] = Some(node);
+    pub fn read(&mut self, level: u8, place: Place) -> Result<Node<&[u8]>, RivalError> {
+        if self.places(level).node(place).is_none() {
+            self.fetch(level, place)?;
         }
-        Ok(self.places(level).nodes[at].as_ref().expect("it is there or was just read"))
+        Ok(Node(self.places(level).node(place).expect("it is in DRAM now")))
     }
 
-    /// A node, to change it: it is to be put back, and lies elsewhere then.
+    /// Copies a node to a place where it can be changed, unless it is new; returns its place from now on.
     ///
     /// # Errors
     /// It is damaged.
-    pub fn take(&mut self, level: u8, place: Place) -> Result<Box<Node>, RivalError> {
-        let node = match self.places(level).nodes[place.0 as usize - 1].take() {
-            Some(node) => node,
-            None => Box::new(self.read_media(level, place)?),
-        };
-        self.places(level).retire(place);
-        Ok(node)
+    pub fn renew(&mut self, level: u8, place: Place) -> Result<Place, RivalError> {
+        if self.places(level).is(place) == Use::New {
+            return Ok(place);
+        }
+        self.read(level, place)?;
+        let places = self.places_mut(level);
+        let renewed = places.allocate();
+        match &mut places.copies {
+            Copies::All(bytes) => {
+                let start = |place: Place| (place.0 as usize - 1) * places.node_bytes;
+                bytes.copy_within(start(place)..start(place) + places.node_bytes, start(renewed));
+            }
+            Copies::Few(few) => {
+                let old = few.iter().position(|(of, _)| *of == place).expect("just read");
+                let new = few.iter().position(|(of, _)| *of == renewed).expect("just allocated");
+                let [(_, old), (_, new)] = few.get_disjoint_mut([old, new]).expect("two places");
+                new.copy_from_slice(old);
+            }
+        }
+        places.retire(place);
+        Ok(renewed)
     }
 
-    /// Gives a node a place; the caller has asked for room.
-    pub fn put(&mut self, node: Box<Node>) -> Place {
-        self.places(node.level()).put(node)
+    /// A new node, for the caller to fill; who calls has asked for room.
+    pub fn add(&mut self, level: u8) -> Place {
+        self.places_mut(level).allocate()
     }
 
-    fn read_media(&self, level: u8, place: Place) -> Result<Node, RivalError> {
-        let places = if level == 0 { &self.leaves } else { &self.inners };
-        let mut buffer = [0; 4096];
-        let bytes = &mut buffer[..places.node_bytes as usize];
-        self.region.read_into(places.offset(place), bytes);
-        Node::decode(level, bytes, places.offset(place))
+    /// The tree does not name the node any more.
+    pub fn retire(&mut self, level: u8, place: Place) {
+        self.places_mut(level).retire(place);
+    }
+
+    /// A node that is new, to change it.
+    pub fn change(&mut self, level: u8, place: Place) -> Node<&mut [u8]> {
+        Node(self.places_mut(level).node_mut(place))
     }
 
     /// Reads a node of the tree that was found on the media, and notes that its place is in use.
     ///
     /// # Errors
     /// It is damaged, or lies where none can, or where another does.
-    pub fn load(&mut self, level: u8, place: Place) -> Result<Node, RivalError> {
-        let places = self.places(level);
+    pub fn load(&mut self, level: u8, place: Place) -> Result<Node<&[u8]>, RivalError> {
+        let places = self.places_mut(level);
         if place.0 == 0 || place.0 > places.most {
             return Err(RivalError::Damaged { what: "the place of a node", at: u64::from(place.0) });
         }
@@ -232,15 +321,12 @@ impl Store {
             let unused = places.grow();
             places.free.push(unused);
         }
-        if places.uses[place.0 as usize - 1] != Use::Free {
+        if places.is(place) != Use::Free {
             return Err(RivalError::Damaged { what: "a node with two parents", at: places.offset(place) });
         }
-        places.uses[place.0 as usize - 1] = Use::Written;
-        let node = self.read_media(level, place)?;
-        if level > 0 || self.format.buffered {
-            self.places(level).nodes[place.0 as usize - 1] = Some(Box::new(node.clone()));
-        }
-        Ok(node)
+        places.set(place, Use::Written);
+        self.fetch(level, place)?;
+        self.read(level, place)
     }
 
     /// All of the tree was loaded.
@@ -258,8 +344,8 @@ impl Store {
             return;
         }
         let mut flight = Flight::new();
-        write_new(&self.region, self.format, &mut self.leaves, &mut self.bytes, &mut flight);
-        write_new(&self.region, self.format, &mut self.inners, &mut self.bytes, &mut flight);
+        self.leaves.write_new(&self.region, self.format.buffered, &mut flight);
+        self.inners.write_new(&self.region, self.format.buffered, &mut flight);
         let _ = self.region.fence(flight);
         for places in [&mut self.leaves, &mut self.inners] {
             places.free.append(&mut places.switched);
@@ -281,27 +367,5 @@ impl Store {
     pub fn close(&mut self) {
         self.settle();
         let _ = self.region.fence(self.region.store_u64(CLOSED_OFFSET, 1).flush());
-    }
-}
-
-fn write_new(region: &Region, format: Format, places: &mut Places, bytes: &mut Vec<u8>, flight: &mut Flight) {
-    for place in std::mem::take(&mut places.new) {
-        let at = place.0 as usize - 1;
-        // One that was taken again since, perhaps with another in its place that is written already.
-        if places.uses[at] != Use::New {
-            continue;
-        }
-        let node = places.nodes[at].as_ref().expect("a new node is in DRAM");
-        node.encode(bytes);
-        if format.buffered {
-            bytes.resize(places.node_bytes as usize, 0);
-            flight.add(region.stream(places.offset(place), bytes));
-        } else {
-            flight.add(region.write(places.offset(place), &bytes[..]).flush());
-        }
-        places.uses[at] = Use::Written;
-        if node.level() == 0 && !format.buffered {
-            places.forget(place);
-        }
     }
 }

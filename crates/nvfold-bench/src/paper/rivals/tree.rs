@@ -5,12 +5,25 @@
 //! less is joined with a neighbour if both fill three quarters at most; an empty one goes.
 
 use super::RivalError;
-use super::node::{Entry, Key, Node, Place, middle_of, prefix};
+use super::node::{Entry, Key, Place, middle_of, prefix};
 use super::store::{Format, Store};
 use pmem::Region;
+use smallvec::SmallVec;
 
 /// Levels there can be: a tree of 2^32 entries needs less.
 const LEVELS_MAX: u8 = 40;
+
+/// Inner nodes from the root down: level, place, and which child comes next.
+type Path = SmallVec<[(u8, Place, usize); 16]>;
+
+/// A node that was changed: what its parent has to know.
+struct Changed {
+    place: Place,
+    /// Entries or children that it has now.
+    length: usize,
+    /// What was cut off of it: separator and place.
+    right: Option<(u32, Place)>,
+}
 
 /// The tree. What was changed is on the media after [`Tree::commit`].
 pub struct Tree {
@@ -31,9 +44,10 @@ impl Tree {
             if level > LEVELS_MAX {
                 return Err(RivalError::Damaged { what: "the root word", at: 0 });
             }
-            match store.load(level, place)? {
-                Node::Leaf(entries) => entries.into_iter().for_each(&mut each),
-                Node::Inner { children, .. } => ahead.extend(children.into_iter().map(|child| (level - 1, child))),
+            let node = store.load(level, place)?;
+            match level {
+                0 => node.entries().for_each(&mut each),
+                _ => ahead.extend((0..node.len()).map(|at| (level - 1, node.child(at)))),
             }
         }
         store.loaded();
@@ -51,16 +65,12 @@ impl Tree {
     /// A node is damaged.
     pub fn find(&mut self, key: Key) -> Result<Option<Entry>, RivalError> {
         let Some((mut level, mut place)) = self.root else { return Ok(None) };
-        loop {
-            match self.store.read(level, place)? {
-                Node::Inner { separators, children, .. } => place = children[child_of(separators, key)],
-                Node::Leaf(entries) => {
-                    let found = entries.binary_search_by_key(&key, |entry| entry.key);
-                    return Ok(found.ok().map(|at| entries[at]));
-                }
-            }
-            level -= 1;
+        while level > 0 {
+            let node = self.store.read(level, place)?;
+            (level, place) = (level - 1, node.child(node.child_of(key)));
         }
+        let leaf = self.store.read(0, place)?;
+        Ok(leaf.search(key).ok().map(|at| leaf.entry(at)))
     }
 
     /// Adds or replaces the entry of a fingerprint. False when there is no room for it: on the media, or in a full leaf
@@ -69,25 +79,37 @@ impl Tree {
     /// # Errors
     /// A node is damaged.
     pub fn insert(&mut self, entry: Entry) -> Result<bool, RivalError> {
-        if !self.store.has_room(4 * (usize::from(self.levels()) + 2)) {
+        if !self.store.has_room(2 * (usize::from(self.levels()) + 2)) {
             return Ok(false);
         }
-        let most = self.store.format().most(0);
-        let mut entered = true;
-        self.change(entry.key, |entries| match entries.binary_search_by_key(&entry.key, |entry| entry.key) {
-            Ok(at) => entries[at] = entry,
+        let (path, leaf) = self.path(entry.key)?;
+        let leaf = match leaf {
+            Some(leaf) => self.store.renew(0, leaf)?,
+            None => self.new_leaf(&[]),
+        };
+        let mut node = self.store.change(0, leaf);
+        let (mut right, mut entered) = (None, true);
+        match node.search(entry.key) {
+            Ok(at) => node.set_entry(at, entry),
+            Err(at) if node.len() < node.most() => node.insert_entry(at, entry),
             Err(at) => {
+                let mut entries: Vec<Entry> = node.entries().collect();
                 entries.insert(at, entry);
-                if entries.len() > most && middle_of(entries).is_none() {
-                    entries.remove(at);
-                    entered = false;
+                match middle_of(&entries) {
+                    Some(middle) => {
+                        node.set_entries(&entries[..middle]);
+                        right = Some((prefix(entries[middle].key), self.new_leaf(&entries[middle..])));
+                    }
+                    None => entered = false,
                 }
             }
-        })?;
+        }
+        self.copy_path(path, leaf, right)?;
         Ok(entered)
     }
 
-    /// Removes the entry of a fingerprint, if it names this block. False when there is no room for the copies that it takes.
+    /// Removes the entry of a fingerprint, if it names this block. False when there is no room for the copies that it
+    /// takes.
     ///
     /// # Errors
     /// A node is damaged.
@@ -95,7 +117,12 @@ impl Tree {
         if !self.store.has_room(usize::from(self.levels()) + 1) {
             return Ok(false);
         }
-        self.change(key, |entries| entries.retain(|entry| (entry.key, entry.block) != (key, block)))?;
+        let (path, Some(leaf)) = self.path(key)? else { return Ok(true) };
+        let node = self.store.read(0, leaf)?;
+        let Some(at) = node.search(key).ok().filter(|at| node.entry(*at).block == block) else { return Ok(true) };
+        let leaf = self.store.renew(0, leaf)?;
+        self.store.change(0, leaf).remove_entry(at);
+        self.copy_path(path, leaf, None)?;
         Ok(true)
     }
 
@@ -115,123 +142,125 @@ impl Tree {
         self.store.close();
     }
 
-    /// Changes the leaf of a fingerprint, and copies the path above it.
-    fn change(&mut self, key: Key, edit: impl FnOnce(&mut Vec<Entry>)) -> Result<(), RivalError> {
-        let (path, leaf) = self.path(key)?;
-        let mut node = match leaf {
-            Some(leaf) => self.store.take(0, leaf)?,
-            None => Box::new(Node::Leaf(Vec::new())),
-        };
-        let Node::Leaf(entries) = &mut *node else { unreachable!("level 0 has leaves") };
-        edit(entries);
-        for (level, place, child) in path.into_iter().rev() {
-            let mut parent = self.store.take(level, place)?;
-            let Node::Inner { separators, children, .. } = &mut *parent else { unreachable!("it has children") };
-            self.renew_child(separators, children, child, node)?;
-            node = parent;
-        }
-        self.root = self.new_root(node)?;
-        Ok(())
+    fn new_leaf(&mut self, entries: &[Entry]) -> Place {
+        let place = self.store.add(0);
+        self.store.change(0, place).set_entries(entries);
+        place
     }
 
     /// The inner nodes above a fingerprint's leaf, each with the child to follow, and the leaf.
-    fn path(&mut self, key: Key) -> Result<(Vec<(u8, Place, usize)>, Option<Place>), RivalError> {
-        let mut path = Vec::with_capacity(usize::from(self.levels()));
+    fn path(&mut self, key: Key) -> Result<(Path, Option<Place>), RivalError> {
+        let mut path = Path::new();
         let Some((mut level, mut place)) = self.root else { return Ok((path, None)) };
         while level > 0 {
             let node = self.store.read(level, place)?;
-            let Node::Inner { separators, children, .. } = node else { unreachable!("above level 0") };
-            let child = child_of(separators, key);
+            let child = node.child_of(key);
             path.push((level, place, child));
-            (level, place) = (level - 1, children[child]);
+            (level, place) = (level - 1, node.child(child));
         }
         Ok((path, Some(place)))
     }
 
-    /// Puts the changed node below a parent, and makes the parent name it: one child, two or none.
+    /// Copies the nodes above a leaf that was changed, from the lowest to the root.
+    fn copy_path(&mut self, path: Path, leaf: Place, right: Option<(u32, Place)>) -> Result<(), RivalError> {
+        let mut below = Changed { place: leaf, length: self.store.change(0, leaf).len(), right };
+        let mut level = 0;
+        for (above, place, child) in path.into_iter().rev() {
+            let place = self.store.renew(above, place)?;
+            let right = self.renew_child(above, place, child, below)?;
+            below = Changed { place, length: self.store.change(above, place).len(), right };
+            level = above;
+        }
+        self.root = self.new_root(level, below)?;
+        Ok(())
+    }
+
+    /// Makes a new parent name a child that was changed: one node, two or none. Returns what had to be cut off the
+    /// parent.
     fn renew_child(
         &mut self,
-        separators: &mut Vec<u32>,
-        children: &mut Vec<Place>,
+        level: u8,
+        parent: Place,
         child: usize,
-        mut node: Box<Node>,
-    ) -> Result<(), RivalError> {
-        let most = self.store.format().most(node.level());
-        if node.len() == 0 {
-            children.remove(child);
-            if !separators.is_empty() {
-                separators.remove(child.saturating_sub(1));
+        below: Changed,
+    ) -> Result<Option<(u32, Place)>, RivalError> {
+        let quarter = self.store.format().most(level - 1) / 4;
+        let mut node = self.store.change(level, parent);
+        node.set_child(child, below.place);
+        if below.length == 0 {
+            node.remove_child(child);
+            self.store.retire(level - 1, below.place);
+        } else if let Some((separator, right)) = below.right {
+            if node.len() < node.most() {
+                node.insert_child(child, separator, right);
+                return Ok(None);
             }
-        } else if node.len() > most {
-            let (separator, right) = self.split(&mut node);
-            children[child] = self.store.put(node);
-            children.insert(child + 1, right);
-            separators.insert(child, separator);
-        } else if node.len() <= most / 4 && children.len() > 1 {
-            self.join(separators, children, child, node)?;
-        } else {
-            children[child] = self.store.put(node);
+            return Ok(Some(self.split_and_insert(level, parent, child, separator, right)));
+        } else if below.length <= quarter && node.len() > 1 {
+            self.join(level, parent, child)?;
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Puts a nearly empty node together with a neighbour, if that has room.
-    fn join(
-        &mut self,
-        separators: &mut Vec<u32>,
-        children: &mut Vec<Place>,
-        child: usize,
-        mut node: Box<Node>,
-    ) -> Result<(), RivalError> {
-        let level = node.level();
+    /// Cuts a full inner node in two and adds a child to the half where it belongs.
+    fn split_and_insert(&mut self, level: u8, full: Place, child: usize, separator: u32, new: Place) -> (u32, Place) {
+        let place = self.store.add(level);
+        let mut bytes = vec![0; self.store.format().inner_bytes];
+        let mut left = self.store.change(level, full);
+        let between = left.split_to(&mut bytes);
+        let length = left.len();
+        if child < length {
+            left.insert_child(child, separator, new);
+        }
+        let mut right = self.store.change(level, place);
+        right.0.copy_from_slice(&bytes);
+        if child >= length {
+            right.insert_child(child - length, separator, new);
+        }
+        (between, place)
+    }
+
+    /// Puts a nearly empty child together with a neighbour, if both fill three quarters of a node at most.
+    fn join(&mut self, level: u8, parent: Place, child: usize) -> Result<(), RivalError> {
+        let node = self.store.change(level, parent);
         let left = child.saturating_sub(1);
-        let neighbour = if child > 0 { left } else { 1 };
-        let together = node.len() + self.store.read(level, children[neighbour])?.len();
-        if together > self.store.format().most(level) / 4 * 3 {
-            children[child] = self.store.put(node);
+        let (separator, first, second) = (node.separator(left), node.child(left), node.child(left + 1));
+        let below = level - 1;
+        let together = self.store.read(below, first)?.len() + self.store.read(below, second)?.len();
+        if together > self.store.format().most(below) / 4 * 3 {
             return Ok(());
         }
-        let mut other = self.store.take(level, children[neighbour])?;
-        if neighbour < child {
-            std::mem::swap(&mut node, &mut other);
-        }
-        node.absorb(separators.remove(left), *other);
-        children.remove(left + 1);
-        children[left] = self.store.put(node);
+        let bytes = self.store.read(below, second)?.0.to_vec();
+        let joined = self.store.renew(below, first)?;
+        self.store.change(below, joined).absorb(separator, &bytes);
+        self.store.retire(below, second);
+        let mut node = self.store.change(level, parent);
+        node.remove_child(left + 1);
+        node.set_child(left, joined);
         Ok(())
     }
 
-    /// Puts the right part of a node that is too full; returns the separator and where it lies.
-    fn split(&mut self, node: &mut Node) -> (u32, Place) {
-        let middle = node.middle().expect("a leaf gets no entry that makes it too full to be split");
-        let (separator, right) = node.split(middle);
-        (separator, self.store.put(Box::new(right)))
-    }
-
-    /// Puts the topmost node: the tree grows or shrinks here.
-    fn new_root(&mut self, mut node: Box<Node>) -> Result<Option<(u8, Place)>, RivalError> {
-        while let Node::Inner { level, children, .. } = &*node
-            && let [only] = children[..]
-        {
-            node = self.store.take(level - 1, only)?;
+    /// The topmost node was changed: the tree grows or shrinks here.
+    fn new_root(&mut self, mut level: u8, top: Changed) -> Result<Option<(u8, Place)>, RivalError> {
+        if let Some((separator, right)) = top.right {
+            let place = self.store.add(level + 1);
+            let mut node = self.store.change(level + 1, place);
+            node.set_only_child(level + 1, top.place);
+            node.insert_child(0, separator, right);
+            return Ok(Some((level + 1, place)));
         }
-        let level = node.level();
-        if node.len() == 0 {
+        if top.length == 0 {
+            self.store.retire(level, top.place);
             return Ok(None);
         }
-        if node.len() <= self.store.format().most(level) {
-            return Ok(Some((level, self.store.put(node))));
+        let mut place = top.place;
+        while level > 0 && self.store.read(level, place)?.len() == 1 {
+            let only = self.store.read(level, place)?.child(0);
+            self.store.retire(level, place);
+            (level, place) = (level - 1, only);
         }
-        let (separator, right) = self.split(&mut node);
-        let children = vec![self.store.put(node), right];
-        let above = Node::Inner { level: level + 1, separators: vec![separator], children };
-        Ok(Some((level + 1, self.store.put(Box::new(above)))))
+        Ok(Some((level, place)))
     }
-}
-
-/// Which child has a fingerprint.
-fn child_of(separators: &[u32], key: Key) -> usize {
-    separators.partition_point(|separator| *separator <= prefix(key))
 }
 
 #[cfg(test)]
@@ -366,7 +395,7 @@ mod tests {
         for leaf_bytes in [64, 128, 256] {
             for inner_bytes in [64, 128, 256] {
                 let format = Format { leaf_bytes, inner_bytes, buffered: false };
-                let lines = lines_a_change(format, 20_000);
+                let lines = lines_a_change(format, 60_000);
                 println!("leaf {leaf_bytes:4} B, inner {inner_bytes:4} B: {lines:5.2} lines a change");
                 if lines < best.0 {
                     best = (lines, format);
@@ -384,7 +413,7 @@ mod tests {
             let mut random = crate::data::Random(7);
             for change in 0..100_000u64 {
                 let number = (random.next() % 3000) as u16;
-                let room = if random.next() % 2 == 0 {
+                let room = if random.next().is_multiple_of(2) {
                     tree.insert(entry(number, 1)).unwrap()
                 } else {
                     tree.remove(key(number), 1).unwrap()
@@ -441,14 +470,16 @@ mod tests {
         let mut recording = region.take_recording();
         let opening = recording.events.len();
         let mut ends = Vec::new();
-        for change in 0..150 {
-            let (number, mut state) = ((random.next() % 60) as u16, states[change].clone());
-            if random.next() % 3 > 0 {
-                tree.insert(entry(number, change as u32)).unwrap();
-                state.insert(key(number), entry(number, change as u32));
+        while states.len() <= 150 {
+            let change = states.len() as u32;
+            let (number, mut state) = ((random.next() % 60) as u16, states[states.len() - 1].clone());
+            if !random.next().is_multiple_of(3) {
+                tree.insert(entry(number, change)).unwrap();
+                state.insert(key(number), entry(number, change));
+            } else if let Some(gone) = state.remove(&key(number)) {
+                tree.remove(key(number), gone.block).unwrap();
             } else {
-                let block = state.remove(&key(number)).map_or(0, |entry| entry.block);
-                tree.remove(key(number), block).unwrap();
+                continue; // Nothing changes, and nothing is committed.
             }
             tree.commit();
             states.push(state);
@@ -460,7 +491,7 @@ mod tests {
             replay.advance(&recording, events);
             let done = ends.partition_point(|end| *end <= events);
             for _ in 0..4 {
-                let image = replay.image(StoreOrder::AnyWord, |_: &PendingWord| random.next() % 2 == 0);
+                let image = replay.image(StoreOrder::AnyWord, |_: &PendingWord| random.next().is_multiple_of(2));
                 let crashed = memory(64 << 10, false);
                 let _ = crashed.fence(crashed.stream(0, &image));
                 let found = opened(&crashed, FINE).1;
