@@ -139,7 +139,9 @@ fn compared(row: &Row) -> String {
 }
 
 fn values(chart: &Chart) -> String {
-    let mut text = format!("| {} | {} |\n|---|{}\n", chart.y_label, chart.x.join(" | "), "---|".repeat(chart.x.len()));
+    let about = chart.title.rsplit(": ").next().unwrap_or_default();
+    let head = if about == chart.y_label { about.into() } else { format!("{about}, {}", chart.y_label) };
+    let mut text = format!("| {head} | {} |\n|---|{}\n", chart.x.join(" | "), "---|".repeat(chart.x.len()));
     for series in &chart.series {
         let cells: Vec<String> = series.y.iter().map(|value| number(*value)).collect();
         writeln!(text, "| {} | {} |", series.name, cells.join(" | ")).expect("a string takes it");
@@ -203,7 +205,7 @@ mod tests {
         place("| be fast | 2 | **missed** | [figure 1](#figure-1-speed), b |");
         place("| ours to theirs | 1.00 to 1.50 x | 3.00 x | 2.00 |");
         place("| more | picture only | 1.00 | - |");
-        place("| requests/s | a |");
+        place("| speed, requests/s | a |");
         for picture in ["a/figure-1.png", "a/figure-1.svg", "b/figure-1.png"] {
             assert!(fs::metadata(out.path().join(picture)).unwrap().len() > 1000, "{picture} is drawn");
         }

@@ -274,7 +274,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
         let aims: Vec<bool> = report.figures.iter().flat_map(|figure| &figure.aims).map(|aim| aim.met).collect();
         let met = aims.iter().filter(|met| **met).count();
         let page = options.out.join("README.md");
-        println!("{} figures in {}; {met} of {} aims met", report.figures.len(), page.display(), aims.len());
+        println!("figures made: {}; aims met: {met} of {}; page: {}", report.figures.len(), aims.len(), page.display());
     }
     Ok(())
 }
