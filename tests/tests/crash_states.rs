@@ -16,7 +16,7 @@ const DISTINCT_MIN: u64 = 200_000;
 /// Seed of the sample of `make test`: one that found a bug.
 const SAMPLE: u64 = 12_210_664_842_314_253_633;
 /// Pairs that are sampled for each policy, and random sequences.
-const PAIRS: usize = 400;
+const PAIRS: usize = 270;
 const RANDOM_SEQUENCES: usize = 30;
 const RANDOM_OPS: usize = 12;
 const VIOLATIONS_SHOWN: usize = 10;

@@ -229,7 +229,8 @@ impl Chunks {
     }
 
     /// null_entry, if the caller's extent is the only one that names the block. Its entry is empty then, which says
-    /// that much too; so this may come before the extent goes.
+    /// that much too; so this may come before the extent goes. The index keeps the block until [`Chunks::forget`]:
+    /// nobody can take a reference any more.
     pub(crate) fn null_if_sole(&self, block: BlockNumber, flight: &mut Flight) -> bool {
         if !self.has_entry(block) || self.is_unknown(block) {
             return false;
@@ -263,6 +264,7 @@ impl Chunks {
                 0 => return Released::Free,
                 1 => {
                     if self.null(block, stored, flight) {
+                        self.forget(block);
                         return Released::Free;
                     }
                 }
@@ -282,16 +284,19 @@ impl Chunks {
     /// null_entry. False when the count is not what was stored any more.
     fn null(&self, block: BlockNumber, stored: u128, flight: &mut Flight) -> bool {
         let offset = self.geometry.chunk_entry_offset(block);
-        let seen = CountWord::decode(stored);
-        let nulled = CountWord { tag: tag::NULL, tx: self.generators.passing_id(), count: 0, ..seen };
-        let weak = self.entry(block).weak(self.weak);
+        let tx = self.generators.passing_id();
+        let nulled = CountWord { tag: tag::NULL, tx, count: 0, ..CountWord::decode(stored) };
         let Ok(line) = self.region.compare_exchange_u128(offset, stored, nulled.encode()) else { return false };
-        if let Some(weak) = weak {
-            self.index.remove(weak, block);
-        }
         flight.add(line.flush());
         self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
         true
+    }
+
+    /// Takes a block whose entry was emptied out of the index, before it gets another user.
+    pub(crate) fn forget(&self, block: BlockNumber) {
+        if let Some(weak) = self.entry(block).weak(self.weak) {
+            self.index.remove(weak, block);
+        }
     }
 
     /// Gives an entry that counts, and whose block cannot lose its last reference now, its weak fingerprint.

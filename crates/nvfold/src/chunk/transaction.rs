@@ -173,11 +173,8 @@ impl<'a> Transaction<'a> {
     /// its writer may not have stored yet.
     pub fn share_candidate(&mut self, weak: u32, after: BlockNumber) -> Option<BlockNumber> {
         let chunks = self.chunks;
-        if self.generator.is_none() {
-            // Before the lock of the index: whoever waits for a generator must not keep others from the index.
-            chunks.index.find(weak, after, |_| true)?;
-            self.generator = Some(chunks.generators.hold());
-        }
+        // Before the lock of the index: whoever waits for a generator must not keep others from the index.
+        self.begin();
         chunks.index.find(weak, after, |block| {
             let taken = chunks
                 .is_vouched(*block)

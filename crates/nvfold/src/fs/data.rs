@@ -156,6 +156,9 @@ impl Drop for Claims<'_> {
     }
 }
 
+/// Blocks whose entries were emptied and that the index still has.
+type Nulled = SmallVec<[BlockNumber; 1]>;
+
 /// New blocks, with their fingerprints, that another writer may have stored and published at the same time.
 type Twins = SmallVec<[(BlockNumber, Fingerprint); 0]>;
 
@@ -471,8 +474,9 @@ impl Core {
         let Body::File(extents) = &mut state.body else { unreachable!("the caller looked at its extents") };
         extents.exchange(entry.file_offset, extent, &mut dropped);
         let (landed, line) = claims.tx.end(line);
-        let nulled = self.null_soles(&dropped, &claims.reserved);
-        self.commit_line(inode, state, line, landed, nulled);
+        let (emptied, nulled) = self.null_soles(&dropped, &claims.reserved);
+        let forget = || nulled.into_iter().for_each(|block| self.chunks.forget(block));
+        self.commit_line(inode, state, line, landed, emptied, forget);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         self.account_mapped(inode.ino, before, state.mapped_bytes());
         let twins = claims.commit(inode.ino, &dropped);
@@ -510,8 +514,9 @@ impl Core {
         let purpose = if freeing { Purpose::Promised } else { Purpose::Log };
         let (mut staged, positions) = self.stage_lines(inode, state, &lines, kept, purpose, &mut claims.tx.flight)?;
         let (landed, named) = claims.tx.end(staged.take_named());
-        let nulled = self.null_soles(&plan.dropped, &claims.reserved);
-        self.publish_one(commit_word(inode.slot, &state.log, state.selector, named), landed, nulled);
+        let (emptied, nulled) = self.null_soles(&plan.dropped, &claims.reserved);
+        let forget = || nulled.into_iter().for_each(|block| self.chunks.forget(block));
+        self.publish_one(commit_word(inode.slot, &state.log, state.selector, named), landed, emptied, forget);
         staged.install(state);
         let before = state.mapped_bytes();
         for (entry, position) in entries.iter().zip(positions) {
@@ -575,13 +580,17 @@ impl Core {
 
     /// Empties the entries of the blocks that only these runs name: to be fenced with the commit word after which they
     /// are named no more. An empty entry says that one extent names the block, so it may reach the media first; and
-    /// the fence comes before anybody else can have the block.
-    fn null_soles(&self, runs: &[BlockRun], kept: &[BlockNumber]) -> Flight {
+    /// the fence comes before anybody else can have the block. What the index has of them is forgotten while the
+    /// lines are on their way.
+    fn null_soles(&self, runs: &[BlockRun], kept: &[BlockNumber]) -> (Flight, Nulled) {
         let mut flight = Flight::new();
+        let mut nulled = Nulled::new();
         for block in runs.iter().flat_map(|run| run.blocks()).filter(|block| !kept.contains(block)) {
-            self.chunks.null_if_sole(block, &mut flight);
+            if self.chunks.null_if_sole(block, &mut flight) {
+                nulled.push(block);
+            }
         }
-        flight
+        (flight, nulled)
     }
 
     /// Drops one reference from each block, and frees those that nobody names any more, but for `kept` (sorted).
