@@ -232,6 +232,36 @@ fn what_non_fin_stored_is_found_once_it_is_filled() {
     unmount_clean(fs, &region);
 }
 
+/// Another mount, other functions: what was stored is found again once the filler has been over it.
+#[test]
+fn fingerprints_of_other_functions_are_replaced() {
+    let region = device(32);
+    let of = |weak, strong| NvDedupOptions { weak, strong: Some(strong), ..fixed(Method::WSFin) };
+    let fs = mount(&region, of(WeakFunction::Crc32, StrongFunction::Md5));
+    let file = create(&fs, "file");
+    for at in 0..200 {
+        file.write_at(at * BLOCK as u64, &content(at)).unwrap();
+    }
+    // Entries with a strong fingerprint too.
+    create(&fs, "copies").write_at(0, &[content(3), content(4)].concat()).unwrap();
+    drop(file);
+    unmount_clean(fs, &region);
+    let fs = mount(&region, of(WeakFunction::Xxh3, StrongFunction::Sha1));
+    while !fs.dedup_step().unwrap() {}
+    assert_eq!(fs.stats().chunks_filled, 200);
+    let before = stored_blocks(&fs);
+    let again = create(&fs, "again");
+    for at in 0..200 {
+        again.write_at(at * BLOCK as u64, &content(at)).unwrap();
+    }
+    assert_eq!(stored_blocks(&fs), before);
+    let is_new =
+        |entry: &ChunkEntry| entry.weak(WeakFunction::Xxh3).is_some() && entry.strong(StrongFunction::Sha1).is_some();
+    assert!(entries(&region).iter().all(|(_, entry)| is_new(entry)));
+    drop(again);
+    unmount_clean(fs, &region);
+}
+
 #[test]
 fn auto_stores_everything_while_nothing_repeats_and_sees_within_a_period_when_it_does() {
     const PERIOD: u64 = 1600;

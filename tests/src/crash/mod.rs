@@ -71,7 +71,7 @@ pub const SUBJECTS: [Subject; 6] = [
     Subject { name: "inline", policy: Policy::Inline, made_by: Policy::Inline, after_crash: false, full: false },
     Subject { name: "off, crashed", policy: Policy::Off, made_by: Policy::Inline, after_crash: true, full: true },
     Subject { name: "inline, crashed", policy: Policy::Inline, made_by: Policy::Inline, after_crash: true, full: true },
-    Subject { name: "nv-dedup", policy: Policy::NvDedup, made_by: Policy::NvDedup, after_crash: false, full: false },
+    Subject { name: "nv-dedup", policy: Policy::NvDedup, made_by: Policy::NvDedup, after_crash: false, full: true },
     Subject {
         name: "nv-dedup, crashed",
         policy: Policy::NvDedup,

@@ -460,6 +460,10 @@ fn sharing() -> Vec<(&'static str, Vec<Op>)> {
         ("undedup of one block", vec![Op::Undedup { path: at(CLONE), offset: BLOCK, len: 1 }]),
         ("undedup, then dedup again", vec![dedup(SHARED), undedup(SHARED), dedup(SHARED)]),
         ("undedup, then write", vec![undedup(SHARED), write(SHARED, 0, BLOCK, distinct(14))]),
+        (
+            "unlink, then a write that is not fingerprinted",
+            vec![off(&[EMPTY]), Op::Fill, Op::Unlink { path: at(UNSHARED) }, write(EMPTY, 0, 8 * BLOCK, distinct(19))],
+        ),
         ("fill", vec![Op::Fill]),
         (
             "writes without and with fingerprints, then fill",

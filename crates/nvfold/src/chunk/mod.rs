@@ -242,8 +242,8 @@ impl Chunks {
     }
 
     /// decrease_RC, or null_entry for the last reference: the extent that was the reference cannot be reached any
-    /// more. An entry that was emptied must be durable before its block gets another user; a decrease need not be, but
-    /// for an unmount ([`Chunks::settle_decreases`]).
+    /// more. An entry that was emptied must be durable before its block gets another user; a decrease need not be until
+    /// the unmount ([`Chunks::settle_decreases`]).
     ///
     /// After a crash a block of before it stays as it is until it has been counted anew: nothing is freed by a count
     /// that may be wrong.
@@ -271,8 +271,8 @@ impl Chunks {
                 count => {
                     let tx = self.generators.passing_id();
                     let word = CountWord { tag: tag::DECREASE, tx, count: count - 1, ..seen };
-                    if let Ok(line) = self.region.compare_exchange_u128(offset, stored, word.encode()) {
-                        flight.add(line.flush());
+                    // Not flushed: lost, it leaves a count too high, which reconcile removes. Unmount flushes it.
+                    if self.region.compare_exchange_u128(offset, stored, word.encode()).is_ok() {
                         self.extra_references.fetch_sub(1, Ordering::Relaxed);
                         return Released::Kept;
                     }
@@ -316,12 +316,12 @@ impl Chunks {
             self.make_invalid(offset, STRONG_VALID);
         }
         let (words, tail) = strong.as_chunks::<8>();
-        let mut written = Flight::new();
         for (at, word) in (24..).step_by(8).zip(words) {
-            written.add(self.region.store_u64(offset + at, u64::from_le_bytes(*word)).flush());
+            // In the line that is flushed next.
+            let _ = self.region.store_u64(offset + at, u64::from_le_bytes(*word));
         }
         let tail = u64::from(u32::from_le_bytes(tail.try_into().expect("20 bytes are two words and a half")));
-        written.extend(self.set_word(offset + 40, |word| word & !u64::from(u32::MAX) | tail));
+        let written = self.set_word(offset + 40, |word| word & !u64::from(u32::MAX) | tail);
         self.make_valid(offset, written, STRONG_VALID, |of| of & 0x0f | (self.strong as u8) << 4, flight);
     }
 

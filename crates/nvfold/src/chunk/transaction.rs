@@ -14,7 +14,7 @@
 //!            add_entry, increase_RC; stream the data              flushed
 //! end        increase the generator, flush; ONE fence             entries, data and generator are durable
 //! publish    the commit word of the inode; null_entry of what it named alone; fence
-//!            decrease_RC of what it named with others
+//!            decrease_RC of what it named with others; flushed by the unmount
 //! ```
 //!
 //! What differs from the paper, and why:

@@ -280,7 +280,8 @@ impl Core {
             return;
         }
         let entry = self.chunks.entry(block);
-        let keeps = entry.is_of(block) && !reserved;
+        // One without a whole tag is what a crash left of an addition: its fingerprint may be torn.
+        let keeps = entry.is_of(block) && entry.is_whole() && !reserved;
         let has_fingerprint = entry.any_weak().is_some() || entry.any_strong().is_some();
         let count = match references {
             1 if reserved => 0,
