@@ -4,7 +4,7 @@
 use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
 use super::super::system::{Kind, System};
 use super::Run;
-use super::passes::{Cell, Pattern, cells};
+use super::passes::{Cell, Passes, Pattern, counted_cells};
 use crate::Result;
 
 /// All systems at all shares of duplicates.
@@ -18,12 +18,10 @@ struct Grid {
 impl Grid {
     fn measure(run: &Run, pattern: Pattern) -> Result<Grid> {
         let systems: Vec<System> = Kind::ALL.into_iter().map(System::of).collect();
-        let mut grid = Grid { percents: run.percents.clone(), cells: Vec::new(), systems };
-        for percent in &run.percents {
-            run.say(&format!("{pattern:?}, {percent} % duplicates"));
-            grid.cells.push(cells(run, &run.profile, &grid.systems, pattern, *percent)?);
-        }
-        Ok(grid)
+        let (profile, percents) = (&run.profile, &run.percents[..]);
+        let passes = Passes { profile, systems: &systems, pattern, percents, file_blocks: run.file_blocks };
+        let cells = counted_cells(run, passes)?;
+        Ok(Grid { percents: run.percents.clone(), cells, systems })
     }
 
     /// One number of a system at each share.
@@ -72,7 +70,9 @@ fn settings(run: &Run, pattern: Pattern) -> String {
     let (requests, repeats) = (run.requests, run.repeats);
     let how = match pattern {
         Pattern::Fio => format!("Random overwrites of a file of {} MiB", run.file_blocks >> 8),
-        Pattern::Vdbench => "New files, written from their start".into(),
+        Pattern::Vdbench => {
+            format!("New files, written from their start, beside a file of {} MiB", run.file_blocks >> 8)
+        }
     };
     format!(
         "{how}, 4 KiB a request, one thread; {repeats} timed passes of {requests} requests after one that is not timed. {}",

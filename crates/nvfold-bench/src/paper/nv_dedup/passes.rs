@@ -10,6 +10,9 @@ use crate::throughput::median;
 use nvfold::NvDedupStats;
 use pmem::Profile;
 
+const LAID_OUT: &str = "file";
+const NEW: &str = "new file";
+
 /// How requests follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
@@ -36,51 +39,79 @@ pub struct Cell {
     pub model: Option<NvDedupStats>,
 }
 
-/// Runs all systems; a cell each.
-pub fn cells(run: &Run, profile: &Profile, systems: &[System], pattern: Pattern, percent: u64) -> Result<Vec<Cell>> {
-    // Counting costs some nanoseconds a line: nothing beside an emulated device, too much beside the memory as it is.
-    let counts_with_time = !profile.is_native();
-    let mut cells = measure(run, profile, systems, pattern, percent, run.repeats, counts_with_time)?;
-    if !counts_with_time {
-        let counted = measure(run, profile, systems, pattern, percent, 1, true)?;
-        cells.iter_mut().zip(counted).for_each(|(cell, counted)| cell.metadata = counted.metadata);
+/// What is run.
+#[derive(Clone, Copy)]
+pub struct Passes<'a> {
+    /// Emulated device.
+    pub profile: &'a Profile,
+    /// In turn.
+    pub systems: &'a [System],
+    /// How requests follow one another.
+    pub pattern: Pattern,
+    /// Shares of duplicates.
+    pub percents: &'a [u64],
+    /// Blocks of the file that is laid out once: fio overwrites it, vdbench writes its files beside it.
+    pub file_blocks: u64,
+}
+
+/// Runs all systems at each share of duplicates; a cell each, without its metadata.
+pub fn cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
+    measure(run, passes, run.repeats, false)
+}
+
+/// As [`cells`], with metadata. Counting lines takes time, so it has a pass of its own.
+pub fn counted_cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
+    let mut cells = cells(run, passes)?;
+    let counted = measure(run, passes, 1, true)?;
+    for (cell, counted) in cells.iter_mut().flatten().zip(counted.iter().flatten()) {
+        cell.metadata = counted.metadata;
     }
     Ok(cells)
 }
 
-fn measure(
-    run: &Run,
-    profile: &Profile,
-    systems: &[System],
-    pattern: Pattern,
-    percent: u64,
-    repeats: usize,
-    counts_metadata: bool,
-) -> Result<Vec<Cell>> {
-    let blocks = run.file_blocks.max(run.requests as u64);
+fn measure(run: &Run, passes: Passes<'_>, repeats: usize, counts_metadata: bool) -> Result<Vec<Vec<Cell>>> {
+    let Passes { profile, systems, pattern, percents, file_blocks } = passes;
+    let blocks =
+        file_blocks.max(run.requests as u64) + if pattern == Pattern::Vdbench { run.requests as u64 } else { 0 };
     let setup = Setup { period: run.period, counts_metadata, ..Setup::new(profile, blocks, 2) };
     let mounted = systems.iter().map(|system| Mounted::new(system, &setup)).collect::<Result<Vec<Mounted>>>()?;
     let mut batch = Batch::default();
-    let mut workload = match pattern {
-        Pattern::Fio => {
-            let mut workload = Workload::fio(run.file_blocks, percent, percent);
-            workload.lay_out(&mut batch);
-            for mounted in &mounted {
-                mounted.write(&mounted.create("file")?, &batch)?;
-            }
-            workload
-        }
-        Pattern::Vdbench => Workload::vdbench(percent, percent),
-    };
+    let mut workload = Workload::fio(file_blocks, percents[0], 1);
+    workload.lay_out(&mut batch);
+    for mounted in &mounted {
+        mounted.write(&mounted.create(LAID_OUT)?, &batch)?;
+    }
+    if pattern == Pattern::Vdbench {
+        workload = Workload::vdbench(percents[0], 2);
+    }
+    let mut cells = Vec::new();
+    for percent in percents {
+        run.say(&format!("{pattern:?}, {percent} % duplicates{}", if counts_metadata { ", counting" } else { "" }));
+        workload.set_percent(*percent);
+        cells.push(at_one_share(run, &mounted, &mut workload, &mut batch, pattern, repeats)?);
+    }
+    mounted.into_iter().try_for_each(Mounted::close)?;
+    Ok(cells)
+}
+
+/// All systems in turn, pass by pass, after one that is not timed.
+fn at_one_share(
+    run: &Run,
+    mounted: &[Mounted],
+    workload: &mut Workload,
+    batch: &mut Batch,
+    pattern: Pattern,
+    repeats: usize,
+) -> Result<Vec<Cell>> {
     let mut seconds = vec![Vec::new(); mounted.len()];
     let mut before = vec![(0, None, 0.0); mounted.len()];
     for pass in 0..=repeats {
-        workload.next(run.requests, &mut batch);
+        workload.next(run.requests, batch);
         for (at, mounted) in mounted.iter().enumerate() {
             if pass == 1 {
                 before[at] = (mounted.shared(), mounted.metadata_bytes(), mounted.fingerprint_seconds());
             }
-            let took = one_pass(mounted, pattern, pass, &batch)?;
+            let took = one_pass(mounted, pattern, batch)?;
             if pass > 0 {
                 seconds[at].push(took);
             }
@@ -98,21 +129,20 @@ fn measure(
             model: mounted.fs.stats().nv_dedup,
         }
     };
-    let cells = mounted.iter().enumerate().map(|(at, mounted)| cell(at, mounted)).collect();
-    mounted.into_iter().try_for_each(Mounted::close)?;
-    Ok(cells)
+    Ok(mounted.iter().enumerate().map(|(at, mounted)| cell(at, mounted)).collect())
 }
 
 /// Seconds that a system takes for a batch; what it wrote is compared afterwards.
-fn one_pass(mounted: &Mounted, pattern: Pattern, pass: usize, batch: &Batch) -> Result<f64> {
+fn one_pass(mounted: &Mounted, pattern: Pattern, batch: &Batch) -> Result<f64> {
     let file = match pattern {
-        Pattern::Fio => mounted.open("file")?,
-        Pattern::Vdbench => mounted.create(&format!("file{pass}"))?,
+        Pattern::Fio => mounted.open(LAID_OUT)?,
+        Pattern::Vdbench => mounted.create(NEW)?,
     };
     let took = mounted.write(&file, batch)?;
     mounted.verify(&file, batch)?;
-    if pattern == Pattern::Vdbench && pass > 0 {
-        mounted.remove(&format!("file{}", pass - 1))?;
+    if pattern == Pattern::Vdbench {
+        drop(file);
+        mounted.remove(NEW)?;
     }
     Ok(took)
 }

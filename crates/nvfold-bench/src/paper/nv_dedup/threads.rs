@@ -10,6 +10,8 @@ use nvfold::{File, Generators};
 use std::sync::Barrier;
 use std::time::Instant;
 
+/// Blocks of all files at most: 64 MiB.
+const FILE_BLOCKS: u64 = 16_384;
 /// One and two first, most last.
 const THREADS: [usize; 5] = [1, 2, 4, 6, 8];
 const FEW: [usize; 3] = [1, 2, 8];
@@ -54,8 +56,9 @@ struct Lane {
 
 /// Requests a second of each system.
 fn measure(run: &Run, systems: &[System], threads: usize, percent: u64) -> Result<Vec<f64>> {
-    let (requests, blocks) = (run.requests / threads, run.file_blocks / threads as u64);
-    let setup = Setup { period: run.period, ..Setup::new(&run.profile, run.file_blocks, threads) };
+    let file_blocks = run.file_blocks.min(FILE_BLOCKS);
+    let (requests, blocks) = (run.requests / threads, file_blocks / threads as u64);
+    let setup = Setup { period: run.period, ..Setup::new(&run.profile, file_blocks, threads) };
     let mounted = systems.iter().map(|system| Mounted::new(system, &setup)).collect::<Result<Vec<Mounted>>>()?;
     let lane = |number| Lane { workload: Workload::fio(blocks, percent, 1 + number), batch: Batch::default() };
     let mut lanes: Vec<Lane> = (0..threads as u64).map(lane).collect();
@@ -90,7 +93,7 @@ fn timed(mounted: &Mounted, files: &[File], lanes: &[Lane]) -> Result<f64> {
     let work = |file: &File, lane: &Lane| -> Result<(Instant, Instant)> {
         start.wait();
         let began = Instant::now();
-        write_all(file, &lane.batch)?;
+        let _ = write_all(file, &lane.batch)?;
         Ok((began, Instant::now()))
     };
     mounted.with_background(|| {

@@ -4,12 +4,14 @@
 use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
 use super::super::system::{Kind, System};
 use super::Run;
-use super::passes::{Cell, Pattern, cells};
+use super::passes::{Cell, Passes, Pattern, cells};
 use crate::Result;
 use nvfold::fingerprint::StrongFunction;
 use pmem::Profile;
 
 const PERCENT: u64 = 50;
+/// Blocks of the file: 64 MiB.
+const FILE_BLOCKS: u64 = 16_384;
 
 /// A disk and flash as the paper's time had them, by their sequential write bandwidth: a hard disk of 100 MB/s and a
 /// SATA SSD of 250 MB/s. Nothing waits for their latency, as behind a page cache.
@@ -19,6 +21,11 @@ const SLOW_MEDIA: [(&str, &str); 2] = [("disk", "custom:write_mb_s=100"), ("flas
 const LATENCIES_NS: [u64; 4] = [400, 500, 600, 700];
 /// That of the profile which they vary.
 const LATENCY_NS: u64 = 600;
+
+/// A file as large as fits the time of many runs; of what the fixed shares take where that is less.
+fn passes<'a>(run: &Run, profile: &'a Profile, systems: &'a [System], pattern: Pattern) -> Passes<'a> {
+    Passes { profile, systems, pattern, percents: &[PERCENT], file_blocks: run.file_blocks.min(FILE_BLOCKS) }
+}
 
 /// Figure 2: how much of the time goes into fingerprints.
 pub fn media(run: &Run) -> Result<Vec<Figure>> {
@@ -32,7 +39,7 @@ pub fn media(run: &Run) -> Result<Vec<Figure>> {
     let named = SLOW_MEDIA.map(|(name, text)| (name, text.parse().expect("a profile")));
     for (name, profile) in named.into_iter().chain([("NVM", run.profile.clone())]) {
         run.say(&format!("fingerprints on {name}"));
-        let cell = &cells(run, &profile, &[System::of(Kind::DedupBlock)], Pattern::Vdbench, PERCENT)?[0];
+        let cell = &cells(run, passes(run, &profile, &[System::of(Kind::DedupBlock)], Pattern::Vdbench))?[0][0];
         shares.push((name, 100.0 * cell.fingerprinting));
     }
     let chart = Chart::new(
@@ -73,7 +80,7 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     for latency_ns in LATENCIES_NS {
         run.say(&format!("write latency {latency_ns} ns"));
         let profile = with_latency(&run.profile, latency_ns);
-        columns.push(cells(run, &profile, &systems, Pattern::Fio, PERCENT)?);
+        columns.extend(cells(run, passes(run, &profile, &systems, Pattern::Fio))?);
     }
     let settings = format!(
         "Random overwrites at {PERCENT} % duplicates, {} requests a pass, one thread. A latency is the time of a fence; \
@@ -124,7 +131,7 @@ pub fn hashes(run: &Run) -> Result<Vec<Figure>> {
         systems.extend(StrongFunction::ALL.map(|strong| named(kind, strong)));
     }
     systems.push(System { strong: None, ..System::of(Kind::Ours) });
-    let cells = cells(run, &run.profile, &systems, Pattern::Fio, PERCENT)?;
+    let cells = cells(run, passes(run, &run.profile, &systems, Pattern::Fio))?.remove(0);
     let settings = format!(
         "Random overwrites at {PERCENT} % duplicates, {} requests a pass, one thread, all functions in one run. Ours \
          compares bytes instead: one value, drawn beside each function.",
