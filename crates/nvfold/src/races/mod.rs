@@ -20,6 +20,7 @@
 //! [PCT]: https://www.microsoft.com/en-us/research/publication/a-randomized-scheduler-with-probabilistic-guarantees-of-finding-bugs/
 
 mod data;
+mod dedup;
 mod names;
 mod parts;
 mod recovery;

@@ -1,0 +1,111 @@
+//! Policy `nv-dedup`, the filler, and sharing what is stored, beside those who write, clone and remove it.
+
+use super::*;
+
+fn device(method: Method) -> Device {
+    let nv_dedup = NvDedupOptions { method: MethodChoice::Fixed(method), ..NvDedupOptions::default() };
+    Device::with(MountOptions { policy: Policy::NvDedup, nv_dedup, cores: 4, ..MountOptions::default() })
+}
+
+/// A device with a file `a` of two blocks that have no fingerprints, and fingerprints wanted from now on.
+fn unfilled() -> (Device, File) {
+    let device = device(Method::NonFin);
+    let a = device.file("a");
+    a.write_at(0, &[block(1), block(2)].concat()).unwrap();
+    device.fs.set_method(MethodChoice::Fixed(Method::WBFin));
+    (device, a)
+}
+
+fn fill(fs: &FileSystem) {
+    while !fs.dedup_step().unwrap() {}
+}
+
+#[test]
+fn a_file_is_filled_while_it_is_overwritten_and_its_content_comes_again() {
+    explore(|| {
+        let (device, a) = unfilled();
+        let b = device.file("b");
+        let (fs, writer, other) = (device.fs.clone(), a.clone(), b.clone());
+        race([
+            task(move || fill(&fs)),
+            task(move || writer.write_at(0, &block(3)).unwrap()),
+            task(move || other.write_at(0, &block(1)).unwrap()),
+        ]);
+        assert_eq!((content(&a), content(&b)), ([block(3), block(2)].concat(), block(1).to_vec()));
+        drop((a, b));
+        device.settle();
+    });
+}
+
+#[test]
+fn a_file_is_filled_while_it_is_cloned_and_removed() {
+    explore(|| {
+        let (device, a) = unfilled();
+        let b = device.file("b");
+        let (filler, fs, clone) = (device.fs.clone(), device.fs.clone(), b.clone());
+        race([
+            task(move || fill(&filler)),
+            task(move || {
+                clone.clone_from(&a, 100, 0, 5000).unwrap();
+            }),
+            task(move || fs.unlink(ROOT, b"a").unwrap()),
+        ]);
+        assert_eq!(content(&b), [block(1), block(2)].concat()[100..5100]);
+        drop(b);
+        device.settle();
+    });
+}
+
+/// Both find the stored block by its weak fingerprint, and both add the strong one that it lacks.
+#[test]
+fn two_writers_add_one_strong_fingerprint() {
+    explore(|| {
+        let device = device(Method::WSFin);
+        device.file("a").write_at(0, &block(1)).unwrap();
+        let files = ["b", "c"].map(|name| device.file(name));
+        race(files.clone().map(|file| task(move || file.write_at(0, &block(1)).unwrap())));
+        assert_eq!(device.fs.stats().data_blocks, 1, "stored once");
+        drop(files);
+        device.settle();
+    });
+}
+
+/// The only file that names a block goes over to another content, while others want to share the block.
+#[test]
+fn a_block_is_given_up_while_others_find_it() {
+    explore(|| {
+        let device = device(Method::WBFin);
+        let (a, b, c) = (device.file("a"), device.file("b"), device.file("c"));
+        a.write_at(0, &block(1)).unwrap();
+        let (one, two, three) = (a.clone(), b.clone(), c.clone());
+        race([
+            task(move || one.write_at(0, &block(2)).unwrap()),
+            task(move || two.write_at(0, &block(1)).unwrap()),
+            task(move || three.write_at(0, &block(2)).unwrap()),
+        ]);
+        assert_eq!([content(&a), content(&b), content(&c)], [2, 1, 2].map(|byte| block(byte).to_vec()));
+        drop((a, b, c));
+        device.settle();
+    });
+}
+
+#[test]
+fn what_is_stored_is_shared_and_unshared_while_it_is_written() {
+    explore(|| {
+        let (device, a) = unfilled();
+        let b = device.file("b");
+        device.fs.set_method(MethodChoice::Fixed(Method::NonFin));
+        b.write_at(0, &[block(2), block(1)].concat()).unwrap();
+        device.fs.set_method(MethodChoice::Fixed(Method::WBFin));
+        let (one, two, three) = (a.clone(), b.clone(), b.clone());
+        race([
+            task(move || one.dedup_range(0, u64::MAX).unwrap()),
+            task(move || two.undedup_range(0, u64::MAX).unwrap()),
+            task(move || three.write_at(0, &block(4)).unwrap()),
+        ]);
+        assert_eq!(content(&a), [block(1), block(2)].concat());
+        assert_eq!(content(&b), [block(4), block(1)].concat());
+        drop((a, b));
+        device.settle();
+    });
+}
