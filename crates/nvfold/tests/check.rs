@@ -2,7 +2,9 @@
 //! number; where repair is possible without a guess, the device is clean afterwards.
 
 use nvfold::check::{CheckOptions, Report, check};
-use nvfold::media::chunk_entry::ChunkEntry;
+use nvfold::fingerprint::StrongFunction;
+use nvfold::media::chunk_entry::{ChunkEntry, STRONG_VALID, tag};
+use nvfold::media::generator::{SEQUENCE_END, tx_id};
 use nvfold::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INODE_BYTES, InodeHead, PARENT_WORD, USE_WORD};
 use nvfold::media::journal::{JournalSlot, WordStore};
 use nvfold::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry};
@@ -394,6 +396,63 @@ fn a_chunk_entry_of_another_address_is_rewritten() {
     let (offset, entry) = device.entry_of(device.address(device.repeated));
     device.write(offset, &ChunkEntry { address_length: entry.address_length + 4096, ..entry });
     device.finds_and_repairs(0, "chunk entry is damaged");
+}
+
+#[test]
+fn a_damaged_generator_is_mended() {
+    for (at, value) in [(0u64, SEQUENCE_END), (8, 1), (56, 1 << 63)] {
+        let device = Device::make();
+        device.write(device.geometry.generator_offset(7) + at, &value);
+        device.finds_and_repairs(0, "TX_ID generator 7 is damaged");
+    }
+}
+
+/// On a device that was unmounted in order every transaction has ended.
+#[test]
+fn a_transaction_that_did_not_end_is_found_and_its_count_made_exact() {
+    for operation in [tag::ADD, tag::INCREASE] {
+        let device = Device::make();
+        let (offset, entry) = device.entry_of(device.address(device.repeated));
+        let tag_tx = u64::from(operation) << 56 | tx_id(3, SEQUENCE_END - 9);
+        device.write(offset, &ChunkEntry { tag_tx, ..entry });
+        device.finds_and_repairs(1, "block");
+        assert_eq!(device.entry_of(device.address(device.repeated)).1.count, entry.count);
+    }
+}
+
+/// After a crash a transaction that did not end is a trace, if its count can be one.
+#[test]
+fn an_increase_that_did_not_end_is_taken_back() {
+    let device = Device::make();
+    let (offset, entry) = device.entry_of(device.address(device.repeated));
+    let tag_tx = u64::from(tag::INCREASE) << 56 | tx_id(3, 1 << 40);
+    device.write(offset, &ChunkEntry { tag_tx, count: entry.count + 1, ..entry });
+    device.in_use();
+    let report = device.check();
+    assert!(report.is_consistent() && report.recoverable > 0, "{report:?}");
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let taken_back = device.entry_of(device.address(device.repeated)).1;
+    assert_eq!((taken_back.count, taken_back.word().tag), (entry.count, tag::INCREASE | tag::RECOVERED));
+    assert_eq!(device.region.load_u64(device.geometry.generator_offset(3)), (1 << 40) + 1);
+    fs.unmount().unwrap();
+    assert!(device.check().is_consistent());
+}
+
+#[test]
+fn fingerprints_of_other_bytes_or_of_no_function_are_found() {
+    let device = Device::make();
+    let (offset, entry) = device.entry_of(device.address(device.repeated));
+    let wrong = [
+        entry.with_strong(StrongFunction::Sha256, [3; 20]),
+        ChunkEntry { functions: 0x0e, ..entry },
+        ChunkEntry { functions: 0xd0, flags: entry.flags | STRONG_VALID, ..entry },
+    ];
+    for entry in wrong {
+        device.write(offset, &entry);
+        let options = CheckOptions { data: true, ..CheckOptions::default() };
+        let report = check(&device.region, &options).unwrap();
+        assert!(report.findings.iter().any(|finding| finding.what.contains("fingerprint")), "{report:?}");
+    }
 }
 
 // --- 1 and 2: counts ---------------------------------------------------------------------------------
