@@ -193,9 +193,7 @@ impl Core {
                 if self.read_only || self.unmounted.load(Ordering::Relaxed) {
                     return Err(Error::ReadOnly { doing });
                 }
-                if self.region.is_lost() {
-                    self.region.check()?;
-                }
+                self.check_lost()?;
                 self.answer(operation())
             };
             match result {
@@ -208,6 +206,14 @@ impl Core {
                 result => return result,
             }
         }
+    }
+
+    /// Nothing is written to a device that is lost.
+    fn check_lost(&self) -> Result<()> {
+        if self.region.is_lost() {
+            self.region.check()?;
+        }
+        Ok(())
     }
 
     /// What an operation answers: its result, unless it has read memory that is bad or the device is lost.
@@ -348,17 +354,13 @@ impl FileSystem {
         if core.read_only || core.unmounted.load(Ordering::SeqCst) {
             return Ok(());
         }
-        if core.region.is_lost() {
-            core.region.check()?;
-        }
+        core.check_lost()?;
         let reconciled = core.reconcile();
         let _closed = core.gate.close();
         if core.unmounted.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        if core.region.is_lost() {
-            core.region.check()?;
-        }
+        core.check_lost()?;
         reconciled?;
         if !core.region.frozen_pages().is_empty() {
             // Counts in bad memory could not follow: the next mount looks at everything.

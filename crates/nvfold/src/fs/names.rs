@@ -495,11 +495,19 @@ impl Core {
     pub(crate) fn set_link_count(&self, ino: u64, nlink: u32) -> Result<()> {
         let Ok(inode) = self.inode(ino) else { return Ok(()) };
         let mut state = inode.state.write();
-        if inode.kind == FileKind::Directory || state.attributes.nlink == nlink {
+        if inode.kind == FileKind::Directory {
+            return Ok(());
+        }
+        self.set_nlink(&inode, &mut state, nlink)
+    }
+
+    /// Changes how many names an inode has, and nothing else of it.
+    pub(crate) fn set_nlink(&self, inode: &Inode, state: &mut State, nlink: u32) -> Result<()> {
+        if state.attributes.nlink == nlink {
             return Ok(());
         }
         let attributes = AttributeLine { nlink, ..state.attributes };
-        self.change(&inode, &mut state, &[], Some(attributes), Purpose::Promised, Flight::new())
+        self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
     }
 
     pub(super) fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
@@ -516,15 +524,6 @@ impl Core {
         if state.attributes.nlink == 0 && !state.freed && !inode.is_pinned() {
             self.free_inode(inode, state);
         }
-    }
-
-    /// Reconcile: no name leads to this inode, but it is open; closing it will free it.
-    pub(crate) fn forget_names(&self, inode: &Inode, state: &mut State) -> Result<()> {
-        if state.attributes.nlink == 0 {
-            return Ok(());
-        }
-        let attributes = AttributeLine { nlink: 0, ..state.attributes };
-        self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
     }
 
     /// Unmount: frees inodes that are open and have no name.

@@ -235,7 +235,7 @@ impl Core {
                 return Err(Error::Corrupt { what, at: inode.slot });
             }
             if inode.is_pinned() {
-                self.forget_names(&inode, &mut state)?;
+                self.set_nlink(&inode, &mut state, 0)?;
             } else {
                 state.attributes.nlink = 0;
                 self.free_if_unused(&inode, &mut state);
