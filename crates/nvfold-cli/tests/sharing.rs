@@ -1,7 +1,7 @@
 //! policy, dedup, undedup: on a device and through a mount, as different users, cut off in the middle.
 
 mod common;
-use common::{Run, Scratch, can_mount, wait_until};
+use common::{Run, Scratch, can_mount, noise, wait_until};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -12,18 +12,6 @@ use std::time::Duration;
 const POLICY: &str = "user.nvfold.dedup";
 /// A user who is not root.
 const NOBODY: u32 = 65534;
-
-/// Random-looking bytes, the same for the same seed.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next_byte = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..length).map(|_| next_byte()).collect()
-}
 
 /// Directories and files, as a program's sources lie: many small ones, a few large ones, a hard link, a symlink.
 fn make_tree(root: &Path) {

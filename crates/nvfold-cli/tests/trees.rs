@@ -1,7 +1,7 @@
 //! import, verify, export, du: trees with everything in them go in, are equal, and come out again.
 
 mod common;
-use common::Scratch;
+use common::{Scratch, noise};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -11,18 +11,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
-}
-
-/// Random-looking bytes, the same for the same seed.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next_byte = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..length).map(|_| next_byte()).collect()
 }
 
 /// A tree with one of everything.

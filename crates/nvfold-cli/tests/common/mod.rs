@@ -9,6 +9,18 @@ use std::time::{Duration, Instant};
 /// No command of these tests takes nearly as long; one that hangs fails.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Random-looking bytes, the same for the same seed.
+pub fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next_byte = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..length).map(|_| next_byte()).collect()
+}
+
 /// A scratch directory, in memory where there is /dev/shm.
 pub struct Scratch {
     dir: tempfile::TempDir,

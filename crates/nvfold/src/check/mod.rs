@@ -26,7 +26,7 @@ use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
 use crate::media::chunk_entry::{ChunkEntry, tag};
-use crate::media::generator::{GENERATORS, Generator, SEQUENCE_END, parts};
+use crate::media::generator::{GENERATORS, Generator, parts};
 use crate::media::inode::{
     COMMIT_WORD, HEAD_WORD, IN_USE, IN_USE_BYTE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
 };
@@ -151,9 +151,8 @@ fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
     for number in 0..GENERATORS {
         let offset = geometry.generator_offset(number);
         let seen: Generator = region.read(offset);
-        let whole = Generator { next: if seen.next < SEQUENCE_END { seen.next } else { 1 }, spare: [0; 56] };
-        if seen != whole {
-            let _ = region.fence(region.write(offset, &whole).flush());
+        if seen != seen.mended() {
+            let _ = region.fence(region.write(offset, &seen.mended()).flush());
         }
     }
     recovery::write_superblock(region, Superblock { state: STATE_IN_USE, saved_state: 0, ..superblock });
@@ -629,7 +628,7 @@ impl Survey<'_> {
             if self.note_bad("TX_ID generator") {
                 return;
             }
-            if generator.next >= SEQUENCE_END || generator.spare != [0; 56] {
+            if generator != generator.mended() {
                 self.find(0, format!("TX_ID generator {number} is damaged"), at);
             }
             self.generators[number as usize] = generator.next.max(1);

@@ -31,7 +31,7 @@
 use super::{Chunks, Unshareable};
 use crate::fingerprint::{Fingerprint, Strong};
 use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
-use crate::media::generator::{GENERATORS, tx_id};
+use crate::media::generator::{GENERATORS, parts, tx_id};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::padded::Padded;
@@ -175,13 +175,7 @@ impl<'a> Transaction<'a> {
         let chunks = self.chunks;
         // Before the lock of the index: whoever waits for a generator must not keep others from the index.
         self.begin();
-        chunks.index.find(weak, after, |block| {
-            let taken = chunks
-                .is_vouched(*block)
-                .then(|| self.id())
-                .and_then(|id| chunks.increase(*block, id, &mut self.flight));
-            matches!(taken, Some(Ok(())))
-        })
+        chunks.index.find(weak, after, |block| self.share_known(*block))
     }
 
     /// Takes its number's generator now. For a policy with a lock of its own, before it takes that: whoever waits for a
@@ -230,7 +224,7 @@ impl<'a> Transaction<'a> {
     /// `also` too.
     pub(crate) fn end<G: Group>(&mut self, also: G) -> (Landed, G::Clean) {
         if let Some(((generator, _), id)) = self.generator.as_ref().zip(self.id.take()) {
-            let (_, sequence) = crate::media::generator::parts(id);
+            let (_, sequence) = parts(id);
             let offset = self.chunks.geometry.generator_offset(*generator as u64);
             self.flight.add(self.chunks.region.store_u64(offset, sequence + 1).flush());
         }

@@ -20,6 +20,7 @@ use super::data::{Claims, Pieces, Stamp, push_piece};
 use super::inode::{Inode, State};
 use crate::error::{Error, Result};
 use crate::file::{Extent, Extents};
+use crate::media::log_entry::PAGE_LINES;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::Purpose;
 use crate::types::{MappedExtent, Reshared};
@@ -336,7 +337,7 @@ impl UndedupPlan {
         }
         // A line of the log for each block at most, and as much again while the log is written anew.
         let lines = self.blocks_copied - copied_before;
-        self.log_blocks += if lines > 0 { 2 * (lines.div_ceil(LOG_PAGE_LINES) + 1) } else { 0 };
+        self.log_blocks += if lines > 0 { 2 * (lines.div_ceil(PAGE_LINES) + 1) } else { 0 };
     }
 
     fn copy(&mut self, extents: &mut Extents, at: u64) {
@@ -375,7 +376,5 @@ impl UndedupPlan {
     }
 }
 
-/// Lines of a log page.
-const LOG_PAGE_LINES: u64 = 63;
 /// Address of the first block that no device has.
 const NOWHERE: u64 = 1 << 60;

@@ -32,6 +32,13 @@ pub struct Generator {
 const _: () = assert!(size_of::<Generator>() == 64);
 const _: () = assert!(offset_of!(Generator, next) == 0);
 
+impl Generator {
+    /// As it is when it is whole: one that is damaged begins anew.
+    pub fn mended(self) -> Generator {
+        Generator { next: if self.next < SEQUENCE_END { self.next } else { 1 }, spare: [0; 56] }
+    }
+}
+
 /// TX_ID of a generator's transaction. A sequence that only a damaged device can have begins anew.
 pub fn tx_id(generator: u64, sequence: u64) -> u64 {
     ((generator % GENERATORS) << 52) | (sequence % SEQUENCE_END)
