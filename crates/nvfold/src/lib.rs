@@ -41,8 +41,8 @@ mod sync;
 mod types;
 
 pub use error::{Error, Result, errno};
-pub use fs::{File, FileSystem, UndedupPlan};
-pub use recovery::read_superblock;
+pub use fs::{Daemon, File, FileSystem, UndedupPlan};
+pub use recovery::{convert_index, read_superblock};
 pub use types::*;
 
 // The README's example is compiled and run with the documentation tests.

@@ -191,11 +191,13 @@ pub enum Policy {
     Inline,
     /// Fingerprint as much as pays: the method follows from measured costs and the workload's duplicate ratio.
     NvDedup,
+    /// Store now, share later: writes are queued, and a daemon shares what they stored ([`crate::Daemon`]).
+    DeNova,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 3] = [Policy::Off, Policy::Inline, Policy::NvDedup];
+    pub const ALL: [Policy; 4] = [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova];
 
     /// Its name, in attributes, in options and in reports.
     pub fn name(self) -> &'static str {
@@ -203,6 +205,7 @@ impl Policy {
             Policy::Off => "off",
             Policy::Inline => "inline",
             Policy::NvDedup => "nv-dedup",
+            Policy::DeNova => "denova",
         }
     }
 
@@ -351,7 +354,8 @@ pub struct Thresholds {
 /// How policy `nv-dedup` works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvDedupOptions {
-    /// Weak fingerprints, those of policy `inline` too. What another function made counts as missing.
+    /// Weak fingerprints, those of policy `inline` too. What another function made counts as missing. On a device
+    /// with a pm index they are what that is made of, whatever this says.
     pub weak: WeakFunction,
     /// Strong fingerprints; `None`: bytes are compared instead, so w_s_Fin and Str_Fin are w_b_Fin.
     pub strong: Option<StrongFunction>,
@@ -446,6 +450,166 @@ pub enum Generators {
     Global,
 }
 
+/// How a chunk entry is found from a fingerprint. Chosen when the device is formatted; [`crate::convert_index`]
+/// changes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum IndexKind {
+    /// A compact table in DRAM, eight to eleven bytes a chunk.
+    #[default]
+    Dram = 0,
+    /// FACT (DeNOVA IV-C): on the device, no DRAM.
+    Pm = 1,
+}
+
+impl IndexKind {
+    /// All of them, by number.
+    pub const ALL: [IndexKind; 2] = [IndexKind::Dram, IndexKind::Pm];
+
+    /// Its name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            IndexKind::Dram => "dram",
+            IndexKind::Pm => "pm",
+        }
+    }
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<IndexKind> {
+        IndexKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// When policy `denova` shares (DeNOVA V-A).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DedupMode {
+    /// As it is written, in the way of the writer.
+    Inline,
+    /// The daemon works whenever anything is queued.
+    #[default]
+    Immediate,
+    /// The daemon works every `interval_ms`, on `entries` entries of the queue at most: the paper's (n, m).
+    Delayed {
+        /// Milliseconds from one time to the next, 1 at least.
+        interval_ms: u64,
+        /// Entries of the queue, 1 at least.
+        entries: u64,
+    },
+}
+
+impl std::fmt::Display for DedupMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DedupMode::Inline => f.write_str("inline"),
+            DedupMode::Immediate => f.write_str("immediate"),
+            DedupMode::Delayed { interval_ms, entries } => write!(f, "delayed:{interval_ms}:{entries}"),
+        }
+    }
+}
+
+impl DedupMode {
+    /// The one that is written `inline`, `immediate` or `delayed:MS:ENTRIES`.
+    pub fn parse(text: &str) -> Option<DedupMode> {
+        match text {
+            "inline" => Some(DedupMode::Inline),
+            "immediate" => Some(DedupMode::Immediate),
+            _ => {
+                let (interval_ms, entries) = text.strip_prefix("delayed:")?.split_once(':')?;
+                let positive = |text: &str| text.parse().ok().filter(|number| *number > 0);
+                Some(DedupMode::Delayed { interval_ms: positive(interval_ms)?, entries: positive(entries)? })
+            }
+        }
+    }
+}
+
+/// How policy `denova` works. Fingerprints and what must be equal are those of [`NvDedupOptions`]; as in the paper
+/// they are `weak=sha1`, `strong=sha1`, `verify=strong`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeNovaOptions {
+    /// When it shares.
+    pub mode: DedupMode,
+    /// Percent of one processor that the daemon takes at most, 1 to 100.
+    pub cpu_percent: u32,
+    /// Below this percentage of free space the daemon heeds no limit.
+    pub guard_percent: u32,
+    /// When the pm index brings a chain into order.
+    pub reorder: ReorderOptions,
+}
+
+impl Default for DeNovaOptions {
+    fn default() -> Self {
+        DeNovaOptions {
+            mode: DedupMode::default(),
+            cpu_percent: 100,
+            guard_percent: 5,
+            reorder: ReorderOptions::default(),
+        }
+    }
+}
+
+/// When the daemon orders a chain of the pm index by reference counts (DeNOVA IV-E): a lookup found an entry with at
+/// least `references`, and had read at least `reads` entries by then. `reads` 0: never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReorderOptions {
+    /// Reference count of the entry that was found.
+    pub references: u32,
+    /// Entries read until it was found.
+    pub reads: u32,
+}
+
+impl Default for ReorderOptions {
+    fn default() -> Self {
+        ReorderOptions { references: 4, reads: 2 }
+    }
+}
+
+/// What policy `denova` does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeNovaStats {
+    /// When it shares.
+    pub mode: DedupMode,
+    /// The daemon was told to stop for now.
+    pub paused: bool,
+    /// Entries in the work queue.
+    pub queue_entries: u64,
+    /// Bytes of files that they stand for.
+    pub queue_bytes: u64,
+    /// DRAM of the queue, bytes.
+    pub queue_dram_bytes: u64,
+    /// How long its oldest entry has waited, ns. 0 without a stopwatch.
+    pub lag_ns: u64,
+    /// Entries the daemon has dealt with since mount.
+    pub dequeued: u64,
+    /// Bytes it has looked at since mount.
+    pub looked_at_bytes: u64,
+    /// Bytes it has shared since mount.
+    pub shared_bytes: u64,
+    /// Time it has worked since mount, ns. 0 without a stopwatch.
+    pub busy_ns: u64,
+    /// How long entries had waited in the queue when they were dealt with: upper bound of a class, ns, and how many
+    /// of them; ascending, empty classes left out. Empty without a stopwatch.
+    pub lingered: Vec<(u64, u64)>,
+}
+
+/// What the index costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexStats {
+    /// Which one it is.
+    pub kind: IndexKind,
+    /// Fingerprints in it.
+    pub entries: u64,
+    /// DRAM it takes, bytes; that of locks is counted, it does not grow.
+    pub dram_bytes: u64,
+    /// Space it takes on the device beside the chunk table, bytes.
+    pub media_bytes: u64,
+    /// pm: searches since mount.
+    pub lookups: u64,
+    /// pm: entries that these read.
+    pub reads: u64,
+    /// pm: chains that were brought into order since mount.
+    pub reordered: u64,
+}
+
 /// How to format a device.
 #[derive(Clone, Debug, Default)]
 pub struct MkfsOptions {
@@ -459,6 +623,10 @@ pub struct MkfsOptions {
     pub root_gid: u32,
     /// Format also when the device holds an nvfold file system.
     pub force: bool,
+    /// How entries are found.
+    pub index: IndexKind,
+    /// pm index: which weak fingerprints it is made of.
+    pub weak: WeakFunction,
     /// Now.
     pub now: TimeNs,
 }
@@ -473,6 +641,8 @@ pub struct MountOptions {
     pub policy: Policy,
     /// How policy `nv-dedup` works.
     pub nv_dedup: NvDedupOptions,
+    /// How policy `denova` works.
+    pub denova: DeNovaOptions,
     /// What costs are measured with; without one they are not, for the core has no clock of its own.
     pub stopwatch: Option<Stopwatch>,
     /// Change nothing.
@@ -494,6 +664,7 @@ impl Default for MountOptions {
         MountOptions {
             policy: Policy::default(),
             nv_dedup: NvDedupOptions::default(),
+            denova: DeNovaOptions::default(),
             stopwatch: None,
             read_only: false,
             cores: 2,
@@ -547,10 +718,8 @@ pub struct Stats {
     pub data_blocks: u64,
     /// Chunk entries in use (blocks with a fingerprint or a count).
     pub chunks: u64,
-    /// Fingerprints in the index.
-    pub index_entries: u64,
-    /// DRAM of the index, bytes.
-    pub index_dram_bytes: u64,
+    /// The index.
+    pub index: IndexStats,
     /// DRAM of the allocator, bytes.
     pub space_dram_bytes: u64,
     /// DRAM of cached inodes (extents, directories), bytes, estimated from capacities.
@@ -565,6 +734,8 @@ pub struct Stats {
     pub weak_collisions: u64,
     /// Policy `nv-dedup`, if new data goes there.
     pub nv_dedup: Option<NvDedupStats>,
+    /// Policy `denova`, if new data goes there or anything is queued.
+    pub denova: Option<DeNovaStats>,
     /// Chunks that got the fingerprint they lacked in the background since mount.
     pub chunks_filled: u64,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.

@@ -190,7 +190,7 @@ fn exercise(policy: Policy) {
         NAMES.iter().for_each(|name| exerciser.fs.unlink(InodeNumber::ROOT, name).unwrap());
         let stats = exerciser.fs.stats();
         assert_eq!((stats.stored_bytes, stats.logical_bytes, stats.saved_bytes), (0, 0, 0), "seed {seed}");
-        assert_eq!((stats.chunks, stats.index_entries), (0, 0), "seed {seed}");
+        assert_eq!((stats.chunks, stats.index.entries), (0, 0), "seed {seed}");
     }
 }
 

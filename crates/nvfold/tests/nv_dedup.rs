@@ -273,7 +273,7 @@ fn auto_stores_everything_while_nothing_repeats_and_sees_within_a_period_when_it
     let unique = |range: std::ops::Range<u64>| range.for_each(|n| file.write_at(n % 64 * 4096, &content(n)).unwrap());
     unique(0..PERIOD);
     assert_eq!(method(), Method::NonFin);
-    let looked_up = fs.stats().index_entries;
+    let looked_up = fs.stats().index.entries;
     assert!((1..64).contains(&looked_up), "{looked_up} fingerprints: contents are watched, not all");
 
     // Half of what comes was there before.

@@ -95,6 +95,6 @@ fn counts_are_exact_after_many_threads() {
         .unwrap();
         names.iter().for_each(|name| fs.unlink(InodeNumber::ROOT, name).unwrap());
         let stats = fs.stats();
-        assert_eq!((stats.stored_bytes, stats.saved_bytes, stats.chunks, stats.index_entries), (0, 0, 0, 0));
+        assert_eq!((stats.stored_bytes, stats.saved_bytes, stats.chunks, stats.index.entries), (0, 0, 0, 0));
     }
 }

@@ -70,6 +70,7 @@ pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
         root_gid: rustix::process::getegid().as_raw(),
         force: mkfs.force,
         now: pmem::clock::precise_now_ns(),
+        ..MkfsOptions::default()
     };
     FileSystem::mkfs(&region, &options).doing(&name)?;
     let level = level_words(region.level());

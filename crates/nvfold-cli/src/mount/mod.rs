@@ -173,6 +173,7 @@ fn memory_device(options: &Options) -> Outcome<Region> {
         root_gid: gid,
         force: false,
         now: pmem::clock::coarse_now_ns(),
+        ..MkfsOptions::default()
     };
     FileSystem::mkfs(&region, &mkfs).doing("mem:")?;
     Ok(region)

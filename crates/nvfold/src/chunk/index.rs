@@ -17,6 +17,7 @@
 use crate::media::BlockNumber;
 use crate::padded::Padded;
 use crate::sync::Mutex;
+use crate::types::IndexStats;
 
 const SHARD_BITS: u32 = 6;
 /// Parts of the index, each with a lock of its own.
@@ -102,6 +103,11 @@ impl Index {
     /// Fingerprints in the index.
     pub fn entries(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().len as u64).sum()
+    }
+
+    /// What it costs.
+    pub fn stats(&self) -> IndexStats {
+        IndexStats { entries: self.entries(), dram_bytes: self.dram_bytes(), ..IndexStats::default() }
     }
 
     /// DRAM it takes, bytes.

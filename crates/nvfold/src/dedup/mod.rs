@@ -126,6 +126,7 @@ impl Policies {
                 Policy::Off => &self.off,
                 Policy::Inline => &self.inline,
                 Policy::NvDedup => &self.nv_dedup,
+                Policy::DeNova => &self.off,
             },
         }
     }

@@ -29,6 +29,17 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// Both fingerprints of a piece, the strong one if a function for it is given. What one is the beginning of is
+    /// made once.
+    pub fn of(piece: &[u8], weak: WeakFunction, strong: Option<StrongFunction>) -> Fingerprint {
+        let strong = strong.map(|function| (function, function.of(piece)));
+        let weak = match strong {
+            Some((function, strong)) if weak.prefix_of() == Some(function) => weak::prefix(&strong),
+            _ => weak.of(piece),
+        };
+        Fingerprint { weak: Some(weak), strong: strong.map(|(_, strong)| strong) }
+    }
+
     /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
         self.weak.is_none() && self.strong.is_none()
@@ -92,6 +103,6 @@ mod tests {
         }
         assert_eq!(WeakFunction::from_number(WeakFunction::ALL.len() as u8), None);
         assert_eq!(StrongFunction::from_number(StrongFunction::ALL.len() as u8), None);
-        assert_eq!((WeakFunction::from_name("md5"), StrongFunction::from_name("crc32")), (None, None));
+        assert_eq!((WeakFunction::from_name("md4"), StrongFunction::from_name("crc32")), (None, None));
     }
 }

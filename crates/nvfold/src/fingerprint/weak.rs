@@ -1,5 +1,7 @@
 //! Weak fingerprints: 32 bits that find candidates.
 
+use super::{Strong, StrongFunction};
+
 /// Which function makes weak fingerprints. The number is stored in the chunk entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -12,11 +14,39 @@ pub enum WeakFunction {
     /// Fletcher-32 over little-endian 16-bit words. Words 0x0000 and 0xffff are the same to it, and it tells
     /// sparse data apart badly.
     Fletcher32 = 2,
+    /// The first 32 bits of MD5; likewise the others. For a policy that makes a strong fingerprint of everything
+    /// anyway, as DeNOVA does: the prefix of that is what it is found by.
+    Md5 = 3,
+    /// Of SHA-1.
+    Sha1 = 4,
+    /// Of SHA-256.
+    Sha256 = 5,
+    /// Of BLAKE3.
+    Blake3 = 6,
 }
 
 impl WeakFunction {
     /// All of them, by number.
-    pub const ALL: [WeakFunction; 3] = [WeakFunction::Xxh3, WeakFunction::Crc32, WeakFunction::Fletcher32];
+    pub const ALL: [WeakFunction; 7] = [
+        WeakFunction::Xxh3,
+        WeakFunction::Crc32,
+        WeakFunction::Fletcher32,
+        WeakFunction::Md5,
+        WeakFunction::Sha1,
+        WeakFunction::Sha256,
+        WeakFunction::Blake3,
+    ];
+
+    /// The strong function of which this is the beginning.
+    pub fn prefix_of(self) -> Option<StrongFunction> {
+        match self {
+            WeakFunction::Xxh3 | WeakFunction::Crc32 | WeakFunction::Fletcher32 => None,
+            WeakFunction::Md5 => Some(StrongFunction::Md5),
+            WeakFunction::Sha1 => Some(StrongFunction::Sha1),
+            WeakFunction::Sha256 => Some(StrongFunction::Sha256),
+            WeakFunction::Blake3 => Some(StrongFunction::Blake3),
+        }
+    }
 
     /// Weak fingerprint of a piece of data.
     #[inline]
@@ -25,6 +55,10 @@ impl WeakFunction {
             WeakFunction::Xxh3 => weak(block),
             WeakFunction::Crc32 => crc32fast::hash(block),
             WeakFunction::Fletcher32 => fletcher32(block),
+            WeakFunction::Md5 => prefix(&StrongFunction::Md5.of(block)),
+            WeakFunction::Sha1 => prefix(&StrongFunction::Sha1.of(block)),
+            WeakFunction::Sha256 => prefix(&StrongFunction::Sha256.of(block)),
+            WeakFunction::Blake3 => prefix(&StrongFunction::Blake3.of(block)),
         }
     }
 
@@ -34,6 +68,10 @@ impl WeakFunction {
             WeakFunction::Xxh3 => "xxh3",
             WeakFunction::Crc32 => "crc32",
             WeakFunction::Fletcher32 => "fletcher32",
+            WeakFunction::Md5 => "md5",
+            WeakFunction::Sha1 => "sha1",
+            WeakFunction::Sha256 => "sha256",
+            WeakFunction::Blake3 => "blake3",
         }
     }
 
@@ -46,6 +84,11 @@ impl WeakFunction {
     pub fn from_number(number: u8) -> Option<WeakFunction> {
         WeakFunction::ALL.get(usize::from(number)).copied()
     }
+}
+
+/// The first 32 bits of a strong fingerprint, the first byte highest: DeNOVA's prefix (IV-C).
+pub(super) fn prefix(strong: &Strong) -> u32 {
+    u32::from_be_bytes([strong[0], strong[1], strong[2], strong[3]])
 }
 
 /// [`WeakFunction::Xxh3`] of a piece of data: the low 32 bits of its XXH3-64.

@@ -11,6 +11,7 @@
 //! | `xattr` | extended attributes, symlink targets |
 //! | `commit` | how a change becomes durable and whole |
 //! | `compact` | rewriting a log |
+//! | `daemon` | sharing what was queued, in the background |
 //! | `fill` | fingerprints that chunks lack, in the background |
 //! | `inode` | one inode in DRAM |
 //! | `gate` | keeping operations out for a moment |
@@ -26,6 +27,7 @@
 mod calibrate;
 mod commit;
 mod compact;
+mod daemon;
 mod data;
 mod fill;
 mod gate;
@@ -35,6 +37,7 @@ mod share;
 mod xattr;
 
 pub(crate) use commit::store_words;
+pub use daemon::Daemon;
 pub use share::UndedupPlan;
 
 use crate::chunk::Chunks;
@@ -392,6 +395,36 @@ impl FileSystem {
         self.core.policies.nv_dedup.sampling.set_choice(choice);
     }
 
+    /// Policy `denova`: when it shares.
+    pub fn dedup_mode(&self) -> DedupMode {
+        MountOptions::default().denova.mode
+    }
+
+    /// Policy `denova`: when it shares from now on. What is queued stays queued.
+    pub fn set_dedup_mode(&self, _mode: DedupMode) {}
+
+    /// Keeps the daemon from working, or lets it go on.
+    pub fn pause_dedup(&self, _paused: bool) {}
+
+    /// Does a bounded part of what is queued, whatever mode and limits say, paused or not; true when the queue is
+    /// empty.
+    ///
+    /// # Errors
+    /// EROFS; those of the device.
+    pub fn drain_step(&self) -> Result<bool> {
+        self.dedup_step()
+    }
+
+    /// How this device's entries are found from fingerprints.
+    pub fn index_kind(&self) -> IndexKind {
+        IndexKind::Dram
+    }
+
+    /// What makes weak fingerprints here: with a pm index the device says, else the mount.
+    pub fn weak_function(&self) -> crate::fingerprint::WeakFunction {
+        self.core.chunks.weak_function()
+    }
+
     /// Which policy new data of a file gets, or of what is made in a directory, and why: see [`POLICY_ATTRIBUTE`].
     /// ENOENT.
     pub fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
@@ -570,8 +603,7 @@ impl FileSystem {
             inodes: core.table.in_use(),
             data_blocks,
             chunks: core.chunks.tracked(),
-            index_entries: core.chunks.index.entries(),
-            index_dram_bytes: core.chunks.index.dram_bytes(),
+            index: core.chunks.index.stats(),
             space_dram_bytes: core.space.dram_bytes(),
             pieces_offered,
             pieces_shared,

@@ -152,7 +152,7 @@ impl Device {
         let tables = table_segments(&geometry, &uses).unwrap().len() as u64 * SEGMENT_BLOCKS;
         let free = geometry.blocks() - first - tables - report.blocks - report.metadata_blocks;
         assert_eq!(
-            (told.inodes, told.data_blocks, told.chunks, told.index_entries, told.saved_bytes, told.free_bytes),
+            (told.inodes, told.data_blocks, told.chunks, told.index.entries, told.saved_bytes, told.free_bytes),
             (report.inodes, report.blocks, report.chunks, indexed, saved, free * BLOCK_BYTES)
         );
     }

@@ -18,6 +18,7 @@
 //! An inode's own state is read when it is first used, crash or not. All of it is idempotent: a crash in recovery is
 //! recovered by doing it again.
 
+mod convert;
 pub mod reconcile;
 pub mod saved;
 mod scan;
@@ -34,6 +35,8 @@ use crate::namespace::table::{read_uses, table_segments, write_segment};
 use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions};
 use pmem::{Flight, PmemError, Region};
 use zerocopy::FromZeros;
+
+pub use convert::convert_index;
 
 pub(crate) const ROOT: u64 = InodeNumber::ROOT.0;
 

@@ -87,7 +87,7 @@ pub fn child(options: &ChildOptions) -> Result<()> {
             file.write_at(part * WRITE_BYTES as u64, bytes).doing("write")?;
         }
     }
-    println!("{} {}", own_bytes()?.saturating_sub(before), fs.stats().index_dram_bytes);
+    println!("{} {}", own_bytes()?.saturating_sub(before), fs.stats().index.dram_bytes);
     Ok(())
 }
 
