@@ -6,6 +6,7 @@
 //! reconcile    still; and the totals are those of that tree
 //! fsck         nothing at all, and what is free is what nobody names (invariants 2, 4, 7)
 //! mount again  after an unmount or not; changes nothing outside the superblocks; the same tree
+//! drain        policy denova: what is queued is shared, as much as it would have been without the crash
 //! use          new files, shared blocks, a replaced file: they work, and nothing else changes
 //! end          unmount, or crash; fsck finds nothing; the next mount finds the tree as it was
 //! ```
@@ -15,11 +16,11 @@
 use std::sync::Arc;
 
 use nvfold::check::{CheckOptions, Finding, Report, check};
-use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, RenameMode, Stats};
+use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode, Stats};
 use pmem::{Action, Event, Region};
 
 use super::disk::Disk;
-use super::tree::Tree;
+use super::tree::{self, Tree};
 use crate::device;
 
 /// Bytes at the start of the device that every mount writes: the two superblocks.
@@ -77,10 +78,18 @@ pub fn judge(disk: &mut Disk, options: &MountOptions, allowed: &[Arc<Tree>], roa
         consistent(&region, &stats, "after recovery")?;
         let fs = mount_again(disk, &region, options)?;
         same(&Tree::of(&fs)?, &tree, "after a second recovery")?;
+        let drained = drain(&fs, options)?;
+        allows(allowed, &Tree::of(&fs)?.without_space().with_drained(drained), "after the drain")?;
         use_it(&fs, || Ok(()))?;
         (fs, recovery)
     } else {
-        use_it(&fs, || if road == Road::Interleaved { fs.reconcile_step().map(drop) } else { Ok(()) })?;
+        use_it(&fs, || {
+            if road == Road::Interleaved {
+                fs.reconcile_step()?;
+                fs.drain_step()?;
+            }
+            Ok(())
+        })?;
         let used = Tree::of(&fs)?.without_space();
         reconcile(&fs)?;
         same(&Tree::of(&fs)?, &used, "used and then reconciled")?;
@@ -106,6 +115,15 @@ fn mount(region: &Region, options: &MountOptions) -> Result<FileSystem, String> 
 
 fn reconcile(fs: &FileSystem) -> Result<(), String> {
     fs.reconcile().map_err(|error| format!("reconciling: {error}"))
+}
+
+/// Shares all that is queued; what is shared then, if the policy queues anything.
+fn drain(fs: &FileSystem, options: &MountOptions) -> Result<Option<u64>, String> {
+    if options.policy != Policy::DeNova {
+        return Ok(None);
+    }
+    while !fs.drain_step().map_err(|error| format!("draining: {error}"))? {}
+    tree::shared_blocks(fs).map(Some)
 }
 
 /// A second recovery: there is nothing for it to do.
