@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvfold::check::CheckOptions;
-use nvfold::{FileKind, FileSystem, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, TimeNs};
+use nvfold::fingerprint::WeakFunction;
+use nvfold::{FileKind, FileSystem, IndexKind, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, TimeNs};
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 
 use crate::scratch::Scratch;
@@ -34,6 +35,14 @@ impl Device {
         device
     }
 
+    /// A device of `mib` MiB with this index and these weak fingerprints in it.
+    pub fn indexed(mib: u64, index: IndexKind, weak: WeakFunction) -> Device {
+        let device = Device::blank(mib << 20);
+        let region = device.region().expect("map");
+        FileSystem::mkfs(&region, &MkfsOptions { index, weak, ..mkfs_options() }).expect("mkfs");
+        device
+    }
+
     /// The device file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -51,8 +60,7 @@ impl Device {
 
     /// Formats the device.
     pub fn mkfs(&self) -> nvfold::Result<()> {
-        let options = MkfsOptions { uuid: *b"a uuid for tests", now: now(), ..MkfsOptions::default() };
-        FileSystem::mkfs(&self.region()?, &options)
+        FileSystem::mkfs(&self.region()?, &mkfs_options())
     }
 
     /// Mounts the device with a policy.
@@ -71,6 +79,10 @@ impl Device {
         let findings = check(&self.path, false).expect("fsck");
         assert!(findings.is_empty(), "fsck finds:\n{}", findings.join("\n"));
     }
+}
+
+fn mkfs_options() -> MkfsOptions {
+    MkfsOptions { uuid: *b"a uuid for tests", now: now(), ..MkfsOptions::default() }
 }
 
 /// Maps a device by path.

@@ -20,8 +20,9 @@ use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode
 use pmem::{Action, Event, Region};
 
 use super::disk::Disk;
-use super::tree::{self, Tree};
+use super::tree::Tree;
 use crate::device;
+use crate::shared::Named;
 
 /// Bytes at the start of the device that every mount writes: the two superblocks.
 const SUPERBLOCKS_BYTES: u64 = 8192;
@@ -123,7 +124,8 @@ fn drain(fs: &FileSystem, options: &MountOptions) -> Result<Option<u64>, String>
         return Ok(None);
     }
     while !fs.drain_step().map_err(|error| format!("draining: {error}"))? {}
-    tree::shared_blocks(fs).map(Some)
+    let named = Named::of(fs).map_err(|error| format!("which blocks files name: {error}"))?;
+    Ok(Some(named.saved()))
 }
 
 /// A second recovery: there is nothing for it to do.

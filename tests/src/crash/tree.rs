@@ -1,6 +1,6 @@
 //! All that a mounted file system tells, to compare: names, attributes, times, contents, and the space they take.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
@@ -64,7 +64,7 @@ impl Tree {
         Tree { nodes: self.nodes.clone(), space: None, drained: self.drained, digest: OnceLock::new() }
     }
 
-    /// The tree with what sharing saves once nothing is queued ([`shared_blocks`]).
+    /// The tree with what sharing saves once nothing is queued.
     pub fn with_drained(self, drained: Option<u64>) -> Tree {
         Tree { drained, digest: OnceLock::new(), ..self }
     }
@@ -115,51 +115,6 @@ impl Tree {
             hasher.finish()
         })
     }
-}
-
-/// Blocks that sharing saves: whole blocks that files name, less the blocks that they lie in. Parts of blocks are left
-/// out: which of two equal blocks stays because a part of it is cloned depends on the order in which they are met.
-///
-/// # Errors
-/// What could not be read.
-pub fn shared_blocks(fs: &FileSystem) -> Result<u64, String> {
-    const BLOCK: u64 = 4096;
-    const EXTENTS: usize = 1000;
-    let (mut named, mut blocks) = (0, HashSet::new());
-    let mut directories = vec![InodeNumber::ROOT];
-    let failed = |error: nvfold::Error| format!("which blocks files name: {error}");
-    while let Some(directory) = directories.pop() {
-        let mut entries = Vec::new();
-        fs.readdir(directory, 0, &mut |entry| {
-            entries.push(entry);
-            true
-        })
-        .map_err(failed)?;
-        for entry in entries {
-            match entry.kind {
-                FileKind::Directory => directories.push(entry.ino),
-                FileKind::Regular => {
-                    let file = fs.open(entry.ino).map_err(failed)?;
-                    let mut from = 0;
-                    loop {
-                        let extents = file.extents(from, EXTENTS).map_err(failed)?;
-                        let Some(last) = extents.last() else { break };
-                        from = last.offset + last.length;
-                        for extent in extents.iter().filter(|extent| !extent.unwritten) {
-                            let skipped = extent.offset.next_multiple_of(BLOCK) - extent.offset;
-                            let whole = extent.length.saturating_sub(skipped) / BLOCK;
-                            if (extent.address + skipped).is_multiple_of(BLOCK) {
-                                named += whole;
-                                blocks.extend((0..whole).map(|at| (extent.address + skipped) / BLOCK + at));
-                            }
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(named - blocks.len() as u64)
 }
 
 impl Node {

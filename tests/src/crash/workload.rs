@@ -12,10 +12,11 @@ use pmem::{Action, Event, Pending};
 
 use super::Subject as Setting;
 use super::disk::{Disk, Image};
-use super::tree::{self, Tree};
+use super::tree::Tree;
 use crate::model::library::Library;
 use crate::model::op::{self, NodePath, Op};
 use crate::model::{Subject, oracle::Oracle};
+use crate::shared::Named;
 
 /// Size of the devices: the smallest that can be formatted.
 pub const DEVICE_BYTES: u64 = 16 << 20;
@@ -206,7 +207,7 @@ impl Base {
         for op in ops.iter().chain(&[Op::Reconcile, Op::Drain]) {
             library.apply(op);
         }
-        Some(tree::shared_blocks(library.fs()).expect("a mounted file system can be read"))
+        Some(Named::of(library.fs()).expect("a mounted file system can be read").saved())
     }
 
     fn options(&self) -> MountOptions {
