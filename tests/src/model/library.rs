@@ -235,6 +235,7 @@ impl Library {
                 let step = || self.fs().drain_step();
                 done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
             }
+            Op::ReorderStep => done(self.fs().reorder_step()),
             Op::SetMode { mode } => {
                 self.fs().set_dedup_mode(*mode);
                 Ok(Answer::Done)

@@ -202,6 +202,9 @@ pub enum Op {
     DrainStep,
     /// All of them, until nothing is queued.
     Drain,
+    /// One step of bringing a chain of the pm index into order, if a search asked for it. Nothing that can be read
+    /// changes.
+    ReorderStep,
     /// When policy denova shares, from now on. Nothing that can be read changes.
     SetMode {
         mode: DedupMode,
@@ -409,7 +412,7 @@ fn one(random: &mut fastrand::Rng) -> Op {
         104 => Op::SetPolicy { path, policy: Policy::ALL.get(random.usize(0..=Policy::ALL.len())).copied() },
         105 => Op::Fill,
         106..109 => Op::DrainStep,
-        109 => [Op::Drain, Op::SetMode { mode: dedup_mode(random) }][random.usize(0..2)].clone(),
+        109 => [Op::Drain, Op::ReorderStep, Op::SetMode { mode: dedup_mode(random) }][random.usize(0..3)].clone(),
         _ => Op::GetPolicy { path },
     }
 }
