@@ -8,6 +8,7 @@
 //! payload: segment records   number, 8 words of used bits, 8 words of has-entry bits    17 words each
 //!          inode table       used bits, `inode_words`
 //!          index             64 x (capacity, slots, slot ...)
+//!          work queue        `queue_nodes` x 4 words, the oldest first
 //! ```
 
 use super::BLOCK_BYTES;
@@ -61,8 +62,10 @@ pub struct SavedState {
     pub runs_used: u64,
     /// 1: no file is known to lack fingerprints.
     pub filled: u64,
+    /// Nodes of the work queue in the payload.
+    pub queue_nodes: u64,
     /// Zero.
-    pub spare: [u8; 32],
+    pub spare: [u8; 24],
     /// Where the payload lies.
     pub runs: [SavedRun; SAVED_RUNS],
 }
