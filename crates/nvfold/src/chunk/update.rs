@@ -60,7 +60,7 @@ impl Chunks {
         };
         match self.change_word(block, flight, given_back) {
             Some(before) if before.count == 0 && before.update_count == 1 => {
-                self.forget_entry(block);
+                flight.extend(self.forget_entry(block));
                 Released::Free
             }
             _ => Released::Kept,

@@ -252,19 +252,24 @@ impl<'a> Batch<'a> {
                 _ => Fate::Stays,
             };
         }
-        let mut seen = BlockNumber(0);
-        loop {
+        let mut differing: SmallVec<[BlockNumber; 2]> = SmallVec::new();
+        let fate = loop {
+            // The search goes on behind a block that is held, so that one keeps its place.
+            let seen = differing.last().copied().unwrap_or(BlockNumber(0));
             let take = |block: &BlockNumber| *block != own && core.chunks.hold(*block, &mut self.tx.flight);
-            let Some(block) = core.chunks.index.find(weak, seen, take) else { return Fate::Unique };
+            let Some(block) = core.chunks.index.find(weak, seen, take) else { break Fate::Unique };
             let piece = &self.bytes[at * BLOCK..(at + 1) * BLOCK];
             if denova.is_equal(block, piece, self.pieces[at].fingerprint.strong, &mut self.tx) {
-                return Fate::Equal(block);
+                break Fate::Equal(block);
             }
-            denova.tally.collisions.fetch_add(1, Ordering::Relaxed);
-            core.give_back(&[block]);
-            self.pieces[at].known.push(block);
-            seen = block;
+            differing.push(block);
+        };
+        if !differing.is_empty() {
+            denova.tally.collisions.fetch_add(differing.len() as u64, Ordering::Relaxed);
+            core.give_back(&differing);
+            self.pieces[at].known.extend(differing);
         }
+        fate
     }
 
     /// The file is locked against changes. Where it changed since it was looked at, a block must still be named and hold
@@ -339,8 +344,7 @@ impl<'a> Batch<'a> {
         let index = &self.core.chunks.index;
         let Piece { block, fingerprint, known, .. } = &self.pieces[at];
         let Some(weak) = fingerprint.weak else { return };
-        let is_there = || index.find(weak, BlockNumber(block.0 - 1), |other| other == block).is_some();
-        if !is_there() && !index.insert_first(weak, *block, known) {
+        if !index.insert_first(weak, *block, known) {
             self.again = true;
             self.pieces[at].fate = Fate::Stays;
         }
@@ -374,7 +378,7 @@ impl<'a> Batch<'a> {
         let (mut staged, positions) = core.stage_lines(inode, &state, &lines, kept, purpose, &mut self.tx.flight)?;
         let (landed, named) = self.tx.end(staged.take_named());
         let word = super::commit::commit_word(inode.slot, &state.log, state.selector, named);
-        core.publish_one(word, landed, Flight::new(), || ());
+        core.publish_one(word, landed, Flight::new(), Flight::new);
         self.settle(target);
         let mut locked = RwLockUpgradableReadGuard::upgrade(state);
         staged.install(&mut locked);
