@@ -140,7 +140,7 @@ fn child_that_embeds_a_device_and_its_daemon_until_it_is_killed() {
         rest => DedupMode::Delayed { interval_ms: rest, entries: 2 },
     };
     let denova =
-        DeNovaOptions { mode, reorder: ReorderOptions { references: 2, reads: 2 }, ..DeNovaOptions::default() };
+        DeNovaOptions { mode, reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
     let stopwatch = Instant::now();
     let options = MountOptions {
         policy: Policy::DeNova,

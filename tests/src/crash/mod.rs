@@ -112,7 +112,7 @@ impl Subject {
         // Periods so short that chunks without fingerprints, with weak and with strong ones lie side by side.
         let nv_dedup = NvDedupOptions { period: 2, method: MethodChoice::Paper, ..NvDedupOptions::default() };
         // Chains are brought into order as soon as anything in them is shared and not the first.
-        let denova = DeNovaOptions { reorder: ReorderOptions { references: 2, reads: 2 }, ..DeNovaOptions::default() };
+        let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
         // One allocation cursor: which thread does what changes nothing.
         MountOptions { policy, cores: 1, nv_dedup, denova, ..MountOptions::default() }
     }

@@ -571,6 +571,7 @@ fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
     let mode = |mode| Op::SetMode { mode };
     let off = |name| Op::SetPolicy { path: at(name), policy: Some(Policy::Off) };
     // Six files whose blocks are all in the chains of the tree's, or in one.
+    let reorder = || vec![Op::ReorderStep; 5];
     let long_chain = || {
         let file =
             |number: u8| [create(20 + number), write(20 + number, 0, 4 * BLOCK, distinct(4 * usize::from(number)))];
@@ -665,15 +666,23 @@ fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
         ),
         ("delayed", 1, vec![Drain, mode(DedupMode::Delayed { interval_ms: 5, entries: 1 }), duplicate(), DrainStep]),
         ("a long chain", 0, [long_chain(), vec![Drain]].concat()),
-        ("a long chain in order", 7, {
-            // The last of the chain is met again and again.
-            let again = |name| [create(name), write(name, 0, 4 * BLOCK, distinct(12)), Drain];
-            [long_chain(), vec![Drain], again(NEW).into(), again(25).into(), again(26).into()].concat()
+        ("a long chain in order", 10, {
+            // The last ones of the chain are met again: they come to the front, and are met there.
+            let again = |name| vec![create(name), write(name, 0, 4 * BLOCK, distinct(12)), Drain];
+            [long_chain(), vec![Drain], again(NEW), reorder(), again(25), reorder()].concat()
         }),
-        ("a long chain in order, then unlinked", 10, {
-            let again = [create(NEW), write(NEW, 0, 4 * BLOCK, distinct(12)), Drain];
+        ("a long chain between two orders", 10, {
+            // Searches, additions and removals in the middle of a reorder.
+            let steps = |count: usize| vec![Op::ReorderStep; count];
+            let again = vec![create(NEW), write(NEW, 0, 4 * BLOCK, distinct(12)), Drain];
+            let more = |number| vec![write(EMPTY, 0, BLOCK, distinct(number)), Drain];
+            [long_chain(), vec![Drain], again, steps(1), more(16), reorder(), more(12), steps(3), vec![unlink(21)]]
+                .concat()
+        }),
+        ("a long chain in order, then unlinked", 14, {
+            let again = vec![create(NEW), write(NEW, 0, 4 * BLOCK, distinct(12)), Drain];
             let unlinks = vec![unlink(NEW), unlink(23), unlink(21), unlink(UNSHARED)];
-            [long_chain(), vec![Drain], again.into(), unlinks].concat()
+            [long_chain(), vec![Drain], again, reorder(), unlinks].concat()
         }),
         ("drain, then the other index", 1, vec![Drain, Op::Convert]),
         ("the other index with a queue, then drain", 1, vec![Drain, duplicate(), Op::Convert, Drain]),

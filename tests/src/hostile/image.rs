@@ -354,7 +354,7 @@ fn formatted(options: &OpenOptions, index: IndexKind) -> Region {
 }
 
 fn mount(region: &Region, policy: Policy) -> FileSystem {
-    let denova = DeNovaOptions { reorder: ReorderOptions { references: 2, reads: 2 }, ..DeNovaOptions::default() };
+    let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
     FileSystem::mount(region.clone(), MountOptions { policy, denova, ..MountOptions::default() }).expect("mount")
 }
 
