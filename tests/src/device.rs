@@ -11,8 +11,13 @@ use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 
 use crate::scratch::Scratch;
 
-/// The policies every suite runs under.
-pub const POLICIES: [Policy; 3] = [Policy::Off, Policy::Inline, Policy::NvDedup];
+/// The policies every suite runs under, each with the index that it came with ([`index_of`]).
+pub const POLICIES: [Policy; 4] = Policy::ALL;
+
+/// The index of the devices of a policy's suites: that of its paper.
+pub fn index_of(policy: Policy) -> IndexKind {
+    if policy == Policy::DeNova { IndexKind::Pm } else { IndexKind::Dram }
+}
 
 /// A device file in memory, gone on drop.
 pub struct Device {
@@ -33,6 +38,11 @@ impl Device {
         let device = Device::blank(mib << 20);
         device.mkfs().expect("mkfs");
         device
+    }
+
+    /// A formatted device of `mib` MiB for the suites of a policy.
+    pub fn of(mib: u64, policy: Policy) -> Device {
+        Device::indexed(mib, index_of(policy), WeakFunction::default())
     }
 
     /// A device of `mib` MiB with this index and these weak fingerprints in it.

@@ -39,7 +39,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nvfold::{DeNovaOptions, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Policy, ReorderOptions};
 use pmem::{Action, Event, Pending};
@@ -205,19 +205,25 @@ pub fn run(jobs: &[Job], seed: u64, violations_max: usize) -> ([Tally; SUBJECTS.
         if lock(&violations).len() >= violations_max {
             return;
         }
-        let start = Instant::now();
+        let start = processor_time();
         let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
         let trace = bases[job.subject].trace(&job.workload);
         let subject = &SUBJECTS[job.subject];
         let mut explorer = Explorer::new(subject, &mut disks[job.subject], &seen[job.subject], random);
         explorer.tally.workloads = 1;
         let explored = explorer.explore(&trace, &job.effort.bounds, &job.effort, 0);
-        explorer.tally.busy = start.elapsed();
+        explorer.tally.busy = processor_time() - start;
         let tally = &mut lock(&tallies)[job.subject];
         *tally = [*tally, explorer.tally].iter().sum();
         lock(&violations).extend(explored.err());
     });
     (tallies.into_inner().expect("no panic"), violations.into_inner().expect("no panic"))
+}
+
+/// Time that this thread has had a processor.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Does each of the tasks once, on as many threads as there are cores; each has a disk a base.

@@ -24,8 +24,13 @@ pub struct Library {
 impl Library {
     /// A fresh file system of `mib` MiB in memory.
     pub fn fresh(mib: u64, policy: Policy) -> Library {
+        Library::indexed(mib, policy, device::index_of(policy))
+    }
+
+    /// The same with this index.
+    pub fn indexed(mib: u64, policy: Policy, index: IndexKind) -> Library {
         let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).expect("a memory device");
-        FileSystem::mkfs(&region, &MkfsOptions { now: device::now(), ..MkfsOptions::default() }).expect("mkfs");
+        FileSystem::mkfs(&region, &MkfsOptions { index, now: device::now(), ..MkfsOptions::default() }).expect("mkfs");
         Library::on(region, MountOptions { policy, ..device::options() })
     }
 
