@@ -10,7 +10,7 @@ use crate::mounts;
 use crate::report;
 use crate::size;
 use nvfold::media::superblock::{STATE_CLEAN, Superblock};
-use nvfold::{DeNovaStats, FileSystem, Method, NvDedupStats, Policy, Stats};
+use nvfold::{DeNovaStats, FileSystem, Method, NvDedupStats, Policy, PolicyStats, Stats};
 use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -153,7 +153,7 @@ impl Index {
 }
 
 /// The work queue of policy denova, and its daemon; see `nvfold::DeNovaStats`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct DeNova {
     pub mode: String,
     pub paused: bool,
@@ -254,6 +254,7 @@ pub struct Recovery {
 
 /// Sizes in bytes and counts; see `nvfold::Stats`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
 pub struct Space {
     pub device_bytes: u64,
     pub logical_bytes: u64,
@@ -276,6 +277,18 @@ pub struct Space {
     pub pieces_shared: u64,
     pub weak_collisions: u64,
     pub chunks_filled: u64,
+    /// Dedup transactions that began since the device was formatted.
+    pub transactions: u64,
+    /// By policy, of those that look for equal blocks while data is written: pieces since mount.
+    pub by_policy: BTreeMap<String, Pieces>,
+}
+
+/// What a policy was asked about, and what became of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Pieces {
+    pub offered: u64,
+    pub shared: u64,
+    pub collisions: u64,
 }
 
 /// The process that serves the mount.
@@ -477,6 +490,14 @@ pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
         pieces_shared: stats.pieces_shared,
         weak_collisions: stats.weak_collisions,
         chunks_filled: stats.chunks_filled,
+        transactions: stats.transactions,
+        by_policy: stats.by_policy.iter().map(|of| (of.policy.name().to_owned(), Pieces::of(of))).collect(),
+    }
+}
+
+impl Pieces {
+    fn of(stats: &PolicyStats) -> Pieces {
+        Pieces { offered: stats.offered, shared: stats.shared, collisions: stats.collisions }
     }
 }
 

@@ -130,6 +130,7 @@ fn describe(report: &Report, space: &Space) -> String {
         ("pieces shared", space.pieces_shared.to_string()),
         ("weak collisions", space.weak_collisions.to_string()),
         ("fingerprints filled in", space.chunks_filled.to_string()),
+        ("dedup transactions", space.transactions.to_string()),
     ];
     rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
     rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
