@@ -10,7 +10,7 @@ use crate::mounts;
 use crate::report;
 use crate::size;
 use nvfold::media::superblock::{STATE_CLEAN, Superblock};
-use nvfold::{DeNovaStats, FileSystem, Method, NvDedupStats, Policy, PolicyStats, Stats};
+use nvfold::{DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, Policy, PolicyStats, Stats};
 use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -107,8 +107,9 @@ impl NvDedup {
 pub struct Index {
     /// `dram` or `pm`.
     pub kind: String,
-    /// What makes weak fingerprints: of a pm index always the same, of a dram index what the mount says.
-    pub weak: String,
+    /// What makes weak fingerprints: of a pm index always the same, of a dram index what the mount says, if it is
+    /// mounted.
+    pub weak: Option<String>,
     pub entries: u64,
     pub dram_bytes: u64,
     /// Space on the device, beside the chunk table.
@@ -125,7 +126,7 @@ impl Index {
         let index = &stats.index;
         Index {
             kind: index.kind.name().to_owned(),
-            weak: fs.weak_function().name().to_owned(),
+            weak: Some(fs.weak_function().name().to_owned()),
             entries: index.entries,
             dram_bytes: index.dram_bytes,
             media_bytes: index.media_bytes,
@@ -137,7 +138,8 @@ impl Index {
 
     /// In one line, on a device of so many bytes.
     pub fn describe(&self, device_bytes: u64) -> String {
-        let Index { kind, weak, media_bytes, dram_bytes, .. } = self;
+        let Index { kind, media_bytes, dram_bytes, .. } = self;
+        let weak = self.weak.as_deref().unwrap_or_default();
         let share = report::percent(*media_bytes, device_bytes);
         let (media, dram) = (size::show(*media_bytes), size::show(*dram_bytes));
         match kind.as_str() {
@@ -231,6 +233,9 @@ pub struct SuperblockFacts {
     pub data_offset: u64,
     pub block_bytes: u32,
     pub segment_bytes: u32,
+    /// How chunk entries are found, and for a pm index what it is made of.
+    pub index: Option<String>,
+    pub index_weak: Option<String>,
     pub read_write_mounts: u64,
     /// Nanoseconds since 1970.
     pub created_ns: i64,
@@ -408,12 +413,14 @@ fn read_device(path: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
         let fs = FileSystem::mount(region, mount).doing(mounts::show(path))?;
         let stats = fs.stats();
         snapshot.space = Some(space(&fs, &stats));
-        snapshot.index = Some(Index::of(&fs, &stats));
+        let index = Index::of(&fs, &stats);
+        snapshot.index = Some(Index { weak: index.weak.filter(|_| fs.index_kind() == IndexKind::Pm), ..index });
     }
     Ok(snapshot)
 }
 
 fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {
+    let index = superblock.index();
     let label = superblock.label.split(|byte| *byte == 0).next().unwrap_or_default();
     SuperblockFacts {
         format_version: superblock.version,
@@ -430,6 +437,8 @@ fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {
         data_offset: superblock.data_offset,
         block_bytes: superblock.block_bytes,
         segment_bytes: superblock.segment_bytes,
+        index: index.map(|(kind, _)| kind.name().to_owned()),
+        index_weak: index.filter(|(kind, _)| *kind == IndexKind::Pm).map(|(_, weak)| weak.name().to_owned()),
         read_write_mounts: superblock.mount_epoch,
         created_ns: superblock.created,
         mounted_ns: superblock.mounted,

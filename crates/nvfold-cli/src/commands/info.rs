@@ -49,7 +49,7 @@ fn describe(snapshot: &Snapshot) -> String {
     ];
     let [journal, segments, chunks, data] = offsets.map(|offset| format!("{offset:#x}"));
     let index = snapshot.index.as_ref().map(|index| index.describe(superblock.device_bytes));
-    let index = index.unwrap_or_else(|| "known once it is recovered".into());
+    let index = index.or_else(|| superblock.index.clone()).unwrap_or_default();
     let mut facts = vec![
         ("device", snapshot.device.clone()),
         ("label", superblock.label.clone()),

@@ -6,7 +6,7 @@
 
 use crate::cli::Output;
 use crate::device::{self, DeviceOptions};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::{Setting, parse_index, parse_method, parse_weak, settings};
 use crate::mounts;
 use crate::progress::Progress;
@@ -31,7 +31,8 @@ pub struct Tune {
     target: PathBuf,
     #[command(flatten)]
     change: Change,
-    /// What the pm index is made of: xxh3 (unless given), crc32, fletcher32, md5, sha1, sha256, blake3
+    /// What the pm index is made of: xxh3 (unless given, or there is a pm index of another), crc32, fletcher32, md5,
+    /// sha1, sha256, blake3
     #[arg(long, value_name = "NAME", value_parser = parse_weak, requires = "index")]
     weak: Option<WeakFunction>,
     #[command(flatten)]
@@ -112,7 +113,9 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
     let started = Instant::now();
     let region = device::open(target, device_options, false)?;
     let (mut progress, mut done_bytes) = (None, 0);
-    let done = nvfold::convert_index(&region, to, weak.unwrap_or_default(), &mut |entries, of_entries| {
+    let (superblock, _) = nvfold::read_superblock(&region).doing(&name)?;
+    let (_, own) = superblock.index().unwrap_or_default();
+    let done = nvfold::convert_index(&region, to, weak.unwrap_or(own), &mut |entries, of_entries| {
         // In bytes of the blocks whose entries these are.
         done_bytes = entries * BLOCK_BYTES;
         let total_bytes = of_entries * BLOCK_BYTES;
@@ -163,7 +166,6 @@ fn describe(converted: &Converted) -> String {
         ("device", converted.device.clone()),
         ("index before", before.as_ref().map_or("unknown".into(), show)),
         ("index now", show(after)),
-        ("entries", after.entries.to_string()),
         ("free", format!("{free_before}{} now", size::show(*free_bytes_after))),
         ("in", format!("{seconds:.2} s")),
     ])

@@ -101,25 +101,20 @@ impl DedupOptions {
         }
     }
 
-    /// Mounts a device with these options and those of `mount`, where they go together with what the device is.
+    /// Mounts a device with these options and those of `mount`, if they go together with what the device is.
     pub fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
         let DedupOptions { policy, weak, mut nv_dedup, denova, generators } = self.clone();
-        nv_dedup.weak = weak.unwrap_or_default();
-        let fs =
-            FileSystem::mount(region, MountOptions { policy, nv_dedup, denova, generators, ..mount }).doing(name)?;
-        match weak.filter(|weak| fs.index_kind() == IndexKind::Pm && *weak != fs.weak_function()) {
-            None => Ok(fs),
-            Some(weak) => {
-                let own = fs.weak_function().name();
-                fs.unmount().doing(name)?;
-                let weak = weak.name();
-                Err(Failure::usage(
-                    format!("{name}: weak={weak}"),
-                    format!("the pm index of this device is made of {own}"),
-                )
-                .hint(format!("leave the option out, or convert it: nvfold tune {name} --index pm --weak {weak}")))
-            }
+        let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
+        if let (Some(weak), Some((IndexKind::Pm, own))) = (weak, superblock.index())
+            && weak != own
+        {
+            let (weak, own) = (weak.name(), own.name());
+            let why = format!("the pm index of this device is made of {own}");
+            return Err(Failure::usage(format!("{name}: weak={weak}"), why)
+                .hint(format!("leave the option out, or convert it: nvfold tune {name} --index pm --weak {weak}")));
         }
+        nv_dedup.weak = weak.unwrap_or_default();
+        FileSystem::mount(region, MountOptions { policy, nv_dedup, denova, generators, ..mount }).doing(name)
     }
 }
 

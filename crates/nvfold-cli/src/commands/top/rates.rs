@@ -320,7 +320,7 @@ impl IndexFigures {
         let reads = index.reads.saturating_sub(reads_before);
         IndexFigures {
             kind: index.kind.clone(),
-            weak: index.weak.clone(),
+            weak: index.weak.clone().unwrap_or_default(),
             entries: index.entries,
             dram_bytes: index.dram_bytes,
             media_bytes: index.media_bytes,
