@@ -11,7 +11,7 @@ pub use queue::drain_all;
 use crate::cli::Output;
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
-use crate::mount::{DEDUP_OPTIONS, DedupOptions};
+use crate::mount::{DedupOptions, dedup_help};
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
@@ -60,7 +60,7 @@ pub struct Dedup {
 }
 
 fn options_help() -> String {
-    format!("On a device: options of the policies, as for a mount: {DEDUP_OPTIONS}")
+    format!("On a device: options of the policies, as for a mount: {}", dedup_help())
 }
 
 /// Give every block of files a copy of its own again

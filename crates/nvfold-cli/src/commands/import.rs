@@ -4,7 +4,7 @@ use super::dedup::drain_all;
 use crate::cli::Output;
 use crate::device::{self, DeviceOptions, mount_embedded, parse_policy};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::{DEDUP_OPTIONS, DedupOptions, requests};
+use crate::mount::{DedupOptions, dedup_help, requests};
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
@@ -54,7 +54,7 @@ pub fn threads(text: &str) -> Result<usize, String> {
 }
 
 fn options_help() -> String {
-    format!("Options of the policy, as for a mount: {DEDUP_OPTIONS}")
+    format!("Options of the policy, as for a mount: {}", dedup_help())
 }
 
 /// What --policy and -o say.

@@ -18,6 +18,17 @@ pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova \
                              mode=inline|immediate|delayed:MS:ENTRIES cpu=PERCENT guard=PERCENT \
                              reorder=REFERENCES:READS|never";
 
+/// The same for people.
+pub fn help() -> String {
+    format!(
+        "{THERE_ARE}. For policy denova mode= says when it shares what was written: immediate, whenever anything is \
+         queued; delayed, every MS milliseconds so many entries of the queue at most; inline, at once. Its daemon \
+         takes cpu= percent of one processor at most, but heeds no limit when less than guard= percent of the space \
+         are free. reorder= says from which reference count and which number of reads it brings a chain of a pm index \
+         into order."
+    )
+}
+
 /// What the options say.
 #[derive(Clone, Debug, Default)]
 pub struct DedupOptions {

@@ -26,9 +26,9 @@ pub mod requests;
 pub mod settings;
 
 pub use counters::{Counters, Requests};
-pub use dedup::{DedupOptions, THERE_ARE as DEDUP_OPTIONS, parse_index, parse_method, parse_mode, parse_weak};
+pub use dedup::{DedupOptions, help as dedup_help, parse_index, parse_method, parse_mode, parse_weak};
 pub use front::REPORT_ATTRIBUTE;
-pub use options::Options;
+pub use options::{Options, help as mount_help};
 pub use settings::{Setting, yes_or_no};
 
 use crate::device;

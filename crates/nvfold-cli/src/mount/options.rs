@@ -12,6 +12,11 @@ const MAX_WRITE_BYTES: u32 = 1 << 20;
 const OURS: &str = "size=N index=dram|pm ro rw allow_other noallow_other threads=N discard nodiscard profile=NAME \
                     flush=auto|always max_write=N fsname=NAME";
 
+/// All of them and those of the policies, for people.
+pub fn help() -> String {
+    format!("{OURS} {}", dedup::help())
+}
+
 /// What the options say.
 #[derive(Clone, Debug)]
 pub struct Options {
