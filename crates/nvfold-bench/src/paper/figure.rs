@@ -199,6 +199,16 @@ impl Figure {
     }
 }
 
+/// The smallest of the values; infinite if there are none.
+pub fn smallest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// The largest of the values; minus infinity if there are none.
+pub fn largest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
 fn number_or_null<'a, D: Deserializer<'a>>(text: D) -> std::result::Result<f64, D::Error> {
     Ok(Option::deserialize(text)?.unwrap_or(f64::NAN))
 }
