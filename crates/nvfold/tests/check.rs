@@ -653,7 +653,7 @@ fn file_data_in_an_xattr_block_is_found() {
 fn file_data_in_the_inode_table_is_found() {
     let device = Device::make();
     device.append(device.plain, &[device.extent(0, device.slot(0))]);
-    device.finds_and_leaves(4, "part of the inode table");
+    device.finds_and_leaves(4, "part of a table");
 }
 
 #[test]

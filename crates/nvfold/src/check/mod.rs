@@ -13,12 +13,14 @@
 //! | 3 | an operation happened wholly or not at all | journal, names and the inodes they lead to |
 //! | 4 | no block is used for two things, none that is in use is free | log pages, xattr blocks, data, marks, saved state |
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
+//! | 6 | chains of the pm index lead to every entry, once | direct area, neighbours in the chunk table |
 //!
 //! Memory that cannot be read is a finding too, with the files that it takes from: `check/bad.rs`.
-//! Invariants 6 (pm index) and 7 (fsck finds nothing after recovery) belong to the index and to the tests.
+//! Invariant 7 (fsck finds nothing after recovery) belongs to the tests.
 //! On a device that was not unmounted, what recovery is there to mend is counted as `recoverable`, not found.
 
 mod bad;
+mod index;
 mod space;
 
 use crate::error::{Error, Result};
@@ -241,6 +243,8 @@ struct Survey<'r> {
     generators: [u64; GENERATORS as usize],
     /// Bad memory, and what it takes.
     bad: bad::Bad,
+    /// The pm index.
+    chains: index::Chains,
 }
 
 /// Looks at everything. Also the segments that hold something and are not marked.
@@ -261,6 +265,7 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         space: space::Expected::default(),
         generators: [1; GENERATORS as usize],
         bad: bad::Bad::default(),
+        chains: index::Chains::default(),
     };
     survey.superblocks();
     survey.generators();
@@ -288,9 +293,13 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         survey.trace(3, "the journal holds an operation that was not finished".into(), geometry.journal_offset);
     }
     survey.tables.extend(&segments);
+    if !survey.index_segments(&superblock, &uses) {
+        return Ok((survey.report, Vec::new()));
+    }
     survey.inodes(&segments, &stores);
     survey.check_names();
     survey.check_blocks(options.data);
+    survey.check_chains();
     let unmarked = survey.check_marks();
     survey.check_saved_state(&superblock);
     survey.name_bad_files();
@@ -393,7 +402,7 @@ impl Survey<'_> {
         let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
         for block in pages.chain(state.xattr_blocks()) {
             if self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
-                self.find(4, format!("a block of inode {ino}'s log lies in the inode table"), block.address());
+                self.find(4, format!("a block of inode {ino}'s log lies in a table"), block.address());
             }
             if let Some(other) = self.metadata.insert(block.0, ino) {
                 self.find(4, format!("a block belongs to inode {other} and to inode {ino}"), block.address());
@@ -559,8 +568,9 @@ impl Survey<'_> {
             self.space.uses(block);
         }
         self.space.enters(block, entry);
+        self.chains.enters(block, entry);
         if references > 0 && self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
-            self.find(4, format!("block {} is file data and part of the inode table", block.0), block.address());
+            self.find(4, format!("block {} is file data and part of a table", block.0), block.address());
         }
         if references > 1 && self.reserved.contains(&block.0) {
             self.find(5, format!("block {} is reserved by one file and named {references} times", block.0), at);

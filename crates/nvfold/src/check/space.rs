@@ -1,7 +1,7 @@
 //! Free space: the marks of the segment table and the saved state, held against what the logs name.
 
 use super::Survey;
-use crate::chunk::index::{self, SHARDS};
+use crate::chunk::dram::{self, SHARDS};
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::Superblock;
@@ -41,7 +41,7 @@ impl Expected {
         set(&mut self.has_entry, block);
         self.extra_references += u64::from(entry.count.saturating_sub(1));
         let weak = entry.any_weak().filter(|_| entry.is_of(block));
-        self.index.extend(weak.map(|(function, weak)| (function, index::slot(weak, block))));
+        self.index.extend(weak.map(|(function, weak)| (function, dram::slot(weak, block))));
     }
 }
 
@@ -86,13 +86,20 @@ impl Survey<'_> {
         self.check_saved_inodes(&saved, at);
         let slots = |shard: usize| saved.index[shard].1.iter().copied().filter(|slot| *slot != 0);
         let indexed: BTreeSet<u64> = (0..SHARDS).flat_map(slots).collect();
-        let of_function = |(function, _): &&(u8, u64)| u64::from(*function) == saved.header.weak_function;
+        // A pm index is not saved.
+        let is_saved = !self.chains.is_pm();
+        let of_function = |(function, _): &&(u8, u64)| is_saved && u64::from(*function) == saved.header.weak_function;
         let expected: BTreeSet<u64> = self.space.index.iter().filter(of_function).map(|(_, slot)| *slot).collect();
         if indexed != expected {
             let wrong = indexed.symmetric_difference(&expected).count();
             self.find(2, format!("the saved index differs from the chunk table in {wrong} fingerprints"), at);
         }
         let header = &saved.header;
+        let in_chains = self.chains.expected.len() as u64;
+        if self.chains.is_pm() && header.index_entries != in_chains {
+            let told = header.index_entries;
+            self.find(2, format!("the saved state tells of {told} fingerprints, and {in_chains} are in chains"), at);
+        }
         let totals = (header.mapped_bytes, header.data_blocks, header.extra_references);
         let counted = (self.mapped_bytes, self.report.blocks, self.space.extra_references);
         if totals != counted {

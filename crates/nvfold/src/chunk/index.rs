@@ -1,387 +1,82 @@
-//! The dram index: from a weak fingerprint to the blocks that have it, in eight bytes a block.
+//! From a weak fingerprint to the blocks that have it: the two indexes over the one chunk table.
 //!
-//! The problem: NV-Dedup keeps 24 bytes of DRAM a chunk (4.2) - three tables of pointers.
-//!
-//! The idea: on a dram-indexed device the entry number is the block number, so one table is enough, and
-//! its slot is one word: 32 bits of fingerprint, 32 bits of block number. Slots are kept *sorted* by
-//! fingerprint in an array with gaps (linear probing from the fingerprint's proportional place), so a
-//! search stops as soon as it passes its key and the table can be 90 % full. Growing copies the sorted
-//! array with wider gaps and never looks at the media. Recovery sorts what its scan found and lays it out at
-//! once; an orderly unmount saves the shards as they are.
-//!
-//! ```text
-//! shard = top 6 bits of the fingerprint
-//! home  = fingerprint * capacity / 2^32          |..|f1 b|f1 b|f2 b|..|f7 b|..|   sorted, no wrap-around
-//! ```
+//! Which one a device has is chosen when it is formatted. [`dram`](super::dram) is the faster one;
+//! [`fact`](super::fact) lies on the device and takes no DRAM. For whoever searches they are the same.
 
+use super::dram::DramIndex;
+use super::fact::Fact;
 use crate::media::BlockNumber;
-use crate::padded::Padded;
-use crate::sync::Mutex;
 use crate::types::IndexStats;
+use pmem::Flight;
 
-const SHARD_BITS: u32 = 6;
-/// Parts of the index, each with a lock of its own.
-pub const SHARDS: usize = 1 << SHARD_BITS;
-const EMPTY: u64 = 0;
-const CAPACITY_MIN: usize = 16;
-/// Address space that a shard takes with its first slot. It is memory only as far as it is used, and allocators map
-/// areas of that size by themselves: those grow by moving pages, and leave no holes.
-const RESERVED_SLOTS: usize = (160 << 10) / 8;
-
-/// The index: sharded by fingerprint, safe to use from any thread.
-pub struct Index {
-    shards: Vec<Padded<Mutex<Shard>>>,
-}
-
-impl Default for Index {
-    fn default() -> Self {
-        Index::new()
-    }
+/// The index of a device; may be used from any thread.
+pub enum Index {
+    /// In DRAM.
+    Dram(DramIndex),
+    /// On the device.
+    Pm(Box<Fact>),
 }
 
 impl Index {
-    /// An empty index; takes no memory until used.
-    pub fn new() -> Index {
-        Index { shards: (0..SHARDS).map(|_| Padded::default()).collect() }
-    }
-
-    /// The first block behind `after` that has this fingerprint and that `take` takes. It is asked under the lock of
-    /// the shard, so the block has not been removed yet; it may have lost its last reference: the count decides.
+    /// The first block behind `after` (0: of all) that has this fingerprint and that `take` takes. It is asked while
+    /// nobody can remove the block; the block may have lost its last reference: the count decides. What lies behind
+    /// another stays so while the caller has a reference on it.
     pub fn find(&self, weak: u32, after: BlockNumber, take: impl FnMut(&BlockNumber) -> bool) -> Option<BlockNumber> {
-        self.shard(weak).lock().find(weak, after).find(take)
+        match self {
+            Index::Dram(index) => index.find(weak, after, take),
+            Index::Pm(index) => index.find(weak, after, take),
+        }
     }
 
-    /// Adds a block.
+    /// Adds a block whose entry is durable; nothing happens when it is there. Durable when it returns.
     pub fn insert(&self, weak: u32, block: BlockNumber) {
-        debug_assert!(block.0 != 0 && block.0 <= u64::from(u32::MAX));
-        self.shard(weak).lock().insert(slot(weak, block));
+        match self {
+            Index::Dram(index) => index.insert(weak, block),
+            Index::Pm(index) => index.insert(weak, block),
+        }
     }
 
     /// Adds a block unless there is one with the same fingerprint that is none of `known`; says whether it did.
     pub fn insert_first(&self, weak: u32, block: BlockNumber, known: &[BlockNumber]) -> bool {
-        let mut shard = self.shard(weak).lock();
-        let is_first = shard.find(weak, BlockNumber(0)).all(|other| known.contains(&other));
-        if is_first {
-            shard.insert(slot(weak, block));
+        match self {
+            Index::Dram(index) => index.insert_first(weak, block, known),
+            Index::Pm(index) => index.insert_first(weak, block, known),
         }
-        is_first
     }
 
-    /// Removes a block; nothing happens when it is not there.
-    pub fn remove(&self, weak: u32, block: BlockNumber) {
-        self.shard(weak).lock().remove(slot(weak, block));
-    }
-
-    /// Mount: fills an empty shard with these slots, in any order.
-    pub fn build(&self, shard: usize, mut slots: Vec<u64>) {
-        sort(&mut slots);
-        *self.shards[shard].lock() = Shard::laid_out(&slots, slots.len() + slots.len() / 6);
-    }
-
-    /// A shard as it is saved: capacity and slots, gaps included.
-    pub fn save(&self, shard: usize) -> (u64, Vec<u64>) {
-        let shard = self.shards[shard].lock();
-        (shard.capacity as u64, shard.slots.clone())
-    }
-
-    /// Mount: takes a saved shard in; false when it cannot be one of this device, or not one that can be searched.
-    pub fn load(&self, shard: usize, capacity: u64, slots: Vec<u64>, holds: impl Fn(BlockNumber) -> bool) -> bool {
-        let live = || slots.iter().copied().filter(|slot| *slot != EMPTY);
-        let in_shard = |slot: u64| slot >> (64 - SHARD_BITS) == shard as u64;
-        let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
-        if capacity > slots.len() || !live().all(|slot| in_shard(slot) && holds(block(slot))) {
-            return false;
+    /// Removes a block; nothing happens when it is not there. What is returned must be fenced before the block gets
+    /// another user.
+    pub fn remove(&self, weak: u32, block: BlockNumber) -> Flight {
+        match self {
+            Index::Dram(index) => {
+                index.remove(weak, block);
+                Flight::new()
+            }
+            Index::Pm(index) => index.remove(weak, block),
         }
-        let loaded = Shard { len: live().count(), slots, capacity };
-        if !loaded.is_in_order() {
-            return false;
-        }
-        *self.shards[shard].lock() = loaded;
-        true
     }
 
-    /// Fingerprints in the index.
-    pub fn entries(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().len as u64).sum()
+    /// The pm index, if that is what it is.
+    pub fn fact(&self) -> Option<&Fact> {
+        match self {
+            Index::Dram(_) => None,
+            Index::Pm(index) => Some(index),
+        }
+    }
+
+    /// The dram index, if that is what it is.
+    pub fn dram(&self) -> Option<&DramIndex> {
+        match self {
+            Index::Dram(index) => Some(index),
+            Index::Pm(_) => None,
+        }
     }
 
     /// What it costs.
     pub fn stats(&self) -> IndexStats {
-        IndexStats { entries: self.entries(), dram_bytes: self.dram_bytes(), ..IndexStats::default() }
-    }
-
-    /// DRAM it takes, bytes.
-    pub fn dram_bytes(&self) -> u64 {
-        let slots: usize = self.shards.iter().map(|shard| shard.lock().slots.len()).sum();
-        (slots * 8 + self.shards.len() * size_of::<Padded<Mutex<Shard>>>()) as u64
-    }
-
-    fn shard(&self, weak: u32) -> &Mutex<Shard> {
-        &self.shards[(weak >> (32 - SHARD_BITS)) as usize]
-    }
-}
-
-/// What stands for a block with a fingerprint in a shard.
-pub fn slot(weak: u32, block: BlockNumber) -> u64 {
-    u64::from(weak) << 32 | block.0
-}
-
-fn block(slot: u64) -> BlockNumber {
-    BlockNumber(slot & u64::from(u32::MAX))
-}
-
-/// Which shard a slot belongs to.
-pub fn shard_of(slot: u64) -> usize {
-    (slot >> (64 - SHARD_BITS)) as usize
-}
-
-/// Sorts slots of one shard. Fingerprints are spread evenly, so one pass puts nearly every slot beside its place,
-/// and an insertion sort does the rest.
-fn sort(slots: &mut Vec<u64>) {
-    const SMALL: usize = 64;
-    if slots.len() < SMALL {
-        return slots.sort_unstable();
-    }
-    let buckets = slots.len() as u64;
-    let bucket = |slot: &u64| ((u64::from(((slot >> 32) as u32) << SHARD_BITS) * buckets) >> 32) as usize;
-    let mut ends = vec![0u32; slots.len() + 1];
-    slots.iter().for_each(|slot| ends[bucket(slot) + 1] += 1);
-    (1..ends.len()).for_each(|at| ends[at] += ends[at - 1]);
-    let mut spread = vec![0; slots.len()];
-    for slot in slots.iter() {
-        let place = &mut ends[bucket(slot)];
-        spread[*place as usize] = *slot;
-        *place += 1;
-    }
-    // Equal fingerprints without end would make the insertion sort slow; the general one is there for them.
-    let mut moves_left = 16 * spread.len();
-    for at in 1..spread.len() {
-        let (slot, mut to) = (spread[at], at);
-        while to > 0 && spread[to - 1] > slot && moves_left > 0 {
-            spread[to] = spread[to - 1];
-            to -= 1;
-            moves_left -= 1;
-        }
-        spread[to] = slot;
-    }
-    if moves_left == 0 {
-        spread.sort_unstable();
-    }
-    *slots = spread;
-}
-
-#[derive(Default)]
-struct Shard {
-    /// `capacity` homes, then as many more slots as the last cluster needed.
-    slots: Vec<u64>,
-    capacity: usize,
-    len: usize,
-}
-
-impl Shard {
-    fn home(&self, slot: u64) -> usize {
-        let in_shard = ((slot >> 32) as u32) << SHARD_BITS;
-        ((u64::from(in_shard) * self.capacity as u64) >> 32) as usize
-    }
-
-    /// Whether slots ascend, and each is found from its home without a gap between.
-    fn is_in_order(&self) -> bool {
-        let (mut cluster, mut last) = (0, EMPTY);
-        self.slots.iter().enumerate().all(|(at, slot)| {
-            if *slot == EMPTY {
-                cluster = at + 1;
-                return true;
-            }
-            let ascends = std::mem::replace(&mut last, *slot) < *slot;
-            ascends && self.capacity > 0 && (cluster..=at).contains(&self.home(*slot))
-        })
-    }
-
-    /// The blocks behind `after` with this fingerprint, in order.
-    fn find(&self, weak: u32, after: BlockNumber) -> impl Iterator<Item = BlockNumber> {
-        let (first, last) = (slot(weak, after) + 1, slot(weak, BlockNumber(u64::from(u32::MAX))));
-        let from = self.home(first).min(self.slots.len());
-        let sought = self.slots[from..].iter().take_while(move |slot| **slot != EMPTY && **slot <= last);
-        sought.filter(move |slot| **slot >= first).map(|slot| block(*slot))
-    }
-
-    /// Nothing happens when it is there.
-    fn insert(&mut self, slot: u64) {
-        if self.len * 10 >= self.capacity * 9 {
-            self.grow();
-        }
-        let mut at = self.home(slot);
-        while at < self.slots.len() && self.slots[at] != EMPTY && self.slots[at] < slot {
-            at += 1;
-        }
-        if self.slots.get(at) == Some(&slot) {
-            return;
-        }
-        let gap = (at..self.slots.len()).find(|at| self.slots[*at] == EMPTY).unwrap_or_else(|| {
-            self.slots.reserve_exact(16);
-            self.slots.push(EMPTY);
-            self.slots.len() - 1
-        });
-        self.slots.copy_within(at..gap, at + 1);
-        self.slots[at] = slot;
-        self.len += 1;
-    }
-
-    fn remove(&mut self, slot: u64) {
-        if self.capacity == 0 {
-            return;
-        }
-        let mut at = self.home(slot);
-        while at < self.slots.len() && self.slots[at] != EMPTY && self.slots[at] < slot {
-            at += 1;
-        }
-        if self.slots.get(at) != Some(&slot) {
-            return;
-        }
-        // Close the gap: whoever follows and is not at home moves one down.
-        while at + 1 < self.slots.len() && self.slots[at + 1] != EMPTY && self.home(self.slots[at + 1]) <= at {
-            self.slots[at] = self.slots[at + 1];
-            at += 1;
-        }
-        self.slots[at] = EMPTY;
-        self.len -= 1;
-        if self.len == 0 {
-            *self = Shard::default();
-        }
-    }
-
-    /// A quarter more homes: between 8.9 and 11.1 bytes a block at 72 to 90 % load. The array grows where it lies:
-    /// shards grow together, and copies of all of them would leave the process holes as large as the index.
-    fn grow(&mut self) {
-        self.capacity = (self.capacity + self.capacity / 4).max(CAPACITY_MIN);
-        self.slots.retain(|slot| *slot != EMPTY);
-        let live = self.slots.len();
-        let end = self.slots.iter().fold(0, |at, slot| self.home(*slot).max(at) + 1);
-        let slots = self.capacity.max(end);
-        self.slots.reserve_exact((slots + 16).max(RESERVED_SLOTS) - live);
-        self.slots.resize(slots, EMPTY);
-        // From the end of the array each goes down to its place: that lies never behind where it waits, for as many
-        // as follow it need room too.
-        self.slots.copy_within(..live, slots - live);
-        let mut at = 0;
-        for waiting in slots - live..slots {
-            let slot = self.slots[waiting];
-            let to = self.home(slot).max(at);
-            self.slots[at..to].fill(EMPTY);
-            self.slots[to] = slot;
-            at = to + 1;
-        }
-        self.slots[at..].fill(EMPTY);
-    }
-
-    /// Sorted slots, each at home or as near behind it as there is room.
-    fn laid_out(sorted: &[u64], capacity: usize) -> Shard {
-        if sorted.is_empty() && capacity == 0 {
-            return Shard::default();
-        }
-        let capacity = capacity.max(CAPACITY_MIN);
-        let mut shard = Shard { slots: Vec::with_capacity(capacity + 16), capacity, len: sorted.len() };
-        for slot in sorted {
-            let at = shard.home(*slot).max(shard.slots.len());
-            shard.slots.resize(at, EMPTY);
-            shard.slots.push(*slot);
-        }
-        let homes = capacity.max(shard.slots.len());
-        shard.slots.resize(homes, EMPTY);
-        shard
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    fn all(index: &Index, weak: u32) -> Vec<BlockNumber> {
-        let mut blocks = Vec::new();
-        while let Some(block) = index.find(weak, *blocks.last().unwrap_or(&BlockNumber(0)), |_| true) {
-            blocks.push(block);
-        }
-        blocks
-    }
-
-    #[test]
-    fn behaves_like_a_set_of_pairs() {
-        let index = Index::new();
-        let mut model = BTreeSet::new();
-        let mut state = 1u64;
-        for step in 0..200_000u64 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // Few distinct fingerprints at both ends of the range, so that clusters and collisions are common.
-            let weak = match state >> 61 {
-                0 => u32::MAX - (state >> 40) as u32 % 50,
-                1 => (state >> 40) as u32 % 50,
-                _ => (state >> 32) as u32,
-            };
-            let block = BlockNumber(1 + (state >> 20) % 1000);
-            if step % 3 == 2 {
-                let old = model.range((weak, BlockNumber(0))..).next().copied().unwrap_or((weak, block));
-                index.remove(old.0, old.1);
-                model.remove(&old);
-            } else if model.insert((weak, block)) {
-                index.insert(weak, block);
-            }
-            if step % 64 == 0 {
-                let expected: Vec<_> = model.iter().filter(|pair| pair.0 == weak).map(|pair| pair.1).collect();
-                assert_eq!(all(&index, weak), expected, "step {step}");
-            }
-        }
-        assert_eq!(index.entries(), model.len() as u64);
-        for (weak, block) in &model {
-            assert!(all(&index, *weak).contains(block));
-            index.remove(*weak, *block);
-        }
-        assert_eq!(index.entries(), 0);
-    }
-
-    #[test]
-    fn built_at_once_or_loaded_it_is_the_same_as_filled_one_by_one() {
-        for count in [0u64, 1, 63, 64, 5000] {
-            let weak =
-                |at: u64| if at.is_multiple_of(7) { 77 } else { (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 };
-            let pairs: Vec<(u32, BlockNumber)> = (0..count).map(|at| (weak(at), BlockNumber(1 + count - at))).collect();
-            let (filled, built, loaded) = (Index::new(), Index::new(), Index::new());
-            let mut shards = vec![Vec::new(); SHARDS];
-            for (weak, block) in &pairs {
-                filled.insert(*weak, *block);
-                shards[shard_of(slot(*weak, *block))].push(slot(*weak, *block));
-            }
-            for (shard, slots) in shards.into_iter().enumerate() {
-                built.build(shard, slots);
-                let (capacity, slots) = built.save(shard);
-                assert!(loaded.load(shard, capacity, slots, |block| block.0 <= count + 1));
-            }
-            for (weak, block) in &pairs {
-                let expected = all(&filled, *weak);
-                assert!(expected.contains(block) && all(&built, *weak) == expected && all(&loaded, *weak) == expected);
-            }
-            pairs.iter().for_each(|(weak, block)| built.remove(*weak, *block));
-            assert_eq!((built.entries(), loaded.entries()), (0, filled.entries()));
-        }
-        assert!(!Index::new().load(1, 1, vec![slot(0, BlockNumber(1))], |_| true), "of another shard");
-        assert!(!Index::new().load(0, 2, vec![slot(0, BlockNumber(1))], |_| true), "fewer slots than homes");
-        assert!(!Index::new().load(0, 1, vec![slot(0, BlockNumber(9))], |_| false), "a block that is not there");
-        let far = slot(u32::MAX >> SHARD_BITS, BlockNumber(2));
-        let near = slot(0, BlockNumber(1));
-        assert!(Index::new().load(0, 3, vec![near, EMPTY, far], |_| true));
-        for (capacity, slots) in [(0, vec![near]), (3, vec![far, near, EMPTY]), (3, vec![EMPTY, near, far])] {
-            assert!(!Index::new().load(0, capacity, slots, |_| true), "slots that no search would find");
-        }
-    }
-
-    #[test]
-    fn takes_at_most_twelve_bytes_a_block() {
-        let index = Index::new();
-        for block in 1..=1_000_000u64 {
-            index.insert((block.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32, BlockNumber(block));
-            if block >= 10_000 && block % 10_000 == 0 {
-                assert!(index.dram_bytes() <= 12 * block, "{} bytes for {block} blocks", index.dram_bytes());
-            }
+        match self {
+            Index::Dram(index) => index.stats(),
+            Index::Pm(index) => index.stats(),
         }
     }
 }

@@ -19,12 +19,14 @@
 //! leaves counts too high, never too low. What a [`transaction`] left unfinished is taken back at the mount, and
 //! [`recount`] finds the true counts while the file system is in use.
 
+pub mod dram;
+pub mod fact;
 pub mod index;
 pub mod recount;
 pub mod transaction;
 
 use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
-use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, STRONG_VALID, WEAK_VALID, tag};
+use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, LINKS_WORD, STRONG_VALID, WEAK_VALID, tag};
 use crate::media::generator::parts;
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
@@ -39,6 +41,9 @@ use pmem::{Flight, PmemError, Region};
 use recount::Recount;
 use transaction::{Generators, Sequences, Transaction};
 use zerocopy::IntoBytes;
+
+/// Where delete pointer, flags and functions lie in an entry: one word.
+const FLAGS_WORD: u64 = LINKS_WORD + 8;
 
 /// Fewer segments than this are not worth a thread: 64 of them are 2 MiB of table.
 const SEGMENTS_PER_THREAD_MIN: usize = 64;
@@ -71,9 +76,12 @@ pub struct Chunks {
     weak: WeakFunction,
     strong: StrongFunction,
     generators: Generators,
-    /// One bit a block: has an entry. A private block is released without a look at the media, so the
-    /// table of a device that shares nothing stays a hole.
+    /// Dram index: one bit a block, has an entry. A private block is released without a look at the media, so the
+    /// table of a device that shares nothing stays a hole. With a pm index there is one bit a segment, has had an
+    /// entry since the mount, and the table itself tells the rest.
     has_entry: Box<[AtomicU64]>,
+    /// Entries in use, with a pm index.
+    tracked: Padded<AtomicU64>,
     extra_references: Padded<AtomicU64>,
     /// Whether `recount` holds anything: looked at without its lock.
     recounting: AtomicBool,
@@ -81,21 +89,24 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// The table of a device, with an empty index.
+    /// The table of a device, with its index as far as that is there.
     pub(crate) fn new(
         region: Region,
         geometry: Geometry,
+        index: Index,
         (weak, strong): (WeakFunction, StrongFunction),
         generators: GeneratorKind,
     ) -> Chunks {
+        let words = if index.fact().is_some() { 1 } else { SEGMENT_BLOCKS };
         Chunks {
             weak,
             strong,
             generators: Generators::new(generators),
             region,
             geometry,
-            index: Index::new(),
-            has_entry: zeroed(geometry.segments() * WORDS_PER_SEGMENT as u64),
+            index,
+            has_entry: zeroed((geometry.segments() * words).div_ceil(64)),
+            tracked: Padded::default(),
             extra_references: Padded::default(),
             recounting: AtomicBool::new(false),
             recount: RwLock::new(None),
@@ -104,6 +115,9 @@ impl Chunks {
 
     /// Entries in use.
     pub fn tracked(&self) -> u64 {
+        if self.index.fact().is_some() {
+            return self.tracked.load(Ordering::Relaxed);
+        }
         self.has_entry.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
 
@@ -171,7 +185,10 @@ impl Chunks {
             // is stored first, so that the count is never seen with what another block left there.
             let word = CountWord { tag: tag::ADD, tx, count: 2, update_count: 0 };
             let entry = ChunkEntry::for_block(block, word);
-            let _ = self.region.write(offset + 16, &entry.as_bytes()[16..]);
+            let _ = self.region.write(offset + 16, &entry.as_bytes()[16..LINKS_WORD as usize]);
+            // After a crash the block may still hang in a chain, which must not break.
+            let pointer = self.region.load_u64(offset + FLAGS_WORD) & u64::from(u32::MAX);
+            let _ = self.region.store_u64(offset + FLAGS_WORD, pointer);
             if let Ok(line) = self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
                 flight.add(line.flush());
                 self.note_entry(block, 2);
@@ -264,7 +281,7 @@ impl Chunks {
                 0 => return Released::Free,
                 1 => {
                     if self.null(block, stored, flight) {
-                        self.forget(block);
+                        flight.extend(self.forget(block));
                         return Released::Free;
                     }
                 }
@@ -288,14 +305,24 @@ impl Chunks {
         let nulled = CountWord { tag: tag::NULL, tx, count: 0, ..CountWord::decode(stored) };
         let Ok(line) = self.region.compare_exchange_u128(offset, stored, nulled.encode()) else { return false };
         flight.add(line.flush());
-        self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
+        self.note_no_entry(block);
         true
     }
 
-    /// Takes a block whose entry was emptied out of the index, before it gets another user.
-    pub(crate) fn forget(&self, block: BlockNumber) {
-        if let Some(weak) = self.entry(block).weak(self.weak) {
-            self.index.remove(weak, block);
+    /// Takes a block whose entry was emptied out of the index, before it gets another user: what is returned must be
+    /// fenced before that.
+    pub(crate) fn forget(&self, block: BlockNumber) -> Flight {
+        match self.entry(block).weak(self.weak) {
+            Some(weak) => self.index.remove(weak, block),
+            None => Flight::new(),
+        }
+    }
+
+    /// Reconcile: keeps anybody from finding a block, durably.
+    pub(crate) fn hide(&self, block: BlockNumber) {
+        let hidden = self.forget(block);
+        if self.index.fact().is_some() {
+            let _ = self.region.fence(hidden);
         }
     }
 
@@ -305,7 +332,11 @@ impl Chunks {
         if self.entry(block).any_weak().is_some() {
             self.make_invalid(offset, WEAK_VALID);
         }
-        let words = self.set_word(offset + 40, |word| word & u64::from(u32::MAX) | u64::from(weak) << 32);
+        let mut words = self.set_word(offset + 40, |word| word & u64::from(u32::MAX) | u64::from(weak) << 32);
+        if let Some(index) = self.index.fact() {
+            let chain = index.chain_of(weak);
+            words.extend(self.set_word(offset + FLAGS_WORD, |word| word & !u64::from(u32::MAX) | chain));
+        }
         self.make_valid(offset, words, WEAK_VALID, |functions| functions & 0xf0 | self.weak as u8, flight);
     }
 
@@ -327,14 +358,14 @@ impl Chunks {
 
     /// Takes back, durably, that a fingerprint is valid: the new one must not be taken for one of the old function.
     fn make_invalid(&self, entry: u64, flag: u8) {
-        let invalid = self.set_word(entry + 56, |word| word & !(u64::from(flag) << 32));
+        let invalid = self.set_word(entry + FLAGS_WORD, |word| word & !(u64::from(flag) << 32));
         let _ = self.region.fence(invalid);
     }
 
     /// Says that a fingerprint is valid, once it is durable: this one word may reach the media alone.
     fn make_valid(&self, entry: u64, words: Flight, flag: u8, functions: impl Fn(u8) -> u8, flight: &mut Flight) {
         let _ = self.region.fence(words);
-        flight.extend(self.set_word(entry + 56, |word| {
+        flight.extend(self.set_word(entry + FLAGS_WORD, |word| {
             let [a, b, c, d, flags, made_by, e, f] = word.to_le_bytes();
             u64::from_le_bytes([a, b, c, d, flags | flag, functions(made_by), e, f])
         }));
@@ -373,13 +404,16 @@ impl Chunks {
             0 => old.is_empty(),
             _ => old.is_whole() && old == (ChunkEntry { tag_tx: old.tag_tx, ..new }),
         };
-        if is_right {
-            return;
+        if !is_right {
+            self.note_gone(block, &old, new.weak(self.weak).is_none());
+            flight.add(self.region.write(self.geometry.chunk_entry_offset(block), &new).flush());
+            if count > 0 {
+                self.note_entry(block, count);
+            }
         }
-        flight.add(self.region.write(self.geometry.chunk_entry_offset(block), &new).flush());
-        self.note_gone(block, &old);
-        if count > 0 {
-            self.note(block, &new);
+        // A crash may have left an entry that counts out of the index.
+        if let Some(weak) = new.weak(self.weak).filter(|_| !is_right || self.index.fact().is_some()) {
+            self.index.insert(weak, block);
         }
     }
 
@@ -392,7 +426,7 @@ impl Chunks {
         let finished = transaction::stored(&self.region, &self.geometry);
         let threads = parallel::threads(segments.len(), SEGMENTS_PER_THREAD_MIN);
         let found = parallel::map(threads, segments, |part| {
-            let mut shards: Vec<Vec<u64>> = vec![Vec::new(); index::SHARDS];
+            let mut shards: Vec<Vec<u64>> = vec![Vec::new(); dram::SHARDS];
             let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
             let mut seen = finished;
             for segment in part {
@@ -402,12 +436,18 @@ impl Chunks {
         });
         let passed = std::array::from_fn(|at| found.iter().map(|(_, seen)| seen[at]).max().unwrap_or(finished[at]));
         self.generators.pass(&self.region, &self.geometry, &finished, &passed);
-        let shards: Vec<usize> = (0..index::SHARDS).collect();
-        parallel::map(threads, &shards, |part| {
-            for &shard in part {
-                self.index.build(shard, found.iter().flat_map(|(shards, _)| shards[shard].iter().copied()).collect());
+        let shards: Vec<usize> = (0..dram::SHARDS).collect();
+        match &self.index {
+            Index::Dram(index) => {
+                parallel::map(threads, &shards, |part| {
+                    for &shard in part {
+                        let slots = found.iter().flat_map(|(shards, _)| shards[shard].iter().copied()).collect();
+                        index.build(shard, slots);
+                    }
+                });
             }
-        });
+            Index::Pm(index) => index.begin_count(),
+        }
         segments.iter().map(|segment| self.geometry.blocks_in_segment(*segment)).sum()
     }
 
@@ -443,12 +483,13 @@ impl Chunks {
                 }
                 has_entry |= 1 << at;
                 extra += u64::from(entry.count.saturating_sub(1));
-                if let Some(weak) = entry.weak(self.weak).filter(|_| entry.is_whole() && entry.is_of(block)) {
-                    let slot = index::slot(weak, block);
-                    shards[index::shard_of(slot)].push(slot);
+                let is_found = |_: &u32| entry.is_whole() && entry.is_of(block) && self.index.dram().is_some();
+                if let Some(weak) = entry.weak(self.weak).filter(is_found) {
+                    let slot = dram::slot(weak, block);
+                    shards[dram::shard_of(slot)].push(slot);
                 }
             }
-            self.has_entry[word as usize].store(has_entry, Ordering::Relaxed);
+            self.adopt_word(word, has_entry);
         }
         if let Some(taken_back) = taken_back {
             let _ = self.region.fence(taken_back);
@@ -481,13 +522,33 @@ impl Chunks {
 
     /// Which blocks of a segment have an entry, one bit each.
     pub fn entries_in(&self, segment: u64) -> [u64; WORDS_PER_SEGMENT] {
-        std::array::from_fn(|at| self.has_entry[segment as usize * WORDS_PER_SEGMENT + at].load(Ordering::Relaxed))
+        if self.index.fact().is_none() {
+            let word = |at| segment as usize * WORDS_PER_SEGMENT + at;
+            return std::array::from_fn(|at| self.has_entry[word(at)].load(Ordering::Relaxed));
+        }
+        let mut bits = [0; WORDS_PER_SEGMENT];
+        let first = segment * SEGMENT_BLOCKS;
+        if self.may_have_entry(BlockNumber(first)) {
+            for at in 0..self.geometry.blocks_in_segment(segment) {
+                bits[(at / 64) as usize] |= u64::from(self.has_entry(BlockNumber(first + at))) << (at % 64);
+            }
+        }
+        bits
     }
 
     /// Mount: takes saved bits and totals in; the index is loaded by itself.
     pub fn adopt_entries(&self, segment: u64, has_entry: &[u64]) {
-        let words = &self.has_entry[segment as usize * WORDS_PER_SEGMENT..];
-        words.iter().zip(has_entry).for_each(|(word, bits)| word.store(*bits, Ordering::Relaxed));
+        (segment * WORDS_PER_SEGMENT as u64..).zip(has_entry).for_each(|(word, bits)| self.adopt_word(word, *bits));
+    }
+
+    fn adopt_word(&self, word: u64, bits: u64) {
+        if self.index.fact().is_none() {
+            return self.has_entry[word as usize].store(bits, Ordering::Relaxed);
+        }
+        if bits != 0 {
+            self.note_may_have_entry(BlockNumber(word * 64));
+            self.tracked.fetch_add(u64::from(bits.count_ones()), Ordering::Relaxed);
+        }
     }
 
     /// Mount: see [`Chunks::adopt_entries`].
@@ -517,28 +578,57 @@ impl Chunks {
 
     /// Whether a block has an entry: is tracked.
     pub fn has_entry(&self, block: BlockNumber) -> bool {
-        self.has_entry[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0
+        if self.index.fact().is_none() {
+            return self.has_entry[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0;
+        }
+        let count = || CountWord::decode(self.region.load_u128(self.geometry.chunk_entry_offset(block)));
+        self.may_have_entry(block) && !count().is_empty()
     }
 
-    /// Takes an entry into bits, totals and index.
-    fn note(&self, block: BlockNumber, entry: &ChunkEntry) {
-        self.note_entry(block, entry.count);
-        if let Some(weak) = entry.weak(self.weak) {
-            self.index.insert(weak, block);
+    /// pm index: whether any block of its segment has had an entry.
+    fn may_have_entry(&self, block: BlockNumber) -> bool {
+        let segment = block.0 / SEGMENT_BLOCKS;
+        self.has_entry[(segment / 64) as usize].load(Ordering::Relaxed) & 1 << (segment % 64) != 0
+    }
+
+    fn note_may_have_entry(&self, block: BlockNumber) {
+        let segment = block.0 / SEGMENT_BLOCKS;
+        if !self.may_have_entry(block) {
+            self.has_entry[(segment / 64) as usize].fetch_or(1 << (segment % 64), Ordering::Relaxed);
         }
     }
 
-    /// Takes an entry that is gone out of bits, totals and index.
-    fn note_gone(&self, block: BlockNumber, entry: &ChunkEntry) {
-        self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
+    /// Takes an entry that is gone out of bits and totals, and if it `loses` its fingerprint out of the index: durably,
+    /// for what is written in its place leads nowhere.
+    fn note_gone(&self, block: BlockNumber, entry: &ChunkEntry, loses: bool) {
+        if !entry.is_empty() {
+            self.note_no_entry(block);
+        }
         self.extra_references.fetch_sub(u64::from(entry.count.saturating_sub(1)), Ordering::Relaxed);
-        if let Some(weak) = entry.weak(self.weak) {
-            self.index.remove(weak, block);
+        if let Some(weak) = entry.weak(self.weak).filter(|_| loses) {
+            let gone = self.index.remove(weak, block);
+            if self.index.fact().is_some() {
+                let _ = self.region.fence(gone);
+            }
         }
     }
 
+    fn note_no_entry(&self, block: BlockNumber) {
+        if self.index.fact().is_some() {
+            self.tracked.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes an entry that came into bits and totals.
     fn note_entry(&self, block: BlockNumber, count: u32) {
-        self.has_entry[(block.0 / 64) as usize].fetch_or(1 << (block.0 % 64), Ordering::Relaxed);
+        if self.index.fact().is_some() {
+            self.note_may_have_entry(block);
+            self.tracked.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.has_entry[(block.0 / 64) as usize].fetch_or(1 << (block.0 % 64), Ordering::Relaxed);
+        }
         if count > 1 {
             self.extra_references.fetch_add(u64::from(count) - 1, Ordering::Relaxed);
         }

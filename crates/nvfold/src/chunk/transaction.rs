@@ -150,6 +150,7 @@ impl<'a> Transaction<'a> {
         let mut entry = ChunkEntry::for_block(block, word);
         if let Some(weak) = fingerprint.weak {
             entry = entry.with_weak(chunks.weak_function(), weak);
+            entry.delete_pointer = chunks.index.fact().map_or(0, |index| index.chain_of(weak) as u32);
         }
         if let Some(strong) = fingerprint.strong {
             entry = entry.with_strong(chunks.strong_function(), strong);
@@ -172,10 +173,20 @@ impl<'a> Transaction<'a> {
     /// enters it after its content was published, so a reference never falls on the next content of a block, which
     /// its writer may not have stored yet.
     pub fn share_candidate(&mut self, weak: u32, after: BlockNumber) -> Option<BlockNumber> {
+        self.share_candidate_that(weak, after, |_| true)
+    }
+
+    /// Likewise on one that `fits`.
+    pub(crate) fn share_candidate_that(
+        &mut self,
+        weak: u32,
+        after: BlockNumber,
+        fits: impl Fn(&BlockNumber) -> bool,
+    ) -> Option<BlockNumber> {
         let chunks = self.chunks;
         // Before the lock of the index: whoever waits for a generator must not keep others from the index.
         self.begin();
-        chunks.index.find(weak, after, |block| self.share_known(*block))
+        chunks.index.find(weak, after, |block| fits(block) && self.share_known(*block))
     }
 
     /// Takes its number's generator now. For a policy with a lock of its own, before it takes that: whoever waits for a

@@ -175,8 +175,8 @@ impl Core {
         self.region.check_writable(*page, BLOCK_BYTES).map_err(Error::of(what))
     }
 
-    /// Commits the one line that was written at the tail. `with_it` becomes durable in the same fence, and `meanwhile` is
-    /// done while both are on their way.
+    /// Commits the one line that was written at the tail. `with_it` becomes durable in the same fence, and so does what
+    /// `meanwhile` flushes, which is done while both are on their way.
     pub(super) fn commit_line<T>(
         &self,
         inode: &Inode,
@@ -184,20 +184,26 @@ impl Core {
         line: Pm<'_, T, Clean>,
         _durable: Landed,
         with_it: Flight,
-        meanwhile: impl FnOnce(),
+        meanwhile: impl FnOnce() -> Flight,
     ) {
         let word = self.region.store_ptr(inode.slot + COMMIT_WORD, line.end(), state.selector).flush();
-        meanwhile();
-        let _ = self.region.fence((with_it, word));
+        let and_this = meanwhile();
+        let _ = self.region.fence((with_it, and_this, word));
         state.log.tail = line.end().offset();
         state.log.lines += 1;
     }
 
     /// Stores the word that makes a staged change reachable; `with_it` and `meanwhile` as above.
-    pub(super) fn publish_one(&self, store: WordStore, _durable: Landed, with_it: Flight, meanwhile: impl FnOnce()) {
+    pub(super) fn publish_one(
+        &self,
+        store: WordStore,
+        _durable: Landed,
+        with_it: Flight,
+        meanwhile: impl FnOnce() -> Flight,
+    ) {
         let word = self.region.store_u64(store.offset, store.value).flush();
-        meanwhile();
-        let _ = self.region.fence((with_it, word));
+        let and_this = meanwhile();
+        let _ = self.region.fence((with_it, and_this, word));
     }
 
     /// Stores the words that make staged changes reachable: one at once, several through the journal. All that the

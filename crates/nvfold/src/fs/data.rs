@@ -475,7 +475,7 @@ impl Core {
         extents.exchange(entry.file_offset, extent, &mut dropped);
         let (landed, line) = claims.tx.end(line);
         let (emptied, nulled) = self.null_soles(&dropped, &claims.reserved);
-        let forget = || nulled.into_iter().for_each(|block| self.chunks.forget(block));
+        let forget = || self.forget_all(nulled);
         self.commit_line(inode, state, line, landed, emptied, forget);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         self.account_mapped(inode.ino, before, state.mapped_bytes());
@@ -515,7 +515,7 @@ impl Core {
         let (mut staged, positions) = self.stage_lines(inode, state, &lines, kept, purpose, &mut claims.tx.flight)?;
         let (landed, named) = claims.tx.end(staged.take_named());
         let (emptied, nulled) = self.null_soles(&plan.dropped, &claims.reserved);
-        let forget = || nulled.into_iter().for_each(|block| self.chunks.forget(block));
+        let forget = || self.forget_all(nulled);
         self.publish_one(commit_word(inode.slot, &state.log, state.selector, named), landed, emptied, forget);
         staged.install(state);
         let before = state.mapped_bytes();
@@ -591,6 +591,13 @@ impl Core {
             }
         }
         (flight, nulled)
+    }
+
+    /// Takes blocks whose entries were emptied out of the index.
+    fn forget_all(&self, nulled: Nulled) -> Flight {
+        let mut flight = Flight::new();
+        nulled.into_iter().for_each(|block| flight.extend(self.chunks.forget(block)));
+        flight
     }
 
     /// Drops one reference from each block, and frees those that nobody names any more, but for `kept` (sorted).

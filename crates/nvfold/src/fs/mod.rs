@@ -41,6 +41,7 @@ pub use daemon::Daemon;
 pub use share::UndedupPlan;
 
 use crate::chunk::Chunks;
+use crate::chunk::index::Index;
 use crate::dedup::Policies;
 use crate::error::{Error, Result, errno};
 use crate::media::inode::{AttributeLine, INODES_PER_SEGMENT};
@@ -151,7 +152,13 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(region: Region, geometry: Geometry, options: &MountOptions, segments: Vec<u64>) -> Core {
+    pub(crate) fn new(
+        region: Region,
+        geometry: Geometry,
+        options: &MountOptions,
+        segments: Vec<u64>,
+        index: Index,
+    ) -> Core {
         let memory = region.level() == pmem::PersistenceLevel::Memory;
         let discard = options.discard.unwrap_or(memory);
         Core {
@@ -159,6 +166,7 @@ impl Core {
             chunks: Chunks::new(
                 region.clone(),
                 geometry,
+                index,
                 (options.nv_dedup.weak, options.nv_dedup.strong.unwrap_or_default()),
                 options.generators,
             ),
@@ -345,6 +353,16 @@ impl FileSystem {
         self.core.mutate("fill in fingerprints", || self.core.fill_step())
     }
 
+    /// Does one step of bringing a chain of the pm index into order, if a search asked for it; true when there is
+    /// nothing to do ([`ReorderOptions`]). The daemon does; searches and changes may go on between the steps.
+    ///
+    /// # Errors
+    /// EROFS; those of the device.
+    pub fn reorder_step(&self) -> Result<bool> {
+        let step = || Ok(self.core.chunks.index.fact().is_none_or(|index| index.reorder_step()));
+        self.core.mutate("reorder a chain", step)
+    }
+
     /// Saves the DRAM state and marks the device clean. Open `File`s can still read, but those without a name, which
     /// are gone; writes through them fail with EROFS. Dropping a `FileSystem` without this leaves the device as a
     /// crash does; the next mount recovers it. A device with bad memory is left like that too.
@@ -417,7 +435,7 @@ impl FileSystem {
 
     /// How this device's entries are found from fingerprints.
     pub fn index_kind(&self) -> IndexKind {
-        IndexKind::Dram
+        self.core.chunks.index.stats().kind
     }
 
     /// What makes weak fingerprints here: with a pm index the device says, else the mount.

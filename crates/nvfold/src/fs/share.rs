@@ -98,8 +98,7 @@ impl Core {
         let mut seen = BlockNumber(0);
         loop {
             // Most blocks find themselves alone, and take no reference for that.
-            let other = chunks.index.find(weak, seen, is_better)?;
-            let taken = claims.tx.share_candidate(weak, BlockNumber(other.0 - 1))?;
+            let taken = claims.tx.share_candidate_that(weak, seen, is_better)?;
             if is_better(&taken)
                 && chunks.equal(taken, self.region.bytes(own.address(), BLOCK_BYTES))
                 && self.region.is_sound(own.address(), BLOCK_BYTES)

@@ -44,11 +44,11 @@ pub struct ChunkEntry {
     pub strong: [u8; 20],
     /// Weak fingerprint.
     pub weak: u32,
-    /// Collision chain (DeNOVA's IAA).
+    /// pm index: block before this one in the list of its chain, 0: none (DeNOVA's IAA).
     pub previous: u32,
-    /// Collision chain.
+    /// pm index: block behind it.
     pub next: u32,
-    /// Block number to entry number (DeNOVA's delete pointer).
+    /// pm index: the chain, which is where its head lies in the direct area (DeNOVA's delete pointer).
     pub delete_pointer: u32,
     /// [`WEAK_VALID`], [`STRONG_VALID`].
     pub flags: u8,
@@ -60,6 +60,8 @@ pub struct ChunkEntry {
 
 /// Bytes of one entry.
 pub const ENTRY_BYTES: u64 = 64;
+/// Where `previous` and `next` lie: one word, which only the pm index changes.
+pub const LINKS_WORD: u64 = 48;
 
 const _: () = assert!(size_of::<ChunkEntry>() == ENTRY_BYTES as usize);
 const _: () = assert!(offset_of!(ChunkEntry, count) == 8);
@@ -87,6 +89,11 @@ pub struct CountWord {
 }
 
 impl CountWord {
+    /// Whether the entry is: nothing counts the block.
+    pub fn is_empty(self) -> bool {
+        self.count == 0
+    }
+
     /// From the two words as loaded.
     pub fn decode(word: u128) -> CountWord {
         let low = word as u64;
@@ -132,10 +139,10 @@ impl ChunkEntry {
         ChunkEntry { strong, functions, flags: self.flags | STRONG_VALID, ..self }
     }
 
-    /// With the fingerprints of another entry of the same block.
+    /// With the fingerprints of another entry of the same block, and its place in the index.
     pub fn with_fingerprints_of(self, other: &ChunkEntry) -> ChunkEntry {
-        let ChunkEntry { weak, strong, functions, flags, .. } = *other;
-        ChunkEntry { weak, strong, functions, flags, ..self }
+        let ChunkEntry { tag_tx, count, update_count, address_length, .. } = self;
+        ChunkEntry { tag_tx, count, update_count, address_length, ..*other }
     }
 
     /// Whether the block is free or private.

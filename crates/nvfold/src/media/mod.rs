@@ -7,10 +7,11 @@
 //! ```text
 //! 0        4096     8192      24576      28672            ...           data_offset (2 MiB aligned)
 //! | super  | super  | journal | TX_ID     | segment table | chunk table | segments of 2 MiB ...
-//! | block A| block B| 128x128 | generators| 16 B a segment| 64 B a block| data blocks, log pages, inode tables
+//! | block A| block B| 128x128 | generators| 16 B a segment| 64 B a block| data, logs, inode tables, index
 //! ```
 
 pub mod chunk_entry;
+pub mod direct;
 pub mod generator;
 pub mod inode;
 pub mod journal;

@@ -7,7 +7,7 @@
 //!                                           \_ payload: 64-bit words, in the order of the runs
 //! payload: segment records   number, 8 words of used bits, 8 words of has-entry bits    17 words each
 //!          inode table       used bits, `inode_words`
-//!          index             64 x (capacity, slots, slot ...)
+//!          dram index        64 x (capacity, slots, slot ...); a pm index saves empty ones
 //! ```
 
 use super::BLOCK_BYTES;
@@ -61,8 +61,10 @@ pub struct SavedState {
     pub runs_used: u64,
     /// 1: no file is known to lack fingerprints.
     pub filled: u64,
+    /// Fingerprints in the index.
+    pub index_entries: u64,
     /// Zero.
-    pub spare: [u8; 32],
+    pub spare: [u8; 24],
     /// Where the payload lies.
     pub runs: [SavedRun; SAVED_RUNS],
 }

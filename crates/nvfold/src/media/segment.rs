@@ -11,18 +11,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const KIND_INODES: u8 = 1;
 /// `kind` of a segment in which blocks may be in use.
 pub const KIND_BLOCKS: u8 = 2;
+/// `kind` of a segment that holds part of the pm index.
+pub const KIND_INDEX: u8 = 3;
 
 /// What one 2 MiB segment is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SegmentEntry {
-    /// 0: all free; [`KIND_INODES`]; [`KIND_BLOCKS`].
+    /// 0: all free; [`KIND_INODES`]; [`KIND_BLOCKS`]; [`KIND_INDEX`].
     pub kind: u8,
     /// Wear class (DeEXT), 0 until wear-aware pools exist.
     pub wear_class: u8,
     /// Zero.
     pub spare: u16,
-    /// Which part of the inode table: inodes `ordinal * 4096 ..`; 0 for blocks.
+    /// Which part of the inode table: inodes `ordinal * 4096 ..`, or of the index: prefixes `ordinal * 131072 ..`;
+    /// 0 for blocks.
     pub ordinal: u32,
     /// Zero (wear count, DeEXT).
     pub wear: u32,
@@ -43,6 +46,8 @@ pub enum SegmentUse {
     Blocks,
     /// It is this part of the inode table.
     Inodes(u32),
+    /// It is this part of the pm index's direct area.
+    Index(u32),
     /// Half an entry: a crash cut off the marking, or it is damaged. Blocks of it may be in use.
     Torn,
 }
@@ -58,6 +63,11 @@ impl SegmentEntry {
         SegmentEntry { kind: KIND_BLOCKS, ..Default::default() }.sealed(segment)
     }
 
+    /// An entry that gives `segment` to the pm index.
+    pub fn index(segment: u64, ordinal: u32) -> SegmentEntry {
+        SegmentEntry { kind: KIND_INDEX, ordinal, ..Default::default() }.sealed(segment)
+    }
+
     fn sealed(mut self, segment: u64) -> SegmentEntry {
         self.check = super::checksum(segment, &self.as_bytes()[..8]);
         self
@@ -71,6 +81,8 @@ impl SegmentEntry {
             SegmentUse::Blocks
         } else if *self == SegmentEntry::inodes(segment, self.ordinal) {
             SegmentUse::Inodes(self.ordinal)
+        } else if *self == SegmentEntry::index(segment, self.ordinal) {
+            SegmentUse::Index(self.ordinal)
         } else {
             SegmentUse::Torn
         }

@@ -2,11 +2,13 @@
 //! written only after the first is durable, so one of them is always whole.
 
 use super::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
+use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::generator::{GENERATORS, Generator};
 use crate::media::inode::INODE_BYTES;
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot};
 use crate::media::segment::SegmentEntry;
+use crate::types::IndexKind;
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -17,7 +19,9 @@ pub const VERSION: u32 = 3;
 /// Device offsets of the two copies.
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags this code understands; an unknown one in `incompatible` refuses the mount.
-pub const KNOWN_INCOMPATIBLE: u64 = 0;
+pub const KNOWN_INCOMPATIBLE: u64 = PM_INDEX;
+/// Incompatible feature: entries are found through a pm index, which whoever changes entries must keep.
+pub const PM_INDEX: u64 = 1;
 /// Feature flags that only writers must understand.
 pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
@@ -62,14 +66,14 @@ pub struct Superblock {
     pub segment_bytes: u32,
     /// 512.
     pub inode_bytes: u32,
-    /// 0: dram index.
+    /// Number of the [`IndexKind`]; [`PM_INDEX`] is set with the pm index.
     pub index_kind: u32,
     /// Counts read-write mounts.
     pub mount_epoch: u64,
     /// [`STATE_CLEAN`] or [`STATE_IN_USE`].
     pub state: u32,
-    /// Zero.
-    pub spare0: u32,
+    /// pm index: number of the function that makes its weak fingerprints.
+    pub index_function: u32,
     /// When it was formatted, ns.
     pub created: i64,
     /// When it was last mounted read-write, ns.
@@ -149,7 +153,25 @@ impl Superblock {
         if self.geometry() != geometry || sizes != (BLOCK_BYTES, SEGMENT_BYTES, INODE_BYTES) {
             return Err(Refusal::Damaged("layout"));
         }
+        self.index().ok_or(Refusal::Damaged("index kind"))?;
         Ok(geometry)
+    }
+
+    /// Which index the device has, and for a pm index the function of its weak fingerprints.
+    pub fn index(&self) -> Option<(IndexKind, WeakFunction)> {
+        let kind = *IndexKind::ALL.get(self.index_kind as usize)?;
+        let function = WeakFunction::from_number(u8::try_from(self.index_function).ok()?)?;
+        ((kind == IndexKind::Pm) == (self.incompatible & PM_INDEX != 0)).then_some((kind, function))
+    }
+
+    /// The same with another index.
+    pub fn with_index(self, kind: IndexKind, function: WeakFunction) -> Superblock {
+        let (feature, function) = match kind {
+            IndexKind::Dram => (0, 0),
+            IndexKind::Pm => (PM_INDEX, function as u32),
+        };
+        let incompatible = self.incompatible & !PM_INDEX | feature;
+        Superblock { index_kind: kind as u32, index_function: function, incompatible, ..self }
     }
 }
 

@@ -192,13 +192,18 @@ fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
 
 /// Makes a segment part of the inode table on the media: old bytes are cleared, a hole stays a hole.
 pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) {
+    clear_segment(region, segment);
+    let entry = SegmentEntry::inodes(segment, ordinal);
+    let written = region.write(geometry.segment_entry_offset(segment), &entry).flush();
+    let _ = region.fence(written);
+}
+
+/// Makes a segment zero, durably; a hole stays a hole.
+pub fn clear_segment(region: &Region, segment: u64) {
     if !region.is_hole(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
         let zeros = region.stream_zeros(segment * SEGMENT_BYTES, SEGMENT_BYTES);
         let _ = region.fence(zeros);
     }
-    let entry = SegmentEntry::inodes(segment, ordinal);
-    let written = region.write(geometry.segment_entry_offset(segment), &entry).flush();
-    let _ = region.fence(written);
 }
 
 /// What each segment is used for, of those that are used for anything.

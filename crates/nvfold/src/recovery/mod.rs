@@ -23,16 +23,22 @@ pub mod reconcile;
 pub mod saved;
 mod scan;
 
+use crate::chunk::dram::DramIndex;
+use crate::chunk::fact::Fact;
+use crate::chunk::index::Index;
 use crate::error::{Error, Result};
 use crate::fs::{Core, store_words};
+use crate::media::direct::index_segments;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, HEAD_WORD, InodeHead, PARENT_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
+use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::{
     COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, Refusal, STATE_CLEAN, STATE_IN_USE, Superblock, VERSION,
 };
-use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
-use crate::namespace::table::{read_uses, table_segments, write_segment};
-use crate::types::{FileKind, InodeNumber, MkfsOptions, MountOptions};
+use crate::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::namespace::table::{clear_segment, read_uses, table_segments, write_segment};
+use crate::space::BlockRun;
+use crate::types::{FileKind, IndexKind, InodeNumber, MkfsOptions, MountOptions};
 use pmem::{Flight, PmemError, Region};
 use zerocopy::FromZeros;
 
@@ -117,6 +123,14 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
     let root_segment = geometry.first_segment();
     write_segment(region, &geometry, root_segment, 0);
     write_root(region, root_segment, options);
+    if options.index == IndexKind::Pm {
+        let segments = root_segment + 1..root_segment + 1 + index_segments(geometry.blocks());
+        // Of the smallest devices at least half is left.
+        if segments.end >= geometry.segments() {
+            return Err(Error::Format { why: format!("{bytes} bytes are too small for a pm index") });
+        }
+        (0..).zip(segments).for_each(|(ordinal, segment)| write_index_segment(region, &geometry, segment, ordinal));
+    }
     let mut label = [0; 32];
     label[..options.label.len()].copy_from_slice(options.label.as_bytes());
     write_superblock(
@@ -138,7 +152,8 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
             state: STATE_CLEAN,
             created: options.now,
             ..Superblock::new_zeroed()
-        },
+        }
+        .with_index(options.index, options.weak),
     );
     Ok(region.sync()?)
 }
@@ -198,8 +213,14 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
         return Err(Error::Corrupt { what, at: geometry.journal_offset });
     }
     replay_journal(&region, &geometry, &stores);
-    let core = Core::new(region, geometry, options, segments);
-    core.table.segments().into_iter().for_each(|segment| core.space.adopt_table_segment(segment));
+    let (options, index) = index_of(&region, &geometry, &superblock, options, &uses)?;
+    let options = &options;
+    let core = Core::new(region, geometry, options, segments, index);
+    let index_segments = core.chunks.index.fact().into_iter().flat_map(|index| index.segments().iter().copied());
+    core.table.segments().into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
+    if !options.read_only && core.chunks.index.dram().is_some() {
+        free_index_segments(&core, &uses)?;
+    }
     core.chunks.load_generators();
     let saved_in = saved::load(&core, &superblock);
     match &saved_in {
@@ -227,6 +248,59 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
         Err(lost) => return Err(lost.into()),
     }
     Ok(core)
+}
+
+/// The index that the superblock names, and the options with its fingerprints.
+fn index_of(
+    region: &Region,
+    geometry: &Geometry,
+    superblock: &Superblock,
+    options: &MountOptions,
+    uses: &[(u64, SegmentUse)],
+) -> Result<(MountOptions, Index)> {
+    let mut options = options.clone();
+    let index = match superblock.index().expect("a superblock that was verified") {
+        (IndexKind::Dram, _) => Index::Dram(DramIndex::new()),
+        (IndexKind::Pm, function) => {
+            options.nv_dedup.weak = function;
+            let segments = index_segments_in(geometry, uses)?;
+            let reorder = options.denova.reorder;
+            Index::Pm(Box::new(Fact::new(region.clone(), *geometry, function, segments, reorder)))
+        }
+    };
+    Ok((options, index))
+}
+
+/// The segments of the pm index by ordinal, of those in use; what is wrong with it otherwise.
+pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Result<Vec<u64>> {
+    let part = |(segment, usage): &(u64, SegmentUse)| match usage {
+        SegmentUse::Index(ordinal) => Some((*ordinal, *segment)),
+        _ => None,
+    };
+    let mut found: Vec<(u32, u64)> = uses.iter().filter_map(part).collect();
+    found.sort_unstable();
+    let is_whole = (0..index_segments(geometry.blocks())).eq(found.iter().map(|(ordinal, _)| u64::from(*ordinal)));
+    if !is_whole || found.iter().any(|(_, segment)| geometry.blocks_in_segment(*segment) != SEGMENT_BLOCKS) {
+        let what = "segment table: the pm index's segments (`nvfold tune --index dram` does without); they".into();
+        return Err(Error::Corrupt { what, at: geometry.segment_table_offset });
+    }
+    Ok(found.into_iter().map(|(_, segment)| segment).collect())
+}
+
+/// Makes a segment part of the pm index on the media, all of its chains empty.
+fn write_index_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) {
+    clear_segment(region, segment);
+    let entry = SegmentEntry::index(segment, ordinal);
+    let _ = region.fence(region.write(geometry.segment_entry_offset(segment), &entry).flush());
+}
+
+/// A conversion that a crash cut off leaves segments of an index that does not count: they are free.
+fn free_index_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Result<()> {
+    for (segment, _) in uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Index(_))) {
+        core.space.write_entry(*segment, SegmentEntry::default());
+        core.space.discard_run(BlockRun { start: BlockNumber(segment * SEGMENT_BLOCKS), count: SEGMENT_BLOCKS })?;
+    }
+    Ok(())
 }
 
 /// What every writer must make sure of first.

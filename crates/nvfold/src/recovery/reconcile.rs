@@ -9,6 +9,7 @@
 //! ```text
 //! walk      inode after inode: its log pages are in use; its extents count in the recount; its names count
 //! unnamed   inodes that no name was found for are freed, with all that they name
+//! chains    pm index: reorders are ended, and what does not belong to a chain leaves it
 //! settle    segment after segment: each chunk entry is made to say what was counted; blocks whose use is still
 //!           unknown and that nobody names are free
 //! ```
@@ -30,6 +31,8 @@ use pmem::Flight;
 
 /// Entries and inodes that one step looks at, about: well below a millisecond.
 const STEP: u64 = 2048;
+/// Chains that one step looks at: most are empty.
+const CHAINS_STEP: u64 = 8192;
 
 /// How far it is.
 pub enum Reconcile {
@@ -37,6 +40,8 @@ pub enum Reconcile {
     Walk { next: u64, unreadable: Vec<Unreadable>, marked: Vec<u64> },
     /// Freeing inodes without a name, from this one on.
     Unnamed { next: u64, marked: Vec<u64> },
+    /// pm index: putting chains right, from this one on. Before any block is freed: none may hang in a chain then.
+    Chains { next: u64, marked: Vec<u64> },
     /// Settling segments; the place of the next one in the list.
     Settle { next: usize, marked: Vec<u64> },
     /// Everything is exact.
@@ -77,7 +82,7 @@ impl Core {
         let inodes = self.table.end();
         let (steps_done, segments, stalled) = match &*self.reconcile.lock() {
             Reconcile::Walk { next, marked, .. } => (*next, marked.len(), false),
-            Reconcile::Unnamed { marked, .. } => (inodes, marked.len(), false),
+            Reconcile::Unnamed { marked, .. } | Reconcile::Chains { marked, .. } => (inodes, marked.len(), false),
             Reconcile::Settle { next, marked } => (inodes + *next as u64, marked.len(), false),
             Reconcile::Done => return Recovery { reconciled: true, ..recovery },
             Reconcile::Stalled { .. } => (0, 0, true),
@@ -122,6 +127,10 @@ impl Core {
             },
             Reconcile::Unnamed { next, marked } => match self.free_unnamed(next)? {
                 Some(next) => Reconcile::Unnamed { next, marked },
+                None => Reconcile::Chains { next: 0, marked },
+            },
+            Reconcile::Chains { next, marked } => match self.tidy_chains(next) {
+                Some(next) => Reconcile::Chains { next, marked },
                 None => Reconcile::Settle { next: 0, marked },
             },
             Reconcile::Settle { next, marked } => match marked.get(next) {
@@ -212,11 +221,8 @@ impl Core {
     /// content that never happened: nobody may find it.
     fn count(&self, recount: &Recount, block: BlockNumber, unwritten: bool) {
         recount.count(block, unwritten);
-        if unwritten
-            && self.chunks.has_entry(block)
-            && let Some(weak) = self.chunks.entry(block).weak(self.chunks.weak_function())
-        {
-            self.chunks.index.remove(weak, block);
+        if unwritten && self.chunks.has_entry(block) {
+            self.chunks.hide(block);
         }
     }
 
@@ -242,6 +248,18 @@ impl Core {
             }
         }
         Ok(Some(ino + 1))
+    }
+
+    /// Tidies chains of a pm index from `from` on; the one to go on with.
+    fn tidy_chains(&self, from: u64) -> Option<u64> {
+        let index = self.chunks.index.fact()?;
+        let end = index.chains().min(from + CHAINS_STEP);
+        (from..end).for_each(|chain| index.tidy(chain));
+        if end == index.chains() {
+            index.end_count();
+            return None;
+        }
+        Some(end)
     }
 
     /// Makes the entries of a segment say what was counted, and frees what nobody names.

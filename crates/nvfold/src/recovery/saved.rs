@@ -3,7 +3,8 @@
 //! The idea: the DRAM tables as they are, in free blocks, with a checksum over everything. A mount that cannot
 //! trust it scans instead, so nothing depends on it but time. See [`crate::media::saved_state`] for the layout.
 
-use crate::chunk::index::SHARDS;
+use crate::chunk::dram::SHARDS;
+use crate::chunk::index::Index;
 use crate::error::Result;
 use crate::fs::Core;
 use crate::media::saved_state::{MAGIC, SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState};
@@ -31,7 +32,9 @@ pub fn leave_clean(core: &Core) -> Result<()> {
 fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     let segments: Vec<u64> = core.space.marked_segments().collect();
     let inode_words = core.table.used_words();
-    let index_words: u64 = (0..SHARDS).map(|shard| 2 + core.chunks.index.save(shard).1.len() as u64).sum();
+    // A pm index is where it is: it has nothing to be saved.
+    let shard = |shard| core.chunks.index.dram().map_or((0, Vec::new()), |index| index.save(shard));
+    let index_words: u64 = (0..SHARDS).map(|at| 2 + shard(at).1.len() as u64).sum();
     let payload_words = (segments.len() * SEGMENT_RECORD_WORDS + inode_words.len()) as u64 + index_words;
     let payload_blocks = (payload_words * WORD_BYTES).div_ceil(BLOCK_BYTES);
     let mut runs = core.space.runs_to_save_in(payload_blocks + 1, SAVED_RUNS)?;
@@ -44,8 +47,8 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         out.push(&core.chunks.entries_in(segment));
     }
     out.push(&inode_words);
-    for shard in 0..SHARDS {
-        let (capacity, slots) = core.chunks.index.save(shard);
+    for at in 0..SHARDS {
+        let (capacity, slots) = shard(at);
         out.push(&[capacity, slots.len() as u64]);
         out.push(&slots);
     }
@@ -63,6 +66,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         weak_function: core.chunks.weak_function() as u64,
         runs_used: runs.len() as u64,
         filled: u64::from(core.is_filled()),
+        index_entries: core.chunks.index.stats().entries,
         ..SavedState::new_zeroed()
     };
     for (saved, run) in state.runs.iter_mut().zip(&runs) {
@@ -86,11 +90,16 @@ pub fn load(core: &Core, superblock: &Superblock) -> Option<Vec<BlockRun>> {
     let is_of_function = saved.header.weak_function == core.chunks.weak_function() as u64;
     let adopts_entries = is_of_function || core.read_only;
     let holds = |block: BlockNumber| core.geometry.holds_data(block.address(), BLOCK_BYTES);
-    for (shard, (capacity, slots)) in saved.index.into_iter().enumerate().filter(|_| is_of_function) {
-        if !core.chunks.index.load(shard, capacity, slots, holds) {
-            (0..SHARDS).for_each(|shard| core.chunks.index.build(shard, Vec::new()));
-            return None;
+    match &core.chunks.index {
+        Index::Dram(index) => {
+            for (shard, (capacity, slots)) in saved.index.into_iter().enumerate().filter(|_| is_of_function) {
+                if !index.load(shard, capacity, slots, holds) {
+                    (0..SHARDS).for_each(|shard| index.build(shard, Vec::new()));
+                    return None;
+                }
+            }
         }
+        Index::Pm(index) => index.adopt(saved.header.index_entries),
     }
     for record in &saved.segments {
         core.space.adopt_segment(record.segment, &record.used);

@@ -34,6 +34,9 @@ pub fn after_crash(core: &Core, uses: &[(u64, SegmentUse)]) -> Result<()> {
         recount.set_unknown(segment, &before.map(|used| !used));
     }
     core.table.segments().into_iter().for_each(|segment| recount.claim_segment(segment));
+    core.chunks.index.fact().into_iter().for_each(|index| {
+        index.segments().iter().for_each(|segment| recount.claim_segment(*segment));
+    });
     let entries = core.chunks.scan(&marked);
     core.chunks.set_recount(Some(recount));
     core.walked.store(0, Ordering::SeqCst);

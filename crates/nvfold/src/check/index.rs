@@ -1,0 +1,133 @@
+//! Invariant 6: the chains of a pm index lead to every entry that can be found, once, and end.
+
+use super::Survey;
+use crate::fingerprint::WeakFunction;
+use crate::media::chunk_entry::ChunkEntry;
+use crate::media::direct::{DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, prefix_bits};
+use crate::media::segment::SegmentUse;
+use crate::media::superblock::Superblock;
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
+use crate::recovery::index_segments_in;
+use crate::types::IndexKind;
+use hashbrown::HashSet;
+use zerocopy::IntoBytes;
+
+/// What the chains of a device must hold, and what was met in them.
+#[derive(Default)]
+pub struct Chains {
+    /// The pm index's function; `None` with a dram index.
+    function: Option<WeakFunction>,
+    segments: Vec<u64>,
+    /// Blocks whose entries have a fingerprint of that function.
+    pub(super) expected: HashSet<u64>,
+    met: HashSet<u64>,
+}
+
+impl Chains {
+    /// Whether the device has a pm index.
+    pub fn is_pm(&self) -> bool {
+        self.function.is_some()
+    }
+
+    /// The block's chunk entry.
+    pub fn enters(&mut self, block: BlockNumber, entry: &ChunkEntry) {
+        if entry.is_of(block) && self.function.is_some_and(|function| entry.weak(function).is_some()) {
+            self.expected.insert(block.0);
+        }
+    }
+}
+
+impl Survey<'_> {
+    /// Finds the index: its segments hold nothing else. False when there is none to look at.
+    pub(super) fn index_segments(&mut self, superblock: &Superblock, uses: &[(u64, SegmentUse)]) -> bool {
+        let Some((IndexKind::Pm, function)) = superblock.index() else {
+            for (segment, _) in uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Index(_))) {
+                let at = self.geometry.segment_entry_offset(*segment);
+                self.trace(6, format!("segment {segment} belongs to a pm index, and the device has none"), at);
+            }
+            return true;
+        };
+        match index_segments_in(&self.geometry, uses) {
+            Ok(segments) => {
+                self.tables.extend(&segments);
+                (self.chains.function, self.chains.segments) = (Some(function), segments);
+                true
+            }
+            Err(error) => {
+                self.find(6, error.to_string(), self.geometry.segment_table_offset);
+                false
+            }
+        }
+    }
+
+    /// Follows all chains.
+    pub(super) fn check_chains(&mut self) {
+        let Some(function) = self.chains.function else { return };
+        let mut heads = vec![DirectEntry::default(); DIRECT_PER_SEGMENT as usize];
+        let chains = 1u64 << prefix_bits(self.geometry.blocks());
+        for (ordinal, segment) in self.chains.segments.clone().into_iter().enumerate() {
+            self.region.scan_into(segment * SEGMENT_BYTES, heads.as_mut_bytes());
+            if self.note_bad("pm index") {
+                continue;
+            }
+            for (place, head) in heads.iter().enumerate().filter(|(_, head)| **head != DirectEntry::default()) {
+                let chain = ordinal as u64 * DIRECT_PER_SEGMENT + place as u64;
+                let at = segment * SEGMENT_BYTES + place as u64 * DIRECT_BYTES;
+                if chain < chains {
+                    self.check_chain(chain, *head, at, function);
+                } else {
+                    self.find(6, format!("chain {chain}: no fingerprint begins so"), at);
+                }
+            }
+        }
+        let mut lost: Vec<u64> = self.chains.expected.difference(&self.chains.met).copied().collect();
+        lost.sort_unstable();
+        for block in lost {
+            let at = self.geometry.chunk_entry_offset(BlockNumber(block));
+            self.trace(6, format!("block {block}: it has a fingerprint, and is not in its chain"), at);
+        }
+    }
+
+    fn check_chain(&mut self, chain: u64, head: DirectEntry, at: u64, function: WeakFunction) {
+        if head.order != 0 {
+            self.trace(6, format!("chain {chain}: a reorder was not finished"), at);
+        }
+        if head.block != 0 {
+            let entry = self.member(chain, head.block, function);
+            if entry.is_none_or(|entry| entry.weak != head.weak) {
+                let block = head.block;
+                self.trace(6, format!("chain {chain}: it begins with block {block}, which does not belong there"), at);
+            }
+            self.chains.met.insert(u64::from(head.block));
+        }
+        let (mut before, mut next) = (0, head.next);
+        while next != 0 {
+            let Some(entry) = self.member(chain, next, function) else {
+                return self.trace(
+                    6,
+                    format!("chain {chain}: it leads to block {next}, which does not belong there"),
+                    at,
+                );
+            };
+            if !self.chains.met.insert(u64::from(next)) {
+                return self.trace(6, format!("chain {chain}: it leads to block {next} twice"), at);
+            }
+            // In the middle of a reorder they are as they will be.
+            if entry.previous != before && head.order == 0 {
+                let told = entry.previous;
+                self.trace(6, format!("chain {chain}: before block {next} is {before}, and it says {told}"), at);
+            }
+            (before, next) = (next, entry.next);
+        }
+    }
+
+    /// The entry of a block of which the chain is.
+    fn member(&self, chain: u64, block: u32, function: WeakFunction) -> Option<ChunkEntry> {
+        let block = BlockNumber(u64::from(block));
+        let is_data = self.geometry.holds_data(block.address(), BLOCK_BYTES);
+        let entry: ChunkEntry = is_data.then(|| self.region.read(self.geometry.chunk_entry_offset(block)))?;
+        let of_weak = |weak: u32| u64::from(weak) >> (32 - prefix_bits(self.geometry.blocks()));
+        let is_of_chain = u64::from(entry.delete_pointer) == chain && of_weak(entry.weak(function)?) == chain;
+        (is_of_chain && entry.is_of(block)).then_some(entry)
+    }
+}

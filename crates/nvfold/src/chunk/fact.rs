@@ -1,0 +1,564 @@
+//! The pm index: DeNOVA's failure atomic consistent table, FACT, over the chunk table (IV-C, IV-E).
+//!
+//! The problem: an index in DRAM takes memory for every chunk, and must be rebuilt or saved. One on the device must be
+//! whole whenever a crash may come, and be as quick as reading it once.
+//!
+//! The idea: a fingerprint says by its first bits where to look. What lies there is one of the chunks that begin so;
+//! the others, few, are linked behind it. The chunk table is the paper's indirect area, so entries stay where they are
+//! whatever the index, and a chain is two numbers in each of them. Nothing is kept in DRAM but locks.
+//!
+//! ```text
+//! n = ceil(log2(blocks)), p = first n bits of the weak fingerprint
+//!
+//! direct area         p: | weak, block a | next b | order |     16 bytes, in segments of its own
+//! chunk table            a: counts, fingerprints, delete pointer p
+//!                        b: counts, fingerprints, delete pointer p, next c, previous -
+//!                        c: counts, fingerprints, delete pointer p, next -, previous b
+//! ```
+//!
+//! **Order.** `next` is the truth. An entry is durable, with no next, before the one store that appends it; one store
+//! takes it out, durable before its block gets another user. So at every moment a chain leads to all that was
+//! inserted, and ends. `previous` is a hint, checked where it is used.
+//!
+//! **Reorder.** A chain is put in the order of its reference counts in four steps, each whole under the chain's lock,
+//! so that searches go between them, and each durable before the next:
+//!
+//! ```text
+//! 1 order = BEGUN                                       searched by next
+//! 2 previous of all as they will be                     searched by next
+//! 3 order = the last block, and the new first one       searched by previous, from the last
+//! 4 next of all; then order = 0                         searched by next
+//! ```
+//!
+//! The paper leaves the first entry where it is. Here it takes part: step 3 is one store of 16 bytes. Whoever wants to
+//! change the chain meanwhile first does what is left, or takes back what does not count yet; recovery does the same.
+
+use crate::fingerprint::WeakFunction;
+use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
+use crate::media::direct::{BEGUN, DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, LIST_WORD, prefix_bits};
+use crate::media::superblock::Geometry;
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
+use crate::padded::Padded;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+use crate::types::{IndexKind, IndexStats, ReorderOptions};
+use pmem::{Flight, InFlight, Pm, Region};
+
+/// Locks. Chains share them.
+const LOCKS: usize = 256;
+
+/// Neighbours in the list of a chain, by block number; 0: none.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Links {
+    previous: u32,
+    next: u32,
+}
+
+/// The index of a device; may be used from any thread.
+pub struct Fact {
+    region: Region,
+    geometry: Geometry,
+    function: WeakFunction,
+    /// Segments of the direct area, in order.
+    segments: Vec<u64>,
+    bits: u32,
+    locks: Vec<Padded<Mutex<()>>>,
+    entries: Padded<AtomicU64>,
+    /// Chains below this one count in `entries`: all of them, but after a crash.
+    counted: AtomicU64,
+    lookups: Padded<AtomicU64>,
+    reads: Padded<AtomicU64>,
+    reorder: ReorderOptions,
+    /// A chain in which a search went far for what is often found, plus 1.
+    deep: AtomicU64,
+    /// The reorder under way. Only one at a time.
+    reordering: Mutex<Option<Reordering>>,
+    reordered: AtomicU64,
+}
+
+/// A reorder between two of its steps.
+struct Reordering {
+    chain: u64,
+    /// All blocks of the chain as they will be, the direct one first.
+    order: Vec<u32>,
+    done: Step,
+}
+
+/// Steps of a reorder that can be the last one done.
+#[derive(Clone, Copy)]
+enum Step {
+    Begun,
+    PreviousSet,
+    Committed,
+}
+
+impl Fact {
+    /// The index in these segments, whose fingerprints this function makes.
+    pub fn new(
+        region: Region,
+        geometry: Geometry,
+        function: WeakFunction,
+        segments: Vec<u64>,
+        reorder: ReorderOptions,
+    ) -> Fact {
+        Fact {
+            region,
+            geometry,
+            function,
+            segments,
+            bits: prefix_bits(geometry.blocks()),
+            locks: (0..LOCKS).map(|_| Padded::default()).collect(),
+            entries: Padded::default(),
+            counted: AtomicU64::new(u64::MAX),
+            lookups: Padded::default(),
+            reads: Padded::default(),
+            reorder,
+            deep: AtomicU64::new(0),
+            reordering: Mutex::new(None),
+            reordered: AtomicU64::new(0),
+        }
+    }
+
+    /// What makes its fingerprints.
+    pub fn function(&self) -> WeakFunction {
+        self.function
+    }
+
+    /// Segments of the direct area.
+    pub fn segments(&self) -> &[u64] {
+        &self.segments
+    }
+
+    /// Chains there are.
+    pub fn chains(&self) -> u64 {
+        1 << self.bits
+    }
+
+    /// The chain of a fingerprint: the delete pointer of the entries in it.
+    pub fn chain_of(&self, weak: u32) -> u64 {
+        u64::from(weak) >> (32 - self.bits)
+    }
+
+    /// See [`super::index::Index::find`].
+    pub fn find(
+        &self,
+        weak: u32,
+        after: BlockNumber,
+        mut take: impl FnMut(&BlockNumber) -> bool,
+    ) -> Option<BlockNumber> {
+        let chain = self.chain_of(weak);
+        let _held = self.hold(chain);
+        let head = self.head(chain);
+        let first = BlockNumber(u64::from(head.block));
+        let mut behind = after.0 == 0;
+        let mut reads = 1;
+        let mut found = (behind && head.block != 0 && head.weak == weak && take(&first)).then_some(first);
+        behind |= first == after;
+        if found.is_none() {
+            for (block, entry) in self.list(chain, head) {
+                reads += 1;
+                if behind && !entry.is_empty() && entry.weak(self.function) == Some(weak) && take(&block) {
+                    self.note_depth(chain, reads, entry.count);
+                    found = Some(block);
+                    break;
+                }
+                behind |= block == after;
+            }
+        }
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+        self.reads.fetch_add(u64::from(reads), Ordering::Relaxed);
+        found
+    }
+
+    /// See [`super::index::Index::insert`].
+    pub fn insert(&self, weak: u32, block: BlockNumber) {
+        let _held = self.hold(self.chain_of(weak));
+        self.append(weak, block);
+    }
+
+    /// See [`super::index::Index::insert_first`].
+    pub fn insert_first(&self, weak: u32, block: BlockNumber, known: &[BlockNumber]) -> bool {
+        let chain = self.chain_of(weak);
+        let _held = self.hold(chain);
+        let head = self.head(chain);
+        let is_new = |other: &BlockNumber| !known.contains(other) && *other != block;
+        let direct = BlockNumber(u64::from(head.block));
+        let is_first = !(head.block != 0 && head.weak == weak && is_new(&direct))
+            && self
+                .list(chain, head)
+                .all(|(other, entry)| entry.is_empty() || entry.weak(self.function) != Some(weak) || !is_new(&other));
+        if is_first {
+            self.append(weak, block);
+        }
+        is_first
+    }
+
+    /// See [`super::index::Index::remove`].
+    pub fn remove(&self, weak: u32, block: BlockNumber) -> Flight {
+        let chain = self.chain_of(weak);
+        let _held = self.hold(chain);
+        let head = self.in_order(chain);
+        let mut flight = Flight::new();
+        if u64::from(head.block) == block.0 {
+            flight.add(self.region.store_u64(self.head_offset(chain), 0).flush());
+        } else {
+            let Some(before) = self.before(chain, head, block) else { return flight };
+            self.unlink(chain, before, self.links(block).next, &mut flight);
+        }
+        self.account(chain, u64::MAX);
+        flight
+    }
+
+    /// What it costs.
+    pub fn stats(&self) -> IndexStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        IndexStats {
+            kind: IndexKind::Pm,
+            entries: get(&self.entries),
+            dram_bytes: (self.locks.len() * size_of::<Padded<Mutex<()>>>() + self.segments.capacity() * 8) as u64,
+            media_bytes: self.segments.len() as u64 * SEGMENT_BYTES,
+            lookups: get(&self.lookups),
+            reads: get(&self.reads),
+            reordered: get(&self.reordered),
+        }
+    }
+
+    /// Mount: takes the saved number of entries over.
+    pub fn adopt(&self, entries: u64) {
+        self.entries.store(entries, Ordering::Relaxed);
+    }
+
+    /// Mount after a crash: entries are counted chain by chain, by [`Fact::tidy`].
+    pub fn begin_count(&self) {
+        self.entries.store(0, Ordering::Relaxed);
+        self.counted.store(0, Ordering::Relaxed);
+    }
+
+    /// The last chain was counted.
+    pub fn end_count(&self) {
+        self.counted.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Reconcile: ends what a crash left of a reorder, takes out what does not belong to the chain, and puts the hints
+    /// right.
+    pub fn tidy(&self, chain: u64) {
+        let _held = self.hold(chain);
+        self.counted.store(chain + 1, Ordering::Relaxed);
+        let head = self.head(chain);
+        if head == DirectEntry::default() {
+            return;
+        }
+        let head = self.in_order(chain);
+        let mut flight = Flight::new();
+        let direct = BlockNumber(u64::from(head.block));
+        let mut members = 0;
+        if head.block != 0 && self.member(chain, direct).is_some_and(|entry| entry.weak == head.weak) {
+            members += 1;
+        } else if head.block != 0 {
+            flight.add(self.region.store_u64(self.head_offset(chain), 0).flush());
+        }
+        let mut before = 0;
+        let mut at = head.next;
+        let mut tour = Tour::default();
+        while at != 0 {
+            let block = BlockNumber(u64::from(at));
+            if !self.is_data(block) || !tour.is_new(at) {
+                // Damage: what lies behind is found again by its entries.
+                self.unlink(chain, before, 0, &mut flight);
+                break;
+            }
+            let Links { previous, next } = self.links(block);
+            if self.member(chain, block).is_none() || block == direct {
+                let is_of_chain = self.entry(block).delete_pointer == chain as u32;
+                self.unlink(chain, before, if is_of_chain { next } else { 0 }, &mut flight);
+                at = if is_of_chain { next } else { 0 };
+                continue;
+            }
+            if previous != before {
+                flight.add(self.set_links(at, Links { previous: before, next }));
+            }
+            members += 1;
+            (before, at) = (at, next);
+        }
+        let _ = self.region.fence(flight);
+        self.entries.fetch_add(members, Ordering::Relaxed);
+    }
+
+    /// Does one step of bringing a chain into order, if a search asked for it; true when there is nothing to do.
+    pub fn reorder_step(&self) -> bool {
+        let mut reordering = self.reordering.lock();
+        *reordering = match reordering.take() {
+            Some(reordering) => self.go_on(reordering),
+            None => match self.deep.swap(0, Ordering::Relaxed).checked_sub(1) {
+                Some(chain) => self.begin(chain),
+                None => return true,
+            },
+        };
+        false
+    }
+
+    /// Step 1, if the chain is not in order.
+    fn begin(&self, chain: u64) -> Option<Reordering> {
+        let _held = self.hold(chain);
+        let head = self.in_order(chain);
+        let direct = Some(BlockNumber(u64::from(head.block))).filter(|block| block.0 != 0);
+        let direct = direct.map(|block| (block, self.entry(block)));
+        let blocks = direct.into_iter().chain(self.list(chain, head));
+        let mut order: Vec<(u32, u32)> = blocks.map(|(block, entry)| (block.0 as u32, entry.count)).collect();
+        if head.block == 0 || order.is_sorted_by(|one, other| one.1 >= other.1) {
+            return None;
+        }
+        order.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let order = order.into_iter().map(|(block, _)| block).collect();
+        let begun = DirectEntry { order: BEGUN, ..head };
+        let _ = self.region.fence(self.set_list(chain, begun));
+        Some(Reordering { chain, order, done: Step::Begun })
+    }
+
+    /// The steps after it. Whoever changed the chain in between has ended the reorder.
+    fn go_on(&self, reordering: Reordering) -> Option<Reordering> {
+        let Reordering { chain, order, done } = reordering;
+        let _held = self.hold(chain);
+        let head = self.head(chain);
+        let (first, list) = order.split_first()?;
+        match done {
+            Step::Begun | Step::PreviousSet if head.order != BEGUN => None,
+            Step::Begun => {
+                let mut flight = Flight::new();
+                let mut previous = 0;
+                for &at in list {
+                    let next = self.links(BlockNumber(u64::from(at))).next;
+                    flight.add(self.set_links(at, Links { previous, next }));
+                    previous = at;
+                }
+                let _ = self.region.fence(flight);
+                Some(Reordering { chain, order, done: Step::PreviousSet })
+            }
+            Step::PreviousSet => {
+                let weak = self.entry(BlockNumber(u64::from(*first))).weak;
+                let committed = DirectEntry { weak, block: *first, next: head.next, order: *list.last()? };
+                let _ = self.region.fence(self.region.store_u128(self.head_offset(chain), committed.encode()).flush());
+                self.reordered.fetch_add(1, Ordering::Relaxed);
+                Some(Reordering { chain, order, done: Step::Committed })
+            }
+            Step::Committed => {
+                self.in_order(chain);
+                None
+            }
+        }
+    }
+
+    /// The head of a chain in which no reorder is under way (any more): for whoever will change it.
+    fn in_order(&self, chain: u64) -> DirectEntry {
+        let head = self.head(chain);
+        match head.order {
+            0 => head,
+            BEGUN => self.take_order_back(chain, head),
+            _ => self.finish_order(chain, head),
+        }
+    }
+
+    /// Makes `previous` follow `next` again. They are hints: they may reach the media after the flag.
+    fn take_order_back(&self, chain: u64, head: DirectEntry) -> DirectEntry {
+        let mut flight = Flight::new();
+        let mut previous = 0;
+        for (block, entry) in self.list(chain, head) {
+            flight.add(self.set_links(block.0 as u32, Links { previous, next: entry.next }));
+            previous = block.0 as u32;
+        }
+        let in_order = DirectEntry { order: 0, ..head };
+        flight.add(self.set_list(chain, in_order));
+        let _ = self.region.fence(flight);
+        in_order
+    }
+
+    /// Step 4: makes `next` follow `previous`.
+    fn finish_order(&self, chain: u64, head: DirectEntry) -> DirectEntry {
+        let mut flight = Flight::new();
+        let mut next = 0;
+        for (block, entry) in self.list(chain, head) {
+            flight.add(self.set_links(block.0 as u32, Links { previous: entry.previous, next }));
+            next = block.0 as u32;
+        }
+        let _ = self.region.fence(flight);
+        let in_order = DirectEntry { next, order: 0, ..head };
+        let _ = self.region.fence(self.set_list(chain, in_order));
+        in_order
+    }
+
+    /// A search found an entry with this count after so many reads.
+    fn note_depth(&self, chain: u64, reads: u32, count: u32) {
+        if self.reorder.reads != 0 && reads >= self.reorder.reads && count >= self.reorder.references {
+            self.deep.store(chain + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts a block behind all others of its chain, unless it is there. The caller holds the chain.
+    fn append(&self, weak: u32, block: BlockNumber) {
+        let chain = self.chain_of(weak);
+        let head = self.in_order(chain);
+        let number = block.0 as u32;
+        let mut last = 0;
+        for (other, _) in self.list(chain, head) {
+            if other == block {
+                return;
+            }
+            last = other.0 as u32;
+        }
+        if head.block == number {
+            return;
+        }
+        let mut flight = Flight::new();
+        if head.block == 0 {
+            let direct = DirectEntry { weak, block: number, ..head };
+            flight.add(self.region.store_u64(self.head_offset(chain), direct.first_word()).flush());
+        } else {
+            let leads_on = self.links(block).next != 0;
+            let own = self.set_links(number, Links { previous: last, next: 0 });
+            if leads_on {
+                // Of a chain that it was in before: nobody may follow that.
+                let _ = self.region.fence(own);
+            } else {
+                flight.add(own);
+            }
+            self.point(chain, last, number, &mut flight);
+        }
+        let _ = self.region.fence(flight);
+        self.account(chain, 1);
+    }
+
+    /// Takes what lies between `before` and `after` out of a list; 0: the head, or the end.
+    fn unlink(&self, chain: u64, before: u32, after: u32, flight: &mut Flight) {
+        self.point(chain, before, after, flight);
+        if after != 0 && self.is_data(BlockNumber(u64::from(after))) {
+            let links = self.links(BlockNumber(u64::from(after)));
+            flight.add(self.set_links(after, Links { previous: before, ..links }));
+        }
+    }
+
+    /// Makes `from` (0: the head) lead to `to`.
+    fn point(&self, chain: u64, from: u32, to: u32, flight: &mut Flight) {
+        flight.add(if from == 0 {
+            self.set_list(chain, DirectEntry { next: to, ..self.head(chain) })
+        } else {
+            self.set_links(from, Links { next: to, ..self.links(BlockNumber(u64::from(from))) })
+        });
+    }
+
+    /// What leads to a block of a list: another block, or 0, the head. `None` when it is not there.
+    fn before(&self, chain: u64, head: DirectEntry, block: BlockNumber) -> Option<u32> {
+        let number = block.0 as u32;
+        if head.next == number {
+            return Some(0);
+        }
+        let hint = self.links(block).previous;
+        let leads_here = |hint: &ChunkEntry| !hint.is_empty() && hint.next == number;
+        if hint != 0 && self.member(chain, BlockNumber(u64::from(hint))).is_some_and(|entry| leads_here(&entry)) {
+            return Some(hint);
+        }
+        self.list(chain, head).find(|(_, entry)| entry.next == number).map(|(before, _)| before.0 as u32)
+    }
+
+    /// The entry of a block that belongs to a chain.
+    fn member(&self, chain: u64, block: BlockNumber) -> Option<ChunkEntry> {
+        let entry = self.is_data(block).then(|| self.entry(block))?;
+        let weak = entry.weak(self.function)?;
+        let is_of_chain = u64::from(entry.delete_pointer) == chain && self.chain_of(weak) == chain;
+        (is_of_chain && entry.is_of(block) && entry.is_whole()).then_some(entry)
+    }
+
+    /// The list behind a head, in the order in which it is searched.
+    fn list(&self, chain: u64, head: DirectEntry) -> List<'_> {
+        let is_committed = head.order != 0 && head.order != BEGUN;
+        let at = if is_committed { head.order } else { head.next };
+        List { fact: self, chain, at, backward: is_committed, tour: Tour::default() }
+    }
+
+    fn hold(&self, chain: u64) -> MutexGuard<'_, ()> {
+        self.locks[chain as usize % LOCKS].lock()
+    }
+
+    /// One entry more or, with two's complement, less.
+    fn account(&self, chain: u64, change: u64) {
+        if chain < self.counted.load(Ordering::Relaxed) {
+            self.entries.fetch_add(change, Ordering::Relaxed);
+        }
+    }
+
+    fn is_data(&self, block: BlockNumber) -> bool {
+        self.geometry.holds_data(block.address(), BLOCK_BYTES)
+    }
+
+    /// Device offset of the head of a chain.
+    pub fn head_offset(&self, chain: u64) -> u64 {
+        let segment = self.segments[(chain / DIRECT_PER_SEGMENT) as usize];
+        segment * SEGMENT_BYTES + chain % DIRECT_PER_SEGMENT * DIRECT_BYTES
+    }
+
+    fn head(&self, chain: u64) -> DirectEntry {
+        DirectEntry::decode(self.region.load_u128(self.head_offset(chain)))
+    }
+
+    fn set_list(&self, chain: u64, head: DirectEntry) -> Pm<'_, u64, InFlight> {
+        self.region.store_u64(self.head_offset(chain) + LIST_WORD, head.list_word()).flush()
+    }
+
+    fn entry(&self, block: BlockNumber) -> ChunkEntry {
+        self.region.read(self.geometry.chunk_entry_offset(block))
+    }
+
+    fn links(&self, block: BlockNumber) -> Links {
+        let word = self.region.load_u64(self.geometry.chunk_entry_offset(block) + LINKS_WORD);
+        Links { previous: word as u32, next: (word >> 32) as u32 }
+    }
+
+    fn set_links(&self, block: u32, links: Links) -> Pm<'_, u64, InFlight> {
+        let offset = self.geometry.chunk_entry_offset(BlockNumber(u64::from(block))) + LINKS_WORD;
+        self.region.store_u64(offset, u64::from(links.next) << 32 | u64::from(links.previous)).flush()
+    }
+}
+
+/// The list of a chain.
+struct List<'f> {
+    fact: &'f Fact,
+    chain: u64,
+    at: u32,
+    backward: bool,
+    tour: Tour,
+}
+
+impl Iterator for List<'_> {
+    type Item = (BlockNumber, ChunkEntry);
+
+    /// Ends also where a damaged chain leads elsewhere.
+    fn next(&mut self) -> Option<Self::Item> {
+        let block = BlockNumber(u64::from(self.at));
+        if self.at == 0 || !self.fact.is_data(block) || !self.tour.is_new(self.at) {
+            return None;
+        }
+        let entry = self.fact.entry(block);
+        if u64::from(entry.delete_pointer) != self.chain {
+            return None;
+        }
+        self.at = if self.backward { entry.previous } else { entry.next };
+        Some((block, entry))
+    }
+}
+
+/// Sees that a damaged list runs in a circle: it comes back to the block noted at the last power of two (Brent).
+#[derive(Default)]
+struct Tour {
+    steps: u64,
+    noted: u32,
+}
+
+impl Tour {
+    fn is_new(&mut self, at: u32) -> bool {
+        let is_new = at != self.noted;
+        self.steps += 1;
+        if self.steps.is_power_of_two() {
+            self.noted = at;
+        }
+        is_new
+    }
+}
