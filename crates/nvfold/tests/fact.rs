@@ -3,7 +3,9 @@
 use nvfold::check::{CheckOptions, check};
 use nvfold::fingerprint::{WeakFunction, weak};
 use nvfold::media::direct::prefix_bits;
+use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::Geometry;
+use nvfold::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::{
     FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, ReorderOptions, Stats,
     convert_index,
@@ -279,4 +281,170 @@ fn a_full_device_keeps_its_index() {
     assert_consistent(&region);
     let fs = mount(&region, Policy::Inline);
     assert_eq!((fs.index_kind(), told(&fs.stats())), (IndexKind::Dram, before));
+}
+
+/// An unmounted device whose chain 7 has four blocks, by place: the direct one and the list.
+struct Chain {
+    region: Region,
+    geometry: Geometry,
+    head: u64,
+    blocks: Vec<u64>,
+    contents: Vec<Vec<u8>>,
+}
+
+impl Chain {
+    fn make() -> Chain {
+        let region = device(16 << 20, IndexKind::Pm);
+        let geometry = Geometry::of(16 << 20).unwrap();
+        let contents = of_one_chain(prefix_bits(geometry.blocks()), 4);
+        let fs = mount(&region, Policy::Inline);
+        let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &NEW).unwrap().ino).unwrap();
+        contents.iter().zip(0..).for_each(|(content, at)| file.write_at(at * 4096, content).unwrap());
+        // Some other entry, and a block without one.
+        file.write_at(1 << 20, &block(1)).unwrap();
+        let blocks = (0..4).map(|at| file.extents(at * 4096, 1).unwrap()[0].address / 4096).collect();
+        drop(file);
+        fs.unmount().unwrap();
+        let is_index = |segment: &u64| {
+            let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
+            entry.usage(*segment) == SegmentUse::Index(0)
+        };
+        let head = (0..geometry.segments()).find(is_index).unwrap() * SEGMENT_BYTES + 7 * 16;
+        Chain { region, geometry, head, blocks, contents }
+    }
+
+    fn entry_at(&self, place: usize, field: u64) -> u64 {
+        self.geometry.chunk_entry_offset(BlockNumber(self.blocks[place])) + field
+    }
+
+    fn store(&self, offset: u64, value: u32) {
+        let _ = self.region.fence(self.region.write(offset, &value).flush());
+    }
+
+    /// Whoever mounts it as it is gets right data, whatever is found of it; fsck tells, and repairs.
+    fn found_and_repaired(self, what: &str) {
+        let report = check(&self.region, &CheckOptions::default()).unwrap();
+        let tells = report.findings.iter().any(|finding| finding.invariant == 6 && finding.what.contains(what));
+        assert!(tells, "`{what}` is not in {:?}", report.findings);
+        let fs = mount(&self.region, Policy::Inline);
+        let file = fs.open(fs.create(InodeNumber::ROOT, b"more", &NEW).unwrap().ino).unwrap();
+        for (content, at) in self.contents.iter().zip(0..) {
+            file.write_at(at * 4096, content).unwrap();
+            let mut read = vec![0; BLOCK];
+            file.read_at(at * 4096, &mut read).unwrap();
+            assert_eq!(&read, content);
+        }
+        fs.unlink(InodeNumber::ROOT, b"more").unwrap();
+        drop(file);
+        drop(fs);
+        let report = check(&self.region, &CheckOptions { repair: true, data: true }).unwrap();
+        assert!(report.is_consistent(), "{:?}", report.findings);
+        assert_consistent(&self.region);
+        let fs = mount(&self.region, Policy::Inline);
+        let stored = fs.stats().data_blocks;
+        let file = fs.open(fs.create(InodeNumber::ROOT, b"more", &NEW).unwrap().ino).unwrap();
+        self.contents.iter().zip(0..).for_each(|(content, at)| file.write_at(at * 4096, content).unwrap());
+        assert_eq!(fs.stats().data_blocks, stored, "all are found again");
+    }
+}
+
+/// Where the fields lie: of a head, and of an entry.
+const HEAD_WEAK: u64 = 0;
+const HEAD_BLOCK: u64 = 4;
+const HEAD_NEXT: u64 = 8;
+const HEAD_ORDER: u64 = 12;
+const PREVIOUS: u64 = 48;
+const NEXT: u64 = 52;
+const POINTER: u64 = 56;
+
+#[test]
+fn a_chain_that_begins_with_the_wrong_block_is_found() {
+    let chain = Chain::make();
+    chain.store(chain.head + HEAD_BLOCK, 5);
+    chain.found_and_repaired("begins with block 5");
+    let chain = Chain::make();
+    chain.store(chain.head + HEAD_WEAK, 5);
+    chain.found_and_repaired("begins with block");
+    let chain = Chain::make();
+    chain.store(chain.head + HEAD_BLOCK, 0);
+    chain.found_and_repaired("is not in its chain");
+}
+
+#[test]
+fn a_chain_that_leads_elsewhere_is_found() {
+    for (from, to) in [(1, 3), (2, u32::MAX), (1, 0)] {
+        let chain = Chain::make();
+        chain.store(chain.entry_at(from, NEXT), to);
+        chain.found_and_repaired(if to == 0 { "is not in its chain" } else { "does not belong there" });
+    }
+    let chain = Chain::make();
+    chain.store(chain.head + HEAD_NEXT, 0);
+    chain.found_and_repaired("is not in its chain");
+    let chain = Chain::make();
+    chain.store(chain.entry_at(2, POINTER), 8);
+    chain.found_and_repaired("does not belong there");
+}
+
+#[test]
+fn a_chain_that_runs_in_a_circle_is_found() {
+    for to in 1..4 {
+        let chain = Chain::make();
+        chain.store(chain.entry_at(3, NEXT), chain.blocks[to] as u32);
+        chain.found_and_repaired("twice");
+    }
+    let chain = Chain::make();
+    chain.store(chain.entry_at(3, NEXT), chain.blocks[0] as u32);
+    chain.found_and_repaired("twice");
+}
+
+#[test]
+fn a_wrong_hint_is_found() {
+    for place in 1..4 {
+        let chain = Chain::make();
+        chain.store(chain.entry_at(place, PREVIOUS), chain.blocks[0] as u32);
+        chain.found_and_repaired("and it says");
+    }
+}
+
+#[test]
+fn a_reorder_that_was_not_finished_is_found() {
+    let chain = Chain::make();
+    chain.store(chain.head + HEAD_ORDER, u32::MAX);
+    chain.found_and_repaired("was not finished");
+    for last in [1, 3, 0] {
+        let chain = Chain::make();
+        chain.store(chain.head + HEAD_ORDER, chain.blocks[last] as u32);
+        chain.found_and_repaired("was not finished");
+    }
+    let chain = Chain::make();
+    chain.store(chain.head + HEAD_ORDER, 3);
+    chain.found_and_repaired("was not finished");
+}
+
+#[test]
+fn a_pm_index_without_its_segment_is_told_and_can_be_left() {
+    let chain = Chain::make();
+    let segment = chain.head / SEGMENT_BYTES;
+    let entry = chain.geometry.segment_entry_offset(segment);
+    let _ = chain.region.fence(chain.region.write(entry, &SegmentEntry::default()).flush());
+    let report = check(&chain.region, &CheckOptions::default()).unwrap();
+    assert!(report.findings.iter().any(|finding| finding.invariant == 6), "{:?}", report.findings);
+    let refused = FileSystem::mount(chain.region.clone(), MountOptions::default()).err().unwrap();
+    assert!(refused.to_string().contains("tune --index dram"), "{refused}");
+    convert_index(&chain.region, IndexKind::Dram, WeakFunction::Xxh3, &mut |_, _| {}).unwrap();
+    assert_consistent(&chain.region);
+    assert_eq!(mount(&chain.region, Policy::Inline).stats().index.entries, 5);
+}
+
+#[test]
+fn a_segment_that_a_conversion_left_is_freed() {
+    let region = device(16 << 20, IndexKind::Dram);
+    let geometry = Geometry::of(16 << 20).unwrap();
+    let at = geometry.segment_entry_offset(geometry.first_segment() + 2);
+    let _ = region.fence(region.write(at, &SegmentEntry::index(geometry.first_segment() + 2, 0)).flush());
+    let report = check(&region, &CheckOptions::default()).unwrap();
+    assert!(report.findings.iter().any(|finding| finding.what.contains("the device has none")), "{report:?}");
+    mount(&region, Policy::Inline).unmount().unwrap();
+    assert_consistent(&region);
+    assert_eq!(region.read::<SegmentEntry>(at), SegmentEntry::default());
 }

@@ -42,6 +42,7 @@ use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::types::{IndexKind, IndexStats, ReorderOptions};
+use hashbrown::HashSet;
 use pmem::{Flight, InFlight, Pm, Region};
 
 /// Locks. Chains share them.
@@ -259,10 +260,10 @@ impl Fact {
         }
         let mut before = 0;
         let mut at = head.next;
-        let mut tour = Tour::default();
+        let mut met = HashSet::new();
         while at != 0 {
             let block = BlockNumber(u64::from(at));
-            if !self.is_data(block) || !tour.is_new(at) {
+            if !self.is_data(block) || !met.insert(at) {
                 // Damage: what lies behind is found again by its entries.
                 self.unlink(chain, before, 0, &mut flight);
                 break;

@@ -394,11 +394,14 @@ impl Chunks {
         }
         let old = if self.has_entry(block) { self.entry(block) } else { ChunkEntry::default() };
         let word = CountWord { tag: tag::ADD | tag::RECOVERED, tx: 0, count, update_count: 0 };
-        let new = match count {
+        let mut new = match count {
             0 => ChunkEntry::default(),
             _ if keeps && old.is_of(block) => ChunkEntry::for_block(block, word).with_fingerprints_of(&old),
             _ => ChunkEntry::for_block(block, word),
         };
+        if let Some((index, weak)) = self.index.fact().zip(new.weak(self.weak)) {
+            new.delete_pointer = index.chain_of(weak) as u32;
+        }
         // The transaction of an entry that counts may be any.
         let is_right = match count {
             0 => old.is_empty(),
@@ -406,7 +409,13 @@ impl Chunks {
         };
         if !is_right {
             self.note_gone(block, &old, new.weak(self.weak).is_none());
-            flight.add(self.region.write(self.geometry.chunk_entry_offset(block), &new).flush());
+            let written = self.region.write(self.geometry.chunk_entry_offset(block), &new).flush();
+            if count == 0 || old.delete_pointer == new.delete_pointer {
+                flight.add(written);
+            } else {
+                // Damage. Where it belongs must be there before it is led to.
+                let _ = self.region.fence(written);
+            }
             if count > 0 {
                 self.note_entry(block, count);
             }
