@@ -178,7 +178,7 @@ fn paper_denova_makes_every_figure_and_finds_every_duplicate() {
         }
         assert_eq!(values(&figure("figure-12", profile), "Figure 12: reading a file whose blocks are shared").len(), 4);
     }
-    let shared = values(&figure("trees", "optane"), &format!("blocks shared: {}", tree.display()));
+    let shared = values(&figure("trees", "optane"), &format!("blocks shared of {}", tree.display()));
     assert_eq!(shared.len(), 4);
     for (system, blocks) in shared {
         assert_eq!(blocks, [1.0, 7.0], "{system}");

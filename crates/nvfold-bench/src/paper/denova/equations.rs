@@ -35,7 +35,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         "T_w: a block of 4 KiB stored on the device, durable. new and duplicate: a policy at work on a device with a pm \
          index says whether the block is there; {} MiB of each, medians of {} rounds.",
         bytes >> 20,
-        run.repeats
+        run.fewer
     );
     let mut figure = run.turn.figure("equations", title, settings);
     let mut verdicts = Vec::new();
@@ -47,12 +47,12 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     for profile in Profile::all() {
         // Half a millisecond a block: less of them.
         let bytes = if profile.name() == "pcm" { bytes / 16 } else { bytes };
-        let tw = write_ns(&profile, BLOCK, bytes, run.repeats)?;
+        let tw = write_ns(&profile, BLOCK, bytes, run.fewer)?;
         let mut measured = Vec::new();
         for way in WAYS {
             run.turn.say(&format!("equations, {} on {}", way.name, profile.name()));
             let mut bench = Bench::new(&profile, way, bytes)?;
-            measured.push((way.name, bench.median_times(run.repeats, bytes, BLOCK)?));
+            measured.push((way.name, bench.median_times(run.fewer, bytes, BLOCK)?));
             bench.close()?;
         }
         let times = || measured.iter().map(|(_, times)| *times);

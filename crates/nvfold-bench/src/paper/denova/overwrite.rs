@@ -20,13 +20,16 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     }
     let title = "Figure 11: new files, and files written over";
     let settings = format!(
-        "{PERCENT} % duplicates in both; the queue is drained between. A drop is to off doing the same. {}",
-        run.settings(Think::AsInPaper)
+        "{PERCENT} % duplicates in both; the queue is drained between. A drop is to off doing the same; without think time there are {} \
+         passes. {}",
+        run.fewer,
+        run.settings(Think::AsInPaper, run.repeats)
     );
     let mut figure = run.turn.figure("figure-11", title, settings);
     for (think, how) in THINKS {
         for size in Size::ALL {
-            let shape = Shape { systems: &systems, size, think, threads: 1, overwrites: true };
+            let shape =
+                Shape { systems: &systems, size, think, threads: 1, overwrites: true, repeats: run.passes(think) };
             let cells = cells(run, shape, &[PERCENT])?;
             let grid = Grid { x_label: "", x: vec![how.into()], cells, systems: systems.clone() };
             figure.charts.push(normalized(&grid, &format!("{title}: {}, {how}", size.name())));

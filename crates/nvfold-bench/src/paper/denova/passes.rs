@@ -1,6 +1,7 @@
 //! Timing systems against the baseline: all of them in turn, pass by pass, on the same files, each pass in another
-//! order. A system's figure is the median of its passes, and its ratio the median of the passes' own ratios to the
-//! baseline, so that what moves slowly on a shared machine moves both. One pass before them is not timed.
+//! order, and the baseline before and after each. A system's figure is the median of its passes, and its drop the median
+//! of the passes' own, each to the mean of the two baselines beside it: so what moves slowly on a shared machine moves
+//! both. One pass before them is not timed.
 //!
 //! A pass makes the files with the daemon at work, lets everything be shared, and asks what that saved. Then it may
 //! write the files over with others. In the end what is stored is read back and the files are removed.
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 /// What is written, and how.
 #[derive(Clone, Copy)]
 pub struct Shape<'a> {
-    /// In turn; the first is the baseline.
+    /// The first is the baseline.
     pub systems: &'a [System],
     /// Small files or large ones.
     pub size: Size,
@@ -28,6 +29,8 @@ pub struct Shape<'a> {
     pub threads: usize,
     /// Whether the files are written over.
     pub overwrites: bool,
+    /// Timed passes.
+    pub repeats: usize,
 }
 
 /// How fast something was.
@@ -72,7 +75,7 @@ pub fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Ce
             shape.threads,
             if shape.think == Think::Never { ", no think time" } else { "" }
         ));
-        at_one_share(run, &places, &mut pair, *percent)
+        at_one_share(&places, &mut pair, *percent, shape.repeats)
     });
     let cells = cells.collect::<Result<Vec<_>>>()?;
     places.into_iter().try_for_each(|place| place.volume.close())?;
@@ -94,6 +97,7 @@ struct Pair {
 }
 
 /// What one pass of one system took, seconds.
+#[derive(Clone, Copy)]
 struct Took {
     new: f64,
     over: f64,
@@ -174,32 +178,44 @@ fn timed(
     Ok((ended - began).as_secs_f64())
 }
 
-fn at_one_share(run: &Run, places: &[Place], pair: &mut Pair, percent: u64) -> Result<Vec<Cell>> {
-    let mut took: Vec<Vec<Took>> = places.iter().map(|_| Vec::new()).collect();
-    for pass in 0..=run.repeats {
+fn at_one_share(places: &[Place], pair: &mut Pair, percent: u64, repeats: usize) -> Result<Vec<Cell>> {
+    let (base, others) = places.split_first().expect("there is a baseline");
+    let mut base_took = Vec::new();
+    let mut took: Vec<Vec<Paired>> = others.iter().map(|_| Vec::new()).collect();
+    for pass in 0..=repeats {
         pair.refill(percent);
-        for turn in 0..places.len() {
-            let at = (turn + pass) % places.len();
-            let one = pair.pass(&places[at])?;
+        let mut before = pair.pass(base)?;
+        for turn in 0..others.len() {
+            let at = (turn + pass) % others.len();
+            let (of, after) = (pair.pass(&others[at])?, pair.pass(base)?);
             if pass > 0 {
-                took[at].push(one);
+                took[at].push(Paired { of, base: [before, after] });
+                base_took.push(Paired { of: before, base: [before, before] });
             }
+            before = after;
         }
     }
     let duplicates = pair.first.iter().map(Lane::duplicates).sum();
     let bytes = pair.written().0 as f64;
-    let cell = |of: &Vec<Took>| Cell {
-        new: speed(bytes, of, &took[0], |took| took.new),
-        over: pair.overwrites.then(|| speed(bytes, of, &took[0], |took| took.over)),
-        saved_blocks: of.last().map_or(0, |last| last.saved_blocks),
+    let cell = |of: &Vec<Paired>| Cell {
+        new: speed(bytes, of, |took| took.new),
+        over: pair.overwrites.then(|| speed(bytes, of, |took| took.over)),
+        saved_blocks: of.last().map_or(0, |last| last.of.saved_blocks),
         duplicates,
     };
-    Ok(took.iter().map(cell).collect())
+    Ok(std::iter::once(&base_took).chain(&took).map(cell).collect())
 }
 
-fn speed(bytes: f64, of: &[Took], base: &[Took], what: impl Fn(&Took) -> f64) -> Speed {
-    let seconds: Vec<f64> = of.iter().map(&what).collect();
-    let mut drops: Vec<f64> = of.iter().zip(base).map(|(of, base)| 100.0 * (1.0 - what(base) / what(of))).collect();
+/// A pass, and the baseline's before and after it.
+struct Paired {
+    of: Took,
+    base: [Took; 2],
+}
+
+fn speed(bytes: f64, pairs: &[Paired], what: impl Fn(&Took) -> f64) -> Speed {
+    let seconds: Vec<f64> = pairs.iter().map(|pair| what(&pair.of)).collect();
+    let drop = |pair: &Paired| 100.0 * (1.0 - (what(&pair.base[0]) + what(&pair.base[1])) / 2.0 / what(&pair.of));
+    let mut drops: Vec<f64> = pairs.iter().map(drop).collect();
     drops.sort_by(f64::total_cmp);
     let quarter = drops.len() / 4;
     let spread = drops[drops.len() - 1 - quarter] - drops[quarter];

@@ -49,7 +49,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
          of pairs.",
         file_bytes >> 20,
         REQUEST_BYTES >> 10,
-        run.repeats
+        run.fewer
     );
     let content = content(file_bytes, 1);
     let twins = systems.iter().map(|system| Twins::new(run, system, &content)).collect::<Result<Vec<Twins>>>()?;
@@ -178,7 +178,7 @@ impl Twins {
 /// Seconds of every pass of every system.
 fn seconds(run: &Run, twins: &[Twins], beside: Beside, content: &[u8]) -> Result<Vec<Vec<f64>>> {
     let mut seconds = vec![Vec::new(); twins.len()];
-    for pass in 0..=run.repeats {
+    for pass in 0..=run.fewer {
         let other = self::content(content.len() as u64, 2 + pass as u64);
         for turn in 0..twins.len() {
             let at = (turn + pass) % twins.len();

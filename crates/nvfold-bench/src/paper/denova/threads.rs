@@ -20,21 +20,27 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let settings = format!(
         "{PERCENT} % duplicates; the files are shared out among the threads, each with a directory of its own. With \
          several threads the rate is that of the wall clock, think time within. The daemon has a thread too. {}",
-        run.settings(Think::AsInPaper)
+        run.settings(Think::AsInPaper, run.fewer)
     );
     let mut figure = run.turn.figure("figure-9", title, settings);
     let mut most: f64 = 0.0;
     for size in Size::ALL {
         let mut columns = Vec::new();
         for threads in counts {
-            let shape =
-                Shape { systems: &systems, size, think: Think::AsInPaper, threads: *threads, overwrites: false };
+            let shape = Shape {
+                systems: &systems,
+                size,
+                think: Think::AsInPaper,
+                threads: *threads,
+                overwrites: false,
+                repeats: run.fewer,
+            };
             columns.extend(cells(run, shape, &[PERCENT])?);
         }
         let x = counts.iter().map(usize::to_string).collect();
         let grid = Grid { x_label: "threads", x, cells: columns, systems: systems.clone() };
         figure.charts.push(rates(&grid, counts, &format!("{title}: {}", size.name())));
-        let drops = format!("less than off: {}, %", size.name());
+        let drops = format!("drop of {}, %", size.name());
         figure.charts.push(grid.chart(Drawn::Table, &drops, &drops, false, |cell| cell.new.drop));
         for system in systems.iter().filter(|system| system.is_offline()) {
             let drop = largest(&grid.of(system, |cell| cell.new.drop));

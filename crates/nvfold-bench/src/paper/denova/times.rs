@@ -229,7 +229,7 @@ pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
         "{} MiB of new data by requests of each size. T_w is a streaming store to the device and a fence; T_f is the \
          fingerprint of each 4 KiB and its lookup in the pm index, in a policy at work. Medians of {} rounds.",
         bytes >> 20,
-        run.repeats
+        run.fewer
     );
     let mut figure = run.turn.figure("figure-2", title, settings);
     let (mut tw, mut tf) = (Vec::new(), vec![Vec::new(); 2]);
@@ -237,10 +237,10 @@ pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
     for kib in SIZES {
         run.turn.say(&format!("T_w and T_f of {kib} KiB"));
         let request_bytes = kib << 10;
-        tw.push(write_ns(&run.turn.profile, request_bytes, bytes, run.repeats)? / 1000.0);
+        tw.push(write_ns(&run.turn.profile, request_bytes, bytes, run.fewer)? / 1000.0);
         for (bench, tf) in benches.iter_mut().zip(&mut tf) {
             let Ok(bench) = bench else { continue };
-            let times = bench.median_times(run.repeats, bytes, request_bytes)?;
+            let times = bench.median_times(run.fewer, bytes, request_bytes)?;
             tf.push(times.new * kib as f64 / 4.0 / 1000.0);
         }
     }
@@ -281,13 +281,13 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
         "Policy denova without a daemon: files are written and timed, then the queue is drained and timed; 50 % \
          duplicates. Fingerprints and reading a block are timed by themselves, other operations are what is left. \
          Medians of {} passes of {} small and {} large files.",
-        run.repeats,
+        run.fewer,
         run.files(Size::Small),
         run.files(Size::Large)
     );
     let mut figure = run.turn.figure("table-4", title, settings);
     let profile = &run.turn.profile;
-    let reading = read_ns(profile, if run.turn.smoke { 8 << 20 } else { 128 << 20 }, run.repeats)? / 1000.0;
+    let reading = read_ns(profile, if run.turn.smoke { 8 << 20 } else { 128 << 20 }, run.fewer)? / 1000.0;
     let mut times = Vec::new();
     for hash in Hash::ALL {
         let fingerprint = fingerprint_ns(hash, if run.turn.smoke { 1000 } else { 100_000 }) / 1000.0;
@@ -340,7 +340,7 @@ fn write_and_share(run: &Run, hash: Hash, size: Size) -> Result<(f64, f64)> {
     let volume = Volume::new(&system, &run.turn.profile, lane.bytes(), lane.files(), 1)?;
     let directory = volume.directory("files")?;
     let (mut write, mut share) = (Vec::new(), Vec::new());
-    for pass in 0..=run.repeats {
+    for pass in 0..=run.fewer {
         lane.refill(50);
         let took = lane.write(&volume, directory, Think::Never)?;
         let clock = Instant::now();

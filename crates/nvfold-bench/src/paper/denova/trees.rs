@@ -88,7 +88,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         let distinct = tree.whole_blocks().map(weak64).collect::<HashSet<u64>>().len() as u64;
         let duplicates = [whole - distinct, 2 * whole - distinct];
         let x = ["one copy".to_string(), "two copies".to_string()];
-        let head = format!("blocks shared: {}", tree.name);
+        let head = format!("blocks shared of {}", tree.name);
         let mut chart =
             Chart::new(Drawn::Table, &head, "", &head, x).with("to share", duplicates.map(|count| count as f64));
         for system in &systems {

@@ -40,7 +40,8 @@ fn modes(run: &Run) -> [DedupMode; 3] {
 fn grids(run: &Run, think: Think) -> Result<Vec<(Size, Grid)>> {
     let systems = systems(run);
     let one = |size| {
-        let shape = Shape { systems: &systems, size, think, threads: 1, overwrites: false };
+        let repeats = run.passes(think);
+        let shape = Shape { systems: &systems, size, think, threads: 1, overwrites: false, repeats };
         let cells = cells(run, shape, &run.percents)?;
         let x = run.percents.iter().map(|percent| format!("{percent} %")).collect();
         Ok((size, Grid { x_label: "duplicates", x, cells, systems: systems.clone() }))
@@ -57,16 +58,16 @@ fn inline_drop(size: Size) -> f64 {
 }
 
 fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: Think) -> Figure {
-    let mut figure = run.turn.figure(id, title, run.settings(think));
+    let mut figure = run.turn.figure(id, title, run.settings(think, run.passes(think)));
     let mut offline_drops = Vec::new();
     let mut noise: f64 = 0.0;
     for (size, grid) in grids {
         let size_name = size.name();
         let rates = format!("{title}: {size_name}");
         figure.charts.push(grid.chart(Drawn::Lines, &rates, "MB/s", true, |cell| cell.new.rate));
-        let drops = format!("less than off: {size_name}, %");
+        let drops = format!("drop of {size_name}, %");
         figure.charts.push(grid.chart(Drawn::Table, &drops, &drops, false, |cell| cell.new.drop));
-        let spread = format!("the middle half of the passes lies within: {size_name}, points");
+        let spread = format!("drop of {size_name}, the middle half of the passes within points");
         figure.charts.push(grid.chart(Drawn::Table, &spread, &spread, false, |cell| cell.new.spread));
         noise = noise.max(grid.of(&System::off_again(), |cell| cell.new.drop.abs()).into_iter().fold(0.0, f64::max));
         for hash in Hash::ALL {
@@ -105,7 +106,8 @@ fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: T
 
 /// What is saved of the generated data once the queue is empty.
 fn savings(run: &Run, grids: &[(Size, Grid)]) -> Figure {
-    let settings = format!("From the passes of Figure 8, the queue drained. {}", run.settings(Think::AsInPaper));
+    let settings =
+        format!("From the passes of Figure 8, the queue drained. {}", run.settings(Think::AsInPaper, run.repeats));
     let title = "Savings: duplicate blocks of generated data that are shared in the end";
     let mut figure = run.turn.figure("savings", title, settings);
     let share = |cell: &Cell| match cell.duplicates {
