@@ -10,7 +10,9 @@ pub(crate) use real_or_tested::*;
 
 #[cfg(not(feature = "shuttle"))]
 mod real_or_tested {
-    pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+    pub(crate) use parking_lot::{
+        Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
+    };
     pub(crate) use std::hint::spin_loop;
     pub(crate) use std::sync::atomic;
 
@@ -43,7 +45,9 @@ mod real_or_tested {
 mod real_or_tested {
     pub(crate) use shuttle::hint::spin_loop;
     pub(crate) use shuttle::sync::atomic;
-    pub(crate) use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+    pub(crate) use shuttle_parking_lot::{
+        Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
+    };
 
     /// Atomics of value 0.
     pub(crate) fn zeroed<T: Default>(count: u64) -> Box<[T]> {

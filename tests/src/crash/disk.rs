@@ -44,6 +44,14 @@ impl Image {
         region
     }
 
+    /// Whether it has these bytes at an aligned `offset`.
+    pub fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
+        let words = (offset..).step_by(WORD_BYTES as usize);
+        words
+            .zip(bytes.chunks(WORD_BYTES as usize))
+            .all(|(at, word)| self.word(at).to_le_bytes()[..word.len()] == *word)
+    }
+
     /// The aligned word at `offset`.
     pub fn word(&self, offset: u64) -> u64 {
         let Some(page) = self.pages.get(&(offset / PAGE_BYTES)) else { return 0 };

@@ -287,6 +287,7 @@ impl<'a> Explorer<'a> {
                 explored = self.crash(&Point { trace, step, allowed, pending: &pending }, bounds, effort, depth);
             }
             match what {
+                Step::Event(event) if is_idle(event, self.disk, &pending) => {}
                 Step::Event(event) => {
                     let settled = pending.play(event);
                     self.disk.settle(&settled);
@@ -400,6 +401,16 @@ impl Point<'_> {
         let shown: Vec<String> = runs.iter().take(SHOWN).map(|(start, end)| format!("{start:#x}..{end:#x}")).collect();
         format!("{}{}", shown.join(", "), if runs.len() > SHOWN { ", ..." } else { "" })
     }
+}
+
+/// Whether a long event streams what is there anyway, whatever a crash leaves: zeros over the zeros of a fresh segment.
+fn is_idle(event: &Event, disk: &Disk, pending: &Pending) -> bool {
+    const LONG: usize = 4096;
+    let Action::Stream { offset, bytes } = &event.action else { return false };
+    let range = *offset..*offset + bytes.len() as u64;
+    bytes.len() > LONG
+        && disk.image().holds(*offset, bytes)
+        && !pending.words().iter().any(|word| range.contains(&word.offset))
 }
 
 /// Whether a recovery did more than to mark the superblocks.

@@ -152,7 +152,8 @@ fn consistent(region: &Region, stats: &Stats, when: &str) -> Result<(), String> 
     }
     let (_, geometry) = nvfold::read_superblock(region).map_err(|error| format!("{when}: {error}"))?;
     let total = geometry.blocks() - geometry.first_segment() * INODE_SEGMENT_BLOCKS;
-    let tables = (stats.inodes + 1).div_ceil(INODES_PER_SEGMENT) * INODE_SEGMENT_BLOCKS;
+    let inode_tables = (stats.inodes + 1).div_ceil(INODES_PER_SEGMENT) * INODE_SEGMENT_BLOCKS;
+    let tables = inode_tables + stats.index.media_bytes / BLOCK_BYTES;
     let free = (total - tables - report.blocks - report.metadata_blocks) * BLOCK_BYTES;
     if stats.free_bytes != free || stats.inodes != report.inodes {
         let (has, inodes) = (stats.free_bytes, stats.inodes);

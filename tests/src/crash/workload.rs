@@ -199,8 +199,8 @@ fn crashed(before: Image, write: &[Event], rename: &[Event]) -> Image {
     let (_, geometry) = nvfold::read_superblock(&before.region(DEVICE_BYTES)).expect("it was mounted");
     let journal = geometry.journal_offset..geometry.segment_table_offset;
     let mut disk = Disk::new(before, DEVICE_BYTES);
-    let staged = write.iter().rposition(|event| event.action == Action::Fence).expect("a write fences");
-    let staged = write[..staged].iter().rposition(|event| event.action == Action::Fence).expect("a write fences twice");
+    // Behind the commit word a pm index has fences of its own.
+    let staged = write.iter().position(|event| event.action == Action::Fence).expect("a write fences");
     let mut pending = Pending::default();
     write[..=staged].iter().for_each(|event| disk.settle(&pending.play(event)));
     let mut pending = Pending::default();

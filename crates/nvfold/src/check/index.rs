@@ -41,10 +41,9 @@ impl Survey<'_> {
     /// Finds the index: its segments hold nothing else. False when there is none to look at.
     pub(super) fn index_segments(&mut self, superblock: &Superblock, uses: &[(u64, SegmentUse)]) -> bool {
         let Some((IndexKind::Pm, function)) = superblock.index() else {
-            for (segment, _) in uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Index(_))) {
-                let at = self.geometry.segment_entry_offset(*segment);
-                self.trace(6, format!("segment {segment} belongs to a pm index, and the device has none"), at);
-            }
+            // A conversion that was cut off leaves them on a device that is clean; the next mount frees them.
+            self.report.recoverable +=
+                uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Index(_))).count() as u64;
             return true;
         };
         match index_segments_in(&self.geometry, uses) {

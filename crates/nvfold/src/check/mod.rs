@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | the format | superblocks, segment table, inode slots, log entries, names |
 //! | 1 | a count is never lower than the extents that touch the block | chunk table |
-//! | 2 | counts are exact, nothing leaks | chunk table, nameless inodes, link counts |
+//! | 2 | counts are exact, nothing leaks or is forgotten | chunk table, nameless inodes, link counts, work queue |
 //! | 3 | an operation happened wholly or not at all | journal, names and the inodes they lead to |
 //! | 4 | no block is used for two things, none that is in use is free | log pages, xattr blocks, data, marks, saved state |
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
@@ -27,13 +27,14 @@ use crate::error::{Error, Result};
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::fs::Core;
 use crate::fs::inode::{Body, Inode, State};
+use crate::fs::remap::{each_pending, node_of};
 use crate::media::chunk_entry::{ChunkEntry, tag};
 use crate::media::generator::{GENERATORS, Generator, parts};
 use crate::media::inode::{
     COMMIT_WORD, HEAD_WORD, IN_USE, IN_USE_BYTE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
 };
 use crate::media::journal::WordStore;
-use crate::media::log_entry::LINE;
+use crate::media::log_entry::{LINE, dedupe};
 use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
@@ -395,6 +396,7 @@ impl Survey<'_> {
 
     fn live_inode(&mut self, inode: Inode, slot: u64) {
         let (ino, kind, parent) = (inode.ino, inode.kind, inode.parent.load(Ordering::Relaxed));
+        self.dedupe_flags(&inode);
         let state = inode.state.into_inner();
         self.report.inodes += 1;
         let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
@@ -425,6 +427,26 @@ impl Survey<'_> {
                     self.find(3, format!("directory {ino}: the name `{shown}` is there twice"), slot);
                 }
                 self.names.entry(target).or_default().push(Name { directory: ino, kind, at: slot });
+            }
+        }
+    }
+
+    /// Entries that the daemon of policy `denova` has still to look at.
+    fn dedupe_flags(&mut self, inode: &Inode) {
+        if inode.state.read().needed.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut pending = Vec::new();
+        let read = each_pending(self.region, &self.geometry, inode, |position, entry| pending.push((position, *entry)));
+        if let Err(error) = read {
+            return self.find(0, error.to_string(), inode.slot);
+        }
+        for (position, entry) in pending {
+            let what = |flag: &str| format!("inode {}: a log entry {flag}", inode.ino);
+            match entry.dedupe {
+                dedupe::NEEDED => self.space.needs(&node_of(inode, position, &entry)),
+                dedupe::IN_PROCESS => self.trace(2, what("is in process of being shared"), position),
+                _ => self.find(0, what("has a dedupe-flag that is none"), position),
             }
         }
     }
@@ -589,21 +611,15 @@ impl Survey<'_> {
         if references == 1 && self.reserved.contains(&block.0) {
             // A crash in the first write to it; its content never happened.
             self.trace(2, format!("block {} is reserved and has a chunk entry", block.0), at);
-        } else if entry.count < references || self.is_unfinished(entry) && !may_be_unfinished(entry, references) {
-            self.find(
-                1,
-                format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),
-                at,
-            );
-        } else if entry.count != references {
-            self.trace(
-                2,
-                format!("block {} is named by {references} extents and counted {} times", block.0, entry.count),
-                at,
-            );
+        } else if entry.taken() < u64::from(references)
+            || self.is_unfinished(entry) && !may_be_unfinished(entry, references)
+        {
+            self.find(1, format!("block {} is named by {references} extents and {}", block.0, counted(entry)), at);
+        } else if entry.count != references || entry.update_count != 0 {
+            self.trace(2, format!("block {} is named by {references} extents and {}", block.0, counted(entry)), at);
         } else if self.is_unfinished(entry) {
             self.trace(1, format!("block {}: the transaction that counted it last did not end", block.0), at);
-        } else if entry.address() != block.address() || entry.spare != [0; 2] || entry.update_count != 0 {
+        } else if entry.address() != block.address() || entry.spare != [0; 2] {
             self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
         } else if data && !self.fits(block, entry) {
             self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
@@ -646,11 +662,19 @@ impl Survey<'_> {
     }
 }
 
+/// How often an entry says that its block is taken.
+fn counted(entry: &ChunkEntry) -> String {
+    match entry.update_count {
+        0 => format!("counted {} times", entry.count),
+        updates => format!("counted {} times, with {updates} updates under way", entry.count),
+    }
+}
+
 /// Whether a crash can leave an entry of an unfinished transaction with so many references: what the transaction added
 /// is not among them.
 fn may_be_unfinished(entry: &ChunkEntry, references: u32) -> bool {
     match entry.word().tag {
-        tag::INCREASE => references < entry.count,
+        tag::INCREASE => u64::from(references) < entry.taken(),
         _ => references <= 1,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Survey;
 use crate::chunk::dram::{self, SHARDS};
+use crate::dedup::denova::queue::{NODE_WORDS, Node};
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::Superblock;
@@ -20,6 +21,8 @@ pub struct Expected {
     /// Number of the function that made a fingerprint, and its slot in the index.
     index: BTreeSet<(u8, u64)>,
     extra_references: u64,
+    /// What the work queue should hold, as it would be saved.
+    needed: BTreeSet<[u64; NODE_WORDS]>,
 }
 
 fn set(bits: &mut BTreeMap<u64, Bits>, block: BlockNumber) {
@@ -31,6 +34,11 @@ impl Expected {
     /// Something names the block.
     pub fn uses(&mut self, block: BlockNumber) {
         set(&mut self.used, block);
+    }
+
+    /// A log entry needs the daemon.
+    pub fn needs(&mut self, node: &Node) {
+        self.needed.insert(node.words());
     }
 
     /// The block's chunk entry.
@@ -93,6 +101,13 @@ impl Survey<'_> {
         if indexed != expected {
             let wrong = indexed.symmetric_difference(&expected).count();
             self.find(2, format!("the saved index differs from the chunk table in {wrong} fingerprints"), at);
+        }
+        let queued: BTreeSet<[u64; NODE_WORDS]> = saved.nodes.iter().map(Node::words).collect();
+        if queued != self.space.needed || queued.len() != saved.nodes.len() {
+            let (entries, nodes) = (self.space.needed.len(), saved.nodes.len());
+            let what =
+                format!("the saved work queue has {nodes} nodes, and they are not those of the {entries} entries");
+            self.find(2, what + " that need it", at);
         }
         let header = &saved.header;
         let in_chains = self.chains.expected.len() as u64;

@@ -17,13 +17,15 @@
 //! Counts change by one 16-byte compare-and-exchange of tag, transaction and counts, then one line flush.
 //! An increase is durable before the commit word that publishes the extent, a decrease comes after it. So a crash
 //! leaves counts too high, never too low. What a [`transaction`] left unfinished is taken back at the mount, and
-//! [`recount`] finds the true counts while the file system is in use.
+//! [`recount`] finds the true counts while the file system is in use. Beside the count an entry has an update count:
+//! references of those who are about to name the block (`update.rs`).
 
 pub mod dram;
 pub mod fact;
 pub mod index;
 pub mod recount;
 pub mod transaction;
+mod update;
 
 use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, LINKS_WORD, STRONG_VALID, WEAK_VALID, tag};
@@ -254,7 +256,8 @@ impl Chunks {
         }
         let offset = self.geometry.chunk_entry_offset(block);
         let stored = self.region.load_u128(offset);
-        let is_sole = CountWord::decode(stored).count == 1 && self.region.is_sound(offset, ENTRY_BYTES);
+        let seen = CountWord::decode(stored);
+        let is_sole = seen.count == 1 && seen.update_count == 0 && self.region.is_sound(offset, ENTRY_BYTES);
         is_sole && self.null(block, stored, flight)
     }
 
@@ -278,8 +281,9 @@ impl Chunks {
             match seen.count {
                 // How many name it is not known, or cannot be written: it stays until it is counted anew.
                 _ if !self.region.is_sound(offset, ENTRY_BYTES) => return Released::Kept,
-                0 => return Released::Free,
-                1 => {
+                0 if seen.update_count == 0 => return Released::Free,
+                0 => return Released::Kept,
+                1 if seen.update_count == 0 => {
                     if self.null(block, stored, flight) {
                         flight.extend(self.forget(block));
                         return Released::Free;
@@ -290,7 +294,9 @@ impl Chunks {
                     let word = CountWord { tag: tag::DECREASE, tx, count: count - 1, ..seen };
                     // Not flushed: lost, it leaves a count too high, which reconcile removes. Unmount flushes it.
                     if self.region.compare_exchange_u128(offset, stored, word.encode()).is_ok() {
-                        self.extra_references.fetch_sub(1, Ordering::Relaxed);
+                        // The last one goes, and somebody is about to name the block: nothing was saved by it.
+                        let was_extra = u64::from(count > 1);
+                        self.extra_references.fetch_sub(was_extra, Ordering::Relaxed);
                         return Released::Kept;
                     }
                 }
@@ -307,6 +313,13 @@ impl Chunks {
         flight.add(line.flush());
         self.note_no_entry(block);
         true
+    }
+
+    /// The entry of a block is empty now: out of bits and index with it. What is returned must be fenced before the block
+    /// gets another user.
+    fn forget_entry(&self, block: BlockNumber) -> Flight {
+        self.note_no_entry(block);
+        self.forget(block)
     }
 
     /// Takes a block whose entry was emptied out of the index, before it gets another user: what is returned must be

@@ -3,9 +3,11 @@
 //! A policy proposes, `fs` publishes: a policy sees bytes and blocks, never names or logs. It may take
 //! references through the chunk table; `fs` commits the extent that uses them, or releases them again.
 
+pub mod denova;
 mod inline;
 mod nv_dedup;
 
+pub use denova::DeNova;
 pub use inline::Inline;
 pub use nv_dedup::NvDedup;
 
@@ -36,6 +38,8 @@ pub enum Filling {
     Later,
     /// Yes.
     Now,
+    /// Yes, by the daemon: the log entry that names them is queued.
+    Queued,
 }
 
 /// A dedup system. `fs` calls `fingerprint` outside every lock, `place` under the lock of the inode being
@@ -105,6 +109,8 @@ pub struct Policies {
     pub policy: Policy,
     /// Policy `nv-dedup`, with what it has learnt.
     pub nv_dedup: NvDedup,
+    /// Policy `denova`, without its queue.
+    pub denova: DeNova,
     inline: Inline,
     off: Off,
     foreign: Option<Arc<dyn Dedup>>,
@@ -115,7 +121,8 @@ impl Policies {
     pub fn new(options: &MountOptions) -> Policies {
         let inline = Inline::new(options.nv_dedup.weak);
         let nv_dedup = NvDedup::new(&options.nv_dedup);
-        Policies { policy: options.policy, nv_dedup, inline, off: Off, foreign: options.foreign.clone() }
+        let denova = DeNova::new(options);
+        Policies { policy: options.policy, nv_dedup, denova, inline, off: Off, foreign: options.foreign.clone() }
     }
 
     /// The policy that places new data of a file: its own, or else that of the mount.
@@ -126,7 +133,7 @@ impl Policies {
                 Policy::Off => &self.off,
                 Policy::Inline => &self.inline,
                 Policy::NvDedup => &self.nv_dedup,
-                Policy::DeNova => &self.off,
+                Policy::DeNova => &self.denova,
             },
         }
     }
@@ -145,6 +152,11 @@ impl Policies {
         }
     }
 
+    /// Whether new data goes to `denova` unless its file says otherwise.
+    pub fn is_denova(&self) -> bool {
+        self.policy == Policy::DeNova && self.foreign.is_none()
+    }
+
     /// What `nv-dedup` does, if new data goes there.
     pub fn nv_dedup_stats(&self) -> Option<NvDedupStats> {
         let is_used = self.policy == Policy::NvDedup && self.foreign.is_none();
@@ -154,12 +166,12 @@ impl Policies {
     /// What the sharing policies saw: pieces offered, pieces shared, weak fingerprints that collided.
     pub fn totals(&self) -> (u64, u64, u64) {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let inline = &self.inline.tally;
+        let (inline, denova) = (&self.inline.tally, &self.denova.tally);
         let (offered, shared) = self.nv_dedup.sampling.totals();
         (
-            get(&inline.offered) + offered,
-            get(&inline.shared) + shared,
-            get(&inline.collisions) + get(&self.nv_dedup.collisions),
+            get(&inline.offered) + get(&denova.offered) + offered,
+            get(&inline.shared) + get(&denova.shared) + shared,
+            get(&inline.collisions) + get(&denova.collisions) + get(&self.nv_dedup.collisions),
         )
     }
 

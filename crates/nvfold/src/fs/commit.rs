@@ -222,10 +222,14 @@ impl Core {
         let _ = self.region.fence(cleared);
     }
 
+    /// Whether a log is long, and mostly dead entries.
+    pub(super) fn is_worth_compacting(&self, state: &State) -> bool {
+        state.log.lines > 2 * 63 && state.log.lines > 4 * (state.live_lines() + 8) && !state.freed
+    }
+
     /// Rewrites a log that is mostly dead entries. A full device keeps the long log.
     pub(super) fn compact_if_worth_it(&self, inode: &Inode, state: &mut State) {
-        let worth_it = state.log.lines > 2 * 63 && state.log.lines > 4 * (state.live_lines() + 8);
-        if worth_it && !state.freed {
+        if self.is_worth_compacting(state) {
             // Failing to compact loses nothing: the next change tries again.
             let _ = self.compact(inode, state);
         }

@@ -1,19 +1,23 @@
 //! Log compaction: a log keeps growing with every change of its inode; when most of it is dead it is
 //! written anew, one entry for everything that lives, and head and tail are switched together.
 //!
-//! The extents are written as they are, so the new log replays to the same map and the same counts.
+//! The extents are written as they are, so the new log replays to the same map and the same counts. Where entries wait
+//! for the daemon of policy `denova`, the new ones do, as far as they name blocks without a fingerprint: nodes of the
+//! queue that stand for the old ones are void, and the new ones get theirs.
 
 use super::Core;
 use super::commit::commit_word;
 use super::inode::{Body, Inode, State};
 use crate::error::Result;
+use crate::file::Extent;
 use crate::media::BlockNumber;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, HEAD_WORD, INLINE_LOG, INODE_BYTES};
 use crate::media::journal::WordStore;
-use crate::media::log_entry::{ExtentEntry, LogEntry};
+use crate::media::log_entry::{ExtentEntry, LogEntry, dedupe};
 use crate::namespace::directory::Directory;
 use crate::namespace::log::{Addition, Log};
 use crate::space::BlockRun;
+use crate::sync::atomic::Ordering;
 use pmem::Flight;
 
 /// Inline lines of a slot.
@@ -46,6 +50,7 @@ impl Core {
         self.publish(&[word, WordStore { offset: inode.slot + HEAD_WORD, value: head }], landed);
         addition.keep(&mut log);
         let old = std::mem::replace(&mut state.log, log);
+        self.queue_compacted(inode, state, &entries, &positions);
         (state.selector, state.attributes) = (selector, attributes);
         if let Body::Directory(directory) = &mut state.body {
             *directory = Directory::default();
@@ -62,14 +67,36 @@ impl Core {
     }
 }
 
+impl Core {
+    /// The log was written anew: what waits in it has other places now.
+    fn queue_compacted(&self, inode: &Inode, state: &State, entries: &[LogEntry], positions: &[u64]) {
+        let mut needed = 0;
+        for (entry, position) in entries.iter().zip(positions) {
+            if let LogEntry::Extent(entry) = entry
+                && entry.dedupe == dedupe::NEEDED
+            {
+                needed += 1;
+                self.queue_entry(inode, *position, entry);
+            }
+        }
+        state.needed.store(needed, Ordering::Relaxed);
+    }
+}
+
 fn live_entries(core: &Core, state: &State) -> Vec<LogEntry> {
     let attributes = &state.attributes;
+    let is_waiting = state.needed.load(Ordering::Relaxed) > 0;
+    let flag = |extent: &Extent| match is_waiting && !extent.unwritten && core.lacks_fingerprints(extent) {
+        true => dedupe::NEEDED,
+        false => dedupe::NONE,
+    };
     let mut entries = Vec::new();
     match &state.body {
         Body::File(extents) => entries.extend(extents.iter().map(|(offset, extent)| {
             let (length, address) = (extent.length, extent.address);
             let (time, size) = (attributes.mtime, attributes.size);
-            LogEntry::Extent(ExtentEntry::write(offset, length, address, extent.unwritten, time, size))
+            let entry = ExtentEntry::write(offset, length, address, extent.unwritten, time, size);
+            LogEntry::Extent(entry.flagged(flag(&extent)))
         })),
         Body::Directory(directory) => entries.extend(directory.after(0).map(|slot| LogEntry::Name {
             name: slot.name(&core.region),

@@ -25,7 +25,7 @@ use crate::dedup::{Dedup, Filling, Place};
 use crate::error::{Error, Result, errno};
 use crate::file::{Extent, Extents, Plan};
 use crate::fingerprint::Fingerprint;
-use crate::media::log_entry::{ExtentEntry, LogEntry};
+use crate::media::log_entry::{ExtentEntry, LogEntry, dedupe};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
 use crate::sync::atomic::Ordering;
@@ -54,6 +54,8 @@ pub(super) struct Claims<'a> {
     pub(super) tx: Transaction<'a>,
     /// Whether something was stored without a fingerprint.
     lacks_fingerprints: bool,
+    /// Dedupe-flag of the log entries that publish it.
+    dedupe: u8,
 }
 
 fn runs_of(blocks: &[BlockNumber]) -> Runs {
@@ -76,6 +78,7 @@ impl<'a> Claims<'a> {
             entered: SmallVec::new(),
             tx: core.chunks.begin(),
             lacks_fingerprints: false,
+            dedupe: dedupe::NONE,
         }
     }
 
@@ -251,15 +254,20 @@ impl Core {
             self.place_patched(extents, last, part, &mut pieces, &mut claims)?;
         }
         let stamp = (self.now(), state.attributes.size.max(end));
-        if claims.lacks_fingerprints && claims.policy.filling() != Filling::Never {
-            self.fill.note(inode);
+        if claims.lacks_fingerprints {
+            match claims.policy.filling() {
+                Filling::Never => {}
+                Filling::Later | Filling::Now => self.fill.note(inode),
+                Filling::Queued => claims.dedupe = dedupe::NEEDED,
+            }
         }
         if let [(offset, extent)] = &pieces[..]
             && self.has_room_for_one_entry(inode, state)
             && extents.splits_only_between_blocks()
         {
             let entry = ExtentEntry::write(*offset, extent.length, extent.address, false, stamp.0, stamp.1);
-            self.publish_extent(inode, state, &entry.sealed(inode.ino), *extent, &mut claims);
+            let entry = entry.flagged(claims.dedupe).sealed(inode.ino);
+            self.publish_extent(inode, state, &entry, *extent, &mut claims);
             return Ok(());
         }
         let stamp = Stamp::Changed(stamp.0, stamp.1);
@@ -467,7 +475,8 @@ impl Core {
         extent: Extent,
         claims: &mut Claims<'_>,
     ) {
-        let line = self.region.write(state.log.tail, entry).flush();
+        let position = state.log.tail;
+        let line = self.region.write(position, entry).flush();
         // DRAM follows while the streamed data drains: the lock keeps readers out until all is fenced.
         let before = state.mapped_bytes();
         let mut dropped = Runs::new();
@@ -478,6 +487,11 @@ impl Core {
         let forget = || self.forget_all(nulled);
         self.commit_line(inode, state, line, landed, emptied, forget);
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
+        state.drops += u64::from(!dropped.is_empty());
+        if entry.dedupe == dedupe::NEEDED {
+            state.needed.fetch_add(1, Ordering::Relaxed);
+            self.queue_entry(inode, position, entry);
+        }
         self.account_mapped(inode.ino, before, state.mapped_bytes());
         let twins = claims.commit(inode.ino, &dropped);
         self.let_go_of_twins(inode, state, twins, claims.policy);
@@ -504,7 +518,8 @@ impl Core {
         let plan = self.plan_replacement(state, range.clone(), &mut claims)?;
         let unmap = unmap_first.then(|| ExtentEntry::unmap(range.start, range.end - range.start, time, size));
         let writes = pieces.iter().map(|(offset, extent)| {
-            ExtentEntry::write(*offset, extent.length, extent.address, extent.unwritten, time, size)
+            let flag = if extent.unwritten { dedupe::NONE } else { claims.dedupe };
+            ExtentEntry::write(*offset, extent.length, extent.address, extent.unwritten, time, size).flagged(flag)
         });
         let entries: SmallVec<[ExtentEntry; 2]> =
             unmap.into_iter().chain(writes).map(|e| e.sealed(inode.ino)).collect();
@@ -522,7 +537,11 @@ impl Core {
         for (entry, position) in entries.iter().zip(positions) {
             let newer = kept.is_none();
             state.apply(position, &LogEntry::Extent(*entry), newer).expect("the inode is a regular file");
+            if entry.dedupe == dedupe::NEEDED {
+                self.queue_entry(inode, position, entry);
+            }
         }
+        state.drops += u64::from(!plan.dropped.is_empty());
         self.account_mapped(inode.ino, before, state.mapped_bytes());
         let twins = claims.commit(inode.ino, &plan.dropped);
         self.let_go_of_twins(inode, state, twins, claims.policy);
@@ -603,6 +622,17 @@ impl Core {
     /// Drops one reference from each block, and frees those that nobody names any more, but for `kept` (sorted).
     /// `gained`: data blocks that came into use in the same operation.
     pub(super) fn release(&self, runs: &[BlockRun], kept: &[BlockNumber], gained: u64) {
+        self.release_by(runs, kept, gained, |block, flight| self.chunks.release(block, flight));
+    }
+
+    /// As [`Core::release`], of references that `drop_one` drops.
+    pub(super) fn release_by(
+        &self,
+        runs: &[BlockRun],
+        kept: &[BlockNumber],
+        gained: u64,
+        drop_one: impl Fn(BlockNumber, &mut Flight) -> Released,
+    ) {
         let mut flight = Flight::new();
         let mut emptied = false;
         let mut lost = 0;
@@ -612,7 +642,7 @@ impl Core {
                 continue;
             }
             let had_entry = self.chunks.has_entry(block);
-            if self.chunks.release(block, &mut flight) == Released::Free {
+            if drop_one(block, &mut flight) == Released::Free {
                 emptied |= had_entry;
                 self.policies.released(block);
                 match free.last_mut() {
@@ -801,6 +831,12 @@ impl Core {
         let mut claims = Claims::new(self);
         for (_, extent) in pieces {
             claims.share_run(extent.blocks())?;
+        }
+        if self.policies.of(target.own_policy()).filling() == Filling::Queued
+            && pieces.iter().any(|(_, extent)| self.lacks_fingerprints(extent))
+        {
+            // The daemon has not looked at what is cloned: it comes to both files.
+            claims.dedupe = dedupe::NEEDED;
         }
         let size = state.attributes.size.max(offset + length);
         let stamp = Stamp::Changed(self.now(), size);

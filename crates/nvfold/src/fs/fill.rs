@@ -72,7 +72,7 @@ impl Fill {
 impl Core {
     /// Whether no file is known to lack fingerprints: no policy stored anything without telling, and no file waits.
     pub(crate) fn is_filled(&self) -> bool {
-        self.policies.filling() != Filling::Never && self.fill.is_done()
+        matches!(self.policies.filling(), Filling::Later | Filling::Now) && self.fill.is_done()
     }
 
     /// See `FileSystem::dedup_step`.
@@ -115,7 +115,7 @@ impl Core {
         }
         let Body::File(extents) = &state.body else { return Ok(None) };
         // What a policy of its own keeps to itself, others do not share.
-        if state.freed || self.policies.of(inode.own_policy()).filling() == Filling::Never {
+        if state.freed || matches!(self.policies.of(inode.own_policy()).filling(), Filling::Never | Filling::Queued) {
             return Ok(None);
         }
         let mut lacking: Vec<BlockNumber> = Vec::new();
@@ -166,7 +166,7 @@ impl Core {
         entered.len() as u64
     }
 
-    fn can_be_found(&self, block: BlockNumber) -> bool {
+    pub(super) fn can_be_found(&self, block: BlockNumber) -> bool {
         self.chunks.has_entry(block) && self.chunks.entry(block).weak(self.chunks.weak_function()).is_some()
     }
 }

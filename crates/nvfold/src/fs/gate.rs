@@ -3,30 +3,52 @@
 //! The problem: unmount saves the allocator as it is, and reconcile compares two tables; neither may see half an
 //! operation. Operations must not pay for that by writing to one line from every core.
 //!
-//! The idea: one lock a stripe, a thread enters at its own, closing locks all of them.
+//! The idea: one lock a stripe, a thread enters at its own, closing locks all of them. Who enters is counted in the same
+//! line, so work in the background sees whether anybody is at work in front.
 
 use crate::padded::Padded;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread_number};
 
 const STRIPES: usize = 16;
 
+#[derive(Default)]
+struct Stripe {
+    lock: RwLock<()>,
+    entered: AtomicU64,
+}
+
 /// See the module.
 pub(crate) struct Gate {
-    stripes: [Padded<RwLock<()>>; STRIPES],
+    stripes: [Padded<Stripe>; STRIPES],
 }
 
 impl Gate {
     pub(super) fn new() -> Gate {
-        Gate { stripes: std::array::from_fn(|_| Padded(RwLock::new(()))) }
+        Gate { stripes: std::array::from_fn(|_| Padded::default()) }
     }
 
     /// Passes; the gate cannot close until the guard is dropped. A thread passes once at a time.
     pub(super) fn enter(&self) -> RwLockReadGuard<'_, ()> {
-        self.stripes[thread_number() % STRIPES].read()
+        let stripe = &self.stripes[thread_number() % STRIPES];
+        // No atomic addition: one that is lost among threads of one stripe is not missed.
+        stripe.entered.store(stripe.entered.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        stripe.lock.read()
+    }
+
+    /// As `enter`, for work in the background: it is not counted.
+    pub(super) fn enter_behind(&self) -> RwLockReadGuard<'_, ()> {
+        self.stripes[thread_number() % STRIPES].lock.read()
+    }
+
+    /// How often somebody has entered, about: it moves when anybody is at work.
+    pub(super) fn entered(&self) -> u64 {
+        let entered = self.stripes.iter().map(|stripe| stripe.entered.load(Ordering::Relaxed));
+        entered.fold(0, u64::wrapping_add)
     }
 
     /// Waits for everyone inside, and keeps others out until the guards are dropped.
     pub(crate) fn close(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
-        self.stripes.iter().map(|stripe| stripe.write()).collect()
+        self.stripes.iter().map(|stripe| stripe.lock.write()).collect()
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::file::{Extent, Extents};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, InodeHead};
-use crate::media::log_entry::{LogEntry, VALUE_BLOCKS_MAX, XattrValue};
+use crate::media::log_entry::{LogEntry, VALUE_BLOCKS_MAX, XattrValue, dedupe};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::namespace::directory::Directory;
@@ -69,6 +69,10 @@ pub struct State {
     pub body: Body,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, XattrValue>,
+    /// Entries of the log that still need the daemon of policy `denova`.
+    pub needed: AtomicU64,
+    /// Counts the changes after which a block that the file named may be another's.
+    pub drops: u64,
     /// The slot has been freed: whoever still finds this object must let go.
     pub freed: bool,
 }
@@ -81,7 +85,8 @@ impl State {
             FileKind::Directory => Body::Directory(Directory::default()),
             _ => Body::Other,
         };
-        State { attributes, selector: 0, log, body, xattrs: BTreeMap::new(), freed: false }
+        let (needed, drops) = (AtomicU64::new(0), 0);
+        State { attributes, selector: 0, log, body, xattrs: BTreeMap::new(), needed, drops, freed: false }
     }
 
     /// The extents; an empty map for what has none.
@@ -137,6 +142,9 @@ impl State {
         let time = match entry {
             LogEntry::Extent(entry) => {
                 let Body::File(extents) = &mut self.body else { return Err("extent of something that is no file") };
+                if dedupe::is_pending(entry.dedupe) {
+                    self.needed.fetch_add(1, Ordering::Relaxed);
+                }
                 if entry.maps() {
                     let extent =
                         Extent { length: entry.length, address: entry.address, unwritten: entry.is_unwritten() };

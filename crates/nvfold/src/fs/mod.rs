@@ -11,7 +11,8 @@
 //! | `xattr` | extended attributes, symlink targets |
 //! | `commit` | how a change becomes durable and whole |
 //! | `compact` | rewriting a log |
-//! | `daemon` | sharing what was queued, in the background |
+//! | `daemon` | when what was queued is shared, in the background |
+//! | `remap` | sharing what a queued entry names |
 //! | `fill` | fingerprints that chunks lack, in the background |
 //! | `inode` | one inode in DRAM |
 //! | `gate` | keeping operations out for a moment |
@@ -19,9 +20,9 @@
 //!
 //! An operation that changes something passes the gate first ([`Core::mutate`]): reconcile and unmount close it.
 //!
-//! **Lock order**: gate; place of the filler; tree lock; one directory (several under the tree lock); other inodes by number; then, never
-//! held together: inode cache shard, inode table, allocator cursor, allocator search, index shard, journal slot. A TX_ID
-//! generator is taken before any of these and after the inodes.
+//! **Lock order**: gate; place of the filler, or of the daemon; tree lock; one directory (several under the tree lock);
+//! other inodes by number; then, never held together: inode cache shard, inode table, allocator cursor, allocator search,
+//! index shard, journal slot, work queue. A TX_ID generator is taken before any of these and after the inodes.
 //! Readers take the inode's lock shared, and so see only what is fenced: installs happen after the commit.
 
 mod calibrate;
@@ -33,6 +34,7 @@ mod fill;
 mod gate;
 pub(crate) mod inode;
 mod names;
+pub(crate) mod remap;
 mod share;
 mod xattr;
 
@@ -55,6 +57,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::types::*;
 use commit::Journal;
+use daemon::Work;
 use fill::Fill;
 use gate::Gate;
 use hashbrown::HashMap;
@@ -149,6 +152,8 @@ pub(crate) struct Core {
     /// What the mount had to do.
     pub(crate) recovery: Mutex<Recovery>,
     pub(crate) fill: Fill,
+    /// What policy `denova` has put off.
+    pub(crate) work: Work,
 }
 
 impl Core {
@@ -183,6 +188,7 @@ impl Core {
             walked: Padded(AtomicU64::new(u64::MAX)),
             recovery: Mutex::default(),
             fill: Fill::new(),
+            work: Work::new(options),
             read_only: options.read_only,
             clock: options.clock.clone(),
             stopwatch: options.stopwatch.clone().filter(|_| options.nv_dedup.costs.is_none()),
@@ -196,7 +202,8 @@ impl Core {
     }
 
     /// Runs an operation that changes something: inside the gate, on a file system that may be changed. One that
-    /// finds too little space while that of before a crash is not known yet waits until it is, and runs again.
+    /// finds too little space while that of before a crash is not known yet waits until it is, and runs again; so does
+    /// one that finds too little while something waits to be shared.
     fn mutate<T>(&self, doing: &'static str, operation: impl Fn() -> Result<T>) -> Result<T> {
         loop {
             let result = {
@@ -211,6 +218,12 @@ impl Core {
                 Err(error @ Error::NoSpace { .. }) if self.is_reconciling() => {
                     // What cannot be reconciled leaves the space that is known, and that was not enough.
                     if self.reconcile().is_err() {
+                        return Err(error);
+                    }
+                }
+                Err(error @ Error::NoSpace { blocks_needed, .. }) if !self.work.is_done() => {
+                    // What is queued may be there already. The operation fails only when nothing more can be shared.
+                    if self.make_room_by_sharing(blocks_needed).is_err() {
                         return Err(error);
                     }
                 }
@@ -415,14 +428,18 @@ impl FileSystem {
 
     /// Policy `denova`: when it shares.
     pub fn dedup_mode(&self) -> DedupMode {
-        MountOptions::default().denova.mode
+        self.core.policies.denova.mode()
     }
 
     /// Policy `denova`: when it shares from now on. What is queued stays queued.
-    pub fn set_dedup_mode(&self, _mode: DedupMode) {}
+    pub fn set_dedup_mode(&self, mode: DedupMode) {
+        self.core.policies.denova.set_mode(mode);
+    }
 
     /// Keeps the daemon from working, or lets it go on.
-    pub fn pause_dedup(&self, _paused: bool) {}
+    pub fn pause_dedup(&self, paused: bool) {
+        self.core.work.pause(paused);
+    }
 
     /// Does a bounded part of what is queued, whatever mode and limits say, paused or not; true when the queue is
     /// empty.
@@ -430,7 +447,7 @@ impl FileSystem {
     /// # Errors
     /// EROFS; those of the device.
     pub fn drain_step(&self) -> Result<bool> {
-        self.dedup_step()
+        self.core.drain_step()
     }
 
     /// How this device's entries are found from fingerprints.
@@ -627,6 +644,7 @@ impl FileSystem {
             pieces_shared,
             weak_collisions,
             nv_dedup: core.policies.nv_dedup_stats(),
+            denova: core.denova_stats(),
             chunks_filled: core.fill.filled(),
             recovery: core.recovery_now(),
             ..Stats::default()

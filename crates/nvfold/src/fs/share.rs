@@ -42,9 +42,9 @@ pub(super) struct Step {
 
 /// A whole block that a file names at this offset.
 #[derive(Clone, Copy)]
-struct Named {
-    offset: u64,
-    block: BlockNumber,
+pub(super) struct Named {
+    pub(super) offset: u64,
+    pub(super) block: BlockNumber,
 }
 
 impl Core {
@@ -212,7 +212,7 @@ impl Core {
 }
 
 /// The whole blocks that begin in `from..end`, a step of them, and where to go on.
-fn whole_blocks(extents: &Extents, from: u64, end: u64) -> (SmallVec<[Named; STEP_BLOCKS]>, u64) {
+pub(super) fn whole_blocks(extents: &Extents, from: u64, end: u64) -> (SmallVec<[Named; STEP_BLOCKS]>, u64) {
     let mut named = SmallVec::new();
     for (offset, extent) in extents.within(from, end.saturating_add(BLOCK_BYTES - 1)) {
         let first = extent.address.next_multiple_of(BLOCK_BYTES);

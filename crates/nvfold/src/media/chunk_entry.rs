@@ -1,9 +1,12 @@
 //! The chunk entry: one cache line that says how often a block is named and what its bytes hash to.
 //!
 //! One table serves every policy: it is the union of NV-Dedup's metadata entry (4.2, Fig. 5) and
-//! DeNOVA's FACT entry (IV-C). An entry whose count is 0 is empty, whatever else is left of it, and means: this block
-//! is free, or *private* - named by exactly one extent and not fingerprinted. So data that nobody shares costs no
-//! entry.
+//! DeNOVA's FACT entry (IV-C). An entry whose count and update count are 0 is empty, whatever else is left of it, and
+//! means: this block is free, or *private* - named by exactly one extent and not fingerprinted. So data that nobody
+//! shares costs no entry.
+//!
+//! How often a block is taken is told by both together: `count` (RFC, the paper's reference count) extents name it,
+//! and `update_count` (UC) more are about to.
 
 use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use std::mem::{offset_of, size_of};
@@ -91,7 +94,7 @@ pub struct CountWord {
 impl CountWord {
     /// Whether the entry is: nothing counts the block.
     pub fn is_empty(self) -> bool {
-        self.count == 0
+        self.count == 0 && self.update_count == 0
     }
 
     /// From the two words as loaded.
@@ -147,7 +150,12 @@ impl ChunkEntry {
 
     /// Whether the block is free or private.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.word().is_empty()
+    }
+
+    /// References taken on the block: those of extents, and those of dedup transactions under way.
+    pub fn taken(&self) -> u64 {
+        u64::from(self.count) + u64::from(self.update_count)
     }
 
     /// Whether its tag is that of an entry that counts. A crash in an add_entry may leave the count alone.
@@ -157,7 +165,7 @@ impl ChunkEntry {
 
     /// Whether it counts, and is `block`'s.
     pub fn is_of(&self, block: super::BlockNumber) -> bool {
-        self.count > 0 && self.address() == block.address()
+        !self.is_empty() && self.address() == block.address()
     }
 
     /// Count and transaction.

@@ -37,6 +37,23 @@ const XATTR_SET: u8 = 5;
 const XATTR_REMOVE: u8 = 6;
 const SKIP: u8 = 7;
 
+/// DeNOVA's dedupe-flag of a write entry (IV-D, Fig. 5): who still has to look for equals of what it names.
+pub mod dedupe {
+    /// Nobody: it was written by a policy that does not queue.
+    pub const NONE: u8 = 0;
+    /// dedupe_needed: the daemon. A node of the work queue stands for it.
+    pub const NEEDED: u8 = 1;
+    /// in_process: the daemon is at its last steps. Only a crash leaves it; the entry is needed again then.
+    pub const IN_PROCESS: u8 = 2;
+    /// dedupe_complete: nobody any more.
+    pub const COMPLETE: u8 = 3;
+
+    /// Whether the daemon still has to come. A value that nobody stores is damage: to look again does no harm.
+    pub fn is_pending(flag: u8) -> bool {
+        !matches!(flag, NONE | COMPLETE)
+    }
+}
+
 /// `flags` of a write entry: space is reserved, the content is zeros.
 const UNWRITTEN: u8 = 1;
 /// `flags` of an xattr entry: the value lies in blocks.
@@ -77,7 +94,7 @@ pub struct ExtentEntry {
     kind: u8,
     lines: u8,
     flags: u8,
-    /// DeNOVA's dedupe-flag (0 until the offline policy exists).
+    /// DeNOVA's dedupe-flag ([`dedupe`]); changes in place by 8-byte store of the first word.
     pub dedupe: u8,
     check: u32,
     /// First byte of the file range.
@@ -123,6 +140,18 @@ impl ExtentEntry {
         words[0] &= 0x00FF_FFFF;
         words[0] |= u64::from(checksum(ino, words.as_bytes())) << 32 | dedupe;
         zerocopy::transmute!(words)
+    }
+
+    /// With this dedupe-flag.
+    #[inline]
+    pub fn flagged(self, dedupe: u8) -> Self {
+        ExtentEntry { dedupe, ..self }
+    }
+
+    /// Its first word as it lies on the media, with another dedupe-flag.
+    pub fn first_word(&self, dedupe: u8) -> u64 {
+        let words: [u64; 8] = zerocopy::transmute!(self.flagged(dedupe));
+        u64::from_le(words[0])
     }
 
     /// Whether the range names media bytes.

@@ -8,6 +8,7 @@
 //! payload: segment records   number, 8 words of used bits, 8 words of has-entry bits    17 words each
 //!          inode table       used bits, `inode_words`
 //!          dram index        64 x (capacity, slots, slot ...); a pm index saves empty ones
+//!          work queue        `queue_nodes` x 4 words, the oldest first
 //! ```
 
 use super::BLOCK_BYTES;
@@ -63,8 +64,10 @@ pub struct SavedState {
     pub filled: u64,
     /// Fingerprints in the index.
     pub index_entries: u64,
+    /// Nodes of the work queue in the payload.
+    pub queue_nodes: u64,
     /// Zero.
-    pub spare: [u8; 24],
+    pub spare: [u8; 16],
     /// Where the payload lies.
     pub runs: [SavedRun; SAVED_RUNS],
 }

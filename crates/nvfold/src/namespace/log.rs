@@ -33,6 +33,21 @@ pub struct Log {
     pub lines: u64,
 }
 
+impl Log {
+    /// Whether a line of it, not just of an area that was its own once, lies at `position`.
+    pub fn holds(&self, slot: u64, position: u64) -> bool {
+        let end = end_of_inline(slot);
+        let is_before_tail = |start: u64, end: u64| !(start..=end).contains(&self.tail) || position < self.tail;
+        if (slot + INLINE_LOG..end).contains(&position) {
+            return self.head == slot + INLINE_LOG && is_before_tail(slot + INLINE_LOG, end);
+        }
+        let page = position / BLOCK_BYTES * BLOCK_BYTES;
+        let footer = page + ENTRY_BYTES_MAX as u64;
+        let is_line = position.is_multiple_of(LINE) && position < footer;
+        is_line && is_before_tail(page, footer) && self.pages.contains(&page)
+    }
+}
+
 /// Lines that lie next to one another, and the word that continues them.
 struct Area {
     end: u64,

@@ -218,9 +218,6 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
     let core = Core::new(region, geometry, options, segments, index);
     let index_segments = core.chunks.index.fact().into_iter().flat_map(|index| index.segments().iter().copied());
     core.table.segments().into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
-    if !options.read_only && core.chunks.index.dram().is_some() {
-        free_index_segments(&core, &uses)?;
-    }
     core.chunks.load_generators();
     let saved_in = saved::load(&core, &superblock);
     match &saved_in {
@@ -240,6 +237,10 @@ pub(crate) fn mount(region: Region, options: &MountOptions) -> Result<Core> {
             Superblock { state: STATE_IN_USE, mount_epoch, mounted, saved_state: 0, ..superblock },
         );
         core.region.sync()?;
+        if core.chunks.index.dram().is_some() {
+            // Not before: a crash may tear the entries, and on a clean device nobody looks for that.
+            free_index_segments(&core, &uses)?;
+        }
         saved_in.into_iter().flatten().try_for_each(|run| core.space.discard_run(run))?;
     }
     match core.region.check() {

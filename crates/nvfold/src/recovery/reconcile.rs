@@ -7,7 +7,8 @@
 //! The idea: bounded steps, each with the gate closed, so that no operation is half done while it runs.
 //!
 //! ```text
-//! walk      inode after inode: its log pages are in use; its extents count in the recount; its names count
+//! walk      inode after inode: its log pages are in use; its extents count in the recount; its names count; log
+//!           entries that still need the daemon of policy `denova` are queued
 //! unnamed   inodes that no name was found for are freed, with all that they name
 //! chains    pm index: reorders are ended, and what does not belong to a chain leaves it
 //! settle    segment after segment: each chunk entry is made to say what was counted; blocks whose use is still
@@ -156,7 +157,10 @@ impl Core {
             let slot = self.table.slot(next).expect("in the table");
             if self.table.is_used(next) {
                 match Inode::load(&self.region, &self.geometry, slot, next) {
-                    Ok(Some(inode)) => looked_at += self.walk(next, &inode.state.into_inner())?,
+                    Ok(Some(inode)) => {
+                        self.queue_after_crash(&inode)?;
+                        looked_at += self.walk(next, &inode.state.into_inner())?;
+                    }
                     Ok(None) => {
                         let why = Error::Corrupt { what: format!("inode {next}: its head is torn; it"), at: slot };
                         unreadable.push(Unreadable { ino: next, slot, why });

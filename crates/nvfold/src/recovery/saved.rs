@@ -5,6 +5,7 @@
 
 use crate::chunk::dram::SHARDS;
 use crate::chunk::index::Index;
+use crate::dedup::denova::queue::{NODE_WORDS, Node};
 use crate::error::Result;
 use crate::fs::Core;
 use crate::media::saved_state::{MAGIC, SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState};
@@ -35,7 +36,9 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     // A pm index is where it is: it has nothing to be saved.
     let shard = |shard| core.chunks.index.dram().map_or((0, Vec::new()), |index| index.save(shard));
     let index_words: u64 = (0..SHARDS).map(|at| 2 + shard(at).1.len() as u64).sum();
-    let payload_words = (segments.len() * SEGMENT_RECORD_WORDS + inode_words.len()) as u64 + index_words;
+    let nodes = core.nodes_to_save();
+    let fixed_words = segments.len() * SEGMENT_RECORD_WORDS + inode_words.len() + nodes.len() * NODE_WORDS;
+    let payload_words = fixed_words as u64 + index_words;
     let payload_blocks = (payload_words * WORD_BYTES).div_ceil(BLOCK_BYTES);
     let mut runs = core.space.runs_to_save_in(payload_blocks + 1, SAVED_RUNS)?;
     let header = runs[0].start;
@@ -52,6 +55,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         out.push(&[capacity, slots.len() as u64]);
         out.push(&slots);
     }
+    nodes.iter().for_each(|node| out.push(&node.words()));
     let (payload_check, flight) = out.end();
     let mut state = SavedState {
         magic: MAGIC,
@@ -67,6 +71,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         runs_used: runs.len() as u64,
         filled: u64::from(core.is_filled()),
         index_entries: core.chunks.index.stats().entries,
+        queue_nodes: nodes.len() as u64,
         ..SavedState::new_zeroed()
     };
     for (saved, run) in state.runs.iter_mut().zip(&runs) {
@@ -119,6 +124,7 @@ pub fn load(core: &Core, superblock: &Superblock) -> Option<Vec<BlockRun>> {
     if saved.header.filled == 1 && is_of_function {
         core.fill.skip_sweep();
     }
+    core.restore_nodes(saved.nodes);
     core.recovery.lock().loaded = true;
     Some(saved.runs)
 }
@@ -143,6 +149,8 @@ pub struct Saved {
     pub inode_words: Vec<u64>,
     /// Capacity and slots of each shard.
     pub index: Vec<(u64, Vec<u64>)>,
+    /// The work queue, the oldest node first.
+    pub nodes: Vec<Node>,
     /// Blocks that it lies in, the header's first.
     pub runs: Vec<BlockRun>,
 }
@@ -187,11 +195,17 @@ impl Saved {
             let head = input.take(2)?;
             index.push((head[0], input.take(head[1])?));
         }
+        let mut nodes = Vec::new();
+        for _ in 0..header.queue_nodes {
+            let words: [u64; NODE_WORDS] = input.take(NODE_WORDS as u64)?.try_into().ok()?;
+            nodes.push(Node::from_words(words));
+        }
         (input.left == 0 && input.check == header.payload_check).then_some(Saved {
             header,
             segments,
             inode_words,
             index,
+            nodes,
             runs,
         })
     }

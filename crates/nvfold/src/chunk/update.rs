@@ -1,0 +1,110 @@
+//! References by update count: what the daemon of policy `denova` takes while it works (DeNOVA IV-D).
+//!
+//! The problem: the daemon names a block anew in a log and counts it in the chunk table, which are two places, and a
+//! crash may come between.
+//!
+//! The idea: a second count beside the first, in the same 16 bytes. It is raised before the log is changed, so the
+//! block is taken; and when the log names the block, one store takes it from there and adds it to the references
+//! (Algorithm 1, step 6). How often a block is taken is always the sum of both, so at no moment too little is counted
+//! (invariant 1).
+//!
+//! ```text
+//! (RFC, UC)   hold          (n, u)  -> (n, u + 1)     n > 0: somebody names it. Durable before the log names it too
+//!             settle        (n, u)  -> (n + 1, u - 1) the log names it, durably
+//!             give back     (n, u)  -> (n, u - 1)     it is not to be named; (0, 1): the block is free
+//!             release       (1, u)  -> (0, u)         u > 0: it is not free, somebody is about to name it
+//! ```
+//!
+//! What the tag says stays as it is: these transactions are not undone by it. A crash leaves update counts behind;
+//! until reconcile has counted anew they are references that nobody gives back, and then they are gone (V-C, II).
+
+use super::{Chunks, Released};
+use crate::fingerprint::Fingerprint;
+use crate::media::BlockNumber;
+use crate::media::chunk_entry::{CountWord, ENTRY_BYTES, tag};
+use crate::sync::atomic::Ordering;
+use pmem::Flight;
+
+impl Chunks {
+    /// Takes a reference by update count on a block that is named and in the index (asked under the index's lock), or
+    /// that the caller holds already. Its bytes stand still from then on. False when it cannot be had.
+    pub(crate) fn hold(&self, block: BlockNumber, flight: &mut Flight) -> bool {
+        if !self.is_vouched(block) {
+            return false;
+        }
+        let held = |seen: CountWord| {
+            let is_counted =
+                seen.count > 0 && u64::from(seen.count) + u64::from(seen.update_count) < u64::from(u32::MAX);
+            is_counted.then(|| CountWord { update_count: seen.update_count + 1, ..seen })
+        };
+        self.change_word(block, flight, held).is_some()
+    }
+
+    /// What was held is named now, durably: one update less, one reference more, at once.
+    pub(crate) fn settle_hold(&self, block: BlockNumber, flight: &mut Flight) {
+        let settled = |seen: CountWord| {
+            let update_count = seen.update_count.checked_sub(1)?;
+            Some(CountWord { count: seen.count + 1, update_count, ..seen })
+        };
+        if self.change_word(block, flight, settled).is_some_and(|before| before.count > 0) {
+            self.extra_references.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What was held is not named after all: by then it may have been the last reference.
+    pub(crate) fn give_back(&self, block: BlockNumber, flight: &mut Flight) -> Released {
+        let given_back = |seen: CountWord| {
+            let update_count = seen.update_count.checked_sub(1)?;
+            let is_last = seen.count == 0 && update_count == 0;
+            Some(CountWord { update_count, tag: if is_last { tag::NULL } else { seen.tag }, ..seen })
+        };
+        match self.change_word(block, flight, given_back) {
+            Some(before) if before.count == 0 && before.update_count == 1 => {
+                flight.extend(self.forget_entry(block));
+                Released::Free
+            }
+            _ => Released::Kept,
+        }
+    }
+
+    /// Whether a block has all that `fingerprint` says of it, made by this device's functions.
+    pub(crate) fn has_fingerprint(&self, block: BlockNumber, fingerprint: &Fingerprint) -> bool {
+        self.has_entry(block) && {
+            let entry = self.entry(block);
+            entry.weak(self.weak).is_some() && (fingerprint.strong.is_none() || entry.strong(self.strong).is_some())
+        }
+    }
+
+    /// Adds what it lacks of `fingerprint` to an entry that counts, and whose block cannot lose its last reference now.
+    pub(crate) fn set_fingerprint(&self, block: BlockNumber, fingerprint: &Fingerprint, flight: &mut Flight) {
+        if let Some(strong) = fingerprint.strong.filter(|_| self.entry(block).strong(self.strong).is_none()) {
+            self.set_strong(block, strong, flight);
+        }
+        if let Some(weak) = fingerprint.weak.filter(|_| self.entry(block).weak(self.weak).is_none()) {
+            self.set_weak(block, weak, flight);
+        }
+    }
+
+    /// Changes tag and counts of an entry at once; what they were, or `None` when `change` does not want to or the
+    /// entry lies in bad memory.
+    fn change_word(
+        &self,
+        block: BlockNumber,
+        flight: &mut Flight,
+        change: impl Fn(CountWord) -> Option<CountWord>,
+    ) -> Option<CountWord> {
+        let offset = self.geometry.chunk_entry_offset(block);
+        loop {
+            let stored = self.region.load_u128(offset);
+            let seen = CountWord::decode(stored);
+            if !self.region.is_sound(offset, ENTRY_BYTES) {
+                return None;
+            }
+            let line = self.region.compare_exchange_u128(offset, stored, change(seen)?.encode());
+            if let Ok(line) = line {
+                flight.add(line.flush());
+                return Some(seen);
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The work queue: which log entries the daemon still has to look at (DeNOVA IV-B1).
+//!
+//! The problem: every write adds to it and must not pay for that; the daemon wants the oldest node, or, when it is far
+//! behind, the one that saves most for its trouble.
+//!
+//! The idea: writers push into a stripe of their own, a vector behind a lock that nobody else asks for. The daemon
+//! collects what lies there and sorts it by length: one first-in-first-out list for each power of two. The oldest node is
+//! the oldest of the first ones, the largest is one of the highest list that holds any.
+//!
+//! ```text
+//! writers   -> | open | full full .. |  x 16 stripes
+//! daemon    <-  lists of nodes of 1, 2-3, 4-7, .. blocks, each in order of its coming
+//! ```
+//!
+//! A node is a note, not a lock: the entry that it names may be gone, or in another place. Whoever takes it looks.
+
+use crate::padded::Padded;
+use crate::sync::{Mutex, thread_number};
+use crate::types::{Stopwatch, TimeNs};
+use std::collections::VecDeque;
+
+const STRIPES: usize = 16;
+/// Nodes that a stripe takes without asking for memory.
+const OPEN_NODES: usize = 256;
+/// Nodes that are taken before the stripes are looked at again.
+const COLLECT_EVERY: u64 = 64;
+/// Writes between two looks at the stopwatch, while the clock of the file system stands still.
+const STAMP_EVERY: u32 = 16;
+/// With more nodes than this the largest goes first.
+const LONG: u64 = 4096;
+
+/// A log entry that needs the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Inode of the log.
+    pub ino: u64,
+    /// Tells that inode from others with its number.
+    pub generation: u32,
+    /// Blocks of the entry.
+    pub blocks: u32,
+    /// Media address of the entry.
+    pub position: u64,
+    /// Where its range begins.
+    pub file_offset: u64,
+    /// When it came, by the stopwatch.
+    pub queued_at: u64,
+}
+
+/// What a node of the saved state takes.
+pub const NODE_WORDS: usize = 4;
+
+impl Node {
+    /// As it is saved. When it came is not: the stopwatch of another mount is another.
+    pub fn words(&self) -> [u64; NODE_WORDS] {
+        [self.ino, u64::from(self.blocks) << 32 | u64::from(self.generation), self.position, self.file_offset]
+    }
+
+    /// As it was saved.
+    pub fn from_words([ino, middle, position, file_offset]: [u64; NODE_WORDS]) -> Node {
+        let (generation, blocks) = (middle as u32, (middle >> 32) as u32);
+        Node { ino, generation, blocks, position, file_offset, queued_at: 0 }
+    }
+}
+
+/// Nodes of one writer or a few.
+#[derive(Default)]
+struct Stripe {
+    open: Vec<Node>,
+    full: Vec<Vec<Node>>,
+    /// What the stopwatch said, when the clock said that, and how many writes ago.
+    stamp: u64,
+    clock: TimeNs,
+    writes: u32,
+}
+
+/// What the daemon has collected.
+#[derive(Default)]
+struct Sorted {
+    /// By length: nodes with their place in the order of coming.
+    lists: Vec<VecDeque<(u64, Node)>>,
+    entries: u64,
+    blocks: u64,
+    next: u64,
+    taken: u64,
+    /// For the stripes, when theirs is taken.
+    spare: Vec<Node>,
+}
+
+impl Sorted {
+    fn add(&mut self, node: Node) {
+        let list = node.blocks.max(1).ilog2() as usize;
+        if self.lists.len() <= list {
+            self.lists.resize_with(list + 1, VecDeque::new);
+        }
+        self.lists[list].push_back((self.next, node));
+        self.next += 1;
+        self.entries += 1;
+        self.blocks += u64::from(node.blocks);
+    }
+
+    /// The list whose node goes next.
+    fn next_list(&self) -> Option<usize> {
+        let lists = || self.lists.iter().enumerate().filter_map(|(at, list)| Some((at, list.front()?.0)));
+        let next = if self.entries > LONG { lists().next_back() } else { lists().min_by_key(|(_, place)| *place) };
+        next.map(|(at, _)| at)
+    }
+
+    fn take(&mut self) -> Option<Node> {
+        let list = self.next_list()?;
+        let (_, node) = self.lists[list].pop_front()?;
+        self.entries -= 1;
+        self.blocks -= u64::from(node.blocks);
+        self.taken += 1;
+        if self.lists[list].is_empty() {
+            // A queue that was long once keeps no memory for it.
+            self.lists[list] = VecDeque::new();
+        }
+        Some(node)
+    }
+}
+
+/// What waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Nodes.
+    pub entries: u64,
+    /// Blocks that they stand for.
+    pub blocks: u64,
+    /// DRAM, bytes.
+    pub dram_bytes: u64,
+    /// When the oldest came.
+    pub oldest: Option<u64>,
+}
+
+/// See the module.
+pub struct Queue {
+    stripes: [Padded<Mutex<Stripe>>; STRIPES],
+    sorted: Mutex<Sorted>,
+    stopwatch: Option<Stopwatch>,
+}
+
+impl Queue {
+    /// With nothing in it.
+    pub fn new(stopwatch: Option<Stopwatch>) -> Queue {
+        Queue { stripes: std::array::from_fn(|_| Padded::default()), sorted: Mutex::default(), stopwatch }
+    }
+
+    /// What the stopwatch says; 0 without one.
+    pub fn now(&self) -> u64 {
+        self.stopwatch.as_ref().map_or(0, |stopwatch| stopwatch())
+    }
+
+    /// Adds a node that comes now, which is `clock` by the clock of the file system. That one costs nothing, for every
+    /// write asks it; the stopwatch is asked when it moves, and every few writes.
+    pub fn push(&self, mut node: Node, clock: TimeNs) {
+        let mut stripe = self.stripes[thread_number() % STRIPES].lock();
+        if stripe.clock != clock || stripe.writes.is_multiple_of(STAMP_EVERY) {
+            (stripe.clock, stripe.stamp) = (clock, self.now());
+        }
+        stripe.writes = stripe.writes.wrapping_add(1);
+        node.queued_at = stripe.stamp;
+        if stripe.open.len() == stripe.open.capacity() {
+            let full = std::mem::replace(&mut stripe.open, Vec::with_capacity(OPEN_NODES));
+            if !full.is_empty() {
+                stripe.full.push(full);
+            }
+        }
+        stripe.open.push(node);
+    }
+
+    /// Adds nodes that came before this mount.
+    pub fn restore(&self, nodes: impl IntoIterator<Item = Node>) {
+        let (now, mut sorted) = (self.now(), self.sorted.lock());
+        nodes.into_iter().for_each(|node| sorted.add(Node { queued_at: now, ..node }));
+    }
+
+    /// Adds a node that was taken and is not done; it goes behind the others.
+    pub fn put_back(&self, node: Node) {
+        self.sorted.lock().add(node);
+    }
+
+    /// The node that goes next.
+    pub fn take(&self) -> Option<Node> {
+        let mut sorted = self.sorted.lock();
+        if sorted.entries == 0 || sorted.taken.is_multiple_of(COLLECT_EVERY) {
+            self.collect(&mut sorted);
+        }
+        sorted.take()
+    }
+
+    fn collect(&self, sorted: &mut Sorted) {
+        for stripe in &self.stripes {
+            let mut open = std::mem::take(&mut sorted.spare);
+            let full = {
+                let mut stripe = stripe.lock();
+                if !stripe.open.is_empty() {
+                    if open.capacity() == 0 {
+                        open.reserve_exact(OPEN_NODES);
+                    }
+                    std::mem::swap(&mut stripe.open, &mut open);
+                }
+                std::mem::take(&mut stripe.full)
+            };
+            full.into_iter().flatten().for_each(|node| sorted.add(node));
+            open.drain(..).for_each(|node| sorted.add(node));
+            sorted.spare = open;
+        }
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.sorted.lock().entries == 0 && self.stripes.iter().all(|stripe| stripe.lock().open.is_empty())
+    }
+
+    /// Everything in it, the oldest first. For an unmount: nobody adds or takes any more.
+    pub fn nodes(&self) -> Vec<Node> {
+        let mut sorted = self.sorted.lock();
+        self.collect(&mut sorted);
+        let mut nodes: Vec<(u64, Node)> = sorted.lists.iter().flatten().copied().collect();
+        nodes.sort_unstable_by_key(|(place, _)| *place);
+        nodes.into_iter().map(|(_, node)| node).collect()
+    }
+
+    /// How much waits, and how long.
+    pub fn waiting(&self) -> Waiting {
+        let node_bytes = size_of::<Node>() as u64;
+        let mut waiting = {
+            let sorted = self.sorted.lock();
+            let slots: usize = sorted.lists.iter().map(VecDeque::capacity).sum();
+            Waiting {
+                entries: sorted.entries,
+                blocks: sorted.blocks,
+                dram_bytes: (slots * size_of::<(u64, Node)>()) as u64 + sorted.spare.capacity() as u64 * node_bytes,
+                oldest: sorted.lists.iter().filter_map(|list| Some(list.front()?.1.queued_at)).min(),
+            }
+        };
+        for stripe in &self.stripes {
+            let stripe = stripe.lock();
+            let parts = || stripe.full.iter().chain([&stripe.open]);
+            waiting.entries += parts().map(|part| part.len() as u64).sum::<u64>();
+            waiting.blocks += parts().flatten().map(|node| u64::from(node.blocks)).sum::<u64>();
+            waiting.dram_bytes += parts().map(|part| part.capacity() as u64 * node_bytes).sum::<u64>();
+            let first = parts().find_map(|part| Some(part.first()?.queued_at));
+            waiting.oldest = waiting.oldest.into_iter().chain(first).min();
+        }
+        waiting
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    fn node(position: u64, blocks: u32) -> Node {
+        Node { ino: 7, generation: 3, blocks, position, file_offset: 4096 * position, queued_at: 0 }
+    }
+
+    #[test]
+    fn a_short_queue_is_first_in_first_out() {
+        let queue = Queue::new(None);
+        (0..3 * COLLECT_EVERY).for_each(|at| queue.push(node(at, 1 + (at as u32 * 7) % 300), 0));
+        assert_eq!(queue.waiting().entries, 3 * COLLECT_EVERY);
+        for at in 0..3 * COLLECT_EVERY {
+            assert_eq!(queue.take().map(|node| node.position), Some(at));
+        }
+        assert!(queue.take().is_none() && queue.is_empty());
+    }
+
+    #[test]
+    fn a_long_queue_gives_the_large_ones_first() {
+        let queue = Queue::new(None);
+        (0..LONG + 10).for_each(|at| queue.push(node(at, 1), 0));
+        (0..5).for_each(|at| queue.push(node(LONG + 10 + at, 256), 0));
+        let first: Vec<u32> = (0..6).map(|_| queue.take().unwrap().blocks).collect();
+        assert_eq!(first, [256, 256, 256, 256, 256, 1]);
+        let waiting = queue.waiting();
+        assert_eq!((waiting.entries, waiting.blocks), (LONG + 9, LONG + 9));
+    }
+
+    #[test]
+    fn a_node_comes_back_as_it_was_saved() {
+        let saved = node(1 << 43, u32::MAX);
+        assert_eq!(Node::from_words(saved.words()), saved);
+        let queue = Queue::new(None);
+        queue.restore([node(2, 1), node(1, 9)]);
+        queue.put_back(queue.take().unwrap());
+        assert_eq!(queue.nodes().iter().map(|node| node.position).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn what_waits_is_stamped_when_it_comes() {
+        let ticks = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let clock = ticks.clone();
+        let tick = move || 100 * (1 + clock.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let queue = Queue::new(Some(std::sync::Arc::new(tick)));
+        queue.push(node(1, 1), 5);
+        queue.push(node(2, 1), 5);
+        queue.push(node(3, 1), 6);
+        let stamps: Vec<u64> = queue.nodes().iter().map(|node| node.queued_at).collect();
+        assert_eq!(stamps, [100, 100, 200], "asked when the clock moves");
+        assert_eq!(queue.waiting().oldest, Some(100));
+    }
+}
