@@ -194,7 +194,8 @@ fn paper_denova_makes_every_figure_and_finds_every_duplicate() {
     // Eight bytes a chunk at least.
     let dram = figure("dram", "optane");
     assert!(row(&dram, "dram index, process with denova less process with off") > 4.0);
-    assert_eq!(row(&dram, "pm index, its own account"), 0.0);
+    let locks = row(&dram, "pm index, its own account: locks, however many chunks there are");
+    assert!(locks < 1e6, "{locks}");
     let page = std::fs::read_to_string(out.join("README.md")).unwrap();
     for picture in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.contains('#'))
     {
