@@ -52,7 +52,7 @@ struct Sizes {
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let sizes = match run.turn.smoke {
         true => Sizes { device_bytes: 64 << 20, draws: 2000 },
-        false => Sizes { device_bytes: 256 << 20, draws: 20_000 },
+        false => Sizes { device_bytes: 512 << 20, draws: 20_000 },
     };
     let title = "FACT: its share of the device, and entries read for a lookup";
     let settings = format!(
