@@ -123,6 +123,11 @@ impl Chunks {
         self.has_entry.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
 
+    /// Dedup transactions that began since the device was formatted.
+    pub fn transactions(&self) -> u64 {
+        self.generators.begun()
+    }
+
     /// References beyond the first of every block: blocks saved by sharing.
     pub fn extra_references(&self) -> u64 {
         self.extra_references.load(Ordering::Relaxed)

@@ -17,7 +17,7 @@ use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::{MountOptions, NvDedupStats, Policy};
+use crate::types::{MountOptions, NvDedupStats, Policy, PolicyStats};
 use std::sync::Arc;
 
 /// Answer to "share or store?".
@@ -178,6 +178,17 @@ impl Policies {
     /// Whether chunks without a weak fingerprint are to get theirs.
     pub fn filling(&self) -> Filling {
         self.of(None).filling()
+    }
+
+    /// What each of the sharing policies saw.
+    pub fn by_policy(&self) -> Vec<PolicyStats> {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let inline = &self.inline.tally;
+        let inline = (get(&inline.offered), get(&inline.shared), get(&inline.collisions));
+        let (offered, shared) = self.nv_dedup.sampling.totals();
+        let nv_dedup = (offered, shared, get(&self.nv_dedup.collisions));
+        let stats = |(policy, (offered, shared, collisions))| PolicyStats { policy, offered, shared, collisions };
+        [(Policy::Inline, inline), (Policy::NvDedup, nv_dedup)].map(stats).to_vec()
     }
 }
 
