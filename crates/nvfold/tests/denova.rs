@@ -3,6 +3,7 @@
 use nvfold::check::{CheckOptions, check};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
+use std::time::Duration;
 
 const BLOCK: usize = 4096;
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
@@ -113,5 +114,32 @@ fn the_queue_is_rebuilt_after_a_crash() {
     drain(&fs);
     assert_eq!(fs.stats().data_blocks, 2);
     drop(four);
+    unmount_clean(fs, &region);
+}
+
+#[test]
+fn another_mode_does_not_wait_for_the_interval_of_the_one_before() {
+    let region = device(64);
+    let start = std::time::Instant::now();
+    let stopwatch: nvfold::Stopwatch = std::sync::Arc::new(move || start.elapsed().as_nanos() as u64);
+    let a_day = DedupMode::Delayed { interval_ms: 86_400_000, entries: 1 };
+    let mut options = MountOptions { stopwatch: Some(stopwatch), ..options() };
+    options.denova.mode = a_day;
+    let fs = FileSystem::mount(region.clone(), options).unwrap();
+    let mut daemon = Daemon::new(fs.clone());
+    // The time of today is used up, for one entry at most.
+    daemon.turn().unwrap();
+    for name in ["a", "b", "c"] {
+        create(&fs, name).write_at(0, &contents(0..8)).unwrap();
+    }
+    let wait = daemon.turn().unwrap();
+    assert!(wait > Duration::from_secs(3600), "{wait:?}");
+    assert_eq!(denova(&fs).queue_entries, 3);
+    fs.set_dedup_mode(DedupMode::Delayed { interval_ms: 1, entries: 1000 });
+    while denova(&fs).queue_entries > 0 {
+        let wait = daemon.turn().unwrap();
+        assert!(wait < Duration::from_secs(3600), "{wait:?}");
+        std::thread::sleep(wait);
+    }
     unmount_clean(fs, &region);
 }

@@ -214,7 +214,7 @@ impl Run {
         let think = if think == Think::AsInPaper { "with" } else { "without" };
         format!(
             "{} small files of 4 KiB or {} large ones of 128 KiB a pass, {think} think time; {} timed passes after one \
-             that is not timed, off before and after each system's; delayed is {}.",
+             that is not timed, each beside one of off; delayed is {}.",
             self.files(Size::Small),
             self.files(Size::Large),
             repeats,

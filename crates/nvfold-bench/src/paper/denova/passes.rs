@@ -1,7 +1,8 @@
-//! Timing systems against the baseline: all of them in turn, pass by pass, on the same files, each pass in another
-//! order, and the baseline before and after each. A system's figure is the median of its passes, and its drop the median
-//! of the passes' own, each to the mean of the two baselines beside it: so what moves slowly on a shared machine moves
-//! both. One pass before them is not timed.
+//! Timing systems against the baseline: all of them in turn, pass by pass, on the same files, each with a baseline of
+//! its own run right before it or, every other pass, right behind it. A system's figure is the median of its passes, and
+//! its drop the median of the passes' own: so what moves slowly on a shared machine moves both. The baselines are many
+//! so that each lies as long untouched as what it is held against: a device that was written a moment ago is faster, for
+//! its page tables are in the cache. One pass before all is not timed.
 //!
 //! A pass makes the files with the daemon at work, lets everything be shared, and asks what that saved. Then it may
 //! write the files over with others. In the end what is stored is read back and the files are removed.
@@ -61,13 +62,15 @@ pub struct Cell {
 pub fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Cell>>> {
     let mut pair = Pair::new(run, shape);
     let (bytes, files) = pair.written();
-    let volumes = shape.systems.iter().map(|system| {
+    let place = |system: &System| -> Result<Place> {
         let volume = Volume::new(system, &run.turn.profile, bytes, files, shape.threads)?;
         let directories = (0..shape.threads).map(|lane| volume.directory(&format!("lane{lane}")));
         let directories = directories.collect::<Result<Vec<InodeNumber>>>()?;
         Ok(Place { volume, directories })
-    });
-    let places = volumes.collect::<Result<Vec<Place>>>()?;
+    };
+    let (base, others) = shape.systems.split_first().expect("there is a baseline");
+    let places = others.iter().map(|system| Ok([place(base)?, place(system)?]));
+    let places = places.collect::<Result<Vec<[Place; 2]>>>()?;
     let cells = percents.iter().map(|percent| {
         run.turn.say(&format!(
             "{}, {percent} % duplicates, {} thread(s){}",
@@ -78,7 +81,7 @@ pub fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Ce
         at_one_share(&places, &mut pair, *percent, shape.repeats)
     });
     let cells = cells.collect::<Result<Vec<_>>>()?;
-    places.into_iter().try_for_each(|place| place.volume.close())?;
+    places.into_iter().flatten().try_for_each(|place| place.volume.close())?;
     Ok(cells)
 }
 
@@ -178,21 +181,24 @@ fn timed(
     Ok((ended - began).as_secs_f64())
 }
 
-fn at_one_share(places: &[Place], pair: &mut Pair, percent: u64, repeats: usize) -> Result<Vec<Cell>> {
-    let (base, others) = places.split_first().expect("there is a baseline");
-    let mut base_took = Vec::new();
-    let mut took: Vec<Vec<Paired>> = others.iter().map(|_| Vec::new()).collect();
+/// A cell of the baseline, and one of each other system: `places` has both for each.
+fn at_one_share(places: &[[Place; 2]], pair: &mut Pair, percent: u64, repeats: usize) -> Result<Vec<Cell>> {
+    let mut took: Vec<Vec<Paired>> = places.iter().map(|_| Vec::new()).collect();
     for pass in 0..=repeats {
         pair.refill(percent);
-        let mut before = pair.pass(base)?;
-        for turn in 0..others.len() {
-            let at = (turn + pass) % others.len();
-            let (of, after) = (pair.pass(&others[at])?, pair.pass(base)?);
+        for turn in 0..places.len() {
+            let at = (turn + pass) % places.len();
+            let [base, of] = &places[at];
+            let paired = if pass % 2 == 0 {
+                let base = pair.pass(base)?;
+                Paired { of: pair.pass(of)?, base }
+            } else {
+                let of = pair.pass(of)?;
+                Paired { of, base: pair.pass(base)? }
+            };
             if pass > 0 {
-                took[at].push(Paired { of, base: [before, after] });
-                base_took.push(Paired { of: before, base: [before, before] });
+                took[at].push(paired);
             }
-            before = after;
         }
     }
     let duplicates = pair.first.iter().map(Lane::duplicates).sum();
@@ -203,18 +209,20 @@ fn at_one_share(places: &[Place], pair: &mut Pair, percent: u64, repeats: usize)
         saved_blocks: of.last().map_or(0, |last| last.of.saved_blocks),
         duplicates,
     };
-    Ok(std::iter::once(&base_took).chain(&took).map(cell).collect())
+    let base = took.iter().flatten().map(|paired| Paired { of: paired.base, base: paired.base }).collect();
+    Ok(std::iter::once(&base).chain(&took).map(cell).collect())
 }
 
-/// A pass, and the baseline's before and after it.
+/// A pass, and the baseline's beside it.
+#[derive(Clone, Copy)]
 struct Paired {
     of: Took,
-    base: [Took; 2],
+    base: Took,
 }
 
 fn speed(bytes: f64, pairs: &[Paired], what: impl Fn(&Took) -> f64) -> Speed {
     let seconds: Vec<f64> = pairs.iter().map(|pair| what(&pair.of)).collect();
-    let drop = |pair: &Paired| 100.0 * (1.0 - (what(&pair.base[0]) + what(&pair.base[1])) / 2.0 / what(&pair.of));
+    let drop = |pair: &Paired| 100.0 * (1.0 - what(&pair.base) / what(&pair.of));
     let mut drops: Vec<f64> = pairs.iter().map(drop).collect();
     drops.sort_by(f64::total_cmp);
     let quarter = drops.len() / 4;

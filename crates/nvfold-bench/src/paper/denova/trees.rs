@@ -1,6 +1,7 @@
 //! Savings of real trees: their own duplicates, and all of them once more.
 //!
-//! How many blocks could be shared is counted here, by hashing every whole block of the files as they lie in the tree.
+//! How many blocks could be shared is counted here, by hashing every block of the files as they lie in the tree, the
+//! last one of a file with zeros behind it.
 
 use super::super::device::Device;
 use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
@@ -43,8 +44,20 @@ impl Tree {
         Ok(Tree { name: root.display().to_string(), files })
     }
 
-    fn whole_blocks(&self) -> impl Iterator<Item = &[u8]> {
-        self.files.iter().flat_map(|file| file.as_chunks::<BLOCK>().0).map(<[u8; BLOCK]>::as_slice)
+    /// What each block of the files is known by.
+    fn blocks(&self) -> Vec<u64> {
+        let mut end = [0; BLOCK];
+        let mut known = Vec::new();
+        for file in &self.files {
+            let (whole, rest) = file.as_chunks::<BLOCK>();
+            known.extend(whole.iter().map(|block| weak64(block)));
+            if !rest.is_empty() {
+                end[..rest.len()].copy_from_slice(rest);
+                end[rest.len()..].fill(0);
+                known.push(weak64(&end));
+            }
+        }
+        known
     }
 
     fn bytes(&self) -> u64 {
@@ -61,8 +74,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let title = "Savings of real trees";
     let settings = format!(
         "Trees of the machine (at most {} MiB of each), each file written to a fresh device, all of it twice; the queue \
-         drained after each copy. The blocks to share are counted beforehand: whole blocks of 4 KiB that equal one \
-         before them.",
+         drained after each copy. The blocks to share are counted beforehand: blocks of 4 KiB that equal one before \
+         them, the last one of a file with zeros behind it.",
         most_bytes >> 20
     );
     let mut figure = run.turn.figure("trees", title, settings);
@@ -84,9 +97,9 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
                 continue;
             }
         };
-        let whole = tree.whole_blocks().count() as u64;
-        let distinct = tree.whole_blocks().map(weak64).collect::<HashSet<u64>>().len() as u64;
-        let duplicates = [whole - distinct, 2 * whole - distinct];
+        let blocks = tree.blocks();
+        let (all, distinct) = (blocks.len() as u64, blocks.into_iter().collect::<HashSet<u64>>().len() as u64);
+        let duplicates = [all - distinct, 2 * all - distinct];
         let x = ["one copy".to_string(), "two copies".to_string()];
         let head = format!("blocks shared of {}", tree.name);
         let mut chart =
