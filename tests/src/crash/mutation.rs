@@ -131,7 +131,7 @@ pub fn all(seed: u64) -> Outcome {
 fn record(bases: &[Base], seen: &[Seen], seed: u64) -> Vec<Recorded> {
     let workloads = singles();
     let subjects = |workload| (0..bases.len()).map(move |at| (workload, at));
-    let wanted = |(workload, at): &(&Workload, usize)| SUBJECTS[*at].wants(workload);
+    let wanted = |(workload, at): &(&Workload, usize)| SUBJECTS[*at].mutated && SUBJECTS[*at].wants(workload);
     let tasks: Vec<_> = workloads.iter().flat_map(subjects).filter(wanted).collect();
     let recorded = Mutex::new(BTreeMap::new());
     on_all_cores(bases, &tasks, |disks, number, (workload, subject)| {
