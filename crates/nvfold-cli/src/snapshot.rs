@@ -39,7 +39,7 @@ pub struct Snapshot {
     pub recovery: Option<Recovery>,
     /// What policy nv-dedup does, of a mounted file system that uses it.
     pub nv_dedup: Option<NvDedup>,
-    /// What policy denova does, of a mounted file system that uses it or has something queued.
+    /// What policy denova does, where it is used or something is queued.
     pub denova: Option<DeNova>,
     /// Requests that the mount has served.
     pub requests: Option<Requests>,
@@ -143,7 +143,7 @@ impl Index {
         let share = report::percent(*media_bytes, device_bytes);
         let (media, dram) = (size::show(*media_bytes), size::show(*dram_bytes));
         match kind.as_str() {
-            "pm" => format!("pm, by {weak}: {media} of the device ({share}), {dram} of DRAM"),
+            "pm" => format!("pm, by {weak}: {media} ({share}) beside the chunk table, {dram} of DRAM"),
             _ => format!("{kind}: {dram} of DRAM"),
         }
     }
@@ -413,6 +413,7 @@ fn read_device(path: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
         let fs = FileSystem::mount(region, mount).doing(mounts::show(path))?;
         let stats = fs.stats();
         snapshot.space = Some(space(&fs, &stats));
+        snapshot.denova = stats.denova.clone().map(DeNova::of);
         let index = Index::of(&fs, &stats);
         snapshot.index = Some(Index { weak: index.weak.filter(|_| fs.index_kind() == IndexKind::Pm), ..index });
     }
