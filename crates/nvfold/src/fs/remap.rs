@@ -340,14 +340,15 @@ impl<'a> Batch<'a> {
         state
     }
 
-    /// A unique block can be found from now on, unless somebody was faster with one that may be equal.
+    /// A unique block can be found from now on. If somebody was faster with one that may be equal, one of the two goes
+    /// when the batch is looked at again.
     fn offer(&mut self, at: usize) {
         let index = &self.core.chunks.index;
         let Piece { block, fingerprint, known, .. } = &self.pieces[at];
         let Some(weak) = fingerprint.weak else { return };
         if !index.insert_first(weak, *block, known) {
             self.again = true;
-            self.pieces[at].fate = Fate::Stays;
+            index.insert(weak, *block);
         }
     }
 
