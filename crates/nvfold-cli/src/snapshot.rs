@@ -556,6 +556,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_time_that_a_part_of_the_entries_waited_is_that_of_its_class() {
+        let class = |up_to_ns, entries| Lingered { up_to_ns, entries };
+        let denova = DeNova { lingered: vec![class(10, 50), class(20, 49), class(40, 1)], ..DeNova::default() };
+        let waited = |percent| denova.lingered_ns(percent);
+        assert_eq!((waited(0), waited(50), waited(51)), (Some(10), Some(10), Some(20)));
+        assert_eq!((waited(99), waited(100)), (Some(20), Some(40)));
+        assert_eq!(DeNova::default().lingered_ns(50), None);
+    }
+
+    #[test]
     fn a_uuid_survives_being_shown() {
         let uuid = pmem::random_bytes::<16>();
         assert_eq!(parse_uuid(&show_uuid(&uuid)), Ok(uuid));
