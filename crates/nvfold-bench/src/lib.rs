@@ -118,6 +118,16 @@ pub enum BenchError {
     /// What was read back is not what was written: no figure of it is worth anything.
     #[error("{0} gave back other bytes than were written")]
     Wrong(String),
+    /// What was to be shared is not, or what was not is.
+    #[error("{system} has shared {shared} bytes, not {expected}: the figure would be of something else")]
+    Unshared {
+        /// Which system.
+        system: String,
+        /// Bytes shared.
+        shared: u64,
+        /// Bytes to share.
+        expected: u64,
+    },
     /// The metadata of a competitor.
     #[error(transparent)]
     Rival(#[from] paper::RivalError),

@@ -39,6 +39,7 @@ pub enum Command {
     Du(du::Du),
     Stats(stats::Stats),
     DedupStats(dedup_stats::DedupStats),
+    Top(top::Top),
     Policy(policy::Policy),
     Dedup(dedup::Dedup),
     Undedup(dedup::Undedup),

@@ -103,7 +103,7 @@ pub fn mount_embedded(
     let region = open(device, options, read_only)?;
     let (clock, stopwatch) = (clock(), Some(stopwatch()));
     let options = MountOptions { read_only, cores: threads, clock, stopwatch, ..MountOptions::default() };
-    let fs = FileSystem::mount(region, dedup.put_into(options)).doing(mounts::show(device))?;
+    let fs = dedup.mount(region, options, &mounts::show(device))?;
     if let Err(error) = fs.reconcile() {
         eprint_line(&format!("nvfold: {}: {error}; what it held before the crash is kept", mounts::show(device)));
     }

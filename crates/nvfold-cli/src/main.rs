@@ -63,6 +63,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Du(command) => du::run(command, output),
         Command::Stats(command) => stats::run(command, output),
         Command::DedupStats(command) => dedup_stats::run(command, output),
+        Command::Top(command) => top::run(command, output),
         Command::Dedup(command) => dedup::dedup(command, output),
         Command::Undedup(command) => dedup::undedup(command, output),
         Command::Policy(command) => policy::run(command, output),

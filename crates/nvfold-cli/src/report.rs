@@ -21,6 +21,11 @@ pub fn json(command: &str, body: &impl Serialize) -> Outcome<String> {
     serde_json::to_string_pretty(&Versioned { version: VERSION, command, body }).doing("write the report")
 }
 
+/// The same in one line, for a stream of reports.
+pub fn json_line(command: &str, body: &impl Serialize) -> Outcome<String> {
+    serde_json::to_string(&Versioned { version: VERSION, command, body }).doing("write the report")
+}
+
 /// Prints a report: JSON when asked for, else `text`.
 pub fn emit(as_json: bool, command: &str, body: &impl Serialize, text: impl FnOnce() -> String) -> Outcome<()> {
     let report = if as_json { json(command, body)? } else { text() };
@@ -29,10 +34,15 @@ pub fn emit(as_json: bool, command: &str, body: &impl Serialize, text: impl FnOn
 
 /// Prints text and a newline. A reader that went away (`| head`) ends the output, not the command.
 pub fn print(text: &str) -> Outcome<()> {
+    print_to_reader(text).map(|_| ())
+}
+
+/// As `print`; false when the reader went away.
+pub fn print_to_reader(text: &str) -> Outcome<bool> {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result.doing("write to stdout"),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        result => result.map(|()| true).doing("write to stdout"),
     }
 }
 

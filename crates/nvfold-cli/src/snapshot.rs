@@ -5,10 +5,12 @@
 
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
-use crate::mount::REPORT_ATTRIBUTE;
+use crate::mount::{Counters, REPORT_ATTRIBUTE, Requests};
 use crate::mounts;
+use crate::report;
+use crate::size;
 use nvfold::media::superblock::{STATE_CLEAN, Superblock};
-use nvfold::{FileSystem, Method, NvDedupStats, Policy, Stats};
+use nvfold::{DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, Policy, PolicyStats, Stats};
 use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,10 +33,16 @@ pub struct Snapshot {
     pub superblock: SuperblockFacts,
     /// Absent when the device must be recovered before its space can be known.
     pub space: Option<Space>,
+    /// How chunk entries are found; absent when the device must be recovered first.
+    pub index: Option<Index>,
     /// What the mount found, of a mounted file system.
     pub recovery: Option<Recovery>,
     /// What policy nv-dedup does, of a mounted file system that uses it.
     pub nv_dedup: Option<NvDedup>,
+    /// What policy denova does, of a mounted file system that uses it or has something queued.
+    pub denova: Option<DeNova>,
+    /// Requests that the mount has served.
+    pub requests: Option<Requests>,
     pub process: Option<Process>,
     pub traffic: Option<Traffic>,
 }
@@ -94,6 +102,119 @@ impl NvDedup {
     }
 }
 
+/// How entries are found from fingerprints, and what that costs; see `nvfold::IndexStats`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Index {
+    /// `dram` or `pm`.
+    pub kind: String,
+    /// What makes weak fingerprints: of a pm index always the same, of a dram index what the mount says, if it is
+    /// mounted.
+    pub weak: Option<String>,
+    pub entries: u64,
+    pub dram_bytes: u64,
+    /// Space on the device, beside the chunk table.
+    pub media_bytes: u64,
+    /// Searches of a pm index since mount, the entries that they read, and the chains brought into order.
+    pub lookups: u64,
+    pub reads: u64,
+    pub reordered: u64,
+}
+
+impl Index {
+    /// Of a file system that this process has mounted.
+    fn of(fs: &FileSystem, stats: &Stats) -> Index {
+        let index = &stats.index;
+        Index {
+            kind: index.kind.name().to_owned(),
+            weak: Some(fs.weak_function().name().to_owned()),
+            entries: index.entries,
+            dram_bytes: index.dram_bytes,
+            media_bytes: index.media_bytes,
+            lookups: index.lookups,
+            reads: index.reads,
+            reordered: index.reordered,
+        }
+    }
+
+    /// In one line, on a device of so many bytes.
+    pub fn describe(&self, device_bytes: u64) -> String {
+        let Index { kind, media_bytes, dram_bytes, .. } = self;
+        let weak = self.weak.as_deref().unwrap_or_default();
+        let share = report::percent(*media_bytes, device_bytes);
+        let (media, dram) = (size::show(*media_bytes), size::show(*dram_bytes));
+        match kind.as_str() {
+            "pm" => format!("pm, by {weak}: {media} of the device ({share}), {dram} of DRAM"),
+            _ => format!("{kind}: {dram} of DRAM"),
+        }
+    }
+
+    /// Entries that a search reads, on average.
+    pub fn reads_per_lookup(&self) -> Option<f64> {
+        (self.lookups > 0).then(|| self.reads as f64 / self.lookups as f64)
+    }
+}
+
+/// The work queue of policy denova, and its daemon; see `nvfold::DeNovaStats`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct DeNova {
+    pub mode: String,
+    pub paused: bool,
+    pub queue_entries: u64,
+    pub queue_bytes: u64,
+    pub queue_dram_bytes: u64,
+    /// How long the oldest entry has waited.
+    pub lag_ns: u64,
+    /// Entries dealt with since mount, and what that was.
+    pub dequeued: u64,
+    pub looked_at_bytes: u64,
+    pub shared_bytes: u64,
+    /// Time worked since mount.
+    pub busy_ns: u64,
+    /// How long entries had waited, by classes.
+    pub lingered: Vec<Lingered>,
+}
+
+/// Entries that had waited in the queue for up to so long, and longer than the class before.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Lingered {
+    pub up_to_ns: u64,
+    pub entries: u64,
+}
+
+impl DeNova {
+    fn of(stats: DeNovaStats) -> DeNova {
+        DeNova {
+            mode: stats.mode.to_string(),
+            paused: stats.paused,
+            queue_entries: stats.queue_entries,
+            queue_bytes: stats.queue_bytes,
+            queue_dram_bytes: stats.queue_dram_bytes,
+            lag_ns: stats.lag_ns,
+            dequeued: stats.dequeued,
+            looked_at_bytes: stats.looked_at_bytes,
+            shared_bytes: stats.shared_bytes,
+            busy_ns: stats.busy_ns,
+            lingered: stats.lingered.into_iter().map(|(up_to_ns, entries)| Lingered { up_to_ns, entries }).collect(),
+        }
+    }
+
+    /// The time that so many percent of the entries waited at most: upper bound of a class.
+    pub fn lingered_ns(&self, percent: u64) -> Option<u64> {
+        let entries: u64 = self.lingered.iter().map(|class| class.entries).sum();
+        let wanted = (entries * percent).div_ceil(100).max(1);
+        let mut passed = 0;
+        self.lingered.iter().find_map(|class| {
+            passed += class.entries;
+            (passed >= wanted).then_some(class.up_to_ns)
+        })
+    }
+
+    /// Bytes that the daemon looks at in a second of work; `None` before it has worked.
+    pub fn bytes_per_busy_second(&self) -> Option<f64> {
+        (self.busy_ns > 0).then(|| self.looked_at_bytes as f64 * 1e9 / self.busy_ns as f64)
+    }
+}
+
 /// What the superblock says.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SuperblockFacts {
@@ -112,6 +233,9 @@ pub struct SuperblockFacts {
     pub data_offset: u64,
     pub block_bytes: u32,
     pub segment_bytes: u32,
+    /// How chunk entries are found, and for a pm index what it is made of.
+    pub index: Option<String>,
+    pub index_weak: Option<String>,
     pub read_write_mounts: u64,
     /// Nanoseconds since 1970.
     pub created_ns: i64,
@@ -135,6 +259,7 @@ pub struct Recovery {
 
 /// Sizes in bytes and counts; see `nvfold::Stats`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
 pub struct Space {
     pub device_bytes: u64,
     pub logical_bytes: u64,
@@ -157,6 +282,18 @@ pub struct Space {
     pub pieces_shared: u64,
     pub weak_collisions: u64,
     pub chunks_filled: u64,
+    /// Dedup transactions that began since the device was formatted.
+    pub transactions: u64,
+    /// By policy, of those that look for equal blocks while data is written: pieces since mount.
+    pub by_policy: BTreeMap<String, Pieces>,
+}
+
+/// What a policy was asked about, and what became of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Pieces {
+    pub offered: u64,
+    pub shared: u64,
+    pub collisions: u64,
 }
 
 /// The process that serves the mount.
@@ -182,7 +319,7 @@ pub struct Traffic {
 
 impl Snapshot {
     /// Of a file system that this process has mounted.
-    pub fn of_mounted(fs: &FileSystem, device: &str, mount_point: Option<&Path>) -> nvfold::Result<Snapshot> {
+    pub fn of_mounted(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Snapshot> {
         let region = fs.region();
         let (superblock, _) = nvfold::read_superblock(region)?;
         let counters = region.counters();
@@ -194,14 +331,18 @@ impl Snapshot {
             lines_flushed: counters.lines_flushed,
             fences: counters.fences,
         };
+        let stats = fs.stats();
         Ok(Snapshot {
-            mount_point: mount_point.map(mounts::show),
-            pid: mount_point.map(|_| std::process::id()),
+            mount_point: Some(mounts::show(dir)),
+            pid: Some(std::process::id()),
             read_only: fs.is_read_only(),
             policy: Some(fs.policy().name().to_owned()),
-            space: Some(space(fs)),
-            recovery: Some(recovery(fs)),
-            nv_dedup: fs.stats().nv_dedup.map(NvDedup::of),
+            space: Some(space(fs, &stats)),
+            index: Some(Index::of(fs, &stats)),
+            recovery: Some(recovery(&stats.recovery)),
+            nv_dedup: stats.nv_dedup.map(NvDedup::of),
+            denova: stats.denova.map(DeNova::of),
+            requests: Some(served.now()),
             process: Process::this(),
             traffic: Some(traffic),
             ..Snapshot::of_superblock(region, &superblock, device)
@@ -218,8 +359,11 @@ impl Snapshot {
             policy: None,
             superblock: superblock_facts(superblock),
             space: None,
+            index: None,
             recovery: None,
             nv_dedup: None,
+            denova: None,
+            requests: None,
             process: None,
             traffic: None,
         }
@@ -267,12 +411,16 @@ fn read_device(path: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
     if snapshot.superblock.clean {
         let mount = nvfold::MountOptions { policy: Policy::Off, read_only: true, ..Default::default() };
         let fs = FileSystem::mount(region, mount).doing(mounts::show(path))?;
-        snapshot.space = Some(space(&fs));
+        let stats = fs.stats();
+        snapshot.space = Some(space(&fs, &stats));
+        let index = Index::of(&fs, &stats);
+        snapshot.index = Some(Index { weak: index.weak.filter(|_| fs.index_kind() == IndexKind::Pm), ..index });
     }
     Ok(snapshot)
 }
 
 fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {
+    let index = superblock.index();
     let label = superblock.label.split(|byte| *byte == 0).next().unwrap_or_default();
     SuperblockFacts {
         format_version: superblock.version,
@@ -289,14 +437,15 @@ fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {
         data_offset: superblock.data_offset,
         block_bytes: superblock.block_bytes,
         segment_bytes: superblock.segment_bytes,
+        index: index.map(|(kind, _)| kind.name().to_owned()),
+        index_weak: index.filter(|(kind, _)| *kind == IndexKind::Pm).map(|(_, weak)| weak.name().to_owned()),
         read_write_mounts: superblock.mount_epoch,
         created_ns: superblock.created,
         mounted_ns: superblock.mounted,
     }
 }
 
-fn recovery(fs: &FileSystem) -> Recovery {
-    let recovery = fs.stats().recovery;
+fn recovery(recovery: &nvfold::Recovery) -> Recovery {
     Recovery {
         loaded: recovery.loaded,
         entries_scanned: recovery.entries_scanned,
@@ -323,9 +472,9 @@ impl Recovery {
 }
 
 /// Of a file system that this process has mounted.
-pub fn space(fs: &FileSystem) -> Space {
-    let (stats, statfs) = (fs.stats(), fs.statfs());
-    let Stats { logical_bytes, stored_bytes, .. } = stats;
+pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
+    let statfs = fs.statfs();
+    let Stats { logical_bytes, stored_bytes, .. } = *stats;
     // A read-only mount does not read the chunk table: what files name and what is stored tell the savings there.
     let saved_bytes = if fs.is_read_only() { logical_bytes.saturating_sub(stored_bytes) } else { stats.saved_bytes };
     Space {
@@ -350,6 +499,14 @@ pub fn space(fs: &FileSystem) -> Space {
         pieces_shared: stats.pieces_shared,
         weak_collisions: stats.weak_collisions,
         chunks_filled: stats.chunks_filled,
+        transactions: stats.transactions,
+        by_policy: stats.by_policy.iter().map(|of| (of.policy.name().to_owned(), Pieces::of(of))).collect(),
+    }
+}
+
+impl Pieces {
+    fn of(stats: &PolicyStats) -> Pieces {
+        Pieces { offered: stats.offered, shared: stats.shared, collisions: stats.collisions }
     }
 }
 

@@ -127,3 +127,80 @@ fn paper_nv_dedup_makes_every_figure_and_one_page_of_all_profiles() {
     let left: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["out"], "nothing else is left behind");
 }
+
+#[test]
+fn paper_denova_makes_every_figure_and_finds_every_duplicate() {
+    let scratch = Scratch::new();
+    let (out, tree) = (scratch.path("out"), scratch.path("tree"));
+    std::fs::create_dir_all(tree.join("below")).unwrap();
+    // Two files of three blocks and a half, one with a block of the other: 8 blocks, of which 7 differ.
+    let block = |byte: u8| vec![byte; 4096];
+    std::fs::write(tree.join("one"), [block(1), block(2), block(3), vec![4; 2048]].concat()).unwrap();
+    std::fs::write(tree.join("below/two"), [block(2), block(5), block(6), vec![7; 2048]].concat()).unwrap();
+    let run = |profiles: &str, figures: &str| {
+        let arguments = ["bench", "--json", "paper", "denova", "--smoke", "--profile", profiles, "--figure", figures];
+        let paths = ["--out", out.to_str().unwrap(), "--tree", tree.to_str().unwrap()];
+        scratch.nvfold(&[&arguments[..], &paths].concat()).ok().json()["figures"].as_array().unwrap().clone()
+    };
+    // What is run later joins what is there.
+    let mut made = run("optane", "2,8,9,10,11,12,table-4,equations,no-think,savings,trees,dram,fact");
+    made.extend(run("native", "8,savings,12"));
+    let figure = |id: &str, profile: &str| {
+        let found = made.iter().find(|figure| figure["id"] == id && figure["profile"] == profile);
+        found.unwrap_or_else(|| panic!("{id} on {profile}")).clone()
+    };
+    let row = |figure: &Value, what: &str| {
+        let rows = figure["rows"].as_array().unwrap();
+        let found = rows.iter().find(|row| row["what"] == what).unwrap_or_else(|| panic!("{what} in {figure}"));
+        found["ours"].as_f64().unwrap()
+    };
+    let values = |figure: &Value, chart: &str| -> Vec<(String, Vec<f64>)> {
+        let charts = figure["charts"].as_array().unwrap();
+        let found =
+            charts.iter().find(|known| known["title"] == chart).unwrap_or_else(|| panic!("{chart} in {figure}"));
+        let series = found["series"].as_array().unwrap().iter();
+        let numbers = |series: &Value| series["y"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+        series.map(|series| (series["name"].as_str().unwrap().to_string(), numbers(series))).collect()
+    };
+    for id in ["figure-2", "figure-9", "figure-10", "figure-11", "table-4", "equations", "no-think", "dram", "fact"] {
+        assert_eq!((&figure(id, "optane")["version"], &figure(id, "optane")["paper"]), (&1.into(), &"denova".into()));
+    }
+    for profile in ["optane", "native"] {
+        let speed =
+            values(&figure("figure-8", profile), "Figure 8: new files at every share of duplicates: small files");
+        // Off twice, and three modes of both ways to tell equal blocks.
+        assert_eq!(speed.len(), 8);
+        assert!(speed.iter().all(|(_, rates)| rates.len() == 2 && rates.iter().all(|rate| *rate > 0.0)), "{speed:?}");
+        for size in ["small files", "large files"] {
+            for (system, saved) in values(&figure("savings", profile), size) {
+                assert_eq!(saved, [100.0, 100.0], "{system}, {size}: all that is there twice is shared");
+            }
+        }
+        assert_eq!(values(&figure("figure-12", profile), "Figure 12: reading a file whose blocks are shared").len(), 4);
+    }
+    let shared = values(&figure("trees", "optane"), &format!("blocks shared of {}", tree.display()));
+    assert_eq!(shared.len(), 4);
+    for (system, blocks) in shared {
+        assert_eq!(blocks, [1.0, 9.0], "{system}");
+    }
+    for (n, taken) in values(&figure("figure-10", "optane"), "Figure 10: how long entries wait in the queue: ours") {
+        assert!(taken.is_sorted() && taken.last() == Some(&100.0), "{n}: {taken:?}");
+    }
+    let fact = figure("fact", "optane");
+    // A sixty-fourth for the chunk table; of a device this small one segment is a thirty-second.
+    assert!((1.5..5.0).contains(&row(&fact, "chunk table and direct area, of the device")));
+    assert!(row(&fact, "entries to places of the direct area when the device is full") > 80.0);
+    let reads = row(&fact, "entries read for a block that is there, evenly drawn");
+    assert!((1.0..2.0).contains(&reads), "{reads}");
+    // Eight bytes a chunk at least.
+    let dram = figure("dram", "optane");
+    assert!(row(&dram, "dram index, process with denova less process with off") > 4.0);
+    let locks = row(&dram, "pm index, its own account: locks, however many chunks there are");
+    assert!(locks < 1e6, "{locks}");
+    let page = std::fs::read_to_string(out.join("README.md")).unwrap();
+    for picture in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.contains('#'))
+    {
+        assert!(std::fs::metadata(out.join(picture)).is_ok_and(|file| file.len() > 100), "{picture} is there");
+    }
+    assert!(page.contains("optane/figure-8.png") && page.contains("native/figure-12.json"));
+}

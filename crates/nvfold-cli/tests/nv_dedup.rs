@@ -126,7 +126,7 @@ fn wrong_options_are_refused_by_mount_and_import() {
     fs::create_dir(scratch.path("mnt")).unwrap();
     fs::write(scratch.path("file"), blocks(0, 4)).unwrap();
     for (options, why) in [
-        ("weak=md5", "`md5` is none of xxh3, crc32, fletcher32"),
+        ("weak=md4", "`md4` is none of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3"),
         ("strong=crc32", "`crc32` is none of md5, sha1, sha256, blake3, bytes"),
         ("period=0", "`0` is not a number of chunks"),
         ("method=best", "`best` is none of auto, paper, non, ws, str, wb"),
@@ -147,7 +147,7 @@ fn import_shares_with_every_function() {
     let scratch = Scratch::new();
     fs::write(scratch.path("one"), blocks(0, 32)).unwrap();
     fs::write(scratch.path("two"), blocks(0, 32)).unwrap();
-    for weak in ["xxh3", "crc32", "fletcher32"] {
+    for weak in ["xxh3", "crc32", "fletcher32", "md5", "sha1", "sha256", "blake3"] {
         for strong in ["md5", "sha1", "sha256", "blake3", "bytes"] {
             let (device, options) = (format!("{weak}-{strong}"), format!("weak={weak},strong={strong},method=ws"));
             scratch.device(&device, "16M");

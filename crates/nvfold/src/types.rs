@@ -695,6 +695,19 @@ pub struct Recovery {
     pub steps_total: u64,
 }
 
+/// What one policy saw since mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyStats {
+    /// Which one.
+    pub policy: Policy,
+    /// Pieces offered to it.
+    pub offered: u64,
+    /// Pieces shared.
+    pub shared: u64,
+    /// Pieces whose weak fingerprint matched and whose bytes did not.
+    pub collisions: u64,
+}
+
 /// The device and its space, told honestly.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
@@ -726,12 +739,16 @@ pub struct Stats {
     pub inode_dram_bytes: u64,
     /// Inodes cached.
     pub inodes_cached: u64,
+    /// Dedup transactions that began since the device was formatted.
+    pub transactions: u64,
     /// Pieces offered to the policy since mount.
     pub pieces_offered: u64,
     /// Pieces shared since mount.
     pub pieces_shared: u64,
     /// Pieces whose weak fingerprint matched and whose bytes did not.
     pub weak_collisions: u64,
+    /// The same of each policy that looks for equal blocks while data is written.
+    pub by_policy: Vec<PolicyStats>,
     /// Policy `nv-dedup`, if new data goes there.
     pub nv_dedup: Option<NvDedupStats>,
     /// Policy `denova`, if new data goes there or anything is queued.

@@ -109,7 +109,7 @@ fn height_at(chart: &Chart, at: usize) -> f64 {
 }
 
 fn axis_number(value: f64, top: f64) -> String {
-    if top < 3.0 {
+    if top < 8.0 {
         format!("{value:.1}")
     } else if top < 20_000.0 {
         format!("{value:.0}")

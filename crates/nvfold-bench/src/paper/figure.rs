@@ -94,7 +94,8 @@ pub struct Chart {
 pub struct Series {
     /// What it is.
     pub name: String,
-    /// One value for each `x` of the chart.
+    /// One value for each `x` of the chart; NaN (null in JSON) where there is none, in a table only.
+    #[serde(deserialize_with = "numbers_or_null")]
     pub y: Vec<f64>,
 }
 
@@ -199,8 +200,23 @@ impl Figure {
     }
 }
 
+/// The smallest of the values; infinite if there are none.
+pub fn smallest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// The largest of the values; minus infinity if there are none.
+pub fn largest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
 fn number_or_null<'a, D: Deserializer<'a>>(text: D) -> std::result::Result<f64, D::Error> {
     Ok(Option::deserialize(text)?.unwrap_or(f64::NAN))
+}
+
+fn numbers_or_null<'a, D: Deserializer<'a>>(list: D) -> std::result::Result<Vec<f64>, D::Error> {
+    let values: Vec<Option<f64>> = Vec::deserialize(list)?;
+    Ok(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())
 }
 
 /// A number as people read it: three significant digits, or a whole number with separators.

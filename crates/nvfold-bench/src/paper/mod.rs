@@ -6,25 +6,33 @@
 //! | module | what |
 //! |---|---|
 //! | `nv_dedup` | the figures of NV-Dedup |
+//! | `denova` | the figures of DeNOVA |
+//! | `turn` | what the runs of all papers have in common |
 //! | `figure` | what a figure holds, its JSON |
 //! | `chart` | its picture |
 //! | `page` | the page of all figures of a paper |
 //! | `machine` | the class of machine |
-//! | `system` | what is compared, mounted |
+//! | `device` | emulated devices, formatted and mounted |
+//! | `dram` | the memory of a process that writes |
+//! | `system` | what NV-Dedup is compared with, mounted |
 //! | `workload` | the requests |
 //! | `rivals` | the systems that the papers compare with |
 
 mod chart;
+mod denova;
+mod device;
+mod dram;
 mod figure;
 mod machine;
 mod nv_dedup;
 mod page;
 mod rivals;
 mod system;
+mod turn;
 mod workload;
 
 pub(crate) use chart::font;
-pub use nv_dedup::{ChildOptions as DramOptions, child as dram};
+pub use dram::{ChildOptions as DramOptions, child as dram};
 pub use rivals::RivalError;
 
 use crate::Result;
@@ -41,11 +49,15 @@ pub struct PaperArgs {
 enum Paper {
     /// NV-Dedup: Figures 1, 2, 6 to 13, Tables 4 and 5, DRAM a chunk, and real fio on a mount
     NvDedup(nv_dedup::Options),
+    /// DeNOVA: Figures 2 and 8 to 12, Table IV, its equations, savings, DRAM and the table on the device
+    #[command(name = "denova")]
+    DeNova(denova::Options),
 }
 
 /// Runs the figures of a paper; prints where they are, or their JSON.
 pub fn run(args: &PaperArgs, json: bool) -> Result<()> {
     match &args.paper {
         Paper::NvDedup(options) => nv_dedup::run(options, json),
+        Paper::DeNova(options) => denova::run(options, json),
     }
 }

@@ -4,6 +4,7 @@
 //! and drift of the machine hits all alike. Flush instructions are issued as on a DAX device, and the device's memory
 //! is there before any clock starts.
 
+use super::device::Device;
 use super::rivals::{self, Rival};
 use super::workload::Batch;
 use crate::{BenchError, Doing, Result};
@@ -16,7 +17,7 @@ use nvfold::{
     File, FileKind, FileSystem, Generators, InodeNumber, MethodChoice, MkfsOptions, MountOptions, NewInode,
     NvDedupOptions, Policy, Verify,
 };
-use pmem::{DeviceSpec, FlushMode, OpenOptions, Profile, Region};
+use pmem::{Profile, Region};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -171,36 +172,19 @@ impl Dedup for Watched {
 impl Mounted {
     /// Formats a device for the system and mounts it.
     pub fn new(system: &System, setup: &Setup) -> Result<Mounted> {
-        let options = OpenOptions {
-            profile: setup.profile.clone(),
-            flush: FlushMode::Always,
-            track_wear: setup.counts_metadata,
-            ..OpenOptions::default()
+        let device = Device { counts_writes: setup.counts_metadata, ..Device::new(&setup.profile, setup.device_bytes) };
+        let rival = rival_of(system, &device)?;
+        let mount = MountOptions {
+            policy: if system.kind == Kind::NoDedup { Policy::Off } else { Policy::NvDedup },
+            foreign: rival.as_ref().map(|(rival, _)| rival.clone() as Arc<dyn Dedup>),
+            nv_dedup: system.nv_dedup(setup.period),
+            generators: system.generators,
+            cores: setup.threads,
+            ..MountOptions::default()
         };
-        let region = Region::create(&DeviceSpec::Memory, setup.device_bytes, &options);
-        let region = region.map_err(nvfold::Error::from).doing("make a memory device")?;
-        FileSystem::mkfs(&region, &MkfsOptions::default()).doing("format")?;
-        // Behind mkfs, which gives back what the device has.
-        region.populate(0, setup.device_bytes);
-        let (_, geometry) = nvfold::read_superblock(&region).doing("read the superblock")?;
+        let fs = device.mount(&MkfsOptions::default(), mount)?;
+        let (_, geometry) = nvfold::read_superblock(fs.region()).doing("read the superblock")?;
         let tables = (geometry.journal_offset, geometry.data_offset - geometry.journal_offset);
-        let rival = rival_of(system, setup, &options)?;
-        let epoch = Instant::now();
-        let fs = FileSystem::mount(
-            region,
-            MountOptions {
-                policy: if system.kind == Kind::NoDedup { Policy::Off } else { Policy::NvDedup },
-                foreign: rival.as_ref().map(|(rival, _)| rival.clone() as Arc<dyn Dedup>),
-                nv_dedup: system.nv_dedup(setup.period),
-                generators: system.generators,
-                stopwatch: Some(Arc::new(move || epoch.elapsed().as_nanos() as u64)),
-                clock: Arc::new(pmem::clock::coarse_now_ns),
-                cores: setup.threads,
-                discard: Some(false),
-                ..MountOptions::default()
-            },
-        )
-        .doing("mount")?;
         Ok(Mounted { system: system.clone(), fs, tables, rival })
     }
 
@@ -314,15 +298,14 @@ pub fn write_all(file: &File, batch: &Batch) -> Result<Duration> {
 }
 
 /// The competitor that answers, if one does, and the device of its metadata.
-fn rival_of(system: &System, setup: &Setup, options: &OpenOptions) -> Result<Option<(Arc<Watched>, Region)>> {
+fn rival_of(system: &System, device: &Device) -> Result<Option<(Arc<Watched>, Region)>> {
     let kind = match system.kind {
         Kind::DedupBlock => rivals::Kind::Block,
         Kind::DedupFineGrained => rivals::Kind::FineGrained,
         Kind::NoDedup | Kind::AsInPaper | Kind::Ours => return Ok(None),
     };
-    let bytes = kind.region_bytes(setup.device_bytes / BLOCK as u64);
-    let metadata = Region::create(&DeviceSpec::Memory, bytes, options).map_err(nvfold::Error::from);
-    let metadata = metadata.doing("make a memory device for metadata")?;
+    let bytes = kind.region_bytes(device.bytes / BLOCK as u64);
+    let metadata = Device { bytes, ..device.clone() }.create()?;
     metadata.populate(0, bytes);
     let rival = Rival::open(kind, system.strong.unwrap_or(StrongFunction::Md5), metadata.clone())?;
     Ok(Some((Arc::new(Watched { rival, shared: AtomicU64::new(0), fingerprint_ns: AtomicU64::new(0) }), metadata)))

@@ -3,10 +3,15 @@
 //! Both go through files in small ranges, each of which is done whole or not at all. Stopped in the middle, what is
 //! done stays; started again they pass over it quickly, for they change only what is not yet as it should be.
 //! Undedup first finds out how much space it takes, on a copy of the extents, and starts only if there is that much.
+//! What policy denova has queued needs no going through files: that is [`queue`].
+
+mod queue;
+pub use queue::drain_all;
 
 use crate::cli::Output;
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
+use crate::mount::{DedupOptions, dedup_help};
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
@@ -31,6 +36,9 @@ struct Which {
     /// On a device: which files and directories [default: /]
     #[arg(long, value_name = "PATH")]
     at: Vec<PathBuf>,
+    /// On a device: options of the policies, as for a mount, for example weak=sha1
+    #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
+    options: Vec<String>,
     #[command(flatten)]
     device_options: DeviceOptions,
 }
@@ -40,10 +48,19 @@ struct Which {
 /// Goes through the files and shares each 4 KiB block with an equal one, of these files or of any other whose blocks
 /// have fingerprints; blocks without one get it. Contents, sizes and times stay as they are. The owner of a file may do
 /// it, and root. Stopped in the middle, what is done stays; start it again to go on.
+///
+/// With --drain, --pause, --resume or --mode it is about what policy denova has queued, of the whole file system; root
+/// and whoever mounted it may do that.
 #[derive(Args, Debug)]
 pub struct Dedup {
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    steer: queue::Steer,
+}
+
+fn options_help() -> String {
+    format!("On a device: options of the policies, as for a mount: {}", dedup_help())
 }
 
 /// Give every block of files a copy of its own again
@@ -100,6 +117,19 @@ impl Needed {
 
 /// Runs `nvfold dedup`.
 pub fn dedup(dedup: &Dedup, output: &Output) -> Outcome<u8> {
+    let Dedup { which, steer } = dedup;
+    if steer.drain || steer.change().is_some() {
+        if which.targets.len() > 1 || !which.at.is_empty() {
+            return Err(Failure::usage(
+                "dedup",
+                "the queue is that of a file system: name one path on it, or a device",
+            ));
+        }
+        return match steer.change() {
+            Some(change) => queue::change(&which.targets[0], change, output),
+            None => on_stored(which, false, |stored, _| queue::drain(stored, &which.targets[0], output)),
+        };
+    }
     on_stored(&dedup.which, false, |stored, paths| {
         let work = Work::start(stored, paths, "dedup", output)?;
         work.finish(None, |stored, found, range| stored.dedup(found, range))
@@ -129,7 +159,12 @@ pub fn undedup(undedup: &Undedup, output: &Output) -> Outcome<u8> {
 
 /// Runs `work` on what the command line names; a device is clean afterwards, whatever happened.
 fn on_stored<T>(which: &Which, read_only: bool, work: impl FnOnce(&Stored, &[PathBuf]) -> Outcome<T>) -> Outcome<T> {
-    let (stored, paths) = Stored::open(&which.targets, &which.at, &which.device_options, read_only)?;
+    let Which { targets, at, options, device_options } = which;
+    let mut dedup = DedupOptions::default();
+    let taken = options.iter().try_for_each(|list| dedup.take_list(list));
+    taken.and_then(|()| dedup.check()).map_err(|why| Failure::usage("dedup -o", why))?;
+    let dedup = (!options.is_empty()).then_some(&dedup);
+    let (stored, paths) = Stored::open(targets, at, dedup, device_options, read_only)?;
     let done = work(&stored, &paths);
     stored.close()?;
     done

@@ -27,6 +27,9 @@ struct Report {
     logical_bytes: u64,
     stored_bytes: u64,
     saved_bytes: u64,
+    /// Bytes of files in the work queue of policy denova: they may save more yet. Absent when it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_bytes: Option<u64>,
     /// Logical bytes for each stored one; `None` when nothing is stored.
     ratio: Option<f64>,
     /// Since the mount.
@@ -46,6 +49,7 @@ pub fn run(stats: &DedupStats, output: &Output) -> Outcome<u8> {
         logical_bytes: space.logical_bytes,
         stored_bytes: space.stored_bytes,
         saved_bytes: space.saved_bytes,
+        queue_bytes: snapshot.denova.as_ref().map(|denova| denova.queue_bytes),
         ratio,
         pieces_offered: space.pieces_offered,
         pieces_shared: space.pieces_shared,
@@ -58,7 +62,7 @@ pub fn run(stats: &DedupStats, output: &Output) -> Outcome<u8> {
 fn describe(report: &Report) -> String {
     let pieces =
         |pieces: u64| format!("{pieces} ({} of those offered)", report::percent(pieces, report.pieces_offered));
-    report::facts(&[
+    let mut rows = vec![
         ("policy", report.policy.clone().unwrap_or_else(|| "not mounted".into())),
         ("logical", size::show(report.logical_bytes)),
         ("stored", size::show(report.stored_bytes)),
@@ -74,5 +78,9 @@ fn describe(report: &Report) -> String {
         ("pieces offered since mount", report.pieces_offered.to_string()),
         ("pieces shared", pieces(report.pieces_shared)),
         ("weak collisions", pieces(report.weak_collisions)),
-    ])
+    ];
+    if let Some(bytes) = report.queue_bytes {
+        rows.insert(4, ("queued, to be looked at", size::show(bytes)));
+    }
+    report::facts(&rows)
 }

@@ -1,9 +1,10 @@
 //! `nvfold import`: copies trees of the host onto an unmounted device, without a mount.
 
+use super::dedup::drain_all;
 use crate::cli::Output;
 use crate::device::{self, DeviceOptions, mount_embedded, parse_policy};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::{DEDUP_OPTIONS, DedupOptions};
+use crate::mount::{DedupOptions, dedup_help, requests};
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
@@ -33,7 +34,8 @@ pub struct Import {
     /// Threads that copy
     #[arg(long, default_value_t = device::processors(), value_parser = threads)]
     threads: usize,
-    /// Policy: inline shares equal blocks, nv-dedup as far as it pays, off stores everything
+    /// Policy: inline shares equal blocks, nv-dedup as far as it pays, denova copies first and shares then, off stores
+    /// everything
     #[arg(long, default_value = "inline", value_parser = parse_policy)]
     policy: Policy,
     /// Options of the policy, as for a mount, for example weak=crc32,strong=bytes,method=wb
@@ -52,7 +54,7 @@ pub fn threads(text: &str) -> Result<usize, String> {
 }
 
 fn options_help() -> String {
-    format!("Options of the policy, as for a mount: {DEDUP_OPTIONS}")
+    format!("Options of the policy, as for a mount: {}", dedup_help())
 }
 
 /// What --policy and -o say.
@@ -68,7 +70,10 @@ struct Report {
     device: String,
     #[serde(flatten)]
     counts: Counts,
+    /// Time of the copying.
     seconds: f64,
+    /// Time in which queued data was shared after that; 0 when none was queued.
+    sharing_seconds: f64,
     bytes_per_second: f64,
     /// What the device holds more than before.
     logical_bytes_added: u64,
@@ -98,10 +103,18 @@ pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
         Importer { fs: &fs, tally: &tally, threads, one_file_system, device_file }.run(sources, &mut progress);
     });
     let seconds = started.elapsed().as_secs_f64();
+    // Nobody works on the queue of a device that is not mounted, so savings would be told that are not there yet.
+    let (sharing, queued) = (Instant::now(), requests::queued(&fs, false));
+    let is_shared = match queued.entries > 0 && sources.is_ok() && !tally.is_stopped() {
+        true => drain_all(queued.bytes, &tally, output, || requests::drain_some(&fs).doing(&name)),
+        false => Ok(()),
+    };
+    let sharing_seconds = if queued.entries > 0 { sharing.elapsed().as_secs_f64() } else { 0.0 };
     let after = fs.stats();
     // Clean whatever happened: what was copied stays.
     fs.unmount().doing(&name)?;
     sources?;
+    is_shared?;
     let counts = tally.counts();
     counts.tell_problems();
     if let Some(reason) = tally.stop_reason("import") {
@@ -113,6 +126,7 @@ pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
         device: name,
         bytes_per_second: counts.bytes as f64 / seconds.max(1e-9),
         seconds,
+        sharing_seconds,
         logical_bytes_added,
         stored_bytes_added,
         saved_bytes_added: logical_bytes_added.saturating_sub(stored_bytes_added),
@@ -126,9 +140,13 @@ pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
 fn describe(report: &Report) -> String {
     let saved = report::percent(report.saved_bytes_added, report.logical_bytes_added);
     let rate = size::show(report.bytes_per_second as u64);
+    let sharing = match report.sharing_seconds {
+        0.0 => String::new(),
+        seconds => format!(", and {seconds:.2} s for sharing what was queued"),
+    };
     report::facts(&[
         ("imported", report.counts.words()),
-        ("in", format!("{:.2} s, {rate}/s", report.seconds)),
+        ("in", format!("{:.2} s, {rate}/s{sharing}", report.seconds)),
         ("logical", size::show(report.logical_bytes_added)),
         ("stored", size::show(report.stored_bytes_added)),
         ("saved", format!("{} ({saved})", size::show(report.saved_bytes_added))),

@@ -48,6 +48,8 @@ fn describe(snapshot: &Snapshot) -> String {
         superblock.data_offset,
     ];
     let [journal, segments, chunks, data] = offsets.map(|offset| format!("{offset:#x}"));
+    let index = snapshot.index.as_ref().map(|index| index.describe(superblock.device_bytes));
+    let index = index.or_else(|| superblock.index.clone()).unwrap_or_default();
     let mut facts = vec![
         ("device", snapshot.device.clone()),
         ("label", superblock.label.clone()),
@@ -65,6 +67,7 @@ fn describe(snapshot: &Snapshot) -> String {
         ("mounted", mounted),
         ("policy", snapshot.policy.clone().unwrap_or_else(|| "chosen at mount".into())),
         ("layout", format!("journal {journal}, segment table {segments}, chunk table {chunks}, data {data}")),
+        ("index", index),
         ("created", show_time(superblock.created_ns)),
         ("last mounted", show_time(superblock.mounted_ns)),
         ("read-write mounts", superblock.read_write_mounts.to_string()),

@@ -3,13 +3,15 @@
 use crate::cli::Output;
 use crate::device::{self, DeviceOptions, level_words};
 use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::{parse_index, parse_weak};
 use crate::mounts;
 use crate::report;
 use crate::size;
 use crate::snapshot::{Snapshot, parse_uuid};
 use clap::Args;
+use nvfold::fingerprint::WeakFunction;
 use nvfold::media::superblock::Geometry;
-use nvfold::{FileSystem, MkfsOptions};
+use nvfold::{FileSystem, IndexKind, MkfsOptions};
 use pmem::Region;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,13 @@ pub struct Mkfs {
     /// Identity; random unless given
     #[arg(short = 'U', long, value_parser = parse_uuid)]
     uuid: Option<[u8; 16]>,
+    /// How equal data is found: by a table in DRAM (dram: fastest), or on the device (pm: no DRAM for each block). `nvfold
+    /// tune` changes it later
+    #[arg(long, value_name = "KIND", default_value = "dram", value_parser = parse_index)]
+    index: IndexKind,
+    /// What a pm index is made of: xxh3 (unless given), crc32, fletcher32, md5, sha1, sha256, blake3
+    #[arg(long, value_name = "NAME", value_parser = parse_weak)]
+    weak: Option<WeakFunction>,
     /// Format also when the device holds something
     #[arg(short, long)]
     force: bool,
@@ -61,6 +70,13 @@ pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     if mkfs.label.len() > LABEL_BYTES_MAX {
         return Err(Failure::usage(format!("label `{}`", mkfs.label), format!("longer than {LABEL_BYTES_MAX} bytes")));
     }
+    if mkfs.weak.is_some() && mkfs.index != IndexKind::Pm {
+        return Err(Failure::usage(
+            "--weak",
+            "only a pm index is bound to one function; for a dram index each mount says",
+        )
+        .hint("add --index pm, or mount with -o weak=NAME"));
+    }
     let started = Instant::now();
     let region = claim(mkfs, &name)?;
     let options = MkfsOptions {
@@ -69,8 +85,9 @@ pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
         root_uid: rustix::process::geteuid().as_raw(),
         root_gid: rustix::process::getegid().as_raw(),
         force: mkfs.force,
+        index: mkfs.index,
+        weak: mkfs.weak.unwrap_or_default(),
         now: pmem::clock::precise_now_ns(),
-        ..MkfsOptions::default()
     };
     FileSystem::mkfs(&region, &options).doing(&name)?;
     let level = level_words(region.level());
@@ -141,6 +158,7 @@ fn describe(formatted: &Formatted, level: &'static str) -> String {
         ("persistence", level.to_owned()),
         ("uuid", superblock.uuid.clone()),
     ];
+    rows.extend(snapshot.index.as_ref().map(|index| ("index", index.describe(superblock.device_bytes))));
     if !superblock.label.is_empty() {
         rows.push(("label", superblock.label.clone()));
     }

@@ -16,6 +16,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod policy;
 pub mod stats;
+pub mod top;
 pub mod tune;
 pub mod umount;
 pub mod verify;

@@ -7,7 +7,7 @@
 use crate::cli::Output;
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::{Options, Plan, serve};
+use crate::mount::{Options, Plan, mount_help, serve};
 use crate::report;
 use crate::size;
 use crate::snapshot::Snapshot;
@@ -27,7 +27,7 @@ pub struct Mount {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Mount options, for example size=8G,policy=nv-dedup,ro,allow_other,threads=4
-    #[arg(short = 'o', value_name = "OPTIONS")]
+    #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
     options: Vec<String>,
     /// Serve in the foreground; ends when it is unmounted
     #[arg(short, long)]
@@ -52,6 +52,11 @@ pub struct Mount {
     fs_type: Option<String>,
     #[arg(short = 'N', hide = true)]
     namespace: Option<String>,
+}
+
+fn options_help() -> String {
+    let example = "size=8G,policy=nv-dedup,ro,allow_other,threads=4";
+    format!("Mount options, for example {example}. There are, beside those of mount(8): {}", mount_help())
 }
 
 /// Runs it.

@@ -65,7 +65,7 @@ struct Report {
 pub fn run(policy: &Policy, output: &Output) -> Outcome<u8> {
     let Policy { target, wanted, recursive, at, device_options } = policy;
     let at: Vec<PathBuf> = at.iter().cloned().collect();
-    let (stored, paths) = Stored::open(std::slice::from_ref(target), &at, device_options, wanted.is_none())?;
+    let (stored, paths) = Stored::open(std::slice::from_ref(target), &at, None, device_options, wanted.is_none())?;
     let done = show_or_set(&stored, &paths[0], *wanted, *recursive);
     stored.close()?;
     let report = done?;

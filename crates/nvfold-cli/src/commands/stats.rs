@@ -5,7 +5,7 @@ use crate::device::DeviceOptions;
 use crate::failure::Outcome;
 use crate::report;
 use crate::size;
-use crate::snapshot::{CostsNs, NvDedup, Snapshot, Space};
+use crate::snapshot::{CostsNs, DeNova, Index, NvDedup, Snapshot, Space};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -75,6 +75,35 @@ fn describe_model(model: &NvDedup) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// The queue of policy denova, and its daemon.
+fn describe_queue(denova: &DeNova) -> Vec<(&'static str, String)> {
+    let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
+    let lingered = |percent| denova.lingered_ns(percent).map_or("-".into(), |ns| format!("up to {}", seconds(ns)));
+    let rate = denova.bytes_per_busy_second().map_or("-".into(), |rate| format!("{}/s", size::show(rate as u64)));
+    vec![
+        ("mode", format!("{}{}", denova.mode, if denova.paused { ", paused" } else { "" })),
+        ("queue", format!("{} entries, {}", denova.queue_entries, size::show(denova.queue_bytes))),
+        ("queue, lag", seconds(denova.lag_ns)),
+        ("queue, DRAM", format!("{} ({})", size::show(denova.queue_dram_bytes), denova.queue_dram_bytes)),
+        ("daemon, entries dealt with", denova.dequeued.to_string()),
+        ("daemon, looked at", format!("{} ({})", size::show(denova.looked_at_bytes), denova.looked_at_bytes)),
+        ("daemon, shared", format!("{} ({})", size::show(denova.shared_bytes), denova.shared_bytes)),
+        ("daemon, worked", format!("{}, {rate}", seconds(denova.busy_ns))),
+        ("waited in the queue, half", lingered(50)),
+        ("waited in the queue, 99 %", lingered(99)),
+    ]
+}
+
+/// The index, and what searches of a pm index cost.
+fn describe_index(index: &Index, device_bytes: u64) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("index", index.describe(device_bytes))];
+    if let Some(reads) = index.reads_per_lookup() {
+        rows.push(("index, searches", format!("{}, each of which read {reads:.2} entries", index.lookups)));
+        rows.push(("index, chains brought into order", index.reordered.to_string()));
+    }
+    rows
+}
+
 fn describe(report: &Report, space: &Space) -> String {
     let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
     let per_block = |figure: Option<f64>| figure.map_or("-".into(), |bytes| format!("{bytes:.2} B"));
@@ -101,8 +130,16 @@ fn describe(report: &Report, space: &Space) -> String {
         ("pieces shared", space.pieces_shared.to_string()),
         ("weak collisions", space.weak_collisions.to_string()),
         ("fingerprints filled in", space.chunks_filled.to_string()),
+        ("dedup transactions", space.transactions.to_string()),
     ];
+    rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
     rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
+    rows.extend(report.snapshot.denova.iter().flat_map(describe_queue));
+    if let Some(requests) = &report.snapshot.requests {
+        rows.push(("reads", format!("{}, {}", requests.reads, with_bytes(requests.bytes_read))));
+        rows.push(("writes", format!("{}, {}", requests.writes, with_bytes(requests.bytes_written))));
+        rows.push(("changes of names and attributes", requests.changes.to_string()));
+    }
     if let Some(process) = &report.snapshot.process {
         rows.push(("process, own memory", with_bytes(process.anonymous_bytes)));
         rows.push(("process, resident", with_bytes(process.resident_bytes)));

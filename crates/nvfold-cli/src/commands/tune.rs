@@ -1,59 +1,172 @@
-//! `nvfold tune`: changes how a mounted file system works, while it works.
+//! `nvfold tune`: changes how a mounted file system shares, while it works; and the index of one that is not mounted.
 //!
-//! The serving process takes the change as the value of a virtual extended attribute, from root and from whoever
-//! mounted it.
+//! The serving process takes a change as the value of a virtual extended attribute, from root and from whoever mounted
+//! it. The index is another matter: its whole has to be made anew, which is done without a mount, and safely: a device
+//! whose conversion was cut off has the index it had.
 
 use crate::cli::Output;
-use crate::device::DeviceOptions;
-use crate::failure::{Failure, Outcome};
-use crate::mount::{METHOD_ATTRIBUTE, parse_method};
+use crate::device::{self, DeviceOptions};
+use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::{Setting, parse_index, parse_method, parse_weak, settings};
 use crate::mounts;
+use crate::progress::Progress;
 use crate::report;
-use crate::snapshot::{NvDedup, Snapshot, mount_point_of};
+use crate::size;
+use crate::snapshot::{Index, NvDedup, Snapshot, mount_point_of};
 use clap::Args;
-use nvfold::MethodChoice;
-use rustix::fs::XattrFlags;
+use nvfold::fingerprint::WeakFunction;
+use nvfold::media::BLOCK_BYTES;
+use nvfold::{IndexKind, MethodChoice};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-/// Change how a mounted file system shares data
+/// Change how a file system shares data
+///
+/// With --method while it is mounted, with --index while it is not.
 #[derive(Args, Debug)]
 pub struct Tune {
-    /// Mount point or mounted device
+    /// Mount point or mounted device; with --index a device that is not mounted
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
+    #[command(flatten)]
+    change: Change,
+    /// What the pm index is made of: xxh3 (unless given, or there is a pm index of another), crc32, fletcher32, md5,
+    /// sha1, sha256, blake3
+    #[arg(long, value_name = "NAME", value_parser = parse_weak, requires = "index")]
+    weak: Option<WeakFunction>,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct Change {
     /// Method of policy nv-dedup: auto (by measured costs), paper (its three, by its thresholds), non (no
     /// fingerprints), ws (weak, then strong), str (both), wb (weak, then bytes)
     #[arg(long, value_name = "NAME", value_parser = parse_method)]
-    method: MethodChoice,
+    method: Option<MethodChoice>,
+    /// How equal data is found: by a table in DRAM (dram: fastest), or on the device (pm: no DRAM for each block; it
+    /// takes 16 bytes of free space a block, rounded up to a power of two). Cut off, the device is as it was
+    #[arg(long, value_name = "KIND", value_parser = parse_index)]
+    index: Option<IndexKind>,
+}
+
+/// Runs it.
+pub fn run(tune: &Tune, output: &Output) -> Outcome<u8> {
+    match (tune.change.method, tune.change.index) {
+        (Some(choice), _) => choose_method(&tune.target, choice, output),
+        (_, Some(to)) => convert(tune, to, output),
+        (None, None) => Err(Failure::usage("tune", "say what to change: --method or --index")),
+    }
 }
 
 #[derive(Serialize)]
-struct Report {
+struct Chosen {
     device: String,
     choice: String,
     /// What the policy does now; absent while no new data goes there.
     nv_dedup: Option<NvDedup>,
 }
 
-/// Runs it.
-pub fn run(tune: &Tune, output: &Output) -> Outcome<u8> {
-    let dir = mount_point_of(&tune.target)?;
-    let choice = tune.method.name();
-    rustix::fs::setxattr(&dir, METHOD_ATTRIBUTE, choice.as_bytes(), XattrFlags::empty()).map_err(|error| {
-        let failure = Failure::new(mounts::show(&dir), format!("cannot choose the method ({error})"));
-        match error {
-            rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => failure.hint("only root and whoever mounted it can"),
-            rustix::io::Errno::ROFS => failure.hint("it is mounted read-only, so nothing is stored"),
-            _ => failure,
-        }
-    })?;
+fn choose_method(target: &Path, choice: MethodChoice, output: &Output) -> Outcome<u8> {
+    let dir = mount_point_of(target)?;
+    let choice = choice.name();
+    settings::ask(&dir, Setting::Method, choice)?;
     let snapshot = Snapshot::of(&dir, &DeviceOptions::default())?;
-    let report = Report { device: snapshot.device.clone(), choice: choice.to_owned(), nv_dedup: snapshot.nv_dedup };
+    let report = Chosen { device: snapshot.device.clone(), choice: choice.to_owned(), nv_dedup: snapshot.nv_dedup };
     let policy = snapshot.policy.unwrap_or_default();
     report::emit(output.json, "tune", &report, || match &report.nv_dedup {
         Some(now) => format!("{}: chosen by {choice}; method now: {}", report.device, now.method),
         None => format!("{}: chosen by {choice}, once data goes to nv-dedup (policy now: {policy})", report.device),
     })?;
     Ok(0)
+}
+
+#[derive(Serialize)]
+struct Converted {
+    device: String,
+    device_bytes: u64,
+    /// Absent when the device had to be recovered first.
+    before: Option<Index>,
+    after: Index,
+    free_bytes_before: Option<u64>,
+    free_bytes_after: u64,
+    seconds: f64,
+}
+
+fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
+    let Tune { target, weak, device_options, .. } = tune;
+    let name = mounts::show(target);
+    if weak.is_some() && to != IndexKind::Pm {
+        return Err(Failure::usage(
+            "--weak",
+            "only a pm index is bound to one function; for a dram index each mount says",
+        ));
+    }
+    if let Some(mounted) = mounts::of_device(target).or_else(|| mounts::at(target)) {
+        let dir = mounted.dir.display();
+        let why = format!("it is mounted on {dir}, and the index of a mounted device cannot change");
+        return Err(Failure::new(&name, why).hint(format!("unmount it first: nvfold umount {dir}")));
+    }
+    let before = Snapshot::of(target, device_options)?;
+    let started = Instant::now();
+    let region = device::open(target, device_options, false)?;
+    let (mut progress, mut done_bytes) = (None, 0);
+    let (superblock, _) = nvfold::read_superblock(&region).doing(&name)?;
+    let (_, own) = superblock.index().unwrap_or_default();
+    let done = nvfold::convert_index(&region, to, weak.unwrap_or(own), &mut |entries, of_entries| {
+        // In bytes of the blocks whose entries these are.
+        done_bytes = entries * BLOCK_BYTES;
+        let total_bytes = of_entries * BLOCK_BYTES;
+        let progress = progress.get_or_insert_with(|| Progress::new(output.progress, "convert", total_bytes));
+        progress.update(done_bytes, || format!("{entries} of {of_entries} entries"));
+    });
+    if let Some(progress) = &mut progress {
+        progress.finish(done_bytes, || "of the entries' blocks".into());
+    }
+    drop(region);
+    done.map_err(|error| convert_failure(&name, &before, to, error))?;
+    let seconds = started.elapsed().as_secs_f64();
+    let after = Snapshot::of(target, device_options)?;
+    let free_bytes_after = after.known_space()?.free_bytes;
+    let converted = Converted {
+        device: name,
+        device_bytes: after.superblock.device_bytes,
+        before: before.index,
+        after: after.index.ok_or_else(|| Failure::new(&after.device, "its index is not known"))?,
+        free_bytes_before: before.space.map(|space| space.free_bytes),
+        free_bytes_after,
+        seconds,
+    };
+    report::emit(output.json, "tune", &converted, || describe(&converted))?;
+    Ok(0)
+}
+
+/// Why the index is as it was.
+fn convert_failure(name: &str, device: &Snapshot, to: IndexKind, error: nvfold::Error) -> Failure {
+    let is_full = error.errno() == nvfold::errno::ENOSPC;
+    let failure = Failure::new(name, error);
+    if !is_full || to != IndexKind::Pm {
+        return failure;
+    }
+    let blocks = device.superblock.device_bytes / u64::from(device.superblock.block_bytes);
+    let bytes = size::show(blocks.next_power_of_two() * PM_NODE_BYTES);
+    failure.hint(format!("a pm index takes {bytes} in whole segments; free as much, and try again"))
+}
+
+/// Bytes of a node of the pm index, of which there are as many as blocks, rounded up to a power of two.
+const PM_NODE_BYTES: u64 = 16;
+
+fn describe(converted: &Converted) -> String {
+    let Converted { device_bytes, before, after, free_bytes_before, free_bytes_after, seconds, .. } = converted;
+    let show = |index: &Index| index.describe(*device_bytes);
+    let free_before = free_bytes_before.map(|bytes| format!("{} before, ", size::show(bytes))).unwrap_or_default();
+    report::facts(&[
+        ("device", converted.device.clone()),
+        ("index before", before.as_ref().map_or("unknown".into(), show)),
+        ("index now", show(after)),
+        ("free", format!("{free_before}{} now", size::show(*free_bytes_after))),
+        ("in", format!("{seconds:.2} s")),
+    ])
 }

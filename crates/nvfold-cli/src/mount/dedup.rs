@@ -2,19 +2,41 @@
 //! whatever else stores data.
 
 use crate::device::parse_policy;
+use crate::failure::{Doing, Failure, Outcome};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
-use nvfold::{Generators, MethodChoice, MountOptions, NvDedupOptions, Policy, Verify};
+use nvfold::{
+    DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Policy,
+    ReorderOptions, Verify,
+};
+use pmem::Region;
 
 /// All of them, for messages and help.
-pub const THERE_ARE: &str = "policy=off|inline|nv-dedup weak=xxh3|crc32|fletcher32 \
+pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova \
+                             weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
                              strong=md5|sha1|sha256|blake3|bytes verify=bytes|strong period=N \
-                             method=auto|paper|non|ws|str|wb generators=per-core|global";
+                             method=auto|paper|non|ws|str|wb generators=per-core|global \
+                             mode=inline|immediate|delayed:MS:ENTRIES cpu=PERCENT guard=PERCENT \
+                             reorder=REFERENCES:READS|never";
+
+/// The same for people.
+pub fn help() -> String {
+    format!(
+        "{THERE_ARE}. For policy denova mode= says when it shares what was written: immediate, whenever anything is \
+         queued; delayed, every MS milliseconds so many entries of the queue at most; inline, at once. Its daemon \
+         takes cpu= percent of one processor at most, but heeds no limit when less than guard= percent of the space \
+         are free. reorder= says from which reference count and which number of reads it brings a chain of a pm index \
+         into order."
+    )
+}
 
 /// What the options say.
 #[derive(Clone, Debug, Default)]
 pub struct DedupOptions {
     pub policy: Policy,
+    /// What makes weak fingerprints. `None`: what made those of the device, where the device says.
+    pub weak: Option<WeakFunction>,
     pub nv_dedup: NvDedupOptions,
+    pub denova: DeNovaOptions,
     pub generators: Generators,
 }
 
@@ -34,6 +56,10 @@ impl DedupOptions {
             "period" => "50000",
             "method" => "auto",
             "generators" => "per-core",
+            "mode" => "delayed:750:20000",
+            "cpu" => "25",
+            "guard" => "5",
+            "reorder" => "4:2",
             _ => return None,
         };
         Some(match value {
@@ -51,11 +77,9 @@ impl DedupOptions {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let nv_dedup = &mut self.nv_dedup;
+        let (nv_dedup, denova) = (&mut self.nv_dedup, &mut self.denova);
         match name {
-            "weak" => {
-                nv_dedup.weak = named(value, WeakFunction::from_name, &WeakFunction::ALL.map(WeakFunction::name))?
-            }
+            "weak" => self.weak = Some(parse_weak(value)?),
             "strong" if value == "bytes" => nv_dedup.strong = None,
             "strong" => {
                 let names = StrongFunction::ALL.map(StrongFunction::name);
@@ -69,6 +93,10 @@ impl DedupOptions {
             }
             "method" => nv_dedup.method = parse_method(value)?,
             "generators" => self.generators = named(value, generators, &["per-core", "global"])?,
+            "mode" => denova.mode = parse_mode(value)?,
+            "cpu" => denova.cpu_percent = percent(value, 1)?,
+            "guard" => denova.guard_percent = percent(value, 0)?,
+            "reorder" => denova.reorder = parse_reorder(value)?,
             _ => self.policy = parse_policy(value)?,
         }
         Ok(())
@@ -84,11 +112,53 @@ impl DedupOptions {
         }
     }
 
-    /// `mount` with these options in it.
-    pub fn put_into(&self, mount: MountOptions) -> MountOptions {
-        let DedupOptions { policy, nv_dedup, generators } = self.clone();
-        MountOptions { policy, nv_dedup, generators, ..mount }
+    /// Mounts a device with these options and those of `mount`, if they go together with what the device is.
+    pub fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
+        let DedupOptions { policy, weak, mut nv_dedup, denova, generators } = self.clone();
+        let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
+        if let (Some(weak), Some((IndexKind::Pm, own))) = (weak, superblock.index())
+            && weak != own
+        {
+            let (weak, own) = (weak.name(), own.name());
+            let why = format!("the pm index of this device is made of {own}");
+            return Err(Failure::usage(format!("{name}: weak={weak}"), why)
+                .hint(format!("leave the option out, or convert it: nvfold tune {name} --index pm --weak {weak}")));
+        }
+        nv_dedup.weak = weak.unwrap_or_default();
+        FileSystem::mount(region, MountOptions { policy, nv_dedup, denova, generators, ..mount }).doing(name)
     }
+}
+
+/// Reads what makes weak fingerprints.
+pub fn parse_weak(text: &str) -> Result<WeakFunction, String> {
+    named(text, WeakFunction::from_name, &WeakFunction::ALL.map(WeakFunction::name))
+}
+
+/// Reads the kind of an index.
+pub fn parse_index(text: &str) -> Result<IndexKind, String> {
+    named(text, IndexKind::from_name, &IndexKind::ALL.map(IndexKind::name))
+}
+
+/// Reads when policy denova shares.
+pub fn parse_mode(text: &str) -> Result<DedupMode, String> {
+    named(text, DedupMode::parse, &["inline", "immediate", "delayed:MS:ENTRIES"])
+}
+
+/// When the pm index brings a chain into order.
+fn parse_reorder(text: &str) -> Result<ReorderOptions, String> {
+    if text == "never" {
+        return Ok(ReorderOptions { reads: 0, ..ReorderOptions::default() });
+    }
+    let pair = text.split_once(':').and_then(|(references, reads)| {
+        let (references, reads) = (references.parse().ok()?, reads.parse().ok()?);
+        (references > 0 && reads > 0).then_some(ReorderOptions { references, reads })
+    });
+    pair.ok_or_else(|| format!("`{text}` is neither REFERENCES:READS (1:1 at least) nor never"))
+}
+
+fn percent(text: &str, least: u32) -> Result<u32, String> {
+    let percent = text.parse().ok().filter(|percent| (least..=100).contains(percent));
+    percent.ok_or_else(|| format!("`{text}` is not a percentage from {least} to 100"))
 }
 
 /// Reads who chooses the method of policy nv-dedup.
@@ -127,7 +197,7 @@ mod tests {
         let list = "policy=nv-dedup,weak=fletcher32,strong=sha1,verify=strong,period=1000,method=ws,generators=global";
         options.take_list(list).unwrap();
         let expected = NvDedupOptions {
-            weak: WeakFunction::Fletcher32,
+            weak: WeakFunction::default(),
             strong: Some(StrongFunction::Sha1),
             verify: Verify::Strong,
             period: 1000,
@@ -135,6 +205,7 @@ mod tests {
             costs: None,
         };
         assert_eq!((options.policy, options.nv_dedup), (Policy::NvDedup, expected));
+        assert_eq!(options.weak, Some(WeakFunction::Fletcher32));
         assert_eq!(options.generators, Generators::Global);
         options.take_list("strong=bytes,,verify=bytes,generators=per-core").unwrap();
         assert_eq!((options.nv_dedup.strong, options.nv_dedup.verify), (None, Verify::Bytes));
@@ -142,11 +213,27 @@ mod tests {
     }
 
     #[test]
+    fn options_of_denova_are_read() {
+        let mut options = DedupOptions::default();
+        options.take_list("policy=denova,mode=delayed:750:20000,cpu=25,guard=0,reorder=8:3").unwrap();
+        let expected = DeNovaOptions {
+            mode: DedupMode::Delayed { interval_ms: 750, entries: 20000 },
+            cpu_percent: 25,
+            guard_percent: 0,
+            reorder: ReorderOptions { references: 8, reads: 3 },
+        };
+        assert_eq!((options.policy, options.denova, options.weak), (Policy::DeNova, expected, None));
+        options.take_list("mode=inline,reorder=never,weak=sha1").unwrap();
+        assert_eq!((options.denova.mode, options.denova.reorder.reads), (DedupMode::Inline, 0));
+        assert_eq!(options.weak, Some(WeakFunction::Sha1));
+    }
+
+    #[test]
     fn every_function_and_method_can_be_named() {
         for function in WeakFunction::ALL {
             let mut options = DedupOptions::default();
             options.take_list(&format!("weak={}", function.name())).unwrap();
-            assert_eq!(options.nv_dedup.weak, function);
+            assert_eq!(options.weak, Some(function));
         }
         for function in StrongFunction::ALL {
             let mut options = DedupOptions::default();
@@ -161,7 +248,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_what_there_is() {
         for (list, why) in [
-            ("weak=md5", "`md5` is none of xxh3, crc32, fletcher32"),
+            ("weak=md4", "`md4` is none of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3"),
             ("strong=crc32", "`crc32` is none of md5, sha1, sha256, blake3, bytes"),
             ("verify=weak", "`weak` is none of bytes, strong"),
             ("period=0", "`0` is not a number of chunks, 1 at least"),
@@ -169,6 +256,14 @@ mod tests {
             ("method=fast", "`fast` is none of auto, paper, non, ws, str, wb"),
             ("generators=many", "`many` is none of per-core, global"),
             ("weak", "it needs a value: weak=xxh3"),
+            ("mode=now", "`now` is none of inline, immediate, delayed:MS:ENTRIES"),
+            ("mode=delayed:0:5", "`delayed:0:5` is none of inline, immediate, delayed:MS:ENTRIES"),
+            ("mode", "it needs a value: mode=delayed:750:20000"),
+            ("cpu=0", "`0` is not a percentage from 1 to 100"),
+            ("cpu=101", "`101` is not a percentage from 1 to 100"),
+            ("guard=half", "`half` is not a percentage from 0 to 100"),
+            ("reorder=4", "`4` is neither REFERENCES:READS (1:1 at least) nor never"),
+            ("reorder=4:0", "`4:0` is neither REFERENCES:READS (1:1 at least) nor never"),
         ] {
             assert_eq!(DedupOptions::default().take_list(list), Err(why.to_owned()));
         }

@@ -10,9 +10,11 @@
 
 use super::acl::{self, Acl};
 use super::convert;
+use super::counters::Counters;
 use super::lookups::Lookups;
 use super::notices::Notice;
-use super::requests::Request as Asked;
+use super::requests::{self, Request as Asked};
+use super::settings::Setting;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -20,8 +22,8 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 use nvfold::{
-    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, MethodChoice, NewInode, RenameMode,
-    SetAttr, Whence, XattrMode, errno,
+    AllocateMode, Attr, Clock, DirEntry, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr, Whence,
+    XattrMode, errno,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -30,6 +32,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime};
@@ -82,15 +85,13 @@ pub type Reporter = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 /// Name of the virtual attribute; it is not listed.
 pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
 
-/// Another: who chooses the method of policy nv-dedup. Root and whoever mounted it may set it.
-pub const METHOD_ATTRIBUTE: &str = "user.nvfold.method";
-
 /// One mounted file system. See the module.
 pub struct Front {
     fs: FileSystem,
     clock: Clock,
     lookups: Lookups,
     report: Reporter,
+    counters: Arc<Counters>,
     max_write_bytes: u32,
     /// Whether an fsync has anything to do beyond what the kernel does.
     sync_needed: bool,
@@ -104,13 +105,21 @@ pub struct Front {
 
 impl Front {
     /// Serves `fs`; `max_write_bytes` is the largest write request asked for.
-    pub fn new(fs: FileSystem, clock: Clock, report: Reporter, notices: Sender<Notice>, max_write_bytes: u32) -> Front {
+    pub fn new(
+        fs: FileSystem,
+        clock: Clock,
+        report: Reporter,
+        notices: Sender<Notice>,
+        counters: Arc<Counters>,
+        max_write_bytes: u32,
+    ) -> Front {
         Front {
             sync_needed: fs.region().level() == pmem::PersistenceLevel::File,
             fs,
             clock,
             lookups: Lookups::new(),
             report,
+            counters,
             max_write_bytes,
             no_open: false,
             notices,
@@ -151,6 +160,7 @@ impl Front {
             _ => self.fs.create(parent, name.as_bytes(), &new),
         };
         let attr = made.map_err(convert::errno)?;
+        self.counters.change();
         let set =
             |name, acl: &Acl| self.fs.set_xattr(attr.ino, name, &acl.encode(), XattrMode::Set).map_err(convert::errno);
         if let Some(access) = &access {
@@ -166,6 +176,7 @@ impl Front {
     fn removing(&self, parent: INodeNo, name: &OsStr, remove: impl FnOnce() -> nvfold::Result<()>) -> Answer<()> {
         let victim = self.fs.lookup(convert::ino(parent), name.as_bytes()).and_then(|attr| self.fs.open(attr.ino));
         remove().map_err(convert::errno)?;
+        self.counters.change();
         if let Ok(victim) = victim {
             self.lookups.name_removed(victim);
         }
@@ -182,6 +193,7 @@ impl Front {
             change.mode = self.unprivileged_mode(ino)?;
         }
         let attr = self.fs.setattr(ino, &change).map_err(convert::errno)?;
+        self.counters.change();
         if let (Some(mode), Ok(access)) = (change.mode, self.fs.get_xattr(ino, acl::ACCESS)) {
             let access = Acl::decode(&access).ok_or(Errno::EIO)?.with_mode(mode);
             self.fs.set_xattr(ino, acl::ACCESS, &access.encode(), XattrMode::Set).map_err(convert::errno)?;
@@ -245,18 +257,14 @@ impl Front {
         match name {
             name if name == acl::ACCESS => self.set_access_acl(who, ino, value),
             name if name == REPORT_ATTRIBUTE.as_bytes() => Err(Errno::EPERM),
-            name if name == METHOD_ATTRIBUTE.as_bytes() => self.set_method(who, value),
-            _ => self.fs.set_xattr(ino, name, value, mode).map_err(convert::errno),
+            name => match Setting::named(name) {
+                Some(setting) => {
+                    check_may_manage(who)?;
+                    setting.set(&self.fs, value).ok_or(Errno::EINVAL)
+                }
+                None => self.fs.set_xattr(ino, name, value, mode).map_err(convert::errno),
+            },
         }
-    }
-
-    fn set_method(&self, who: &Request, name: &[u8]) -> Answer<()> {
-        if ![0, rustix::process::geteuid().as_raw()].contains(&who.uid()) {
-            return Err(Errno::EPERM);
-        }
-        let choice = std::str::from_utf8(name).ok().and_then(MethodChoice::from_name);
-        self.fs.set_method(choice.ok_or(Errno::EINVAL)?);
-        Ok(())
     }
 
     fn attribute(&self, ino: InodeNumber, name: &[u8]) -> Answer<Vec<u8>> {
@@ -264,8 +272,8 @@ impl Front {
         if name == REPORT_ATTRIBUTE.as_bytes() {
             return Ok((self.report)());
         }
-        if name == METHOD_ATTRIBUTE.as_bytes() {
-            return Ok(self.fs.method().name().into());
+        if let Some(setting) = Setting::named(name) {
+            return Ok(setting.get(&self.fs).into_bytes());
         }
         self.fs.get_xattr(ino, name).map_err(convert::errno)
     }
@@ -282,6 +290,12 @@ impl Front {
             let _ = self.notices.send(Notice::OtherBlocks(INodeNo(ino.0)));
         }
         answer
+    }
+
+    /// Shares a part of what is queued.
+    fn drain(&self, who: &Request, size: u32) -> Answer<Vec<u8>> {
+        check_may_manage(who)?;
+        if size == 0 { Err(Errno::EINVAL) } else { requests::drain(&self.fs).map_err(convert::errno) }
     }
 
     /// Calls `add` for each entry of a directory from position `offset` until it says that the reply is full.
@@ -336,6 +350,7 @@ impl Front {
         let file = self.fs.open(ino)?;
         let before = file.attr().blocks;
         file.write_at(offset, data)?;
+        self.counters.write(data.len());
         let ino = INodeNo(ino.0);
         let notice = match before {
             before if before == file.attr().blocks => return Ok(()),
@@ -354,6 +369,9 @@ impl Front {
                 buffer.resize(size, 0);
             }
             let read = self.fs.open(ino).and_then(|file| file.read_at(offset, &mut buffer[..size]));
+            if let Ok(length) = read {
+                self.counters.read(length);
+            }
             send(read.map(|length| &buffer[..length]).map_err(convert::errno))
         })
     }
@@ -382,6 +400,12 @@ fn check_attribute_name(name: &[u8]) -> Answer<()> {
         .iter()
         .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
     if free || name == acl::ACCESS || name == acl::DEFAULT { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
+}
+
+/// Who may change how a mount works: root, and whoever mounted it.
+fn check_may_manage(who: &Request) -> Answer<()> {
+    let may = [0, rustix::process::geteuid().as_raw()].contains(&who.uid());
+    if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// Whether the process is in a group, by its group or by those /proc says it has.
@@ -521,6 +545,7 @@ impl Filesystem for Front {
     fn symlink(&self, who: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: who.uid(), gid: who.gid(), rdev: 0 };
         let made = self.fs.symlink(convert::ino(parent), name.as_bytes(), target.as_os_str().as_bytes(), &new);
+        self.counters.change();
         self.answer_entry(made.map_err(convert::errno), reply);
     }
 
@@ -547,6 +572,7 @@ impl Filesystem for Front {
 
     fn link(&self, _who: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
         let linked = self.fs.link(convert::ino(ino), convert::ino(new_parent), new_name.as_bytes());
+        self.counters.change();
         self.answer_entry(linked.map_err(convert::errno), reply);
     }
 
@@ -720,6 +746,7 @@ impl Filesystem for Front {
             // Whoever asks for the size alone wants nothing done.
             Some(_) if size == 0 => Err(Errno::EINVAL),
             Some(asked) => self.carry_out(who, ino, asked),
+            None if name == requests::DRAIN.as_bytes() => self.drain(who, size),
             None => self.attribute(ino, name),
         };
         answer_value(value, size, reply);
@@ -736,7 +763,7 @@ impl Filesystem for Front {
 
     fn removexattr(&self, _who: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (ino, name) = (convert::ino(ino), name.as_bytes());
-        let is_virtual = [REPORT_ATTRIBUTE, METHOD_ATTRIBUTE].iter().any(|other| other.as_bytes() == name);
+        let is_virtual = name == REPORT_ATTRIBUTE.as_bytes() || Setting::named(name).is_some();
         let removed = match name {
             _ if is_virtual => Err(Errno::EPERM),
             _ => check_attribute_name(name).and_then(|()| self.fs.remove_xattr(ino, name).map_err(convert::errno)),

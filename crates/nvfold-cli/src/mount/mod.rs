@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! open or make the device -> mount what is on it -> mount(2), handshake -> ready
-//!   threads: n that answer the kernel (fuser), one that keeps house (`house`), one that fills in fingerprints, one
-//!            that waits for signals;
+//!   threads: n that answer the kernel (fuser), one that keeps house (`house`), one that shares what is queued and
+//!            fills in fingerprints (`daemon`), one that waits for signals;
 //!            after a crash one that reconciles until it is done
 //! unmounted -> nameless files freed -> device clean -> released
 //! ```
@@ -14,6 +14,8 @@
 
 mod acl;
 mod convert;
+mod counters;
+mod daemon;
 mod dedup;
 mod front;
 mod house;
@@ -21,10 +23,13 @@ mod lookups;
 mod notices;
 mod options;
 pub mod requests;
+pub mod settings;
 
-pub use dedup::{DedupOptions, THERE_ARE as DEDUP_OPTIONS, parse_method};
-pub use front::{METHOD_ATTRIBUTE, REPORT_ATTRIBUTE};
-pub use options::Options;
+pub use counters::{Counters, Requests};
+pub use dedup::{DedupOptions, help as dedup_help, parse_index, parse_method, parse_mode, parse_weak};
+pub use front::REPORT_ATTRIBUTE;
+pub use options::{Options, help as mount_help};
+pub use settings::{Setting, yes_or_no};
 
 use crate::device;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
@@ -41,14 +46,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 /// How long a detached mount may stay busy.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long background work rests when there is none.
-const IDLE: Duration = Duration::from_millis(50);
 /// How far ahead the kernel reads, KiB.
 const READ_AHEAD_KIB: &str = "1024";
 
@@ -65,7 +68,8 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let dir = check_dir(&plan.dir)?;
     let fs = mount_device(plan)?;
     let device = mounts::show(&plan.device);
-    let mut session = match start_session(plan, &fs, &dir, &device) {
+    let counters = Arc::new(Counters::default());
+    let mut session = match start_session(plan, &fs, &dir, &device, &counters) {
         Ok(session) => session,
         Err(failure) => {
             fs.unmount().doing(&device)?;
@@ -76,17 +80,19 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     set_read_ahead(&dir);
     let house = house::keep(fs.clone(), device.clone(), dir.clone());
     start_reconciling(fs.clone(), device.clone());
-    start_filling(fs.clone());
+    let daemon = daemon::start(fs.clone());
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
-    let described = Snapshot::of_mounted(&fs, &device, Some(&dir)).doing(&device);
+    let described = Snapshot::of_mounted(&fs, &device, &dir, &counters).doing(&device);
     if let Err(failure) = described.and_then(|snapshot| ready(&snapshot)) {
         let _ = session.unmount();
+        drop(daemon);
         fs.unmount().doing(&device)?;
         return Err(failure);
     }
     let ended = session.run();
     drop(house);
+    drop(daemon);
     // Clean also when the session broke: everything acknowledged is on the device.
     fs.unmount().doing(format!("unmount {device}"))?;
     ended.doing(format!("serve {}", dir.display()))
@@ -104,19 +110,6 @@ fn start_reconciling(fs: FileSystem, device: String) {
                     return announce(&format!("nvfold: {device}: {error}; what it held before the crash is kept"));
                 }
             }
-        }
-    });
-}
-
-/// Beside the requests: what the policies have to do in the background. Ends with the mount.
-fn start_filling(fs: FileSystem) {
-    if fs.is_read_only() {
-        return;
-    }
-    thread::spawn(move || {
-        // An error is EROFS once it is unmounted, or the end of the device, of which others tell.
-        while let Ok(nothing_to_do) = fs.dedup_step() {
-            if nothing_to_do { thread::sleep(IDLE) } else { thread::yield_now() }
         }
     });
 }
@@ -147,6 +140,13 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
             )
             .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"));
         }
+        DeviceSpec::Path(_) if options.index.is_some() => {
+            return Err(Failure::usage(
+                "mount option index",
+                "only a memory device (mem:) gets its index when it is mounted",
+            )
+            .hint(format!("convert it while it is not mounted: nvfold tune {name} --index dram|pm")));
+        }
         DeviceSpec::Path(_) => device::open(&plan.device, &options.device, options.read_only)?,
     };
     let mount = MountOptions {
@@ -157,7 +157,7 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
         discard: options.discard,
         ..MountOptions::default()
     };
-    FileSystem::mount(region, options.dedup.put_into(mount)).doing(name)
+    options.dedup.mount(region, mount, &name)
 }
 
 fn memory_device(options: &Options) -> Outcome<Region> {
@@ -172,24 +172,32 @@ fn memory_device(options: &Options) -> Outcome<Region> {
         root_uid: uid,
         root_gid: gid,
         force: false,
+        index: options.index.unwrap_or_default(),
+        weak: options.dedup.weak.unwrap_or_default(),
         now: pmem::clock::coarse_now_ns(),
-        ..MkfsOptions::default()
     };
     FileSystem::mkfs(&region, &mkfs).doing("mem:")?;
     Ok(region)
 }
 
-fn start_session(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outcome<Session<Front>> {
+fn start_session(
+    plan: &Plan,
+    fs: &FileSystem,
+    dir: &Path,
+    device: &str,
+    counters: &Arc<Counters>,
+) -> Outcome<Session<Front>> {
     let reporter = {
-        let (fs, device, dir) = (fs.clone(), device.to_owned(), dir.to_owned());
+        let (fs, device, dir, counters) = (fs.clone(), device.to_owned(), dir.to_owned(), counters.clone());
         Box::new(move || {
-            let snapshot = Snapshot::of_mounted(&fs, &device, Some(&dir));
+            let snapshot = Snapshot::of_mounted(&fs, &device, &dir, &counters);
             let json = snapshot.ok().and_then(|snapshot| report::json("report", &snapshot).ok());
             json.unwrap_or_default().into_bytes()
         })
     };
     let (notices, to_tell) = mpsc::channel();
-    let front = Front::new(fs.clone(), device::clock(), reporter, notices, plan.options.max_write_bytes);
+    let max_write_bytes = plan.options.max_write_bytes;
+    let front = Front::new(fs.clone(), device::clock(), reporter, notices, counters.clone(), max_write_bytes);
     let session = Session::new(front, dir, &plan.options.fuse_config(device)).map_err(|error| {
         let failure = Failure::new(format!("mount on {}", dir.display()), error);
         if !Path::new("/dev/fuse").exists() {

@@ -5,17 +5,25 @@ use crate::device::{DeviceOptions, parse_flush, parse_profile, processors};
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use fuser::{MountOption, SessionACL};
+use nvfold::IndexKind;
 
 /// Largest write request the kernel may send: its own limit of 256 pages.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
-const OURS: &str = "size=N ro rw allow_other noallow_other threads=N discard nodiscard profile=NAME \
+const OURS: &str = "size=N index=dram|pm ro rw allow_other noallow_other threads=N discard nodiscard profile=NAME \
                     flush=auto|always max_write=N fsname=NAME";
+
+/// All of them and those of the policies, for people.
+pub fn help() -> String {
+    format!("{OURS} {}", dedup::help())
+}
 
 /// What the options say.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Size of a `mem:` device in bytes.
     pub size_bytes: Option<u64>,
+    /// Index of a `mem:` device.
+    pub index: Option<IndexKind>,
     /// How new data is shared.
     pub dedup: DedupOptions,
     pub read_only: bool,
@@ -37,6 +45,7 @@ impl Options {
     pub fn new(is_root: bool) -> Options {
         Options {
             size_bytes: None,
+            index: None,
             dedup: DedupOptions::default(),
             read_only: false,
             allow_other: is_root,
@@ -63,6 +72,7 @@ impl Options {
         let value = |what: &str| value.ok_or_else(|| wrong(format!("it needs a value: {name}={what}")));
         match name {
             "size" => self.size_bytes = Some(size::parse(value("8G")?).map_err(wrong)?),
+            "index" => self.index = Some(dedup::parse_index(value("pm")?).map_err(wrong)?),
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = true,
@@ -168,8 +178,8 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let options = taken("size=8G,policy=off,ro,threads=3,nodiscard,max_write=128K,noallow_other,fsname=x");
-        assert_eq!(options.size_bytes, Some(8 << 30));
+        let options = taken("size=8G,index=pm,policy=off,ro,threads=3,nodiscard,max_write=128K,noallow_other,fsname=x");
+        assert_eq!((options.size_bytes, options.index), (Some(8 << 30), Some(IndexKind::Pm)));
         assert_eq!(options.dedup.policy, Policy::Off);
         assert!(options.read_only && !options.allow_other);
         assert_eq!((options.threads, options.discard, options.max_write_bytes), (3, Some(false), 128 << 10));
@@ -195,7 +205,10 @@ mod tests {
             "size",
             "size=x",
             "policy=all",
-            "weak=md5",
+            "weak=md4",
+            "index",
+            "index=both",
+            "mode=later",
             "period=0",
             "threads=0",
             "threads=x",

@@ -1,23 +1,26 @@
-//! What a command asks the process that serves a mount to do with one file.
+//! What a command asks the process that serves a mount to do with one file, or with what is queued.
 //!
 //! The problem: there is no call for "share what is stored". An ioctl needs unsafe code here, and setting an
 //! attribute needs permission to write, which the owner of a file may not have given himself (git's objects).
 //!
 //! The idea: reading a virtual attribute whose *name* is the request, with its range. The answer, a few numbers in
 //! text, is the value. It is not listed, and asking for its size alone does nothing. Ranges are small, so that a
-//! command can show how far it is and be stopped. Who may ask: the owner of the file, and root.
+//! command can show how far it is and be stopped. Who may ask: the owner of the file, and root; to drain, whoever
+//! mounted it, and root.
 //!
 //! ```text
 //! user.nvfold.dedup-range.OFFSET.LENGTH     -> bytes looked at, bytes changed
 //! user.nvfold.undedup-range.OFFSET.LENGTH   -> bytes looked at, bytes changed
 //! user.nvfold.extents.OFFSET                -> a line each: offset, length, address, unwritten (0, 1), references
+//! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after DRAIN_FOR
 //! ```
 
 use super::REPORT_ATTRIBUTE;
-use nvfold::{File, MappedExtent, Reshared, errno};
+use nvfold::{File, FileSystem, MappedExtent, Reshared, errno};
 use std::fmt::{self, Display, Write};
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Extents of one answer: as many as fit into an attribute, whatever their numbers are.
 pub const EXTENTS_MAX: usize = 700;
@@ -28,6 +31,21 @@ const _: () = assert!(EXTENTS_MAX * (4 * 20 + 2 + 5) < ANSWER_MAX);
 const DEDUP: &str = "user.nvfold.dedup-range.";
 const UNDEDUP: &str = "user.nvfold.undedup-range.";
 const EXTENTS: &str = "user.nvfold.extents.";
+
+/// Asks for a part of what is queued to be shared.
+pub const DRAIN: &str = "user.nvfold.drain";
+/// How long that takes at most: a thread that answers requests does nothing else meanwhile.
+const DRAIN_FOR: Duration = Duration::from_millis(50);
+
+/// What is queued still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The queue was seen empty.
+    pub is_done: bool,
+    pub entries: u64,
+    /// Bytes of files that these stand for.
+    pub bytes: u64,
+}
 
 /// One request. Offsets and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,16 +112,46 @@ pub fn answers(path: &Path) -> bool {
 
 /// Asks for a change: the command's side.
 pub fn ask(path: &Path, request: &Request) -> io::Result<Reshared> {
-    let answer = read(path, request)?;
+    let answer = read(path, &request.to_string())?;
     match numbers(&answer)[..] {
         [looked_at_bytes, changed_bytes] => Ok(Reshared { looked_at_bytes, changed_bytes }),
         _ => Err(not_understood()),
     }
 }
 
+/// Shares a part of what is queued; what is left. For a file system that this process has mounted.
+pub fn drain_some(fs: &FileSystem) -> nvfold::Result<Left> {
+    let started = Instant::now();
+    let mut is_done = false;
+    while !is_done && started.elapsed() < DRAIN_FOR {
+        is_done = fs.drain_step()?;
+    }
+    Ok(queued(fs, is_done))
+}
+
+/// What is queued.
+pub fn queued(fs: &FileSystem, is_done: bool) -> Left {
+    let denova = fs.stats().denova.unwrap_or_default();
+    Left { is_done, entries: denova.queue_entries, bytes: denova.queue_bytes }
+}
+
+/// The same as an answer: the serving side.
+pub fn drain(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
+    let Left { is_done, entries, bytes } = drain_some(fs)?;
+    Ok(format!("{} {entries} {bytes}", u8::from(is_done)).into_bytes())
+}
+
+/// The same, asked for: the command's side.
+pub fn ask_to_drain(path: &Path) -> io::Result<Left> {
+    match numbers(&read(path, DRAIN)?)[..] {
+        [is_done, entries, bytes] => Ok(Left { is_done: is_done != 0, entries, bytes }),
+        _ => Err(not_understood()),
+    }
+}
+
 /// Extents of a file from a byte on, [`EXTENTS_MAX`] at most.
 pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
-    let answer = read(path, &Request::Extents { offset })?;
+    let answer = read(path, &Request::Extents { offset }.to_string())?;
     let extent = |line: &str| match numbers(line)[..] {
         [offset, length, address, unwritten, references] => {
             Ok(MappedExtent { offset, length, address, unwritten: unwritten != 0, references: references as u32 })
@@ -113,9 +161,9 @@ pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
     answer.lines().map(extent).collect()
 }
 
-fn read(path: &Path, request: &Request) -> io::Result<String> {
+fn read(path: &Path, name: &str) -> io::Result<String> {
     let mut value = vec![0; ANSWER_MAX];
-    let length = rustix::fs::getxattr(path, request.to_string(), &mut value)?;
+    let length = rustix::fs::getxattr(path, name, &mut value)?;
     value.truncate(length);
     String::from_utf8(value).map_err(|_| not_understood())
 }

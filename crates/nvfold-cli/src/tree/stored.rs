@@ -7,7 +7,7 @@ use super::host;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::DedupOptions;
-use crate::mount::requests::{self, Request};
+use crate::mount::requests::{self, Left, Request};
 use crate::mounts;
 use crate::snapshot::{self, Snapshot, Space};
 use nvfold::{FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, XattrMode};
@@ -71,10 +71,11 @@ impl From<rustix::io::Errno> for Refused {
 
 impl Stored {
     /// What `targets` lie on: paths of one mount, or one device that is not mounted, where `at` names the paths.
-    /// Returns the paths too.
+    /// `dedup`: options of the policies on a device; a mount has its own. Returns the paths too.
     pub fn open(
         targets: &[PathBuf],
         at: &[PathBuf],
+        dedup: Option<&DedupOptions>,
         options: &DeviceOptions,
         read_only: bool,
     ) -> Outcome<(Stored, Vec<PathBuf>)> {
@@ -90,6 +91,12 @@ impl Stored {
             if !at.is_empty() {
                 return Err(Failure::usage("--at", "names paths on a device, and this is a mount: name them directly"));
             }
+            if dedup.is_some() {
+                return Err(Failure::usage(
+                    "-o",
+                    "says how a device is treated, and this is a mount: it has its options",
+                ));
+            }
             return Ok((Stored { fs: None, name: mounts::show(first), number: metadata.dev() }, targets.to_vec()));
         }
         if metadata.is_dir() {
@@ -99,7 +106,8 @@ impl Stored {
         if targets.len() > 1 {
             return Err(Failure::usage(mounts::show(first), "name one device alone").hint("--at names paths on it"));
         }
-        let fs = mount_embedded(first, options, &DedupOptions::default(), read_only, device::processors())?;
+        let dedup = dedup.cloned().unwrap_or_default();
+        let fs = mount_embedded(first, options, &dedup, read_only, device::processors())?;
         let paths = if at.is_empty() { vec![PathBuf::from("/")] } else { at.to_vec() };
         Ok((Stored { fs: Some(fs), name: mounts::show(first), number: 0 }, paths))
     }
@@ -143,8 +151,28 @@ impl Stored {
     /// Sizes and space as they are now.
     pub fn space(&self, path: &Path) -> Outcome<Space> {
         match &self.fs {
-            Some(fs) => Ok(snapshot::space(fs)),
+            Some(fs) => Ok(snapshot::space(fs, &fs.stats())),
             None => snapshot::ask(path)?.known_space().cloned(),
+        }
+    }
+
+    /// What policy denova has queued.
+    pub fn queued(&self, path: &Path) -> Outcome<Left> {
+        match &self.fs {
+            Some(fs) => Ok(requests::queued(fs, false)),
+            None => {
+                let denova = snapshot::ask(path)?.denova;
+                let (entries, bytes) = denova.map_or((0, 0), |denova| (denova.queue_entries, denova.queue_bytes));
+                Ok(Left { is_done: false, entries, bytes })
+            }
+        }
+    }
+
+    /// Shares a part of what is queued; what is left.
+    pub fn drain_some(&self, path: &Path) -> Result<Left, Refused> {
+        match &self.fs {
+            Some(fs) => Ok(requests::drain_some(fs)?),
+            None => Ok(requests::ask_to_drain(path)?),
         }
     }
 

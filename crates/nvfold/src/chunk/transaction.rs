@@ -68,6 +68,11 @@ impl Generators {
         }
     }
 
+    /// Transactions that began since the device was formatted.
+    pub(super) fn begun(&self) -> u64 {
+        self.lines.iter().map(|line| line.next.load(Ordering::Relaxed).saturating_sub(1)).sum()
+    }
+
     /// Mount after a crash: passes the numbers of unfinished transactions, durably.
     pub(super) fn pass(&self, region: &Region, geometry: &Geometry, from: &Sequences, to: &Sequences) {
         let mut flight = Flight::new();

@@ -233,16 +233,20 @@ pub struct Daemon {
     /// Mode `delayed`: when it works next, by the stopwatch, and how many nodes are left of this time's.
     due: u64,
     left: u64,
+    /// The mode that these two are of.
+    mode: DedupMode,
 }
 
 impl Daemon {
     /// Of this file system.
     pub fn new(fs: FileSystem) -> Daemon {
-        Daemon { fs, idle: IDLE_LEAST, due: 0, left: 0 }
+        let mode = fs.dedup_mode();
+        Daemon { fs, idle: IDLE_LEAST, due: 0, left: 0, mode }
     }
 
-    /// Works for a moment, as mode and limits allow; how long to wait until the next turn. Also fills in fingerprints
-    /// ([`FileSystem::dedup_step`]).
+    /// Works for a moment, as mode and limits allow; how long to wait until the next turn. Whoever waits shorter loses
+    /// nothing: in mode `delayed` a change of the mode, or space that becomes scarce, is heeded sooner then. Also fills
+    /// in fingerprints ([`FileSystem::dedup_step`]).
     ///
     /// # Errors
     /// EROFS; those of the device.
@@ -253,7 +257,12 @@ impl Daemon {
         }
         let began = core.work.queue.now();
         let hurries = core.is_short_of_space();
-        if let DedupMode::Delayed { interval_ms, entries } = core.policies.denova.mode()
+        let mode = core.policies.denova.mode();
+        if mode != self.mode {
+            // Nobody waits for what another interval had left.
+            (self.mode, self.due, self.left) = (mode, 0, 0);
+        }
+        if let DedupMode::Delayed { interval_ms, entries } = mode
             && !hurries
             && self.left == 0
         {

@@ -158,6 +158,7 @@ impl Core {
         }
         drop(state);
         self.work.looked_at(batch.pieces.len() as u64 * BLOCK_BYTES);
+        self.policies.denova.tally.offered.fetch_add(batch.pieces.len() as u64, Ordering::Relaxed);
         Ok(match batch.next {
             _ if is_last => None,
             Some(next) if !batch.again || task.tries >= TRIES_MAX => Some(Task { next, tries: 0, ..*task }),
@@ -396,7 +397,9 @@ impl<'a> Batch<'a> {
         let done: SmallVec<[(u64, ExtentEntry); 2]> = positions.into_iter().zip(entries.iter().copied()).collect();
         core.complete(&state, target, &done);
         core.release(&given_up, &[], 0);
-        core.work.shared(pieces.iter().map(|(_, extent)| extent.length).sum());
+        let shared_bytes: u64 = pieces.iter().map(|(_, extent)| extent.length).sum();
+        core.work.shared(shared_bytes);
+        core.policies.denova.tally.shared.fetch_add(shared_bytes.div_ceil(BLOCK_BYTES), Ordering::Relaxed);
         Ok(state)
     }
 

@@ -36,12 +36,12 @@ fn percents(intervals: u64) -> Vec<u64> {
 
 /// Runs it.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
-    let intervals = if run.smoke { 4 } else { INTERVALS };
+    let intervals = if run.turn.smoke { 4 } else { INTERVALS };
     let percents = percents(intervals);
     let kinds = [Kind::AsInPaper, Kind::Ours];
     let mut lines = Vec::new();
     for kind in kinds {
-        run.say(&format!("{intervals} intervals, {}", kind.name()));
+        run.turn.say(&format!("{intervals} intervals, {}", kind.name()));
         lines.push(measure(run, kind, &percents)?);
     }
     Ok(vec![figure(run, &kinds, &lines)])
@@ -51,7 +51,7 @@ fn measure(run: &Run, kind: Kind, percents: &[u64]) -> Result<Vec<Interval>> {
     let period = run.dynamic_period;
     // The layout and what follows it before the first interval are a whole number of periods.
     let file_blocks = run.file_blocks.min(period);
-    let setup = Setup { period, ..Setup::new(&run.profile, file_blocks, 2) };
+    let setup = Setup { period, ..Setup::new(&run.turn.profile, file_blocks, 2) };
     let mounted = Mounted::new(&System::of(kind), &setup)?;
     let mut workload = Workload::fio(file_blocks, percents[0], 10);
     let mut batch = Batch::default();
@@ -116,7 +116,7 @@ fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
         lines[0].len(),
         run.about_period(period)
     );
-    let mut figure = run.figure("figure-10", title, settings);
+    let mut figure = run.turn.figure("figure-10", title, settings);
     let x = || (1..=lines[0].len()).map(|interval| interval.to_string());
     let chart = |title: &str, unit: &str, kind| Chart::new(kind, title, "interval", unit, x());
     let of = |at: usize, what: fn(&Interval) -> f64| lines[at].iter().map(what).collect::<Vec<f64>>();

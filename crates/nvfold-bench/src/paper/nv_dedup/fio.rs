@@ -16,16 +16,16 @@ const POLICIES: [&str; 3] = ["off", "inline", "nv-dedup"];
 
 /// Runs it, or says why it cannot.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
-    let (file_mib, seconds): (u64, u64) = if run.smoke { (8, 1) } else { (128, 8) };
+    let (file_mib, seconds): (u64, u64) = if run.turn.smoke { (8, 1) } else { (128, 8) };
     let settings = format!(
         "fio --rw=randwrite --bs=4k --direct=1 --dedupe_percentage={PERCENT}, one thread, a file of {file_mib} MiB, \
          {seconds} s after {} s of ramp, on a mount of mem: with profile={}.",
         seconds.div_ceil(4),
-        run.name
+        run.turn.name
     );
-    let mut figure = run.figure("fio", "Cross-check: the real fio on a mount", settings);
+    let mut figure = run.turn.figure("fio", "Cross-check: the real fio on a mount", settings);
     if let Some(why) = what_is_missing() {
-        run.say(&format!("fio is left out: {why}"));
+        run.turn.say(&format!("fio is left out: {why}"));
         figure.reading = "Not measured.".into();
         figure.left_out.push(why.into());
         return Ok(vec![figure]);
@@ -33,7 +33,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut rates = Vec::new();
     let mut shared = Vec::new();
     for policy in POLICIES {
-        run.say(&format!("fio on a mount with policy {policy}"));
+        run.turn.say(&format!("fio on a mount with policy {policy}"));
         let (rate, share) = measure(run, policy, file_mib, seconds)?;
         rates.push(rate);
         shared.push(share);
@@ -76,7 +76,7 @@ fn what_is_missing() -> Option<&'static str> {
 fn measure(run: &Run, policy: &str, file_mib: u64, seconds: u64) -> Result<(f64, f64)> {
     let scratch = tempfile::Builder::new().prefix("nvfold-bench").tempdir().doing("make a folder")?;
     let dir = scratch.path();
-    let options = format!("size={}M,policy={policy},profile={},nodiscard", 4 * file_mib + 64, run.name);
+    let options = format!("size={}M,policy={policy},profile={},nodiscard", 4 * file_mib + 64, run.turn.name);
     let mounted = mounts::nvfold(policy, dir, &options)?;
     let mut fio = Command::new("fio");
     fio.args(["--name=cross-check", "--rw=randwrite", "--bs=4k", "--direct=1", "--ioengine=psync", "--time_based"]);

@@ -1,7 +1,7 @@
 //! Figures 1 and 6 to 9 and Table 4: fixed shares of duplicates, one thread, random overwrites (fio) and new files
 //! (vdbench).
 
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
+use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, largest, number, smallest};
 use super::super::system::{Kind, System};
 use super::Run;
 use super::passes::{Cell, Passes, Pattern, counted_cells};
@@ -18,7 +18,7 @@ struct Grid {
 impl Grid {
     fn measure(run: &Run, pattern: Pattern) -> Result<Grid> {
         let systems: Vec<System> = Kind::ALL.into_iter().map(System::of).collect();
-        let (profile, percents) = (&run.profile, &run.percents[..]);
+        let (profile, percents) = (&run.turn.profile, &run.percents[..]);
         let passes = Passes { profile, systems: &systems, pattern, percents, file_blocks: run.file_blocks };
         let cells = counted_cells(run, passes)?;
         Ok(Grid { percents: run.percents.clone(), cells, systems })
@@ -56,14 +56,6 @@ impl Grid {
     fn at(&self, percent: u64) -> usize {
         self.percents.iter().position(|known| *known == percent).expect("a share that is measured")
     }
-}
-
-fn smallest(values: &[f64]) -> f64 {
-    values.iter().copied().fold(f64::INFINITY, f64::min)
-}
-
-fn largest(values: &[f64]) -> f64 {
-    values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
 fn settings(run: &Run, pattern: Pattern) -> String {
@@ -108,7 +100,7 @@ pub fn vdbench(run: &Run) -> Result<Vec<Figure>> {
 /// Figure 1: what deduplication as on disks costs, and how much it writes.
 fn degradation(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let title = "Figure 1: deduplication as on block devices";
-    let mut figure = run.figure("figure-1", title, settings.into());
+    let mut figure = run.turn.figure("figure-1", title, settings.into());
     figure
         .charts
         .push(grid.chart(Drawn::Lines, title, "requests/s", &[Kind::NoDedup, Kind::DedupBlock], |cell| cell.rate));
@@ -129,7 +121,7 @@ fn degradation(run: &Run, grid: &Grid, settings: &str) -> Figure {
 
 /// Requests a second of all systems, and what the paper says of NV-Dedup to No_dedup at the lowest and highest share.
 fn throughput(run: &Run, grid: &Grid, id: &str, title: &str, ends: (f64, f64), settings: &str) -> Figure {
-    let mut figure = run.figure(id, title, settings.into());
+    let mut figure = run.turn.figure(id, title, settings.into());
     figure.charts.push(grid.chart(Drawn::Lines, title, "requests/s", &Kind::ALL, |cell| cell.rate));
     let bound = grid.percents.iter().map(|percent| 100.0 / (100 - percent) as f64);
     let times = Chart::new(Drawn::Table, "times No_dedup", "duplicates", "times No_dedup", grid.x());
@@ -192,7 +184,7 @@ fn metadata(run: &Run, grid: &Grid, id: &str, title: &str, settings: &str) -> Fi
         "{settings} Counted are the lines flushed to the chunk table and the transaction numbers, and for the \
          competitors those of the region that holds their tree alone."
     );
-    let mut figure = run.figure(id, title, settings);
+    let mut figure = run.turn.figure(id, title, settings);
     let what = |cell: &Cell| cell.metadata;
     figure.charts.push(grid.chart(Drawn::Bars, title, "bytes/request", &Kind::ALL[1..], what));
     let range = |kind| {
@@ -235,7 +227,7 @@ fn against_rivals(run: &Run, grid: &Grid, figure: &mut Figure) {
 
 /// The inputs of the cost model, as NV-Dedup measured them at 50 % duplicates.
 fn costs(run: &Run, grid: &Grid, settings: &str) -> Figure {
-    let mut figure = run.figure("costs", "Costs (5.2): what the model calculates with", settings.into());
+    let mut figure = run.turn.figure("costs", "Costs (5.2): what the model calculates with", settings.into());
     let half = &grid.cells[grid.at(50)];
     let stats = |kind| {
         let place = grid.systems.iter().position(|system| system.kind == kind);
@@ -267,7 +259,7 @@ fn costs(run: &Run, grid: &Grid, settings: &str) -> Figure {
 /// Table 4: what was issued and what was stored.
 fn stored(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let title = "Table 4: data issued and stored with fio";
-    let mut figure = run.figure("table-4", title, settings.into());
+    let mut figure = run.turn.figure("table-4", title, settings.into());
     let mib = |requests: u64| requests as f64 / 256.0;
     let chart = Chart::new(Drawn::Table, title, "duplicates", "MiB", grid.x())
         .with("issued", grid.of(Kind::Ours, |cell| mib(cell.requests)))

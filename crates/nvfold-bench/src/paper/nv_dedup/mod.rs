@@ -24,14 +24,10 @@ mod recovery;
 mod threads;
 mod variations;
 
-pub use dram::{ChildOptions, child};
-
-use super::figure::{Figure, Report, VERSION};
-use super::machine::Machine;
-use super::page::{self, Page};
+use super::page::Page;
+use super::turn::{self, Group, Plan, Turn};
 use crate::Result;
 use clap::Args;
-use pmem::Profile;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -62,6 +58,7 @@ pub struct Options {
     smoke: bool,
 }
 
+const PAPER: &str = "nv-dedup";
 /// The paper's first.
 const PROFILES: [&str; 4] = ["nvdimm-8x", "native", "optane", "pcm"];
 
@@ -110,15 +107,7 @@ const IDS: [&str; 15] = [
     "fio",
 ];
 
-/// Figures that come from the same passes.
-struct Group {
-    ids: &'static [&'static str],
-    run: fn(&Run) -> Result<Vec<Figure>>,
-    /// Whether it is the same on every profile: run on the first one only.
-    once: bool,
-}
-
-const GROUPS: [Group; 10] = [
+const GROUPS: [Group<Run>; 10] = [
     Group { ids: &["costs", "figure-1", "figure-6", "figure-7", "table-4"], run: fixed::fio, once: false },
     Group { ids: &["figure-8", "figure-9"], run: fixed::vdbench, once: false },
     Group { ids: &["figure-10"], run: dynamic::figures, once: false },
@@ -132,26 +121,17 @@ const GROUPS: [Group; 10] = [
 ];
 
 fn parse_figure(text: &str) -> std::result::Result<String, String> {
-    let id = if text.parse::<u32>().is_ok() { format!("figure-{text}") } else { text.to_string() };
-    match IDS.contains(&id.as_str()) {
-        true => Ok(id),
-        false => Err(format!("there is no such figure; use one of {}", IDS.join(", "))),
-    }
+    turn::figure_id(text, &IDS)
 }
 
 fn parse_profile(text: &str) -> std::result::Result<String, String> {
-    match PROFILES.contains(&text) {
-        true => Ok(text.into()),
-        false => Err(format!("use one of {}", PROFILES.join(", "))),
-    }
+    turn::profile_name(text, &PROFILES)
 }
 
 /// One profile's turn: how large everything is there.
 pub struct Run {
-    /// Its name.
-    pub name: String,
-    /// What it charges.
-    pub profile: Profile,
+    /// What all papers' turns have.
+    pub turn: Turn,
     /// Requests of a timed pass.
     pub requests: usize,
     /// Blocks of the file that fio overwrites.
@@ -164,18 +144,12 @@ pub struct Run {
     pub repeats: usize,
     /// Shares of duplicates, percent.
     pub percents: Vec<u64>,
-    /// Whether nothing but that it runs is to be seen.
-    pub smoke: bool,
     /// Folder for devices that outlive a process.
     pub dir: PathBuf,
-    machine: Machine,
-    command: String,
-    began: Instant,
 }
 
 impl Run {
     fn new(options: &Options, name: &str, began: Instant) -> Result<Run> {
-        let profile: Profile = name.parse().expect("the names of profiles are checked");
         // pcm takes half a millisecond a block.
         let slow = name == "pcm";
         let is_the_papers = name == PROFILES[0];
@@ -194,50 +168,20 @@ impl Run {
             false => vec![10, 30, 50, 70],
         };
         Ok(Run {
-            name: name.into(),
-            profile,
+            turn: Turn::new(PAPER, name, options.smoke, began)?,
             requests: requests as usize,
             file_blocks,
             period: requests / 2,
             dynamic_period: if options.smoke || slow { requests / 2 } else { 50_000 },
             repeats,
             percents,
-            smoke: options.smoke,
             dir: options.dir.clone(),
-            machine: Machine::here()?,
-            command: command(),
-            began,
         })
-    }
-
-    /// A figure without anything in it yet.
-    pub fn figure(&self, id: &str, title: &str, settings: String) -> Figure {
-        Figure {
-            version: VERSION,
-            paper: "nv-dedup".into(),
-            id: id.into(),
-            title: title.into(),
-            nvfold: env!("CARGO_PKG_VERSION").into(),
-            command: self.command.clone(),
-            machine: self.machine.clone(),
-            profile: self.name.clone(),
-            settings,
-            charts: Vec::new(),
-            rows: Vec::new(),
-            aims: Vec::new(),
-            reading: String::new(),
-            left_out: Vec::new(),
-        }
-    }
-
-    /// Says on stderr how far it is.
-    pub fn say(&self, what: &str) {
-        eprintln!("[{:>4.0} s] {}: {what}", self.began.elapsed().as_secs_f64(), self.name);
     }
 
     /// Whether this is the profile that the paper's figures are held against.
     pub fn is_the_papers(&self) -> bool {
-        self.name == PROFILES[0]
+        self.turn.name == PROFILES[0]
     }
 
     /// What is to be known of a sampling period of so many chunks.
@@ -254,33 +198,7 @@ impl Run {
 
 /// Makes the figures that are asked for, and the page.
 pub fn run(options: &Options, json: bool) -> Result<()> {
-    let wanted = |id: &str| options.figures.is_empty() || options.figures.iter().any(|figure| figure == id);
     let began = Instant::now();
-    let mut report = Report { version: VERSION, command: command(), paper: "nv-dedup", figures: Vec::new() };
-    for (turn, name) in options.profiles.iter().enumerate() {
-        let run = Run::new(options, name, began)?;
-        for group in GROUPS.iter().filter(|group| turn == 0 || !group.once) {
-            if !group.ids.iter().any(|id| wanted(id)) {
-                continue;
-            }
-            for figure in (group.run)(&run)?.into_iter().filter(|figure| wanted(&figure.id)) {
-                figure.save(&options.out)?;
-                report.figures.push(figure);
-            }
-            page::write(&PAGE, &options.out)?;
-        }
-    }
-    if json {
-        println!("{}", serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form"));
-    } else {
-        let aims: Vec<bool> = report.figures.iter().flat_map(|figure| &figure.aims).map(|aim| aim.met).collect();
-        let met = aims.iter().filter(|met| **met).count();
-        let page = options.out.join("README.md");
-        println!("figures made: {}; aims met: {met} of {}; page: {}", report.figures.len(), aims.len(), page.display());
-    }
-    Ok(())
-}
-
-fn command() -> String {
-    format!("nvfold {}", std::env::args().skip(1).collect::<Vec<String>>().join(" "))
+    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures: &options.figures, out: &options.out };
+    plan.make(options.profiles.iter().map(|name| Run::new(options, name, began)), json)
 }

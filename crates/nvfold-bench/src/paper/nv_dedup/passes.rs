@@ -86,7 +86,8 @@ fn measure(run: &Run, passes: Passes<'_>, repeats: usize, counts_metadata: bool)
     }
     let mut cells = Vec::new();
     for percent in percents {
-        run.say(&format!("{pattern:?}, {percent} % duplicates{}", if counts_metadata { ", counting" } else { "" }));
+        run.turn
+            .say(&format!("{pattern:?}, {percent} % duplicates{}", if counts_metadata { ", counting" } else { "" }));
         workload.set_percent(*percent);
         cells.push(at_one_share(run, &mounted, &mut workload, &mut batch, pattern, repeats)?);
     }

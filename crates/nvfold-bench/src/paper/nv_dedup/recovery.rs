@@ -12,24 +12,24 @@ const PAPER: [(u64, f64, f64); 4] = [(30, 734.0, 220.2), (50, 524.3, 157.3), (60
 /// Runs it.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     // As much as in the paper on its profile, a quarter on the others.
-    let (data_bytes, file_bytes) = match (run.smoke, run.is_the_papers()) {
+    let (data_bytes, file_bytes) = match (run.turn.smoke, run.is_the_papers()) {
         (true, _) => (8 << 20, 2 << 20),
         (false, true) => (4 << 30, 64 << 20),
         (false, false) => (1 << 30, 64 << 20),
     };
-    let repeats = if run.smoke { 2 } else { 5 };
+    let repeats = if run.turn.smoke { 2 } else { 5 };
     let settings = format!(
         "A process writes {} MiB (policy nv-dedup) and is killed with SIGKILL; then the device is opened and mounted, each \
          time from a fresh mapping: the median of {repeats} mounts. It is filled at full speed and mounted on {}.",
         data_bytes >> 20,
-        run.name
+        run.turn.name
     );
     let title = "Table 5: recovery after a crash";
-    let mut figure = run.figure("table-5", title, settings);
+    let mut figure = run.turn.figure("table-5", title, settings);
     let mut rows = Vec::new();
     for (percent, ..) in PAPER {
-        run.say(&format!("recovery at {percent} % duplicates"));
-        let profile = run.profile.clone();
+        run.turn.say(&format!("recovery at {percent} % duplicates"));
+        let profile = run.turn.profile.clone();
         let plan = Plan { data_bytes, percent, file_bytes, policy: Policy::NvDedup, profile, repeats };
         rows.push(measure(&run.dir, &plan)?);
     }

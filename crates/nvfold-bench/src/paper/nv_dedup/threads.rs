@@ -20,10 +20,10 @@ const PERCENTS: [u64; 2] = [30, 50];
 /// Runs it.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let systems = systems();
-    let counts: &[usize] = if run.smoke { &FEW } else { &THREADS };
+    let counts: &[usize] = if run.turn.smoke { &FEW } else { &THREADS };
     let mut charts = Vec::new();
     for percent in PERCENTS {
-        run.say(&format!("threads, {percent} % duplicates"));
+        run.turn.say(&format!("threads, {percent} % duplicates"));
         // By number of threads, then by system.
         let rates =
             counts.iter().map(|threads| measure(run, &systems, *threads, percent)).collect::<Result<Vec<_>>>()?;
@@ -58,7 +58,7 @@ struct Lane {
 fn measure(run: &Run, systems: &[System], threads: usize, percent: u64) -> Result<Vec<f64>> {
     let file_blocks = run.file_blocks.min(FILE_BLOCKS);
     let (requests, blocks) = (run.requests / threads, file_blocks / threads as u64);
-    let setup = Setup { period: run.period, ..Setup::new(&run.profile, file_blocks, threads) };
+    let setup = Setup { period: run.period, ..Setup::new(&run.turn.profile, file_blocks, threads) };
     let mounted = systems.iter().map(|system| Mounted::new(system, &setup)).collect::<Result<Vec<Mounted>>>()?;
     let lane = |number| Lane { workload: Workload::fio(blocks, percent, 1 + number), batch: Batch::default() };
     let mut lanes: Vec<Lane> = (0..threads as u64).map(lane).collect();
@@ -122,7 +122,7 @@ fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
         run.requests,
         run.about_period(run.period)
     );
-    let mut figure = run.figure("figure-11", "Figure 11: threads", settings);
+    let mut figure = run.turn.figure("figure-11", "Figure 11: threads", settings);
     let mut least = (f64::INFINITY, f64::INFINITY);
     for (chart, percent) in charts.iter().zip(PERCENTS) {
         for series in &chart.series {

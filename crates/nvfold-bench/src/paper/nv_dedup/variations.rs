@@ -32,13 +32,13 @@ pub fn media(run: &Run) -> Result<Vec<Figure>> {
     let settings = format!(
         "Dedup_block with MD5 writes new files at {PERCENT} % duplicates, {} requests a pass, one thread. Disk is \
          emulated as 100 MB/s and flash as 250 MB/s of sequential writes without any latency; NVM is {}.",
-        run.requests, run.name
+        run.requests, run.turn.name
     );
-    let mut figure = run.figure("figure-2", "Figure 2: the cost of fingerprints on three media", settings);
+    let mut figure = run.turn.figure("figure-2", "Figure 2: the cost of fingerprints on three media", settings);
     let mut shares = Vec::new();
     let named = SLOW_MEDIA.map(|(name, text)| (name, text.parse().expect("a profile")));
-    for (name, profile) in named.into_iter().chain([("NVM", run.profile.clone())]) {
-        run.say(&format!("fingerprints on {name}"));
+    for (name, profile) in named.into_iter().chain([("NVM", run.turn.profile.clone())]) {
+        run.turn.say(&format!("fingerprints on {name}"));
         let cell = &cells(run, passes(run, &profile, &[System::of(Kind::DedupBlock)], Pattern::Vdbench))?[0][0];
         shares.push((name, 100.0 * cell.fingerprinting));
     }
@@ -78,16 +78,16 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     let systems: Vec<System> = Kind::ALL.into_iter().map(System::of).collect();
     let mut columns: Vec<Vec<Cell>> = Vec::new();
     for latency_ns in LATENCIES_NS {
-        run.say(&format!("write latency {latency_ns} ns"));
-        let profile = with_latency(&run.profile, latency_ns);
+        run.turn.say(&format!("write latency {latency_ns} ns"));
+        let profile = with_latency(&run.turn.profile, latency_ns);
         columns.extend(cells(run, passes(run, &profile, &systems, Pattern::Fio))?);
     }
     let settings = format!(
         "Random overwrites at {PERCENT} % duplicates, {} requests a pass, one thread. A latency is the time of a fence; \
          the time of a line is {} ns at {LATENCY_NS} ns and goes with it.",
-        run.requests, run.profile.write_line_ns
+        run.requests, run.turn.profile.write_line_ns
     );
-    let mut figure = run.figure("figure-12", "Figure 12: write latencies", settings);
+    let mut figure = run.turn.figure("figure-12", "Figure 12: write latencies", settings);
     let x = LATENCIES_NS.iter().map(|ns| format!("{ns} ns"));
     let chart = Chart::new(Drawn::Bars, "Figure 12: write latencies", "write latency", "requests/s", x);
     let add = |chart: Chart, (at, system): (usize, &System)| {
@@ -123,7 +123,7 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
 
 /// Figure 13: strong hash functions.
 pub fn hashes(run: &Run) -> Result<Vec<Figure>> {
-    run.say("hash functions");
+    run.turn.say("hash functions");
     let kinds = [Kind::DedupBlock, Kind::DedupFineGrained, Kind::AsInPaper];
     let named = |kind: Kind, strong| System { strong: Some(strong), ..System::of(kind) };
     let mut systems: Vec<System> = Vec::new();
@@ -131,13 +131,13 @@ pub fn hashes(run: &Run) -> Result<Vec<Figure>> {
         systems.extend(StrongFunction::ALL.map(|strong| named(kind, strong)));
     }
     systems.push(System { strong: None, ..System::of(Kind::Ours) });
-    let cells = cells(run, passes(run, &run.profile, &systems, Pattern::Fio))?.remove(0);
+    let cells = cells(run, passes(run, &run.turn.profile, &systems, Pattern::Fio))?.remove(0);
     let settings = format!(
         "Random overwrites at {PERCENT} % duplicates, {} requests a pass, one thread, all functions in one run. Ours \
          compares bytes instead: one value, drawn beside each function.",
         run.requests
     );
-    let mut figure = run.figure("figure-13", "Figure 13: hash functions", settings);
+    let mut figure = run.turn.figure("figure-13", "Figure 13: hash functions", settings);
     let functions = StrongFunction::ALL.len();
     let x = StrongFunction::ALL.iter().map(|function| function.name().to_string());
     let mut chart = Chart::new(Drawn::Bars, "Figure 13: hash functions", "hash function", "requests/s", x);

@@ -89,10 +89,10 @@ impl Dedup for NvDedup {
         let (method, watches) = self.sampling.mode();
         let looked_for = method != Method::NonFin || watches && is_watched(piece);
         self.sampling.count(looked_for);
-        Fingerprint {
-            weak: looked_for.then(|| self.weak.of(piece)),
-            strong: self.strong.filter(|_| method == Method::StrFin).map(|function| function.of(piece)),
+        if !looked_for {
+            return Fingerprint::default();
         }
+        Fingerprint::of(piece, self.weak, self.strong.filter(|_| method == Method::StrFin))
     }
 
     fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {

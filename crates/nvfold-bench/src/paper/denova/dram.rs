@@ -1,0 +1,53 @@
+//! DRAM of deduplication (III): processes that write the same unique chunks, with each index and without sharing.
+
+use super::super::dram::{self, ChildOptions, Grown};
+use super::super::figure::{Aim, Figure, Row, number};
+use super::Run;
+use crate::Result;
+use nvfold::{IndexKind, Policy};
+
+/// Pages of the process that no chunk is to blame for: the queue's memory, which the allocator keeps, stacks, caches.
+const UNRELATED_BYTES_A_CHUNK: f64 = 0.5;
+
+/// Runs it.
+pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+    let mebibytes: u64 = if run.turn.smoke { 64 } else { 2048 };
+    let chunks = (mebibytes * 256) as f64;
+    let measure = |policy: Policy, index: IndexKind| -> Result<Grown> {
+        run.turn.say(&format!("DRAM, policy {}, index {}", policy.name(), index.name()));
+        dram::grown(&ChildOptions { mebibytes, policy, index })
+    };
+    let off = measure(Policy::Off, IndexKind::Pm)?.process_bytes;
+    let [denova, inline] = [Policy::DeNova, Policy::Inline].map(|policy| measure(policy, IndexKind::Pm));
+    let (denova, inline) = (denova?, inline?);
+    let in_dram = measure(Policy::DeNova, IndexKind::Dram)?;
+    let settings = format!(
+        "Processes write {mebibytes} MiB of unique chunks to a device in memory, the queue drained every 64 MiB; what is \
+         compared is by how much their RssAnon grows."
+    );
+    let mut figure = run.turn.figure("dram", "DRAM of deduplication: bytes a chunk", settings);
+    let a_chunk = |grown: &Grown| (grown.process_bytes - off) / chunks;
+    let an_entry = denova.queue_bytes / denova.queue_entries.max(1.0);
+    // The paper: 6 GB for 1 TB in an index of NV-Dedup's kind, and none in its own.
+    figure.rows = vec![
+        Row::own("pm index, its own account: locks, however many chunks there are", denova.index_bytes, "B in all"),
+        Row::value("pm index, process with denova less process with off", 0.0, a_chunk(&denova), "B/chunk"),
+        Row::value("pm index, process with inline less process with off", 0.0, a_chunk(&inline), "B/chunk"),
+        Row::value("dram index, process with denova less process with off", 24.0, a_chunk(&in_dram), "B/chunk"),
+        Row::own("dram index, its own account", in_dram.index_bytes / chunks, "B/chunk"),
+        Row::own("process with off", off / chunks, "B/chunk"),
+        Row::own("queue, an entry of it while it waits", an_entry, "B"),
+        Row::own("queue, longest", denova.queue_entries, "entries"),
+    ];
+    // With no queue there is nothing but the table.
+    let inline_aim = format!("the pm index takes no DRAM a chunk (below {UNRELATED_BYTES_A_CHUNK} B measured)");
+    figure.aims = vec![Aim::at_most(inline_aim, a_chunk(&inline), UNRELATED_BYTES_A_CHUNK)];
+    figure.reading = format!(
+        "With the pm index deduplication takes {} bytes of DRAM a chunk without a queue and {} with one that was drained \
+         every 64 MiB; with the dram index {}.",
+        number(a_chunk(&inline)),
+        number(a_chunk(&denova)),
+        number(a_chunk(&in_dram))
+    );
+    Ok(vec![figure])
+}

@@ -1,0 +1,129 @@
+//! Equations (1) to (5): is inline worth it on this device, with this hash?
+//!
+//! The paper's inline takes T_f + (1 - a) T_w for a share of duplicates a, and off takes T_w (both with T_a, which
+//! cancels out); with a weak fingerprint first it is T_fw + a T_f + (1 - a) T_w. Both are one formula: with `new` for
+//! what it takes to say that a block is new and `duplicate` for what it takes to say that it is there, inline takes
+//! `(1 - a) (new + T_w) + a duplicate`. It pays where that is less than T_w, that is from
+//! `a = new / (T_w - duplicate + new)`, if that is below 1. (3) and (5) say that it never is.
+
+use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::Run;
+use super::times::{Bench, SHA1, Times, WAYS, write_ns};
+use super::volume::BLOCK;
+use crate::Result;
+use pmem::Profile;
+
+/// Devices whose lines are drawn.
+const DRAWN: [&str; 3] = ["optane", "native", "nvdimm-8x"];
+
+/// The share of duplicates from which inline takes less time than storing everything.
+fn pays_from(tw: f64, times: Times) -> Option<f64> {
+    let share = times.new / (tw - times.duplicate + times.new);
+    (times.duplicate < tw).then_some(share)
+}
+
+/// Time of inline at a share of duplicates.
+fn inline(tw: f64, times: Times, share: f64) -> f64 {
+    (1.0 - share) * (times.new + tw) + share * times.duplicate
+}
+
+/// Runs it, on every device at once.
+pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+    let bytes = if run.turn.smoke { 1 << 20 } else { 16 << 20 };
+    let title = "Equations (1) to (5): is inline worth it";
+    let settings = format!(
+        "T_w: a block of 4 KiB stored on the device, durable. new and duplicate: a policy at work on a device with a pm \
+         index says whether the block is there; {} MiB of each, medians of {} rounds.",
+        bytes >> 20,
+        run.fewer
+    );
+    let mut figure = run.turn.figure("equations", title, settings);
+    let mut verdicts = Vec::new();
+    let ways = || WAYS.iter().map(|way| way.name.to_string());
+    let from = "inline pays from this share of duplicates (-: never), %";
+    let best = "inline's least time over all shares, times off's";
+    let mut from = Chart::new(Drawn::Table, from, "", from, ways());
+    let mut best = Chart::new(Drawn::Table, best, "", best, ways());
+    for profile in Profile::all() {
+        // Half a millisecond a block: less of them.
+        let bytes = if profile.name() == "pcm" { bytes / 16 } else { bytes };
+        let tw = write_ns(&profile, BLOCK, bytes, run.fewer)?;
+        let mut measured = Vec::new();
+        for way in WAYS {
+            run.turn.say(&format!("equations, {} on {}", way.name, profile.name()));
+            let mut bench = Bench::new(&profile, way, bytes)?;
+            measured.push((way.name, bench.median_times(run.fewer, bytes, BLOCK)?));
+            bench.close()?;
+        }
+        let times = || measured.iter().map(|(_, times)| *times);
+        let percent = |times| pays_from(tw, times).map_or(f64::NAN, |share| 100.0 * share);
+        from = from.with(profile.name(), times().map(percent));
+        best = best.with(profile.name(), times().map(|times| (1.0 + times.new / tw).min(times.duplicate / tw)));
+        add_device(&mut figure, profile.name(), tw, &measured);
+        let verdict = verdict(profile.name(), tw, &measured);
+        run.turn.say(&verdict);
+        verdicts.push(verdict);
+    }
+    figure.charts.extend([from, best]);
+    figure.reading = format!("Is inline worth it? {}", verdicts.join(" "));
+    Ok(vec![figure])
+}
+
+/// What is said of a device.
+fn verdict(device: &str, tw: f64, measured: &[(&'static str, Times)]) -> String {
+    let (pays, never): (Vec<_>, Vec<_>) = measured.iter().partition(|(_, times)| pays_from(tw, *times).is_some());
+    let names = |of: &[&(&'static str, Times)]| of.iter().map(|(name, _)| *name).collect::<Vec<&str>>().join("; ");
+    let from = |(name, times): &&(&'static str, Times)| {
+        format!("from {} % duplicates with {name}", number(100.0 * pays_from(tw, *times).unwrap_or(f64::NAN)))
+    };
+    let pays_text: Vec<String> = pays.iter().map(from).collect();
+    match (pays.is_empty(), never.is_empty()) {
+        (true, _) => format!("On {device}: never ({}).", names(&never)),
+        (false, true) => format!("On {device}: {}.", pays_text.join(", ")),
+        (false, false) => format!("On {device}: {}; never with {}.", pays_text.join(", "), names(&never)),
+    }
+}
+
+/// The times of a device, and what they make of inline at each share of duplicates.
+fn add_device(figure: &mut Figure, device: &str, tw: f64, measured: &[(&'static str, Times)]) {
+    let us = |what: fn(&Times) -> f64| measured.iter().map(move |(_, times)| what(times) / 1000.0);
+    let head = format!("{device}, us");
+    let x = measured.iter().map(|(name, _)| name.to_string());
+    let chart = Chart::new(Drawn::Table, &head, "", &head, x)
+        .with("T_w", measured.iter().map(|_| tw / 1000.0))
+        .with("a new block", us(|times| times.new))
+        .with("a duplicate", us(|times| times.duplicate));
+    figure.charts.push(chart);
+    let sha1 = measured.iter().find(|(name, _)| *name == SHA1.name).expect("SHA-1 is measured");
+    // "Much less" is how the paper puts it, for its Optane.
+    figure.rows.push(Row::own(format!("equation (1) on {device}: T_f to T_w with SHA-1"), sha1.1.new / tw, "x"));
+    if DRAWN.contains(&device) {
+        let shares: Vec<f64> = (0..=10).map(|tenth| f64::from(tenth) / 10.0).collect();
+        let x = shares.iter().map(|share| format!("{:.0} %", 100.0 * share));
+        let title = format!("Equations (2) and (4): time of inline on {device}");
+        let chart =
+            Chart::new(Drawn::Lines, &title, "duplicates", "times off's", x).with("off", shares.iter().map(|_| 1.0));
+        let add = |chart: Chart, (name, times): &(&'static str, Times)| {
+            chart.with(name, shares.iter().map(|share| inline(tw, *times, *share) / tw))
+        };
+        figure.charts.push(measured.iter().fold(chart, add));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inline_pays_from_where_its_time_is_that_of_off() {
+        let times = Times { new: 300.0, duplicate: 600.0 };
+        let share = pays_from(1000.0, times).unwrap();
+        assert!((inline(1000.0, times, share) - 1000.0).abs() < 1e-9, "{share}");
+        assert!(inline(1000.0, times, share + 0.1) < 1000.0);
+    }
+
+    #[test]
+    fn it_never_pays_where_recognising_a_duplicate_takes_longer_than_writing_it() {
+        assert_eq!(pays_from(1000.0, Times { new: 1200.0, duplicate: 1200.0 }), None);
+    }
+}

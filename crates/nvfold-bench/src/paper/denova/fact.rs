@@ -1,0 +1,260 @@
+//! FACT, the table on the device (IV-C, IV-E): how much of the device it takes, how many of its entries a lookup reads
+//! when the device is full of distinct blocks, and what ordering chains by reference counts changes for a workload that
+//! repeats few blocks often and most seldom (Zipf).
+//!
+//! The device is as large as a power of two, so the direct area has a place for each block and none to spare: nothing
+//! fills it more. Blocks are drawn by ranks that have nothing to do with when they were stored, for a chain has its
+//! oldest entry first.
+
+use super::super::device::Device;
+use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
+use super::Run;
+use super::volume::{BLOCK, Hash, System, Volume};
+use crate::data::Random;
+use crate::{BenchError, Doing, Result};
+use nvfold::{DedupMode, Error, File, IndexStats, ReorderOptions};
+
+const REQUEST_BYTES: usize = 128 << 10;
+/// Kept free while the device is filled, for what is written afterwards: logs, and blocks that wait to be shared.
+const SPARE_BYTES: u64 = 4 << 20;
+const CHUNK_ENTRY_BYTES: u64 = 64;
+
+/// Entries read a lookup, and how many lookups there were.
+#[derive(Clone, Copy, Debug)]
+struct Reads {
+    each: f64,
+    lookups: u64,
+}
+
+/// What one device showed.
+struct Shown {
+    /// Entries to places of the direct area.
+    load: f64,
+    /// Share of the device, percent: chunk table and direct area.
+    share: f64,
+    /// While the device was filled: lookups that find nothing.
+    absent: Reads,
+    /// Every stored block as likely as any other.
+    uniform: Reads,
+    /// By Zipf's law, in the second half of that workload.
+    zipf: Reads,
+    /// Chains ordered.
+    reordered: u64,
+}
+
+/// How many requests and places there are.
+struct Sizes {
+    device_bytes: u64,
+    draws: usize,
+}
+
+/// Runs it.
+pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+    let sizes = match run.turn.smoke {
+        true => Sizes { device_bytes: 64 << 20, draws: 2000 },
+        false => Sizes { device_bytes: 512 << 20, draws: 20_000 },
+    };
+    let title = "FACT: its share of the device, and entries read for a lookup";
+    let settings = format!(
+        "A device of {} MiB is filled with distinct blocks; then stored blocks are looked up {} times, drawn evenly, and \
+         {} times by Zipf's law (exponent 1), each written as a duplicate. XXH3; the table counts its lookups and reads. \
+         Chains are ordered from {} references and {} reads on, or never.",
+        sizes.device_bytes >> 20,
+        sizes.draws,
+        2 * sizes.draws,
+        ReorderOptions::default().references,
+        ReorderOptions::default().reads
+    );
+    let mut figure = run.turn.figure("fact", title, settings);
+    let never = ReorderOptions { reads: 0, ..ReorderOptions::default() };
+    run.turn.say("FACT with chains ordered");
+    let ordered = show(run, &sizes, ReorderOptions::default())?;
+    run.turn.say("FACT without");
+    let unordered = show(run, &sizes, never)?;
+    let x = ["absent", "present, even", "present, Zipf"].map(String::from);
+    let chart = Chart::new(Drawn::Bars, "FACT: entries read for a lookup", "blocks looked up", "entries", x);
+    let reads = |shown: &Shown| [shown.absent.each, shown.uniform.each, shown.zipf.each];
+    figure.charts.push(chart.with("chains ordered", reads(&ordered)).with("never ordered", reads(&unordered)));
+    figure.rows = vec![
+        Row::value("chunk table and direct area, of the device", 3.2, ordered.share, "%"),
+        Row::own("entries to places of the direct area when the device is full", 100.0 * ordered.load, "%"),
+        Row::own("entries read for a block that is there, evenly drawn", ordered.uniform.each, "entries"),
+        Row::own("entries read for a block that is not, while the device is filled", ordered.absent.each, "entries"),
+        Row::own("entries read by Zipf's law, chains ordered", ordered.zipf.each, "entries"),
+        Row::own("entries read by Zipf's law, never ordered", unordered.zipf.each, "entries"),
+        Row::own("chains that were ordered", ordered.reordered as f64, ""),
+        Row::own("lookups by Zipf's law", ordered.zipf.lookups as f64, ""),
+    ];
+    figure.aims = vec![
+        Aim::at_most("entries read for a lookup at 100 % load at most 1.5", ordered.uniform.each, 1.5),
+        Aim::at_most("the table takes at most 3.2 % of the device", ordered.share, 3.2),
+        Aim::at_most("ordering saves reads of a skewed workload", ordered.zipf.each / unordered.zipf.each, 1.0),
+    ];
+    figure.reading = format!(
+        "A full device's lookup reads {} entries where the block is there; of a skewed workload {} with ordered chains and \
+         {} without. The table takes {} % of the device.",
+        number(ordered.uniform.each),
+        number(ordered.zipf.each),
+        number(unordered.zipf.each),
+        number(ordered.share)
+    );
+    Ok(vec![figure])
+}
+
+fn show(run: &Run, sizes: &Sizes, reorder: ReorderOptions) -> Result<Shown> {
+    let system = System { reorder, ..System::denova(DedupMode::Inline, Hash::Ours) };
+    let volume = Volume::on(&system, &Device::new(&run.turn.profile, sizes.device_bytes), 1)?;
+    let spare = volume.create("spare")?;
+    let mut different = vec![0; SPARE_BYTES as usize];
+    block(2, &mut different);
+    spare.write_at(0, &different).doing("keep space free")?;
+    drop(different);
+    let before = index(&volume);
+    let contents = fill(&volume)?;
+    let full = index(&volume);
+    drop(spare);
+    volume.remove(nvfold::InodeNumber::ROOT, b"spare")?;
+
+    let mut random = Random(7);
+    let drawn = volume.create("drawn")?;
+    let evenly: Vec<u64> = (0..sizes.draws).map(|_| contents[random.next() as usize % contents.len()]).collect();
+    let before_evenly = index(&volume);
+    write_all(&volume, &drawn, sizes.draws, &evenly)?;
+    let uniform = reads(before_evenly, index(&volume));
+
+    // The daemon orders, so it must have something to do.
+    volume.fs.set_dedup_mode(DedupMode::Immediate);
+    let zipf = Zipf::new(shuffled(contents, &mut random));
+    let mut half = || -> Vec<u64> { (0..sizes.draws).map(|_| zipf.draw(&mut random)).collect() };
+    write_all(&volume, &drawn, sizes.draws, &half())?;
+    let before_zipf = index(&volume);
+    write_all(&volume, &drawn, sizes.draws, &half())?;
+    let after = index(&volume);
+    let blocks = sizes.device_bytes / BLOCK as u64;
+    let table_bytes = blocks * CHUNK_ENTRY_BYTES + after.media_bytes;
+    drop(drawn);
+    volume.close()?;
+    Ok(Shown {
+        load: full.entries as f64 / blocks.next_power_of_two() as f64,
+        share: 100.0 * table_bytes as f64 / sizes.device_bytes as f64,
+        absent: reads(before, full),
+        uniform,
+        zipf: reads(before_zipf, after),
+        reordered: after.reordered,
+    })
+}
+
+fn index(volume: &Volume) -> IndexStats {
+    volume.fs.stats().index
+}
+
+fn reads(before: IndexStats, after: IndexStats) -> Reads {
+    let lookups = after.lookups - before.lookups;
+    Reads { each: (after.reads - before.reads) as f64 / lookups as f64, lookups }
+}
+
+fn block(content: u64, block: &mut [u8]) {
+    let mut words = Random(content);
+    block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = words.next().to_le_bytes());
+}
+
+/// Writes distinct blocks until there is no space. Returns what they are made from.
+fn fill(volume: &Volume) -> Result<Vec<u64>> {
+    let file = volume.create("filled")?;
+    let (mut contents, mut random) = (Vec::new(), Random(1));
+    let mut request = vec![0; REQUEST_BYTES];
+    // Large requests first, then block by block.
+    for size in [REQUEST_BYTES, BLOCK] {
+        loop {
+            let from = contents.len();
+            for bytes in request[..size].chunks_mut(BLOCK) {
+                contents.push(random.next());
+                block(contents[contents.len() - 1], bytes);
+            }
+            match file.write_at((from * BLOCK) as u64, &request[..size]) {
+                Ok(()) => {}
+                Err(Error::NoSpace { .. }) => {
+                    contents.truncate(from);
+                    break;
+                }
+                Err(error) => return Err(error).doing("fill the device"),
+            }
+        }
+    }
+    Ok(contents)
+}
+
+/// Writes stored blocks to places of a file, one after the other and round again; they are shared after a few of them,
+/// for there is little space.
+fn write_all(volume: &Volume, file: &File, places: usize, contents: &[u64]) -> Result<()> {
+    let mut bytes = vec![0; BLOCK];
+    for (at, content) in contents.iter().enumerate() {
+        block(*content, &mut bytes);
+        file.write_at(((at % places) * BLOCK) as u64, &bytes).doing("write a stored block")?;
+        if at % 16 == 15 {
+            share_and_order(volume)?;
+        }
+    }
+    share_and_order(volume)?;
+    let last = contents.len() - 1;
+    let mut found = vec![0; BLOCK];
+    file.read_at(((last % places) * BLOCK) as u64, &mut found).doing("read back")?;
+    block(contents[last], &mut bytes);
+    if found == bytes { Ok(()) } else { Err(BenchError::Wrong(volume.system.name.clone())) }
+}
+
+/// What the daemon does: shares what is queued, and orders the chain that a lookup asked for.
+fn share_and_order(volume: &Volume) -> Result<()> {
+    volume.drain()?;
+    while !volume.fs.reorder_step().doing("order a chain")? {}
+    Ok(())
+}
+
+fn shuffled(mut contents: Vec<u64>, random: &mut Random) -> Vec<u64> {
+    for at in (1..contents.len()).rev() {
+        contents.swap(at, random.next() as usize % (at + 1));
+    }
+    contents
+}
+
+/// Draws the first content most often: of rank r with a weight of 1 / r.
+struct Zipf {
+    contents: Vec<u64>,
+    /// Sum of the weights up to each rank.
+    weights: Vec<f64>,
+}
+
+impl Zipf {
+    fn new(contents: Vec<u64>) -> Zipf {
+        let mut sum = 0.0;
+        let mut add = |rank: usize| {
+            sum += 1.0 / (rank + 1) as f64;
+            sum
+        };
+        let weights = (0..contents.len()).map(&mut add).collect();
+        Zipf { contents, weights }
+    }
+
+    fn draw(&self, random: &mut Random) -> u64 {
+        let all = self.weights[self.weights.len() - 1];
+        let at = (random.next() >> 11) as f64 / (1u64 << 53) as f64 * all;
+        self.contents[self.weights.partition_point(|weight| *weight <= at).min(self.contents.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zipf_draws_the_first_twice_as_often_as_the_second() {
+        let zipf = Zipf::new(vec![1, 2, 3, 4]);
+        let mut random = Random(3);
+        let mut counts = [0u32; 5];
+        (0..25_000).for_each(|_| counts[zipf.draw(&mut random) as usize] += 1);
+        // 12, 6, 4 and 3 of 25.
+        for (content, expected) in [(1, 12_000), (2, 6000), (3, 4000), (4, 3000u32)] {
+            assert!(counts[content].abs_diff(expected) < 400, "{content}: {counts:?}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Figure 12: reading a file all of whose blocks another file has too, beside a reader of that other one, and beside a
+//! writer that overwrites it.
+//!
+//! Of off, both files have blocks of their own. A pass reads file B several times; the other thread goes on until that
+//! is done. Behind a pass with a writer, file A gets B's content again and the queue is drained.
+
+use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::Run;
+use super::volume::{BLOCK, Hash, System, Volume};
+use crate::data::Random;
+use crate::throughput::median;
+use crate::{BenchError, Doing, Result};
+use nvfold::{DedupMode, File};
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Of the paper's files.
+const FILE_BYTES: u64 = 4 << 30;
+const REQUEST_BYTES: usize = 128 << 10;
+const ROUNDS: u64 = 4;
+
+/// What the other thread does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Reads,
+    Overwrites,
+}
+
+const BESIDE: [(Beside, &str); 2] = [(Beside::Reads, "reads alone"), (Beside::Overwrites, "reads beside a writer")];
+
+/// Two files with the same content.
+struct Twins {
+    volume: Volume,
+    a: File,
+    b: File,
+}
+
+/// Runs it.
+pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+    let file_bytes = run.scaled(FILE_BYTES).next_multiple_of(REQUEST_BYTES as u64).max(1 << 20);
+    let mut systems = vec![System::off(), System::off_again()];
+    systems.extend(Hash::ALL.map(|hash| System::denova(DedupMode::Immediate, hash)));
+    let title = "Figure 12: reading a file whose blocks are shared";
+    let settings = format!(
+        "Files A and B of {} MiB with the same content; a pass reads B {ROUNDS} times, {} KiB a request, while another \
+         thread reads A or overwrites it with other data. {} passes after one that is not timed; differences are medians \
+         of pairs.",
+        file_bytes >> 20,
+        REQUEST_BYTES >> 10,
+        run.fewer
+    );
+    let content = content(file_bytes, 1);
+    let twins = systems.iter().map(|system| Twins::new(run, system, &content)).collect::<Result<Vec<Twins>>>()?;
+    let mut figure = run.turn.figure("figure-12", title, settings);
+    let mut chart = Chart::new(Drawn::Bars, title, "", "MB/s", BESIDE.map(|(_, name)| name.to_string()));
+    let mut rates = vec![Vec::new(); systems.len()];
+    let mut worst: f64 = 0.0;
+    for (beside, name) in BESIDE {
+        run.turn.say(name);
+        let seconds = seconds(run, &twins, beside, &content)?;
+        let paired = |of: &Vec<f64>| -> Vec<f64> {
+            of.iter().zip(&seconds[0]).map(|(of, base)| 100.0 * (1.0 - base / of)).collect()
+        };
+        for (at, system) in systems.iter().enumerate() {
+            rates[at].push((ROUNDS * file_bytes) as f64 / 1e6 / median(&seconds[at]));
+            let drop = median(&paired(&seconds[at]));
+            match at {
+                0 => {}
+                1 => figure.rows.push(Row::own(format!("off to itself: {name}, difference"), drop.abs(), "%")),
+                _ => {
+                    worst = worst.max(drop);
+                    figure.rows.push(Row::range(format!("{}: drop of {name}", system.name), 0.0, 1.0, drop, "%"));
+                }
+            }
+        }
+    }
+    for (system, rates) in systems.iter().zip(rates) {
+        chart = chart.with(&system.name, rates);
+    }
+    figure.charts.push(chart);
+    figure.reading =
+        format!("Reading shared blocks is at most {} % slower than reading blocks of one's own.", number(worst));
+    twins.into_iter().try_for_each(|twins| {
+        let Twins { volume, a, b } = twins;
+        drop((a, b));
+        volume.close()
+    })?;
+    Ok(vec![figure])
+}
+
+fn content(bytes: u64, seed: u64) -> Vec<u8> {
+    let mut content = vec![0; bytes as usize];
+    let mut random = Random(seed << 40);
+    content.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next().to_le_bytes());
+    content
+}
+
+impl Twins {
+    fn new(run: &Run, system: &System, content: &[u8]) -> Result<Twins> {
+        let volume = Volume::new(system, &run.turn.profile, 2 * content.len() as u64, 2, 2)?;
+        let (a, b) = (volume.create("a")?, volume.create("b")?);
+        let twins = Twins { volume, a, b };
+        twins.write(&twins.b, content)?;
+        twins.restore(content)?;
+        Ok(twins)
+    }
+
+    fn write(&self, file: &File, content: &[u8]) -> Result<()> {
+        let requests = (0..).step_by(REQUEST_BYTES).zip(content.chunks(REQUEST_BYTES));
+        requests.into_iter().try_for_each(|(at, bytes)| file.write_at(at, bytes).doing("write a file"))
+    }
+
+    /// Gives A the content of B, and shares it.
+    fn restore(&self, content: &[u8]) -> Result<()> {
+        self.write(&self.a, content)?;
+        self.volume.drain()?;
+        let shared = self.volume.saved_bytes();
+        let expected = if self.volume.system.is_offline() { content.len() as u64 } else { 0 };
+        match shared == expected {
+            true => Ok(()),
+            false => Err(BenchError::Unshared { system: self.volume.system.name.clone(), shared, expected }),
+        }
+    }
+
+    /// Reads a file from its start to its end.
+    fn read(&self, file: &File, bytes: u64, buffer: &mut [u8]) -> Result<()> {
+        for at in (0..bytes).step_by(buffer.len()) {
+            file.read_at(at, buffer).doing("read a file")?;
+            black_box(&buffer[0]);
+        }
+        Ok(())
+    }
+
+    /// Seconds that reading B takes, with the other thread at work from before it until after it.
+    fn pass(&self, beside: Beside, content: &[u8], other: &[u8]) -> Result<f64> {
+        let bytes = content.len() as u64;
+        let (over, start) = (AtomicBool::new(false), Barrier::new(2));
+        let neighbour = || -> Result<()> {
+            let mut buffer = vec![0; REQUEST_BYTES];
+            start.wait();
+            while !over.load(Ordering::Relaxed) {
+                match beside {
+                    Beside::Reads => self.read(&self.a, bytes, &mut buffer)?,
+                    Beside::Overwrites => self.write(&self.a, other)?,
+                }
+            }
+            Ok(())
+        };
+        let took = self.volume.with_daemon(|| {
+            std::thread::scope(|scope| {
+                let neighbour = scope.spawn(neighbour);
+                let mut buffer = vec![0; REQUEST_BYTES];
+                start.wait();
+                let clock = Instant::now();
+                let done = (0..ROUNDS).try_for_each(|_| self.read(&self.b, bytes, &mut buffer));
+                let took = clock.elapsed().as_secs_f64();
+                over.store(true, Ordering::Relaxed);
+                neighbour.join().expect("the other thread does not panic")?;
+                done.map(|()| took)
+            })
+        })?;
+        let mut buffer = vec![0; BLOCK];
+        for at in (0..bytes).step_by(64 * BLOCK) {
+            self.b.read_at(at, &mut buffer).doing("read back")?;
+            if buffer != content[at as usize..at as usize + BLOCK] {
+                return Err(BenchError::Wrong(self.volume.system.name.clone()));
+            }
+        }
+        if beside == Beside::Overwrites {
+            self.restore(content)?;
+        }
+        Ok(took)
+    }
+}
+
+/// Seconds of every pass of every system.
+fn seconds(run: &Run, twins: &[Twins], beside: Beside, content: &[u8]) -> Result<Vec<Vec<f64>>> {
+    let mut seconds = vec![Vec::new(); twins.len()];
+    for pass in 0..=run.fewer {
+        let other = self::content(content.len() as u64, 2 + pass as u64);
+        for turn in 0..twins.len() {
+            let at = (turn + pass) % twins.len();
+            let took = twins[at].pass(beside, content, &other)?;
+            if pass > 0 {
+                seconds[at].push(took);
+            }
+        }
+    }
+    Ok(seconds)
+}

@@ -1,0 +1,71 @@
+//! Figure 9: several threads, each with a directory and files of its own.
+
+use super::super::figure::{Chart, Figure, Kind as Drawn, Row, largest, number};
+use super::Run;
+use super::files::{Size, Think};
+use super::passes::{Grid, Shape, cells};
+use super::volume::System;
+use super::write::systems;
+use crate::Result;
+
+const PERCENT: u64 = 50;
+const THREADS: [usize; 4] = [1, 2, 4, 8];
+const FEW: [usize; 2] = [1, 2];
+
+/// Runs it.
+pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+    let systems: Vec<System> = systems(run).into_iter().filter(|system| *system != System::off_again()).collect();
+    let counts: &[usize] = if run.turn.smoke { &FEW } else { &THREADS };
+    let title = "Figure 9: threads";
+    let settings = format!(
+        "{PERCENT} % duplicates; the files are shared out among the threads, each with a directory of its own. With \
+         several threads the rate is that of the wall clock, think time within. The daemon has a thread too. {}",
+        run.settings(Think::AsInPaper, run.fewer)
+    );
+    let mut figure = run.turn.figure("figure-9", title, settings);
+    let mut most: f64 = 0.0;
+    for size in Size::ALL {
+        let mut columns = Vec::new();
+        for threads in counts {
+            let shape = Shape {
+                systems: &systems,
+                size,
+                think: Think::AsInPaper,
+                threads: *threads,
+                overwrites: false,
+                repeats: run.fewer,
+            };
+            columns.extend(cells(run, shape, &[PERCENT])?);
+        }
+        let x = counts.iter().map(usize::to_string).collect();
+        let grid = Grid { x_label: "threads", x, cells: columns, systems: systems.clone() };
+        figure.charts.push(rates(&grid, counts, &format!("{title}: {}", size.name())));
+        let drops = format!("drop of {}, %", size.name());
+        figure.charts.push(grid.chart(Drawn::Table, &drops, &drops, false, |cell| cell.new.drop));
+        for system in systems.iter().filter(|system| system.is_offline()) {
+            let drop = largest(&grid.of(system, |cell| cell.new.drop));
+            most = most.max(drop);
+            let what = format!("{}: drop of {}, most over the threads", system.name, size.name());
+            figure.rows.push(Row::range(what, 0.0, 1.0, drop, "%"));
+        }
+    }
+    figure.reading = format!(
+        "With {} to {} threads on {} processors, one of which the daemon would like to have, sharing later takes at most {} \
+         % of off's throughput.",
+        counts[0],
+        counts[counts.len() - 1],
+        std::thread::available_parallelism().map_or(1, usize::from),
+        number(most)
+    );
+    Ok(vec![figure])
+}
+
+/// One thread's rate is that of its requests alone: half of it counts beside the others, whose think time is within.
+fn rates(grid: &Grid, counts: &[usize], title: &str) -> Chart {
+    let mut chart = grid.chart(Drawn::Bars, title, "MB/s", true, |cell| cell.new.rate);
+    for series in &mut chart.series {
+        let alone = series.y.iter_mut().zip(counts).filter(|(_, threads)| **threads == 1);
+        alone.for_each(|(rate, _)| *rate /= 2.0);
+    }
+    chart
+}

@@ -1,0 +1,358 @@
+//! Figure 2 and Table IV: what it takes to write, to fingerprint and to share.
+//!
+//! T_w is storing bytes on the device and waiting until they are durable, nothing else. T_f is what a policy takes to
+//! say whether a block is there already: its fingerprint, and looking for it. Both are taken from the policy at work,
+//! by a wrapper that holds a watch ([`Watched`]).
+
+use super::super::device::Device;
+use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::Run;
+use super::files::{Lane, Size, Think};
+use super::volume::{BLOCK, Hash, System, Volume};
+use crate::data::Random;
+use crate::throughput::median;
+use crate::{Doing, Result};
+use nvfold::chunk::Chunks;
+use nvfold::chunk::transaction::Transaction;
+use nvfold::dedup::{Dedup, NvDedup, Place};
+use nvfold::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
+use nvfold::media::BlockNumber;
+use nvfold::{DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, NewInode};
+use nvfold::{MkfsOptions, MountOptions, NvDedupOptions, Policy, Verify};
+use pmem::Profile;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Write sizes of Figure 2.
+const SIZES: [usize; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
+
+/// How a block is recognised.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// Name of its line.
+    pub name: &'static str,
+    weak: WeakFunction,
+    strong: Option<StrongFunction>,
+    method: Method,
+}
+
+const fn trusted(name: &'static str, weak: WeakFunction, strong: StrongFunction) -> Way {
+    Way { name, weak, strong: Some(strong), method: Method::StrFin }
+}
+
+/// The paper's.
+pub const SHA1: Way = trusted("SHA-1", WeakFunction::Sha1, StrongFunction::Sha1);
+/// Ours.
+pub const BYTES: Way =
+    Way { name: "XXH3 and bytes (ours)", weak: WeakFunction::Xxh3, strong: None, method: Method::WBFin };
+/// All of them; the one with a weak fingerprint before a strong one is that of equations (4) and (5).
+pub const WAYS: [Way; 6] = [
+    SHA1,
+    trusted("MD5", WeakFunction::Md5, StrongFunction::Md5),
+    trusted("SHA-256", WeakFunction::Sha256, StrongFunction::Sha256),
+    trusted("BLAKE3", WeakFunction::Blake3, StrongFunction::Blake3),
+    Way {
+        name: "CRC-32, then SHA-1",
+        weak: WeakFunction::Crc32,
+        strong: Some(StrongFunction::Sha1),
+        method: Method::WSFin,
+    },
+    BYTES,
+];
+
+/// A policy under a watch.
+struct Watched {
+    policy: NvDedup,
+    ns: AtomicU64,
+}
+
+impl Watched {
+    fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let clock = Instant::now();
+        let done = work();
+        self.ns.fetch_add(clock.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        done
+    }
+}
+
+impl Dedup for Watched {
+    fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
+        self.timed(|| self.policy.fingerprint(piece))
+    }
+
+    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
+        self.timed(|| self.policy.place(piece, fingerprint, tx))
+    }
+
+    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+        self.policy.committed(block, fingerprint, known, chunks)
+    }
+}
+
+/// Nanoseconds that a block of 4 KiB takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Saying that it is new.
+    pub new: f64,
+    /// Saying that it is there.
+    pub duplicate: f64,
+}
+
+/// A file system in which new data is recognised in one way, with a watch.
+pub struct Bench {
+    fs: FileSystem,
+    watch: Arc<Watched>,
+    round: u64,
+}
+
+impl Bench {
+    /// On an empty device with room for two files of so many bytes.
+    pub fn new(profile: &Profile, way: Way, bytes: usize) -> Result<Bench> {
+        let nv_dedup = NvDedupOptions {
+            weak: way.weak,
+            strong: way.strong,
+            verify: if way.strong.is_some() { Verify::Strong } else { Verify::Bytes },
+            method: MethodChoice::Fixed(way.method),
+            ..NvDedupOptions::default()
+        };
+        let watch = Arc::new(Watched { policy: NvDedup::new(&nv_dedup), ns: AtomicU64::new(0) });
+        let foreign = Some(watch.clone() as Arc<dyn Dedup>);
+        let mount = MountOptions { policy: Policy::Off, nv_dedup, foreign, ..MountOptions::default() };
+        let mkfs = MkfsOptions { index: IndexKind::Pm, weak: way.weak, ..MkfsOptions::default() };
+        let fs = Device::new(profile, 4 * bytes as u64 + (32 << 20)).mount(&mkfs, mount)?;
+        Ok(Bench { fs, watch, round: 0 })
+    }
+
+    /// Writes new data, and the same once more, with requests of so many bytes.
+    pub fn times(&mut self, bytes: usize, request_bytes: usize) -> Result<Times> {
+        self.round += 1;
+        let content = unique(bytes, self.round);
+        let [new, duplicate] = ["new", "duplicate"].map(|name| self.write(name, &content, request_bytes));
+        for name in ["new", "duplicate"] {
+            self.fs.unlink(InodeNumber::ROOT, name.as_bytes()).doing("remove a file")?;
+        }
+        Ok(Times { new: new?, duplicate: duplicate? })
+    }
+
+    /// Median of so many rounds.
+    pub fn median_times(&mut self, rounds: usize, bytes: usize, request_bytes: usize) -> Result<Times> {
+        self.times(bytes, request_bytes)?;
+        let times = (0..rounds).map(|_| self.times(bytes, request_bytes)).collect::<Result<Vec<Times>>>()?;
+        let of = |what: fn(&Times) -> f64| median(&times.iter().map(what).collect::<Vec<f64>>());
+        Ok(Times { new: of(|times| times.new), duplicate: of(|times| times.duplicate) })
+    }
+
+    /// Ends it in order.
+    pub fn close(self) -> Result<()> {
+        self.fs.unmount().doing("unmount")
+    }
+
+    /// Nanoseconds a block that the policy took.
+    fn write(&self, name: &str, content: &[u8], request_bytes: usize) -> Result<f64> {
+        let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
+        let ino = self.fs.create(InodeNumber::ROOT, name.as_bytes(), &new).doing("create a file")?.ino;
+        let file = self.fs.open(ino).doing("open a file")?;
+        let mut buffer = vec![0; request_bytes];
+        let before = self.watch.ns.load(Ordering::Relaxed);
+        for (at, request) in (0..).step_by(request_bytes).zip(content.chunks(request_bytes)) {
+            buffer.copy_from_slice(request);
+            file.write_at(at, &buffer).doing("write")?;
+        }
+        let ns = self.watch.ns.load(Ordering::Relaxed) - before;
+        Ok(ns as f64 / (content.len() / BLOCK) as f64)
+    }
+}
+
+/// Bytes that occur nowhere else.
+fn unique(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut content = vec![0; bytes];
+    let mut random = Random(seed << 40);
+    content.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next().to_le_bytes());
+    content
+}
+
+/// T_w: nanoseconds to store a request on a device of this profile so that it is durable; median of rounds.
+pub fn write_ns(profile: &Profile, request_bytes: usize, bytes: usize, rounds: usize) -> Result<f64> {
+    let device = Device::new(profile, bytes as u64);
+    let region = device.create()?;
+    region.populate(0, device.bytes);
+    let content = unique(bytes, 1);
+    let mut buffer = vec![0; request_bytes];
+    let mut round = || {
+        let mut ns = 0;
+        for (at, request) in (0..).step_by(request_bytes).zip(content.chunks(request_bytes)) {
+            buffer.copy_from_slice(request);
+            let clock = Instant::now();
+            let _ = region.fence(region.stream(at, &buffer));
+            ns += clock.elapsed().as_nanos();
+        }
+        ns as f64 / (bytes / request_bytes) as f64
+    };
+    round();
+    Ok(median(&(0..rounds).map(|_| round()).collect::<Vec<f64>>()))
+}
+
+/// Nanoseconds to read a block of a device of this profile that is in no cache; median of rounds.
+fn read_ns(profile: &Profile, bytes: usize, rounds: usize) -> Result<f64> {
+    let device = Device::new(profile, bytes as u64);
+    let region = device.create()?;
+    region.populate(0, device.bytes);
+    let mut buffer = vec![0; BLOCK];
+    let mut round = || {
+        let clock = Instant::now();
+        for at in (0..device.bytes).step_by(BLOCK) {
+            region.read_into(at, &mut buffer);
+            std::hint::black_box(&buffer);
+        }
+        clock.elapsed().as_nanos() as f64 / (device.bytes / BLOCK as u64) as f64
+    };
+    Ok(median(&(0..rounds).map(|_| round()).collect::<Vec<f64>>()))
+}
+
+/// Nanoseconds for the fingerprint of a block that is in the cache.
+fn fingerprint_ns(hash: Hash, blocks: usize) -> f64 {
+    let options = hash.options();
+    let content = unique(16 * BLOCK, 1);
+    let clock = Instant::now();
+    for (block, _) in content.chunks(BLOCK).cycle().zip(0..blocks) {
+        std::hint::black_box(Fingerprint::of(block, options.weak, options.strong));
+    }
+    clock.elapsed().as_nanos() as f64 / blocks as f64
+}
+
+/// Figure 2: T_w and T_f over write sizes.
+pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
+    let bytes = if run.turn.smoke { 1 << 20 } else { 32 << 20 };
+    let title = "Figure 2: writing and fingerprinting";
+    let settings = format!(
+        "{} MiB of new data by requests of each size. T_w is a streaming store to the device and a fence; T_f is the \
+         fingerprint of each 4 KiB and its lookup in the pm index, in a policy at work. Medians of {} rounds.",
+        bytes >> 20,
+        run.fewer
+    );
+    let mut figure = run.turn.figure("figure-2", title, settings);
+    let (mut tw, mut tf) = (Vec::new(), vec![Vec::new(); 2]);
+    let mut benches = [SHA1, BYTES].map(|way| Bench::new(&run.turn.profile, way, bytes));
+    for kib in SIZES {
+        run.turn.say(&format!("T_w and T_f of {kib} KiB"));
+        let request_bytes = kib << 10;
+        tw.push(write_ns(&run.turn.profile, request_bytes, bytes, run.fewer)? / 1000.0);
+        for (bench, tf) in benches.iter_mut().zip(&mut tf) {
+            let Ok(bench) = bench else { continue };
+            let times = bench.median_times(run.fewer, bytes, request_bytes)?;
+            tf.push(times.new * kib as f64 / 4.0 / 1000.0);
+        }
+    }
+    for bench in benches {
+        bench?.close()?;
+    }
+    let x = || SIZES.iter().map(|kib| format!("{kib} KiB"));
+    let names = [SHA1, BYTES].map(|way| way.name);
+    let share = |tf: &[f64]| tf.iter().zip(&tw).map(|(tf, tw)| 100.0 * tf / (tf + tw)).collect::<Vec<f64>>();
+    for (name, tf) in names.into_iter().zip(&tf) {
+        let chart_title = format!("{title}: {name}");
+        let chart = Chart::new(Drawn::Stacked, &chart_title, "write size", "% of T_f + T_w", x());
+        let fingerprint = share(tf);
+        let write: Vec<f64> = fingerprint.iter().map(|share| 100.0 - share).collect();
+        figure.charts.push(chart.with("T_f", fingerprint).with("T_w", write));
+    }
+    let times = Chart::new(Drawn::Table, "times, us", "write size", "times, us", x()).with("T_w", tw.clone());
+    let add = |chart: Chart, (name, tf): (&str, &Vec<f64>)| chart.with(&format!("T_f, {name}"), tf.clone());
+    figure.charts.push(names.into_iter().zip(&tf).fold(times, add));
+    let least: Vec<f64> =
+        tf.iter().map(|tf| tf.iter().zip(&tw).map(|(tf, tw)| tf / tw).fold(f64::INFINITY, f64::min)).collect();
+    for (at, name) in names.into_iter().enumerate() {
+        let what = format!("T_f to T_w with {name}, least over the sizes (the paper: more than 1 at every size)");
+        figure.rows.push(Row::own(what, least[at], "x"));
+    }
+    figure.reading = format!(
+        "Fingerprinting takes at least {} times as long as writing with SHA-1 and {} times with XXH3.",
+        number(least[0]),
+        number(least[1])
+    );
+    Ok(vec![figure])
+}
+
+/// Table IV: the latency of a write, and of sharing what it wrote.
+pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
+    let title = "Table IV: the latency of a write and of sharing it later";
+    let settings = format!(
+        "Policy denova without a daemon: files are written and timed, then the queue is drained and timed; 50 % \
+         duplicates. Fingerprints and reading a block are timed by themselves, other operations are what is left. \
+         Medians of {} passes of {} small and {} large files.",
+        run.fewer,
+        run.files(Size::Small),
+        run.files(Size::Large)
+    );
+    let mut figure = run.turn.figure("table-4", title, settings);
+    let profile = &run.turn.profile;
+    let reading = read_ns(profile, if run.turn.smoke { 8 << 20 } else { 128 << 20 }, run.fewer)? / 1000.0;
+    let mut times = Vec::new();
+    for hash in Hash::ALL {
+        let fingerprint = fingerprint_ns(hash, if run.turn.smoke { 1000 } else { 100_000 }) / 1000.0;
+        for size in Size::ALL {
+            run.turn.say(&format!("latencies, {}, {}", size.name(), hash.name()));
+            let (write, share) = write_and_share(run, hash, size)?;
+            let blocks = (size.bytes() / BLOCK) as f64;
+            let (read, fingerprint) = (blocks * reading, blocks * fingerprint);
+            let kib = size.bytes() >> 10;
+            let what = |what: &str| format!("{}: {what}, {kib} KiB", hash.name());
+            let other = share - read - fingerprint;
+            figure.rows.extend(match size {
+                Size::Small => [
+                    Row::value(what("write"), 2.85, write, "us"),
+                    Row::value(what("fingerprints"), 11.78, fingerprint, "us"),
+                    Row::own(what("reading the file"), read, "us"),
+                    Row::value(what("other operations"), 3.66, other, "us"),
+                    Row::value(what("sharing in all, times the write"), (11.78 + 3.66) / 2.85, share / write, "x"),
+                ],
+                Size::Large => [
+                    Row::value(what("write"), 39.86, write, "us"),
+                    Row::value(what("fingerprints"), 215.26, fingerprint, "us"),
+                    Row::own(what("reading the file"), read, "us"),
+                    Row::own(what("other operations"), other, "us"),
+                    Row::range(what("sharing in all, times the write"), 6.0, 7.0, share / write, "x"),
+                ],
+            });
+            let short = if hash == Hash::Ours { "ours" } else { "paper" };
+            times.push((format!("{kib} KiB, {short}"), write, fingerprint, read, other.max(0.0)));
+        }
+    }
+    let places = times.iter().map(|(name, ..)| name.clone());
+    let parts = |what: fn(&(String, f64, f64, f64, f64)) -> f64| {
+        times.iter().map(|time| what(time) / time.1).collect::<Vec<f64>>()
+    };
+    let chart = Chart::new(Drawn::Stacked, title, "file", "times its write", places)
+        .with("fingerprints", parts(|time| time.2))
+        .with("reading the file", parts(|time| time.3))
+        .with("other operations", parts(|time| time.4));
+    figure.charts.push(chart);
+    figure.reading =
+        "Sharing takes the daemon several times as long as the writer took: the paper's reason to do it later.".into();
+    Ok(vec![figure])
+}
+
+/// Microseconds that a file takes to write, and to share.
+fn write_and_share(run: &Run, hash: Hash, size: Size) -> Result<(f64, f64)> {
+    let mut lane = Lane::new(size, run.files(size), 50, 1);
+    let system = System::denova(DedupMode::Immediate, hash);
+    let volume = Volume::new(&system, &run.turn.profile, lane.bytes(), lane.files(), 1)?;
+    let directory = volume.directory("files")?;
+    let (mut write, mut share) = (Vec::new(), Vec::new());
+    for pass in 0..=run.fewer {
+        lane.refill(50);
+        let took = lane.write(&volume, directory, Think::Never)?;
+        let clock = Instant::now();
+        volume.drain()?;
+        let drained = clock.elapsed();
+        lane.verify(&volume, directory)?;
+        lane.remove(&volume, directory)?;
+        if pass > 0 {
+            write.push(1e6 * took.as_secs_f64() / lane.files() as f64);
+            share.push(1e6 * drained.as_secs_f64() / lane.files() as f64);
+        }
+    }
+    volume.close()?;
+    Ok((median(&write), median(&share)))
+}

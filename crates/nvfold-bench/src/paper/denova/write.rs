@@ -1,0 +1,131 @@
+//! Figure 8: new files at every share of duplicates, with the paper's think time and without; and what is saved once
+//! everything is shared.
+
+use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, largest, number, smallest};
+use super::Run;
+use super::files::{Size, Think};
+use super::passes::{Cell, Grid, Shape, cells};
+use super::volume::{Hash, System};
+use crate::Result;
+use nvfold::DedupMode;
+
+/// With think time, and the savings.
+pub fn with_think_time(run: &Run) -> Result<Vec<Figure>> {
+    let grids = grids(run, Think::AsInPaper)?;
+    let title = "Figure 8: new files at every share of duplicates";
+    Ok(vec![throughput(run, &grids, "figure-8", title, Think::AsInPaper), savings(run, &grids)])
+}
+
+/// Without.
+pub fn without_think_time(run: &Run) -> Result<Vec<Figure>> {
+    let grids = grids(run, Think::Never)?;
+    let title = "Figure 8 without think time: the daemon has no pauses";
+    Ok(vec![throughput(run, &grids, "no-think", title, Think::Never)])
+}
+
+/// What the figures compare.
+pub fn systems(run: &Run) -> Vec<System> {
+    let mut systems = vec![System::off(), System::off_again()];
+    for hash in Hash::ALL {
+        systems.extend(modes(run).map(|mode| System::denova(mode, hash)));
+    }
+    systems
+}
+
+fn modes(run: &Run) -> [DedupMode; 3] {
+    [DedupMode::Inline, DedupMode::Immediate, run.delayed()]
+}
+
+/// A grid for each size of files.
+fn grids(run: &Run, think: Think) -> Result<Vec<(Size, Grid)>> {
+    let systems = systems(run);
+    let one = |size| {
+        let repeats = run.passes(think);
+        let shape = Shape { systems: &systems, size, think, threads: 1, overwrites: false, repeats };
+        let cells = cells(run, shape, &run.percents)?;
+        let x = run.percents.iter().map(|percent| format!("{percent} %")).collect();
+        Ok((size, Grid { x_label: "duplicates", x, cells, systems: systems.clone() }))
+    };
+    Size::ALL.into_iter().map(one).collect()
+}
+
+/// What the paper says of inline's drop: more than this many percent.
+fn inline_drop(size: Size) -> f64 {
+    match size {
+        Size::Small => 50.0,
+        Size::Large => 80.0,
+    }
+}
+
+fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: Think) -> Figure {
+    let mut figure = run.turn.figure(id, title, run.settings(think, run.passes(think)));
+    let mut offline_drops = Vec::new();
+    let mut noise: f64 = 0.0;
+    for (size, grid) in grids {
+        let size_name = size.name();
+        let rates = format!("{title}: {size_name}");
+        figure.charts.push(grid.chart(Drawn::Lines, &rates, "MB/s", true, |cell| cell.new.rate));
+        let drops = format!("drop of {size_name}, %");
+        figure.charts.push(grid.chart(Drawn::Table, &drops, &drops, false, |cell| cell.new.drop));
+        let spread = format!("drop of {size_name}, the middle half of the passes within points");
+        figure.charts.push(grid.chart(Drawn::Table, &spread, &spread, false, |cell| cell.new.spread));
+        noise = noise.max(grid.of(&System::off_again(), |cell| cell.new.drop.abs()).into_iter().fold(0.0, f64::max));
+        for hash in Hash::ALL {
+            let inline = grid.of(&System::denova(DedupMode::Inline, hash), |cell| cell.new.drop);
+            let (least, what) = (smallest(&inline), format!("inline, {}: drop of {size_name}, least", hash.name()));
+            figure.rows.push(match hash {
+                Hash::AsInPaper => Row::range(what, inline_drop(*size), 100.0, least, "%"),
+                Hash::Ours => Row::own(what, least, "%"),
+            });
+            let is_claimed = hash == Hash::AsInPaper && run.is_the_papers() && think == Think::AsInPaper;
+            if is_claimed {
+                let aim = format!("inline as in the paper drops {size_name} by more than 50 %");
+                figure.aims.push(Aim::at_least(aim, least, 50.0));
+            }
+            for mode in [DedupMode::Immediate, run.delayed()] {
+                let system = System::denova(mode, hash);
+                let most = largest(&grid.of(&system, |cell| cell.new.drop));
+                offline_drops.push(most);
+                let what = format!("{}: drop of {size_name}, most", system.name);
+                figure.rows.push(Row::range(what, 0.0, 1.0, most, "%"));
+                if think == Think::AsInPaper {
+                    let aim = format!("{}: {size_name} within 1 % of off at every share", system.name);
+                    figure.aims.push(Aim::at_most(aim, most, 1.0));
+                }
+            }
+        }
+    }
+    figure.rows.push(Row::own("off to itself, largest difference: what a difference is worth", noise, "%"));
+    figure.reading = format!(
+        "Sharing later takes at most {} % of off's throughput; off differs from itself by {} %.",
+        number(largest(&offline_drops)),
+        number(noise)
+    );
+    figure
+}
+
+/// What is saved of the generated data once the queue is empty.
+fn savings(run: &Run, grids: &[(Size, Grid)]) -> Figure {
+    let settings =
+        format!("From the passes of Figure 8, the queue drained. {}", run.settings(Think::AsInPaper, run.repeats));
+    let title = "Savings: duplicate blocks of generated data that are shared in the end";
+    let mut figure = run.turn.figure("savings", title, settings);
+    let share = |cell: &Cell| match cell.duplicates {
+        0 => 100.0,
+        duplicates => 100.0 * cell.saved_blocks as f64 / duplicates as f64,
+    };
+    let mut least = f64::INFINITY;
+    for (size, grid) in grids {
+        let x = grid.x.iter().cloned();
+        let chart = Chart::new(Drawn::Table, size.name(), grid.x_label, "% of the duplicate blocks", x);
+        let sharing = &grid.systems[2..];
+        let add = |chart: Chart, system: &System| chart.with(&system.name, grid.of(system, share));
+        figure.charts.push(sharing.iter().fold(chart, add));
+        let offline = sharing.iter().filter(|system| system.is_offline());
+        least = offline.flat_map(|system| grid.of(system, share)).fold(least, f64::min);
+    }
+    figure.aims = vec![Aim::at_least("all duplicate blocks of generated data shared after the drain", least, 100.0)];
+    figure.reading =
+        format!("After the drain {} % of the duplicate blocks are shared, as inline does at once.", number(least));
+    figure
+}

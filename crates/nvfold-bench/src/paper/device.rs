@@ -1,0 +1,58 @@
+//! Emulated devices in memory, and file systems on them: the same for every paper.
+
+use crate::{Doing, Result};
+use nvfold::{FileSystem, MkfsOptions, MountOptions};
+use pmem::{DeviceSpec, FlushMode, OpenOptions, Profile, Region};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// An emulated device in memory, and how much of it is watched.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// What it charges.
+    pub profile: Profile,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether writes are counted block by block.
+    pub counts_writes: bool,
+}
+
+impl Device {
+    /// Of this profile, as large as needed for so many bytes.
+    pub fn new(profile: &Profile, bytes: u64) -> Device {
+        Device { profile: profile.clone(), bytes: bytes.next_multiple_of(2 << 20), counts_writes: false }
+    }
+
+    /// Its memory, which is not all there yet. Flush instructions are issued as on a DAX device.
+    pub fn create(&self) -> Result<Region> {
+        let options = OpenOptions {
+            profile: self.profile.clone(),
+            flush: FlushMode::Always,
+            track_wear: self.counts_writes,
+            ..OpenOptions::default()
+        };
+        let region = Region::create(&DeviceSpec::Memory, self.bytes, &options);
+        region.map_err(nvfold::Error::from).doing("make a memory device")
+    }
+
+    /// Formats and mounts it, with all its memory there before any clock starts, and with clocks of its own.
+    pub fn mount(&self, mkfs: &MkfsOptions, mount: MountOptions) -> Result<FileSystem> {
+        let region = self.create()?;
+        FileSystem::mkfs(&region, mkfs).doing("format")?;
+        // Behind mkfs, which gives back what the device has.
+        region.populate(0, self.bytes);
+        remount(region, mount)
+    }
+}
+
+/// Mounts what is formatted, with clocks.
+pub fn remount(region: Region, mount: MountOptions) -> Result<FileSystem> {
+    let epoch = Instant::now();
+    let mount = MountOptions {
+        stopwatch: Some(Arc::new(move || epoch.elapsed().as_nanos() as u64)),
+        clock: Arc::new(pmem::clock::coarse_now_ns),
+        discard: Some(false),
+        ..mount
+    };
+    FileSystem::mount(region, mount).doing("mount")
+}

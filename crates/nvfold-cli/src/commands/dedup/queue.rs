@@ -1,0 +1,155 @@
+//! The work queue of policy denova: draining it, and when its daemon works.
+//!
+//! Draining goes in short requests, so that the command can show how far it is and be stopped; what it has not come
+//! to stays queued. Nobody's limits hold for it, for somebody waits.
+
+use crate::cli::Output;
+use crate::device::DeviceOptions;
+use crate::failure::{Failure, Outcome};
+use crate::mount::requests::Left;
+use crate::mount::{Setting, parse_mode, settings, yes_or_no};
+use crate::mounts;
+use crate::progress::Progress;
+use crate::report;
+use crate::size;
+use crate::snapshot::{DeNova, Snapshot, mount_point_of};
+use crate::tree::Tally;
+use crate::tree::stored::Stored;
+use clap::Args;
+use nvfold::DedupMode;
+use serde::Serialize;
+use std::path::Path;
+use std::time::Instant;
+
+/// What to do with the queue, instead of going through files.
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+pub struct Steer {
+    /// Share what policy denova has queued, now and whatever its limits are, until nothing is left
+    #[arg(long)]
+    pub drain: bool,
+    /// Keep the daemon of a mount from working; what is written is queued
+    #[arg(long)]
+    pub pause: bool,
+    /// Let the daemon of a mount work again
+    #[arg(long)]
+    pub resume: bool,
+    /// When policy denova of a mount shares from now on: inline, immediate, or delayed:MS:ENTRIES (every MS
+    /// milliseconds so many entries of the queue at most)
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub mode: Option<DedupMode>,
+}
+
+impl Steer {
+    /// The setting to change, if one is.
+    pub fn change(&self) -> Option<(Setting, String)> {
+        let paused = |paused| (Setting::Paused, yes_or_no(paused).to_owned());
+        match self {
+            Steer { pause: true, .. } => Some(paused(true)),
+            Steer { resume: true, .. } => Some(paused(false)),
+            Steer { mode: Some(mode), .. } => Some((Setting::Mode, mode.to_string())),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Changed {
+    device: String,
+    /// What the policy does now; absent while no new data goes there.
+    denova: Option<DeNova>,
+}
+
+/// Changes a setting of a mount.
+pub fn change(target: &Path, (setting, value): (Setting, String), output: &Output) -> Outcome<u8> {
+    let dir =
+        mount_point_of(target).map_err(|failure| failure.hint("a device has no daemon while it is not mounted"))?;
+    settings::ask(&dir, setting, &value)?;
+    let snapshot = Snapshot::of(&dir, &DeviceOptions::default())?;
+    let changed = Changed { device: snapshot.device, denova: snapshot.denova };
+    report::emit(output.json, "dedup", &changed, || match &changed.denova {
+        Some(now) => format!("{}: {}", changed.device, describe_queue(now)),
+        None => format!("{}: set, for when data goes to policy denova", changed.device),
+    })?;
+    Ok(0)
+}
+
+/// Mode and queue in one line.
+fn describe_queue(now: &DeNova) -> String {
+    let paused = if now.paused { ", paused" } else { "" };
+    format!("mode {}{paused}; {} entries queued ({})", now.mode, now.queue_entries, size::show(now.queue_bytes))
+}
+
+#[derive(Serialize)]
+struct Drained {
+    /// What was queued at first.
+    queue_entries_before: u64,
+    queue_bytes_before: u64,
+    /// Bytes of data blocks in use, of the whole file system.
+    stored_bytes_before: u64,
+    stored_bytes_after: u64,
+    /// Bytes saved by sharing, of the whole file system.
+    saved_bytes_before: u64,
+    saved_bytes_after: u64,
+    seconds: f64,
+}
+
+/// Shares what is queued, of a mount or of a device that this process has mounted.
+pub fn drain(stored: &Stored, path: &Path, output: &Output) -> Outcome<u8> {
+    let tally = Tally::new()?;
+    stored.settle(path)?;
+    let before = stored.space(path)?;
+    let queued = stored.queued(path)?;
+    let started = Instant::now();
+    drain_all(queued.bytes, &tally, output, || {
+        stored.drain_some(path).map_err(|refused| settings::refused(path, "drain the queue", refused.errno, &refused))
+    })?;
+    let after = stored.space(path)?;
+    let drained = Drained {
+        queue_entries_before: queued.entries,
+        queue_bytes_before: queued.bytes,
+        stored_bytes_before: before.stored_bytes,
+        stored_bytes_after: after.stored_bytes,
+        saved_bytes_before: before.saved_bytes,
+        saved_bytes_after: after.saved_bytes,
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    report::emit(output.json, "dedup", &drained, || describe(&mounts::show(path), &drained))?;
+    Ok(0)
+}
+
+/// Calls `drain_some` until nothing is left, with progress; `bytes` are queued at first.
+pub fn drain_all(
+    bytes: u64,
+    tally: &Tally,
+    output: &Output,
+    mut drain_some: impl FnMut() -> Outcome<Left>,
+) -> Outcome<()> {
+    let mut progress = Progress::new(output.progress, "share", bytes);
+    loop {
+        let left = drain_some()?;
+        let note = || format!("{} entries left", left.entries);
+        let done_bytes = bytes.saturating_sub(left.bytes);
+        if left.is_done {
+            progress.finish(done_bytes, note);
+            return Ok(());
+        }
+        progress.update(done_bytes, note);
+        if tally.is_stopped() {
+            let why = format!("stopped with {} entries queued ({})", left.entries, size::show(left.bytes));
+            return Err(tally.stop_reason("drain").unwrap_or_else(|| Failure::new("drain", &why)).hint(why));
+        }
+    }
+}
+
+fn describe(name: &str, drained: &Drained) -> String {
+    let from_to = |before, after| format!("{} before, {} after", size::show(before), size::show(after));
+    let Drained { queue_entries_before, queue_bytes_before, seconds, .. } = drained;
+    let rate = size::show((*queue_bytes_before as f64 / seconds.max(1e-9)) as u64);
+    report::facts(&[
+        ("drained", format!("{name}: {queue_entries_before} entries, {}", size::show(*queue_bytes_before))),
+        ("in", format!("{seconds:.2} s, {rate}/s")),
+        ("stored", from_to(drained.stored_bytes_before, drained.stored_bytes_after)),
+        ("saved", from_to(drained.saved_bytes_before, drained.saved_bytes_after)),
+    ])
+}

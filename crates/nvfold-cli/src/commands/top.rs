@@ -1,0 +1,191 @@
+//! `nvfold top`: what mounted file systems are doing, as it happens.
+//!
+//! Every interval each mount is asked for its figures, and two reports make rates ([`rates`]). They are shown on a
+//! full screen ([`screen`]), or told in lines to whoever has no terminal.
+
+mod rates;
+mod screen;
+
+use crate::cli::Output;
+use crate::failure::{Doing, Failure, Outcome};
+use crate::mounts;
+use crate::report;
+use crate::snapshot::{self, mount_point_of};
+use clap::Args;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rates::{Figures, Watched};
+use screen::Screen;
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The screen is filled soon, however long the interval is.
+const FIRST_LOOK_AFTER: Duration = Duration::from_millis(300);
+/// How long a key or a signal may wait.
+const LISTEN_FOR: Duration = Duration::from_millis(100);
+
+/// Show live what mounted file systems do: throughput, savings, queue, transactions, wear
+///
+/// Keys: q quits, the arrows choose a mount, Enter shows it alone, Esc goes back to the list.
+#[derive(Args, Debug)]
+pub struct Top {
+    /// Mount point or mounted device, or all for every mount
+    #[arg(value_name = "DIR|DEVICE|all", default_value = "all")]
+    target: PathBuf,
+    /// Seconds from one look to the next
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
+    interval: Duration,
+    /// Print one look in lines, for scripts, and end; with --json as JSON. With --json alone: a line of JSON each
+    /// interval, until it is stopped
+    #[arg(long)]
+    once: bool,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is not a number of seconds from 0.1 to 3600"))
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    mounts: Vec<&'a Figures>,
+}
+
+/// Runs it.
+pub fn run(top: &Top, output: &Output) -> Outcome<u8> {
+    let mut watch = Watch::new(&top.target)?;
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, stopped.clone()).doing("wait for signals")?;
+    }
+    if top.once || output.json {
+        in_lines(top, &mut watch, output, &stopped)?;
+        return Ok(0);
+    }
+    if !std::io::stdout().is_terminal() {
+        return Err(Failure::usage("top", "stdout is no terminal")
+            .hint("for scripts: --once prints one look in lines, --json a line of JSON each interval"));
+    }
+    let mut terminal = ratatui::try_init().doing("take over the terminal")?;
+    let ended = on_screen(top, &mut watch, &mut terminal, &stopped);
+    ratatui::try_restore().doing("give the terminal back")?;
+    ended.map(|()| 0)
+}
+
+/// One look, or one line of JSON after the other.
+fn in_lines(top: &Top, watch: &mut Watch, output: &Output, stopped: &AtomicBool) -> Outcome<()> {
+    loop {
+        sleep_until(Instant::now() + top.interval, stopped);
+        if stopped.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        watch.look()?;
+        let report = Report { mounts: watch.mounts.iter().filter_map(|mount| mount.figures.as_ref()).collect() };
+        if top.once {
+            let lines = || report.mounts.iter().map(|figures| figures.in_lines()).collect::<Vec<_>>().join("\n\n");
+            return report::emit(output.json, "top", &report, lines);
+        }
+        if !report::print_to_reader(&report::json_line("top", &report)?)? {
+            return Ok(());
+        }
+    }
+}
+
+fn sleep_until(when: Instant, stopped: &AtomicBool) {
+    while !stopped.load(Ordering::Relaxed) {
+        match when.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => return,
+            left => std::thread::sleep(left.min(LISTEN_FOR)),
+        }
+    }
+}
+
+/// The screen, until somebody quits.
+fn on_screen(
+    top: &Top,
+    watch: &mut Watch,
+    terminal: &mut ratatui::DefaultTerminal,
+    stopped: &AtomicBool,
+) -> Outcome<()> {
+    let doing = "show the figures";
+    let mut screen = Screen::new(top.interval, watch.only.is_some());
+    let mut next_look = Instant::now() + top.interval.min(FIRST_LOOK_AFTER);
+    loop {
+        terminal.draw(|frame| screen.draw(frame, &watch.mounts)).doing(doing)?;
+        let wait = next_look.saturating_duration_since(Instant::now()).min(LISTEN_FOR);
+        if event::poll(wait).doing(doing)?
+            && let Event::Key(key) = event::read().doing(doing)?
+            && key.kind == KeyEventKind::Press
+            && is_end(&mut screen, key, watch.mounts.len())
+        {
+            return Ok(());
+        }
+        if stopped.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if Instant::now() >= next_look {
+            watch.look()?;
+            next_look = Instant::now() + top.interval;
+        }
+    }
+}
+
+/// Does what a key says; whether that is to end.
+fn is_end(screen: &mut Screen, key: KeyEvent, mounts: usize) -> bool {
+    match key.code {
+        KeyCode::Char('q') => return true,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+        KeyCode::Esc if !screen.back() => return true,
+        KeyCode::Enter => screen.open(),
+        KeyCode::Up | KeyCode::Char('k') => screen.choose(-1, mounts),
+        KeyCode::Down | KeyCode::Char('j') => screen.choose(1, mounts),
+        _ => {}
+    }
+    false
+}
+
+/// The mounts that are looked at.
+struct Watch {
+    /// The one that was named; `None`: all there are.
+    only: Option<PathBuf>,
+    mounts: Vec<Watched>,
+}
+
+impl Watch {
+    /// Takes the first look, to which the next is compared.
+    fn new(target: &Path) -> Outcome<Watch> {
+        let only = if target == Path::new("all") { None } else { Some(mount_point_of(target)?) };
+        let mut watch = Watch { only, mounts: Vec::new() };
+        watch.look()?;
+        if watch.mounts.is_empty() {
+            return Err(Failure::new("top", "no nvfold is mounted").hint("mount one: nvfold mount DEVICE DIR"));
+        }
+        Ok(watch)
+    }
+
+    /// Asks every mount. One that does not answer any more is left out, unless it is the only one wanted.
+    fn look(&mut self) -> Outcome<()> {
+        let dirs = match &self.only {
+            Some(dir) => vec![dir.clone()],
+            None => mounts::all().into_iter().map(|mounted| mounted.dir).collect(),
+        };
+        let mut before = std::mem::take(&mut self.mounts);
+        for dir in dirs {
+            match snapshot::ask(&dir) {
+                Ok(snapshot) => {
+                    let known = before.iter().position(|mount| mount.dir == dir).map(|at| before.remove(at));
+                    let mut mount = known.unwrap_or_else(|| Watched::new(dir));
+                    mount.add(snapshot, Instant::now());
+                    self.mounts.push(mount);
+                }
+                Err(failure) if self.only.is_some() => return Err(failure),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}

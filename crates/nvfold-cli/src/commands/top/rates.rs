@@ -1,0 +1,411 @@
+//! From two reports of a mount to what it did between them, a second.
+
+use crate::report;
+use crate::size;
+use crate::snapshot::{DeNova, Pieces, Snapshot};
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Bytes in a line of the media.
+const LINE_BYTES: u64 = pmem::LINE_BYTES;
+/// Rates that are kept to be drawn: more than a screen is wide.
+const HISTORY: usize = 240;
+
+/// One mount, and what is known of it.
+pub struct Watched {
+    pub dir: PathBuf,
+    last: Option<(Instant, Snapshot)>,
+    /// `None` before the second look.
+    pub figures: Option<Figures>,
+    /// Bytes written and read a second, the latest last.
+    pub written: VecDeque<u64>,
+    pub read: VecDeque<u64>,
+}
+
+impl Watched {
+    /// Nothing is known yet.
+    pub fn new(dir: PathBuf) -> Watched {
+        Watched { dir, last: None, figures: None, written: VecDeque::new(), read: VecDeque::new() }
+    }
+
+    /// One more look.
+    pub fn add(&mut self, snapshot: Snapshot, at: Instant) {
+        // Another process counts anew.
+        let before = self.last.take().filter(|(_, before)| before.pid == snapshot.pid);
+        if let Some((then, before)) = before {
+            let figures = Figures::between(&before, &snapshot, (at - then).as_secs_f64().max(1e-3));
+            for (history, rate) in
+                [(&mut self.written, figures.rates.written_bytes), (&mut self.read, figures.rates.read_bytes)]
+            {
+                history.push_back(rate as u64);
+                history.drain(..history.len().saturating_sub(HISTORY));
+            }
+            self.figures = Some(figures);
+        }
+        self.last = Some((at, snapshot));
+    }
+}
+
+/// What one mount does.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figures {
+    pub mount_point: String,
+    pub device: String,
+    pub device_bytes: u64,
+    pub persistence: String,
+    /// The emulated device.
+    pub profile: String,
+    pub policy: String,
+    /// Seconds between the two looks.
+    pub seconds: f64,
+    pub rates: Rates,
+    pub logical_bytes: u64,
+    pub stored_bytes: u64,
+    pub saved_bytes: u64,
+    pub free_bytes: u64,
+    pub transactions: u64,
+    pub requests: crate::mount::Requests,
+    /// The work queue of policy denova.
+    pub queue: Option<Queue>,
+    pub index: IndexFigures,
+    /// By policy, of those that look for equal blocks while data is written.
+    pub policies: BTreeMap<String, PolicyFigures>,
+    pub wear: Wear,
+}
+
+/// Of the time between two looks, for each second of it.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Rates {
+    pub writes: f64,
+    pub written_bytes: f64,
+    pub reads: f64,
+    pub read_bytes: f64,
+    pub changes: f64,
+    pub transactions: f64,
+    /// Lines that reached the media, flushed and streamed ones.
+    pub lines_written: f64,
+    pub lines_flushed: f64,
+    pub fences: f64,
+}
+
+/// Queue and daemon of policy denova.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Queue {
+    pub mode: String,
+    pub paused: bool,
+    pub entries: u64,
+    pub bytes: u64,
+    pub lag_seconds: f64,
+    /// Bytes a second that the daemon looked at, and shared.
+    pub looked_at_bytes_per_second: f64,
+    pub shared_bytes_per_second: f64,
+    /// Part of one processor that it took.
+    pub busy_percent: f64,
+    /// Until the queue is empty, if it goes on as between the two looks; `None` while it does not get shorter.
+    pub eta_seconds: Option<f64>,
+    /// Since mount.
+    pub looked_at_bytes: u64,
+    pub shared_bytes: u64,
+    /// Time that half of the entries, and 99 % of them, waited at most.
+    pub waited_half_seconds: Option<f64>,
+    pub waited_99_percent_seconds: Option<f64>,
+}
+
+/// How equal blocks are found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct IndexFigures {
+    pub kind: String,
+    pub weak: String,
+    pub entries: u64,
+    pub dram_bytes: u64,
+    pub media_bytes: u64,
+    /// Of a pm index: searches a second, and entries that each read.
+    pub lookups_per_second: f64,
+    pub reads_per_lookup: Option<f64>,
+}
+
+/// Pieces that a policy was offered and shared.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct PolicyFigures {
+    pub offered_per_second: f64,
+    pub shared_per_second: f64,
+    /// Since mount.
+    pub offered: u64,
+    pub shared: u64,
+    pub collisions: u64,
+}
+
+/// What the media bore since mount.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Wear {
+    pub lines_written: u64,
+    /// How often each line of the device was written, if all were written alike.
+    pub writes_per_line: f64,
+    /// Bytes written to the media for each byte that programs wrote; `None` when these wrote none.
+    pub amplification: Option<f64>,
+}
+
+impl Figures {
+    fn between(before: &Snapshot, now: &Snapshot, seconds: f64) -> Figures {
+        let per_second = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
+        let space = now.space.clone().unwrap_or_default();
+        let space_before = before.space.clone().unwrap_or_default();
+        let (requests_before, requests) = (before.requests.unwrap_or_default(), now.requests.unwrap_or_default());
+        let (media_before, media) = (Media::of(before), Media::of(now));
+        let rates = Rates {
+            writes: per_second(requests_before.writes, requests.writes),
+            written_bytes: per_second(requests_before.bytes_written, requests.bytes_written),
+            reads: per_second(requests_before.reads, requests.reads),
+            read_bytes: per_second(requests_before.bytes_read, requests.bytes_read),
+            changes: per_second(requests_before.changes, requests.changes),
+            transactions: per_second(space_before.transactions, space.transactions),
+            lines_written: per_second(media_before.lines_written, media.lines_written),
+            lines_flushed: per_second(media_before.lines_flushed, media.lines_flushed),
+            fences: per_second(media_before.fences, media.fences),
+        };
+        let device_bytes = now.superblock.device_bytes;
+        let written = requests.bytes_written;
+        let policy = |(name, pieces): (&String, &Pieces)| {
+            let before = space_before.by_policy.get(name).copied().unwrap_or_default();
+            let figures = PolicyFigures {
+                offered_per_second: per_second(before.offered, pieces.offered),
+                shared_per_second: per_second(before.shared, pieces.shared),
+                offered: pieces.offered,
+                shared: pieces.shared,
+                collisions: pieces.collisions,
+            };
+            (name.clone(), figures)
+        };
+        Figures {
+            mount_point: now.mount_point.clone().unwrap_or_default(),
+            device: now.device.clone(),
+            device_bytes,
+            persistence: now.persistence.clone(),
+            profile: now.traffic.as_ref().map(|traffic| traffic.profile.clone()).unwrap_or_default(),
+            policy: now.policy.clone().unwrap_or_default(),
+            seconds,
+            rates,
+            logical_bytes: space.logical_bytes,
+            stored_bytes: space.stored_bytes,
+            saved_bytes: space.saved_bytes,
+            free_bytes: space.free_bytes,
+            transactions: space.transactions,
+            requests,
+            queue: now.denova.as_ref().map(|now| Queue::between(before.denova.as_ref(), now, seconds)),
+            index: IndexFigures::between(before, now, seconds),
+            policies: space.by_policy.iter().map(policy).collect(),
+            wear: Wear {
+                lines_written: media.lines_written,
+                writes_per_line: media.lines_written as f64 / (device_bytes / LINE_BYTES).max(1) as f64,
+                amplification: (written > 0).then(|| (media.lines_written * LINE_BYTES) as f64 / written as f64),
+            },
+        }
+    }
+
+    /// For scripts and logs: name and value, one a line.
+    pub fn in_lines(&self) -> String {
+        let Figures { rates, index, wear, .. } = self;
+        let flow = |operations: f64, bytes: f64| format!("{}/s, {}/s", count(operations), size::show(bytes as u64));
+        let mut rows = vec![
+            ("mount", self.mount_point.clone()),
+            ("device", self.device_words()),
+            ("policy", self.policy.clone()),
+            ("writes", flow(rates.writes, rates.written_bytes)),
+            ("reads", flow(rates.reads, rates.read_bytes)),
+            ("changes", format!("{}/s", count(rates.changes))),
+            ("saved", self.saved_words()),
+        ];
+        if let Some(queue) = &self.queue {
+            rows.push(("mode", queue.mode_words()));
+            rows.push(("queue", queue.length_words()));
+            rows.push(("sharing", queue.work_words()));
+        }
+        rows.push(("index", index.words()));
+        rows.push(("searches", index.search_words()));
+        rows.push(("transactions", format!("{}/s", count(rates.transactions))));
+        rows.push(("lines", self.lines_words()));
+        rows.push(("wear", wear.words()));
+        rows.extend(self.policies.iter().map(|(name, of)| (name.as_str(), of.words())));
+        report::facts(&rows)
+    }
+
+    /// The device in a few words.
+    pub fn device_words(&self) -> String {
+        let Figures { device, device_bytes, persistence, profile, .. } = self;
+        format!("{device} ({}, level {persistence}, profile {profile})", size::show(*device_bytes))
+    }
+
+    /// What sharing saves.
+    pub fn saved_words(&self) -> String {
+        let [logical, stored, saved] = [self.logical_bytes, self.stored_bytes, self.saved_bytes].map(size::show);
+        let percent = report::percent(self.saved_bytes, self.logical_bytes);
+        format!("{saved} ({percent}) of {logical}; stored {stored}, free {}", size::show(self.free_bytes))
+    }
+
+    /// What goes to the media.
+    pub fn lines_words(&self) -> String {
+        let Rates { lines_written, lines_flushed, fences, .. } = self.rates;
+        let [written, flushed, fences] = [lines_written, lines_flushed, fences].map(count);
+        format!("{written}/s written, of these {flushed}/s flushed; {fences} fences/s")
+    }
+}
+
+impl Queue {
+    fn between(before: Option<&DeNova>, now: &DeNova, seconds: f64) -> Queue {
+        // A queue that was not there at the last look was empty.
+        let none = DeNova::default();
+        let before = before.unwrap_or(&none);
+        let per_second = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
+        let shrinks_by = per_second(now.queue_bytes, before.queue_bytes);
+        let in_seconds = |ns: u64| ns as f64 / 1e9;
+        Queue {
+            mode: now.mode.clone(),
+            paused: now.paused,
+            entries: now.queue_entries,
+            bytes: now.queue_bytes,
+            lag_seconds: in_seconds(now.lag_ns),
+            looked_at_bytes_per_second: per_second(before.looked_at_bytes, now.looked_at_bytes),
+            shared_bytes_per_second: per_second(before.shared_bytes, now.shared_bytes),
+            busy_percent: per_second(before.busy_ns, now.busy_ns) / 1e7,
+            eta_seconds: (shrinks_by > 0.0).then(|| now.queue_bytes as f64 / shrinks_by),
+            looked_at_bytes: now.looked_at_bytes,
+            shared_bytes: now.shared_bytes,
+            waited_half_seconds: now.lingered_ns(50).map(in_seconds),
+            waited_99_percent_seconds: now.lingered_ns(99).map(in_seconds),
+        }
+    }
+
+    /// When it shares.
+    pub fn mode_words(&self) -> String {
+        format!("{}{}", self.mode, if self.paused { ", paused" } else { "" })
+    }
+
+    /// Length, lag and when it ends.
+    pub fn length_words(&self) -> String {
+        if self.entries == 0 {
+            return "empty".into();
+        }
+        let ends = match self.eta_seconds {
+            Some(seconds) => format!("empty in {}", time(seconds)),
+            None => "not getting shorter".to_owned(),
+        };
+        let (entries, bytes, lag) = (self.entries, size::show(self.bytes), time(self.lag_seconds));
+        format!("{entries} entries, {bytes}, the oldest waits {lag}; {ends}")
+    }
+
+    /// What the daemon does.
+    pub fn work_words(&self) -> String {
+        let looked_at = size::show(self.looked_at_bytes_per_second as u64);
+        let shared = size::show(self.shared_bytes_per_second as u64);
+        format!("{looked_at}/s looked at, {shared}/s shared, {:.0} % of a processor", self.busy_percent)
+    }
+
+    /// What it did since mount.
+    pub fn total_words(&self) -> String {
+        let (looked_at, shared) = (size::show(self.looked_at_bytes), size::show(self.shared_bytes));
+        let waited = |seconds: Option<f64>| seconds.map_or("-".into(), time);
+        let (half, most) = (waited(self.waited_half_seconds), waited(self.waited_99_percent_seconds));
+        format!("{looked_at} looked at, {shared} shared; half waited {half}, 99 % {most}")
+    }
+}
+
+impl IndexFigures {
+    fn between(before: &Snapshot, now: &Snapshot, seconds: f64) -> IndexFigures {
+        let Some(index) = &now.index else { return IndexFigures::default() };
+        let (lookups_before, reads_before) =
+            before.index.as_ref().map_or((0, 0), |before| (before.lookups, before.reads));
+        let lookups = index.lookups.saturating_sub(lookups_before);
+        let reads = index.reads.saturating_sub(reads_before);
+        IndexFigures {
+            kind: index.kind.clone(),
+            weak: index.weak.clone().unwrap_or_default(),
+            entries: index.entries,
+            dram_bytes: index.dram_bytes,
+            media_bytes: index.media_bytes,
+            lookups_per_second: lookups as f64 / seconds,
+            reads_per_lookup: (lookups > 0).then(|| reads as f64 / lookups as f64),
+        }
+    }
+
+    /// What it is.
+    pub fn words(&self) -> String {
+        let IndexFigures { kind, weak, entries, .. } = self;
+        let dram = size::show(self.dram_bytes);
+        match kind.as_str() {
+            "" => "-".into(),
+            "pm" => format!("pm by {weak}, {entries} entries, {} media, {dram} DRAM", size::show(self.media_bytes)),
+            _ => format!("{kind}, {entries} entries, {dram} DRAM"),
+        }
+    }
+
+    /// What searching costs, where it is counted.
+    pub fn search_words(&self) -> String {
+        match (self.kind.as_str(), self.reads_per_lookup) {
+            ("pm", Some(reads)) => format!("{}/s, each reads {reads:.2} entries", count(self.lookups_per_second)),
+            ("pm", None) => "none".into(),
+            _ => "-".into(),
+        }
+    }
+}
+
+impl PolicyFigures {
+    /// In one line.
+    pub fn words(&self) -> String {
+        let (offered, shared) = (count(self.offered_per_second), count(self.shared_per_second));
+        let percent = report::percent(self.shared, self.offered);
+        format!("{offered}/s offered, {shared}/s shared; {} of {} ({percent}) since mount", self.shared, self.offered)
+    }
+}
+
+impl Wear {
+    /// In one line.
+    pub fn words(&self) -> String {
+        let written = size::show(self.lines_written * LINE_BYTES);
+        let amplification = self.amplification.map_or(String::new(), |by| format!(" ({by:.2} a byte of the writes)"));
+        format!("{written}{amplification}, each line {:.3} times", self.writes_per_line)
+    }
+}
+
+/// Counters of the device.
+struct Media {
+    lines_written: u64,
+    lines_flushed: u64,
+    fences: u64,
+}
+
+impl Media {
+    fn of(snapshot: &Snapshot) -> Media {
+        snapshot.traffic.as_ref().map_or(Media { lines_written: 0, lines_flushed: 0, fences: 0 }, |traffic| Media {
+            lines_written: traffic.lines_flushed + traffic.bytes_streamed / LINE_BYTES,
+            lines_flushed: traffic.lines_flushed,
+            fences: traffic.fences,
+        })
+    }
+}
+
+/// A count for people, in seven characters at most: `0.5`, `1234`, `12.3k`, `4.5M`.
+pub fn count(count: f64) -> String {
+    match count {
+        0.0 => "0".into(),
+        count if count < 10.0 => format!("{count:.1}"),
+        count if count < 1e4 => format!("{count:.0}"),
+        count if count < 1e6 => format!("{:.1}k", count / 1e3),
+        count if count < 1e9 => format!("{:.1}M", count / 1e6),
+        count => format!("{:.1}G", count / 1e9),
+    }
+}
+
+/// A time for people: `250 us`, `12 ms`, `1.5 s`, `3 min 20 s`, `2 h 5 min`.
+pub fn time(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match seconds {
+        0.0 => "0 s".into(),
+        seconds if seconds < 1e-3 => format!("{:.0} us", seconds * 1e6),
+        seconds if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),
+        seconds if seconds < 60.0 => format!("{seconds:.1} s"),
+        seconds if seconds < 3600.0 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
+    }
+}

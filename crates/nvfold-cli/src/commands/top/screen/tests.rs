@@ -1,0 +1,147 @@
+//! What is on the screen, from reports of a mount that are made up here.
+//!
+//! The snapshots are in `snapshots/`. `INSTA_UPDATE=always cargo test -p nvfold-cli screen` writes them anew.
+
+use super::*;
+use crate::snapshot::Snapshot;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// A report as a mount gives it, with these figures in it.
+fn report(policy: &str, figures: Value) -> Snapshot {
+    let mut report = json!({
+        "device": "/dev/pmem0", "mount_point": format!("/mnt/{policy}"), "pid": 4711, "persistence": "dax",
+        "read_only": false, "policy": policy,
+        "superblock": {
+            "format_version": 4, "uuid": "", "label": "", "clean": false, "incompatible_features": 0,
+            "read_only_compatible_features": 0, "compatible_features": 0, "device_bytes": 16u64 << 30,
+            "journal_offset": 0, "segment_table_offset": 0, "chunk_table_offset": 0, "data_offset": 0,
+            "block_bytes": 4096, "segment_bytes": 2 << 20, "read_write_mounts": 1, "created_ns": 0, "mounted_ns": 0,
+        },
+    });
+    report.as_object_mut().unwrap().extend(figures.as_object().unwrap().clone());
+    serde_json::from_value(report).unwrap()
+}
+
+/// The figures of policy denova when it has worked for `n` tenths of a second.
+fn denova(n: u64) -> Snapshot {
+    let mib = |n: u64| n << 20;
+    let figures = json!({
+        "space": {
+            "logical_bytes": mib(100 * n), "stored_bytes": mib(75 * n), "saved_bytes": mib(25 * n),
+            "free_bytes": mib(15000), "transactions": 3000 * n,
+            "by_policy": {
+                "inline": { "offered": 100 * n, "shared": 50 * n, "collisions": 0 },
+                "nv-dedup": { "offered": 0, "shared": 0, "collisions": 0 },
+            },
+        },
+        "index": {
+            "kind": "pm", "weak": "sha1", "entries": 12000 * n, "dram_bytes": 4096, "media_bytes": mib(64),
+            "lookups": 1000 * n, "reads": 1250 * n, "reordered": 3,
+        },
+        "denova": {
+            "mode": "immediate", "paused": false, "queue_entries": 2000 - 100 * n, "queue_bytes": mib(200 - 10 * n),
+            "queue_dram_bytes": 64000, "lag_ns": 1_500_000_000, "dequeued": 200 * n, "looked_at_bytes": mib(30 * n),
+            "shared_bytes": mib(25 * n), "busy_ns": 50_000_000 * n,
+            "lingered": [{ "up_to_ns": 1_000_000, "entries": 60 }, { "up_to_ns": 250_000_000, "entries": 40 }],
+        },
+        "requests": {
+            "reads": 10 * n, "bytes_read": mib(n), "writes": 2500 * n, "bytes_written": mib(40 * n), "changes": 7 * n,
+        },
+        "traffic": {
+            "profile": "optane", "bytes_read": 0, "bytes_stored": 0, "bytes_streamed": mib(40 * n),
+            "lines_flushed": 20000 * n, "fences": 5000 * n,
+        },
+    });
+    report("denova", figures)
+}
+
+/// A mount that was looked at at each of these tenths of a second.
+fn watched(tenths: &[u64], snapshot: impl Fn(u64) -> Snapshot) -> Watched {
+    let start = Instant::now();
+    let mut mount = Watched::new(snapshot(0).mount_point.unwrap().into());
+    for tenth in tenths {
+        mount.add(snapshot(*tenth), start + Duration::from_millis(100 * tenth));
+    }
+    mount
+}
+
+fn drawn(width: u16, height: u16, screen: &mut Screen, mounts: &[Watched]) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| screen.draw(frame, mounts)).unwrap();
+    terminal
+}
+
+fn only() -> Screen {
+    Screen::new(Duration::from_millis(500), true)
+}
+
+fn list() -> Screen {
+    Screen::new(Duration::from_secs(1), false)
+}
+
+#[test]
+fn one_mount_is_shown_with_everything() {
+    let mount = watched(&[0, 5, 6, 10], denova);
+    insta::assert_snapshot!(drawn(80, 24, &mut only(), &[mount]).backend());
+}
+
+#[test]
+fn a_mount_without_a_queue_says_so() {
+    let mount = watched(&[0, 5], |n| report("inline", json!({ "space": { "logical_bytes": n } })));
+    insta::assert_snapshot!(drawn(80, 24, &mut only(), &[mount]).backend());
+}
+
+#[test]
+fn nothing_is_made_up_before_the_second_look() {
+    let mount = watched(&[3], denova);
+    insta::assert_snapshot!(drawn(80, 24, &mut only(), &[mount]).backend());
+}
+
+#[test]
+fn a_new_process_on_the_same_directory_counts_anew() {
+    let mut mount = watched(&[0, 10], denova);
+    let rates = mount.figures.clone().unwrap().rates;
+    mount.add(Snapshot { pid: Some(1), ..denova(0) }, Instant::now());
+    assert_eq!(mount.figures.as_ref().unwrap().rates.writes, rates.writes, "there is nothing to compare with");
+    mount.add(Snapshot { pid: Some(1), ..denova(1) }, Instant::now() + Duration::from_secs(1));
+    assert!(mount.figures.unwrap().rates.writes < rates.writes);
+}
+
+#[test]
+fn the_list_has_a_row_for_each_mount_and_opens_one() {
+    let mounts = [
+        watched(&[0, 5, 10], denova),
+        watched(&[0, 5], |n| report("inline", json!({ "space": { "logical_bytes": n } }))),
+        watched(&[0], |_| report("off", json!({}))),
+    ];
+    let mut screen = list();
+    insta::assert_snapshot!("list", drawn(90, 8, &mut screen, &mounts).backend());
+    assert!(!screen.back(), "the list is shown: Esc ends");
+    screen.choose(1, mounts.len());
+    screen.choose(1, mounts.len());
+    screen.choose(1, mounts.len());
+    screen.choose(-1, mounts.len());
+    screen.open();
+    let opened = drawn(90, 24, &mut screen, &mounts).backend().to_string();
+    assert!(opened.contains("/mnt/inline") && opened.contains("Esc back"), "{opened}");
+    assert!(screen.back());
+    // The mount that was chosen is gone, and another with it.
+    let drawn = drawn(90, 8, &mut screen, &mounts[..1]).backend().to_string();
+    assert!(drawn.contains("1 mounts") && drawn.contains("/mnt/denova"), "{drawn}");
+}
+
+#[test]
+fn a_small_terminal_is_told_what_is_needed() {
+    let mounts = [watched(&[0, 5], denova)];
+    insta::assert_snapshot!("small", drawn(40, 8, &mut only(), &mounts).backend());
+    for (width, height) in [(1, 1), (79, 24), (80, 23), (200, 5)] {
+        let screen = drawn(width, height, &mut only(), &mounts).backend().to_string();
+        assert!(!screen.contains("throughput"), "{width}x{height}");
+    }
+    assert!(drawn(80, 24, &mut only(), &mounts).backend().to_string().contains("throughput"));
+    assert!(drawn(80, 5, &mut list(), &mounts).backend().to_string().contains("6 rows"));
+    assert!(drawn(80, 6, &mut list(), &[]).backend().to_string().contains("no nvfold is mounted"));
+}

@@ -1,0 +1,253 @@
+//! `nvfold top` on a real mount: on a pseudo-terminal, whose screen is read, and in lines.
+
+mod common;
+use common::{Scratch, can_mount, process_lives, wait_until};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// The command on a terminal of its own.
+struct Terminal {
+    master: File,
+    slave: File,
+    before: Termios,
+    child: Child,
+    screen: vt100::Parser,
+}
+
+impl Terminal {
+    fn start(scratch: &Scratch, columns: u16, rows: u16, arguments: &[&str]) -> Terminal {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        tcsetwinsize(&master, window(columns, rows)).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let slave = OpenOptions::new().read(true).write(true).open(name).unwrap();
+        let before = tcgetattr(&slave).unwrap();
+        // It is the controlling terminal: its size is asked for there, and a change of the size is told there.
+        let child = Command::new("setsid")
+            .arg("--ctty")
+            .arg(env!("CARGO_BIN_EXE_nvfold"))
+            .args(arguments)
+            .current_dir(scratch.path("."))
+            .env("TERM", "xterm-256color")
+            .stdin(slave.try_clone().unwrap())
+            .stdout(slave.try_clone().unwrap())
+            .stderr(slave.try_clone().unwrap())
+            .spawn()
+            .expect("setsid, of util-linux, is needed");
+        let flags = rustix::fs::fcntl_getfl(&master).unwrap();
+        rustix::fs::fcntl_setfl(&master, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+        let screen = vt100::Parser::new(rows, columns, 0);
+        Terminal { master: master.into(), slave, before, child, screen }
+    }
+
+    /// Takes in what the command has written, and gives what the screen shows now.
+    fn contents(&mut self) -> String {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = self.master.read(&mut buffer) {
+            self.screen.process(&buffer[..length]);
+        }
+        self.screen.screen().contents()
+    }
+
+    fn wait_for(&mut self, what: &str, is_shown: impl Fn(&str) -> bool) -> String {
+        let mut contents = String::new();
+        wait_until(what, || {
+            contents = self.contents();
+            is_shown(&contents)
+        });
+        contents
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits for the end, after which the terminal must be as it was.
+    fn end(mut self) -> (ExitStatus, String) {
+        let pid = self.child.id();
+        wait_until("the command ends", || {
+            self.contents();
+            !process_lives(pid)
+        });
+        let left = self.contents();
+        let status = self.child.wait().unwrap();
+        let screen = self.screen.screen();
+        assert!(!screen.alternate_screen(), "the screen of before is back");
+        assert!(!screen.hide_cursor(), "the cursor is back");
+        let (before, after) = (&self.before, tcgetattr(&self.slave).unwrap());
+        assert_eq!((before.local_modes, before.input_modes), (after.local_modes, after.input_modes));
+        assert_eq!((before.output_modes, before.control_modes), (after.output_modes, after.control_modes));
+        (status, left)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // Only after a failed assertion is it still there.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn window(columns: u16, rows: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// The row of the screen that begins with a name.
+fn row<'a>(screen: &'a str, name: &str) -> &'a str {
+    screen.lines().find(|line| line.starts_with(name)).unwrap_or_default()
+}
+
+fn write(path: impl AsRef<Path>, data: &[u8]) {
+    fs::write(&path, data).unwrap();
+    File::open(path).unwrap().sync_all().unwrap();
+}
+
+#[test]
+fn the_screen_follows_a_mount_and_the_terminal_is_given_back() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mount = scratch.mount("mem:", "size=64M,policy=inline");
+    let mut terminal = Terminal::start(&scratch, 100, 30, &["top", "mnt", "--interval", "0.2"]);
+    let idle = terminal.wait_for("figures are shown", |screen| row(screen, "writes").contains("in all"));
+    assert!(idle.contains("policy inline") && idle.contains("every 0.2 s"), "{idle}");
+    assert!(row(&idle, "writes").contains("0 B in all"), "{idle}");
+    assert!(row(&idle, "mem:").contains("64 MiB"), "{idle}");
+
+    let data = common::noise(4 << 20, 1);
+    write(mount.path("one"), &data);
+    write(mount.path("two"), &data);
+    let busy = terminal.wait_for("the writes are seen", |screen| row(screen, "writes").contains("8 MiB in all"));
+    assert!(busy.contains("4 MiB (50.0 %) of 8 MiB"), "{busy}");
+    assert!(row(&busy, "inline").contains("1024 of 2048 (50.0 %)"), "{busy}");
+    terminal.wait_for("it is quiet again", |screen| row(screen, "writes").contains(" 0/s"));
+
+    terminal.press("q");
+    let (status, _) = terminal.end();
+    assert!(status.success(), "{status}");
+    mount.unmount();
+}
+
+#[test]
+fn a_signal_and_an_unmount_give_the_terminal_back_too() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mount = scratch.mount("mem:", "size=64M");
+    let mut terminal = Terminal::start(&scratch, 80, 24, &["top", "mnt", "--interval", "0.2"]);
+    terminal.wait_for("figures are shown", |screen| row(screen, "writes").contains("in all"));
+    let pid = rustix::process::Pid::from_raw(terminal.child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let (status, _) = terminal.end();
+    assert!(status.success(), "{status}");
+
+    let mut terminal = Terminal::start(&scratch, 80, 24, &["top", "mnt", "--interval", "0.2"]);
+    terminal.wait_for("figures are shown", |screen| row(screen, "writes").contains("in all"));
+    mount.unmount();
+    let (status, left) = terminal.end();
+    assert_eq!(status.code(), Some(1));
+    assert!(left.contains("no nvfold is mounted there"), "{left}");
+}
+
+#[test]
+fn a_terminal_that_is_too_small_says_so_until_it_grows() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mount = scratch.mount("mem:", "size=64M");
+    let mut terminal = Terminal::start(&scratch, 40, 10, &["top", "mnt", "--interval", "0.2"]);
+    terminal.wait_for("the need is told", |screen| screen.contains("needs 80 columns and 24 rows"));
+    tcsetwinsize(&terminal.master, window(80, 24)).unwrap();
+    terminal.screen.screen_mut().set_size(24, 80);
+    terminal.wait_for("figures are shown", |screen| row(screen, "writes").contains("in all"));
+    terminal.press("\x03");
+    assert!(terminal.end().0.success());
+    mount.unmount();
+}
+
+#[test]
+fn the_list_of_all_mounts_opens_one() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mount = scratch.mount("mem:", "size=64M,policy=off");
+    let dir = mount.dir.display().to_string();
+    let mut terminal = Terminal::start(&scratch, 120, 40, &["top", "--interval", "0.2"]);
+    let list = terminal.wait_for("the mount is listed", |screen| row(screen, &dir).contains("off"));
+    assert!(list.contains("mounted on") && list.contains("Enter"), "{list}");
+    // Other tests mount too: ours is somewhere in the list.
+    let mounts = std::iter::once("\r").chain(["\x1bOB\r"; 20]);
+    for keys in mounts {
+        terminal.press(keys);
+        let opened = terminal.wait_for("one is shown", |screen| screen.contains("Esc back to the list"));
+        if opened.contains(&format!("nvfold top: {dir} ")) {
+            break;
+        }
+        terminal.press("\x1b");
+        terminal.wait_for("the list is back", |screen| screen.contains("mounted on"));
+    }
+    assert!(terminal.contents().contains(&format!("nvfold top: {dir} ")));
+    terminal.press("q");
+    assert!(terminal.end().0.success());
+    mount.unmount();
+}
+
+#[test]
+fn scripts_get_lines_and_json() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mount = scratch.mount("mem:", "size=64M,policy=inline");
+    write(mount.path("file"), &common::noise(1 << 20, 2));
+    let once = scratch.nvfold(&["top", "mnt", "--once", "--interval", "0.1"]).ok().stdout;
+    for name in ["mount", "writes", "reads", "saved", "index", "transactions", "lines", "wear", "inline", "nv-dedup"] {
+        assert!(once.lines().any(|line| line.trim_start().starts_with(name)), "`{name}` is not in {once}");
+    }
+    let json = scratch.nvfold(&["top", "mnt", "--once", "--json", "--interval", "0.1"]).ok().json();
+    let figures = &json["mounts"][0];
+    assert_eq!(figures["mount_point"], mount.dir.to_str().unwrap());
+    assert_eq!(figures["requests"]["bytes_written"], 1 << 20);
+    assert_eq!(figures["policies"]["inline"]["offered"], 256);
+    assert!(figures["wear"]["lines_written"].as_u64().unwrap() >= (1 << 20) / 64, "{figures}");
+
+    // A stream of lines ends with its reader.
+    let mut stream = Command::new(env!("CARGO_BIN_EXE_nvfold"))
+        .args(["top", "mnt", "--json", "--interval", "0.1"])
+        .current_dir(scratch.path("."))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(stream.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!((&line["version"], &line["command"]), (&1.into(), &"top".into()));
+        assert!(line["mounts"][0]["seconds"].as_f64().unwrap() >= 0.1, "{line}");
+    }
+    drop(lines);
+    assert!(stream.wait().unwrap().success());
+    mount.unmount();
+}
+
+#[test]
+fn who_calls_it_wrongly_is_told_how_to() {
+    let scratch = Scratch::new();
+    scratch.nvfold(&["top", "."]).fails(1, "no nvfold is mounted there");
+    scratch.nvfold(&["top", "all", "--interval", "0"]).code_is(2);
+    if can_mount() {
+        let mount = scratch.mount("mem:", "size=64M");
+        let run = scratch.nvfold(&["top", "mnt"]).fails(2, "stdout is no terminal");
+        assert!(run.stderr.contains("--once"), "{run:#?}");
+        mount.unmount();
+    }
+}
