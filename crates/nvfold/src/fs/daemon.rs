@@ -17,6 +17,7 @@
 //! No clock of its own, no thread: a front end calls [`Daemon::turn`] and waits as long as that says. Without a stopwatch
 //! a turn is a step.
 
+use super::remap::node_of;
 use super::{Core, FileSystem};
 use crate::dedup::denova::linger::Linger;
 use crate::dedup::denova::queue::{Node, Queue};
@@ -182,10 +183,12 @@ impl Core {
     pub(crate) fn nodes_to_save(&self) -> Vec<Node> {
         let mut seen = hashbrown::HashSet::new();
         let mut nodes = self.work.nodes();
-        nodes.retain(|node| {
+        nodes.retain_mut(|node| {
             let Ok(inode) = self.inode(node.ino) else { return false };
-            let is_needed = self.queued_entry(&inode, &inode.state.read(), node).is_some();
-            is_needed && seen.insert(node.position)
+            let Some(entry) = self.queued_entry(&inode, &inode.state.read(), node) else { return false };
+            // An older node may be of another entry that was there before, with another length.
+            *node = Node { queued_at: node.queued_at, ..node_of(&inode, node.position, &entry) };
+            seen.insert(node.position)
         });
         nodes
     }
