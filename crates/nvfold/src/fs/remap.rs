@@ -70,7 +70,7 @@ struct Piece {
     offset: u64,
     block: BlockNumber,
     fingerprint: Fingerprint,
-    /// Blocks with the same weak fingerprint that differ, and its own.
+    /// Blocks with the same weak fingerprint that differ, those of the batch among them, and its own.
     known: SmallVec<[BlockNumber; 2]>,
     fate: Fate,
 }
@@ -253,6 +253,10 @@ impl<'a> Batch<'a> {
                 _ => Fate::Stays,
             };
         }
+        let is_namesake = |other: &&Piece| other.fate == Fate::Unique && other.fingerprint.weak == Some(weak);
+        let namesakes: SmallVec<[BlockNumber; 2]> =
+            self.pieces[..at].iter().filter(is_namesake).map(|other| other.block).collect();
+        self.pieces[at].known.extend(namesakes);
         let mut differing: SmallVec<[BlockNumber; 2]> = SmallVec::new();
         let fate = loop {
             // The search goes on behind a block that is held, so that one keeps its place.
