@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! mode         immediate: whenever anything is queued; delayed(n, m): every n ms, m nodes at most
-//! manners      somebody entered the gate meanwhile: rest as long as it has worked
+//! manners      somebody entered the gate meanwhile: rest after a tenth of a millisecond, as long as it has worked
 //!              CPU share: rest until it has worked no more than its percentage
 //! no limits    free space below the guard; an operation that found too little; a drain
 //! nothing      paused (but for those that found too little space, and a drain)
@@ -32,6 +32,8 @@ const TURN_NS: u64 = 1_000_000;
 /// An idle daemon waits this long, and twice as long each time, up to the second.
 const IDLE_LEAST: Duration = Duration::from_micros(50);
 const IDLE_MOST: Duration = Duration::from_millis(10);
+/// With somebody at work in front a turn ends after this long.
+const SLICE_NS: u64 = 100_000;
 /// Steps of a reorder in a turn: one chain.
 const REORDER_STEPS: u64 = 4;
 /// Space that sharing makes for an operation that found too little, before it tries again: so many blocks at least.
@@ -281,8 +283,9 @@ impl Daemon {
     fn work(&mut self, core: &Core, began: u64, hurries: bool) -> Result<Worked> {
         let is_delayed = matches!(core.policies.denova.mode(), DedupMode::Delayed { .. }) && !hurries;
         let mut worked = Worked::default();
+        let entered = core.gate.entered();
         loop {
-            let (entered, dequeued) = (core.gate.entered(), core.work.dequeued.load(Ordering::Relaxed));
+            let dequeued = core.work.dequeued.load(Ordering::Relaxed);
             match core.work_step() {
                 Ok(is_empty) => worked.is_empty = is_empty,
                 // Somebody else has to free some.
@@ -297,7 +300,8 @@ impl Daemon {
                 self.left = if worked.is_empty { 0 } else { self.left.saturating_sub(done) };
             }
             let is_over = !core.work.has_stopwatch || worked.ns >= TURN_NS || is_delayed && self.left == 0;
-            if is_over || worked.is_empty || worked.is_stuck || worked.is_in_the_way && !hurries {
+            let steps_back = worked.is_in_the_way && !hurries && worked.ns >= SLICE_NS;
+            if is_over || worked.is_empty || worked.is_stuck || steps_back {
                 return Ok(worked);
             }
         }
