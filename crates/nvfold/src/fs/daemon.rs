@@ -17,6 +17,7 @@
 //! No clock of its own, no thread: a front end calls [`Daemon::turn`] and waits as long as that says. Without a stopwatch
 //! a turn is a step.
 
+use super::remap::node_of;
 use super::{Core, FileSystem};
 use crate::dedup::denova::linger::Linger;
 use crate::dedup::denova::queue::{Node, Queue};
@@ -180,16 +181,17 @@ impl Core {
         free * 100 < total * u64::from(self.work.options.guard_percent)
     }
 
-    /// The nodes that an unmount saves: those whose entries need the daemon, each once.
+    /// The nodes that an unmount saves: those whose entries need the daemon, each once. A page of a log that was written
+    /// anew may be one of it again, with another entry where a node has been waiting for the one before: what is saved
+    /// is the node of the entry that is there.
     pub(crate) fn nodes_to_save(&self) -> Vec<Node> {
         let mut seen = hashbrown::HashSet::new();
-        let mut nodes = self.work.nodes();
-        nodes.retain(|node| {
-            let Ok(inode) = self.inode(node.ino) else { return false };
-            let is_needed = self.queued_entry(&inode, &inode.state.read(), node).is_some();
-            is_needed && seen.insert(node.position)
-        });
-        nodes
+        let entry_of = |node: Node| {
+            let inode = self.inode(node.ino).ok()?;
+            let entry = self.queued_entry(&inode, &inode.state.read(), &node)?;
+            seen.insert(node.position).then(|| node_of(&inode, node.position, &entry))
+        };
+        self.work.nodes().into_iter().filter_map(entry_of).collect()
     }
 
     /// Mount: takes the nodes of a saved state in.
