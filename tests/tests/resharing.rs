@@ -430,13 +430,14 @@ fn random_files_are_unshared_as_planned_and_shared_until_nothing_is_equal() {
             // Holes punched into a block leave two extents of one file that touch it: nobody else does.
             assert_eq!(plan(&files.iter().collect::<Vec<_>>()).copied_bytes(), 0, "{policy:?}");
 
-            for _ in 0..2 {
-                files.iter().for_each(|file| _ = file.dedup_range(0, u64::MAX).expect("dedup"));
+            // A block is given up for one with a lower number, and a pm index names another one first each time.
+            let round = || -> u64 {
+                let changed =
+                    files.iter().map(|file| file.dedup_range(0, u64::MAX).expect("dedup").changed_bytes).sum();
                 check("dedup");
-            }
-            let changed: u64 =
-                files.iter().map(|file| file.dedup_range(0, u64::MAX).expect("dedup").changed_bytes).sum();
-            assert_eq!(changed, 0, "{policy:?}: it ends");
+                changed
+            };
+            assert!((0..10).any(|_| round() == 0), "{policy:?}: it ends");
             assert_no_equal_blocks(&fs, &files);
             drop(files);
             fs.unmount().expect("unmount");

@@ -148,6 +148,7 @@ fn what_is_queued_at_an_unmount_is_shared_by_the_next_mount_or_on_the_device() {
         write_copies(&mount, 4);
         mount.unmount();
         scratch.nvfold(&["fsck", "dev"]).ok();
+        assert_eq!(scratch.nvfold(&["dedup-stats", "dev", "--json"]).ok().json()["queue_bytes"], 4 * MIB);
         let drained = scratch.nvfold(&["dedup", "--drain", "dev", "--json"]).ok();
         assert_eq!(drained.number("queue_bytes_before"), 4 * MIB);
         assert_eq!(drained.number("saved_bytes_after"), 3 * MIB, "{index}");
@@ -318,8 +319,7 @@ fn only_root_and_whoever_mounted_it_manage_the_queue() {
     let mount = scratch.mount("mem:", "size=64M,policy=denova,allow_other");
     fs::set_permissions(&mount.dir, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(mount.dir.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
-    let nvfold = scratch.path("nvfold");
-    fs::copy(env!("CARGO_BIN_EXE_nvfold"), &nvfold).unwrap();
+    let nvfold = scratch.command_for_all();
     for arguments in [&["--pause"][..], &["--resume"], &["--mode", "inline"], &["--drain"]] {
         let mut as_nobody = Command::new(&nvfold);
         as_nobody.arg("dedup").args(arguments).arg(&mount.dir);
@@ -345,6 +345,24 @@ fn only_root_and_whoever_mounted_it_manage_the_queue() {
     let length = get("user.nvfold.mode", &mut value).unwrap();
     assert_eq!(&value[..length], b"immediate");
     mount.unmount();
+}
+
+#[test]
+fn a_read_only_mount_shares_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    let mount = scratch.mount("dev", "policy=denova");
+    scratch.nvfold(&["dedup", "--pause", "mnt"]).ok();
+    write_copies(&mount, 2);
+    mount.unmount();
+    let mount = scratch.mount("dev", "policy=denova,ro");
+    scratch.nvfold(&["dedup", "--drain", "mnt"]).fails(1, "it is mounted read-only");
+    assert_eq!(denova(&scratch)["queue_bytes"], 2 * MIB);
+    mount.unmount();
+    assert_eq!(scratch.nvfold(&["dedup", "--drain", "dev", "--json"]).ok().number("saved_bytes_after"), MIB);
 }
 
 #[test]
