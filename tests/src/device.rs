@@ -5,13 +5,19 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvfold::check::CheckOptions;
-use nvfold::{FileKind, FileSystem, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, TimeNs};
+use nvfold::fingerprint::WeakFunction;
+use nvfold::{FileKind, FileSystem, IndexKind, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, TimeNs};
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 
 use crate::scratch::Scratch;
 
-/// The policies every suite runs under.
-pub const POLICIES: [Policy; 3] = [Policy::Off, Policy::Inline, Policy::NvDedup];
+/// The policies every suite runs under, each with the index that it came with ([`index_of`]).
+pub const POLICIES: [Policy; 4] = Policy::ALL;
+
+/// The index of the devices of a policy's suites: that of its paper.
+pub fn index_of(policy: Policy) -> IndexKind {
+    if policy == Policy::DeNova { IndexKind::Pm } else { IndexKind::Dram }
+}
 
 /// A device file in memory, gone on drop.
 pub struct Device {
@@ -34,6 +40,19 @@ impl Device {
         device
     }
 
+    /// A formatted device of `mib` MiB for the suites of a policy.
+    pub fn of(mib: u64, policy: Policy) -> Device {
+        Device::indexed(mib, index_of(policy), WeakFunction::default())
+    }
+
+    /// A device of `mib` MiB with this index and these weak fingerprints in it.
+    pub fn indexed(mib: u64, index: IndexKind, weak: WeakFunction) -> Device {
+        let device = Device::blank(mib << 20);
+        let region = device.region().expect("map");
+        FileSystem::mkfs(&region, &MkfsOptions { index, weak, ..mkfs_options() }).expect("mkfs");
+        device
+    }
+
     /// The device file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -51,8 +70,7 @@ impl Device {
 
     /// Formats the device.
     pub fn mkfs(&self) -> nvfold::Result<()> {
-        let options = MkfsOptions { uuid: *b"a uuid for tests", now: now(), ..MkfsOptions::default() };
-        FileSystem::mkfs(&self.region()?, &options)
+        FileSystem::mkfs(&self.region()?, &mkfs_options())
     }
 
     /// Mounts the device with a policy.
@@ -71,6 +89,10 @@ impl Device {
         let findings = check(&self.path, false).expect("fsck");
         assert!(findings.is_empty(), "fsck finds:\n{}", findings.join("\n"));
     }
+}
+
+fn mkfs_options() -> MkfsOptions {
+    MkfsOptions { uuid: *b"a uuid for tests", now: now(), ..MkfsOptions::default() }
 }
 
 /// Maps a device by path.

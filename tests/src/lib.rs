@@ -14,6 +14,7 @@
 //! | [`model`] | a file system so simple that it is right, to compare with |
 //! | [`block`] | blocks that prove themselves whole, in place and current |
 //! | [`hostile`] | images that no nvfold would have written |
+//! | [`shared`] | which blocks files name, and what sharing saves of them |
 //! | [`slate`] | a device in memory that gets another content again and again |
 //! | [`tree`] | all that `stat` and friends tell about a directory tree, to compare with |
 //! | [`run`] | programs with a time limit, their output shown on failure |
@@ -36,6 +37,7 @@ pub mod random;
 pub mod requires;
 pub mod run;
 pub mod scratch;
+pub mod shared;
 pub mod slate;
 pub mod tree;
 

@@ -7,6 +7,10 @@
 //! **An embedding program.** A child carries out random operations on every kind of thing, several threads each below a
 //! directory of its own, and acknowledges each through a pipe. After the kill each directory must be what the model
 //! makes of the operations that were acknowledged, or of these and the next one.
+//!
+//! **Its daemon.** The same child under policy denova, with a daemon that falls behind, ten times (fifty in `make soak`),
+//! on either index. Then what is queued is found again, and once it is shared no content lies in two places: as
+//! much is saved as if all had been shared at once.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,11 +18,15 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvfold::check::{CheckOptions, check};
-use nvfold::{FileSystem, InodeNumber, MountOptions, Policy, errno};
+use nvfold::fingerprint::WeakFunction;
+use nvfold::{
+    Daemon, DeNovaOptions, DedupMode, FileSystem, IndexKind, InodeNumber, MountOptions, Policy, ReorderOptions, errno,
+};
 use nvfold_tests::block::{self, Label};
 use nvfold_tests::device::{self, Device};
 use nvfold_tests::model::library::Library;
@@ -27,6 +35,7 @@ use nvfold_tests::model::{Answer, Op, Subject, op};
 use nvfold_tests::mount::Mount;
 use nvfold_tests::random::{Seed, soak_factor};
 use nvfold_tests::requires;
+use nvfold_tests::shared::Named;
 
 const KILLS: u64 = 20;
 const KILLS_MAX: u64 = 200;
@@ -60,7 +69,7 @@ fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
         });
         let before = mount.fsck();
         assert!([0, 1].contains(&before.code()), "round {round}, fsck before recovery: {}", before.report());
-        mount.set_options(&format!("policy={}", if round % 2 == 0 { "off" } else { "inline" }));
+        mount.set_options(&format!("policy={}", ["off", "denova", "inline"][round as usize % 3]));
         mount.mount();
         for worker in &mut workers {
             worker.verify(&root).unwrap_or_else(|why| panic!("round {round}: {why}"));
@@ -77,11 +86,25 @@ fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
 /// Threads of the embedding program, each with a directory of its own.
 const THREADS: u8 = 3;
 const CHILD: &str = "child_that_embeds_a_device_until_it_is_killed";
+const CHILD_WITH_DAEMON: &str = "child_that_embeds_a_device_and_its_daemon_until_it_is_killed";
+
+/// What a child does.
+type Operations = fn(u64) -> Box<dyn Iterator<Item = Op>>;
 
 /// The operations of a thread, without end.
-fn operations(seed: u64) -> impl Iterator<Item = Op> {
+fn operations(seed: u64) -> Box<dyn Iterator<Item = Op>> {
     let mut random = fastrand::Rng::with_seed(seed);
-    std::iter::repeat_with(move || op::generate(&mut random, 64, 0)).flatten()
+    Box::new(std::iter::repeat_with(move || op::generate(&mut random, 64, 0)).flatten())
+}
+
+/// Those of them after which nothing but the queue keeps equal blocks apart.
+fn operations_that_queue(seed: u64) -> Box<dyn Iterator<Item = Op>> {
+    Box::new(operations(seed).filter(|op| {
+        use Op::{Clone, Dedup, Drain, DrainStep, SetMode, SetPolicy, Undedup};
+        let others =
+            matches!(op, Clone { .. } | Dedup { .. } | Undedup { .. } | SetPolicy { .. } | SetMode { .. } | Drain);
+        !others && *op != DrainStep
+    }))
 }
 
 /// Where a thread works.
@@ -99,17 +122,60 @@ fn acknowledgement(thread: u8, answer: &Answer) -> u8 {
 #[test]
 #[ignore = "started by another test as its child"]
 fn child_that_embeds_a_device_until_it_is_killed() {
-    let variable = |name: &str| std::env::var(name).ok();
-    let (Some(path), Some(seed)) = (variable("NVFOLD_TEST_DEVICE"), variable("NVFOLD_TEST_SEED")) else { return };
-    let seed: u64 = seed.parse().expect("a number");
+    let Some((path, seed)) = orders() else { return };
     let policy = if seed.is_multiple_of(2) { Policy::Off } else { Policy::Inline };
-    println!("\nworking");
-    let region = device::region_of(Path::new(&path)).expect("map");
+    let region = device::region_of(&path).expect("map");
     let fs = FileSystem::mount(region, MountOptions { policy, ..device::options() }).expect("mount");
+    work_until_the_end(&fs, seed, operations);
+}
+
+/// Not a test: the same under policy denova, with a daemon. Most of the time that cannot keep up.
+#[test]
+#[ignore = "started by another test as its child"]
+fn child_that_embeds_a_device_and_its_daemon_until_it_is_killed() {
+    let Some((path, seed)) = orders() else { return };
+    let region = device::region_of(&path).expect("map");
+    let mode = match seed % 3 {
+        0 => DedupMode::Immediate,
+        rest => DedupMode::Delayed { interval_ms: rest, entries: 2 },
+    };
+    let denova =
+        DeNovaOptions { mode, reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
+    let stopwatch = Instant::now();
+    let options = MountOptions {
+        policy: Policy::DeNova,
+        denova,
+        stopwatch: Some(Arc::new(move || stopwatch.elapsed().as_nanos() as u64)),
+        ..device::options()
+    };
+    let fs = FileSystem::mount(region, options).expect("mount");
+    let mut daemon = Daemon::new(fs.clone());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            loop {
+                thread::sleep(daemon.turn().expect("a turn of the daemon"));
+            }
+        });
+        work_until_the_end(&fs, seed, operations_that_queue);
+        // The parent is gone, and the daemon has no end.
+        std::process::exit(0);
+    });
+}
+
+/// What a child is told to do: on which device, and from which seed. Nothing when it is run as if it were a test.
+fn orders() -> Option<(PathBuf, u64)> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let (path, seed) = (variable("NVFOLD_TEST_DEVICE")?, variable("NVFOLD_TEST_SEED")?);
+    println!("\nworking");
+    Some((path.into(), seed.parse().expect("a number")))
+}
+
+/// Works, and acknowledges each operation, until nobody listens.
+fn work_until_the_end(fs: &FileSystem, seed: u64, operations: Operations) {
     thread::scope(|scope| {
         scope.spawn(|| fs.reconcile().expect("reconcile beside the load"));
         for thread in 0..THREADS {
-            let mut library = Library::below(fs.clone(), directory_of(&fs, thread));
+            let mut library = Library::below(fs.clone(), directory_of(fs, thread));
             scope.spawn(move || {
                 for op in operations(seed + u64::from(thread)) {
                     let acknowledgement = acknowledgement(thread, &library.apply(&op));
@@ -123,10 +189,10 @@ fn child_that_embeds_a_device_until_it_is_killed() {
     });
 }
 
-/// Runs the child, kills it after a while; of each thread, whether its operations that were acknowledged found space.
-fn run_and_kill(device: &Path, seed: u64, after: Duration) -> Vec<Vec<bool>> {
+/// Runs a child, kills it after a while; of each thread, whether its operations that were acknowledged found space.
+fn run_and_kill(child: &str, device: &Path, seed: u64, after: Duration) -> Vec<Vec<bool>> {
     let mut child = Command::new(std::env::current_exe().expect("own path"))
-        .args([CHILD, "--exact", "--ignored", "--nocapture"])
+        .args([child, "--exact", "--ignored", "--nocapture"])
         .env("NVFOLD_TEST_DEVICE", device)
         .env("NVFOLD_TEST_SEED", seed.to_string())
         .stdin(Stdio::null())
@@ -164,27 +230,31 @@ fn difference(model: &mut Oracle, library: &mut Library) -> Option<String> {
     })
 }
 
-#[test]
-fn no_acknowledged_operation_is_lost_when_an_embedding_program_is_killed() {
-    let seed = Seed::new("killing an embedding program");
-    let mut random = seed.generator();
-    let device = Device::fresh(512);
-    let mount = |policy| device.try_mount(MountOptions { policy, ..device::options() }).expect("mount");
-    let fs = mount(Policy::Off);
-    for thread in 0..THREADS {
-        fs.mkdir(InodeNumber::ROOT, &[b'0' + thread], &device::directory()).expect("mkdir");
+/// What the threads of the children did so far.
+struct Histories {
+    models: Vec<Oracle>,
+    operations: Operations,
+    acknowledged: usize,
+    without_space: usize,
+    under_way_happened: usize,
+}
+
+impl Histories {
+    /// Makes the directories of the threads on a device.
+    fn begin(fs: FileSystem, operations: Operations) -> Histories {
+        for thread in 0..THREADS {
+            fs.mkdir(InodeNumber::ROOT, &[b'0' + thread], &device::directory()).expect("mkdir");
+        }
+        fs.unmount().expect("unmount");
+        let models = vec![Oracle::new(); THREADS as usize];
+        Histories { models, operations, acknowledged: 0, without_space: 0, under_way_happened: 0 }
     }
-    fs.unmount().expect("unmount");
-    let mut models = vec![Oracle::new(); THREADS as usize];
-    let (mut acknowledged, mut without_space, mut under_way_happened) = (0, 0, 0);
-    for round in 0..kills() {
-        let seed = random.u64(..u64::MAX / 2);
-        let results = run_and_kill(device.path(), seed, Duration::from_millis(random.u64(1..120)));
-        assert_eq!(device::check(device.path(), false).expect("fsck"), [""; 0], "round {round}, before recovery");
-        let fs = mount(if round % 2 == 0 { Policy::Inline } else { Policy::Off });
+
+    /// After a kill: each directory is what the operations make of it that were acknowledged, or these and the next.
+    fn verify(&mut self, fs: &FileSystem, seed: u64, results: Vec<Vec<bool>>, round: u64) {
         for (thread, results) in (0..THREADS).zip(results) {
-            let model = &mut models[usize::from(thread)];
-            let mut ops = operations(seed + u64::from(thread));
+            let model = &mut self.models[usize::from(thread)];
+            let mut ops = (self.operations)(seed + u64::from(thread));
             for found_space in &results {
                 let op = ops.next().expect("without end");
                 if *found_space {
@@ -196,7 +266,7 @@ fn no_acknowledged_operation_is_lost_when_an_embedding_program_is_killed() {
             with.apply(&under_way);
             // The process is gone, and what it held open with it.
             [&mut *model, &mut with].into_iter().for_each(|model| drop(model.apply(&Op::Crash)));
-            let mut library = Library::below(fs.clone(), directory_of(&fs, thread));
+            let mut library = Library::below(fs.clone(), directory_of(fs, thread));
             if let Some(without_it) = difference(model, &mut library) {
                 if let Some(with_it) = difference(&mut with, &mut library) {
                     panic!(
@@ -206,26 +276,101 @@ fn no_acknowledged_operation_is_lost_when_an_embedding_program_is_killed() {
                     );
                 }
                 *model = with;
-                under_way_happened += 1;
+                self.under_way_happened += 1;
             }
-            acknowledged += results.len();
-            without_space += results.iter().filter(|found_space| !**found_space).count();
+            self.acknowledged += results.len();
+            self.without_space += results.iter().filter(|found_space| !**found_space).count();
         }
-        fs.reconcile().expect("reconcile");
-        let report = check(fs.region(), &CheckOptions::default()).expect("fsck");
-        assert_eq!((&report.findings[..], report.recoverable), (&[][..], 0), "round {round}, after recovery");
+    }
+
+    /// Each directory is still what it was found to be.
+    fn hold(&mut self, fs: &FileSystem, round: u64) {
+        for (thread, model) in (0..THREADS).zip(&mut self.models) {
+            let mut library = Library::below(fs.clone(), directory_of(fs, thread));
+            assert_eq!(difference(model, &mut library), None, "round {round}, thread {thread}, after the drain");
+        }
+    }
+
+    fn end(&self, kills: u64) {
+        println!(
+            "{kills} kills, {} operations acknowledged ({} found no space), {} more had happened",
+            self.acknowledged, self.without_space, self.under_way_happened
+        );
+        assert!(self.acknowledged > 2 * self.without_space, "a full device tells little");
+    }
+}
+
+#[track_caller]
+fn assert_reconciled(fs: &FileSystem, round: u64) {
+    fs.reconcile().expect("reconcile");
+    let report = check(fs.region(), &CheckOptions::default()).expect("fsck");
+    assert_eq!((&report.findings[..], report.recoverable), (&[][..], 0), "round {round}, after recovery");
+}
+
+#[test]
+fn no_acknowledged_operation_is_lost_when_an_embedding_program_is_killed() {
+    let seed = Seed::new("killing an embedding program");
+    let mut random = seed.generator();
+    let device = Device::fresh(512);
+    let mut histories = Histories::begin(device.mount(Policy::Off), operations);
+    for round in 0..kills() {
+        let seed = random.u64(..u64::MAX / 2);
+        let results = run_and_kill(CHILD, device.path(), seed, Duration::from_millis(random.u64(1..120)));
+        assert_eq!(device::check(device.path(), false).expect("fsck"), [""; 0], "round {round}, before recovery");
+        let fs = device.mount(if round % 2 == 0 { Policy::Inline } else { Policy::Off });
+        histories.verify(&fs, seed, results, round);
+        assert_reconciled(&fs, round);
         // The next round begins on a device that was unmounted, or on one that crashed once more.
         if round % 3 == 0 {
             fs.unmount().expect("unmount");
         }
     }
     device.check();
-    println!(
-        "{} kills, {acknowledged} operations acknowledged ({without_space} found no space), {under_way_happened} more \
-         had happened",
-        kills()
-    );
-    assert!(acknowledged > 2 * without_space, "a full device tells little");
+    histories.end(kills());
+}
+
+#[test]
+fn what_was_queued_when_an_embedding_program_is_killed_is_shared_later() {
+    let kills = (5 * soak_factor()).min(25);
+    for index in IndexKind::ALL {
+        let seed = Seed::new("killing an embedding program and its daemon");
+        let mut random = seed.generator();
+        let device = Device::indexed(512, index, WeakFunction::Xxh3);
+        let mut histories = Histories::begin(device.mount(Policy::DeNova), operations_that_queue);
+        let (mut queued, mut shared) = (0, 0);
+        for round in 0..kills {
+            let seed = random.u64(..u64::MAX / 2);
+            let after = Duration::from_millis(random.u64(1..250));
+            let results = run_and_kill(CHILD_WITH_DAEMON, device.path(), seed, after);
+            assert_eq!(device::check(device.path(), false).expect("fsck"), [""; 0], "round {round}, before recovery");
+            let fs = device.mount(Policy::DeNova);
+            histories.verify(&fs, seed, results, round);
+            assert_reconciled(&fs, round);
+            let before = Named::of(&fs).expect("read");
+            let stats = fs.stats().denova.expect("under denova");
+            queued += stats.queue_entries;
+            // Some rounds begin with what is left of the queue.
+            if round % 3 == 1 {
+                for _ in 0..stats.queue_entries / 2 {
+                    fs.drain_step().expect("drain");
+                }
+                continue;
+            }
+            while !fs.drain_step().expect("drain") {}
+            let after = Named::of(&fs).expect("read");
+            assert_eq!(after.stored_twice(&fs), 0, "round {round}: inline would have saved more");
+            shared += after.saved() - before.saved();
+            histories.hold(&fs, round);
+            assert_reconciled(&fs, round);
+            if round % 3 == 0 {
+                fs.unmount().expect("unmount");
+            }
+        }
+        device.check();
+        println!("{index:?}: {queued} entries were queued after the kills, {shared} blocks were shared then");
+        histories.end(kills);
+        assert!(queued > 0 && shared > 0, "nothing was queued");
+    }
 }
 
 /// One thread's job and what it knows to be durable.

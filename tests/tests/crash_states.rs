@@ -1,8 +1,8 @@
 //! Every state that a crash can leave behind, of every operation, is recovered.
 //!
-//! `make test`: all sequences of length 1, a sample of those of length 2, and random longer ones, for each policy;
+//! `make test`: all sequences of length 1, a sample of those of length 2, and random longer ones, for each subject;
 //! `make soak`: all of length 2, and more random ones. `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` runs the
-//! workloads of length 1 whose names begin so.
+//! workloads of length 1 whose names begin so, `NVFOLD_SUBJECT` those of one subject.
 
 use std::time::Instant;
 
@@ -15,8 +15,7 @@ use nvfold_tests::show;
 const DISTINCT_MIN: u64 = 200_000;
 /// Seed of the sample of `make test`: one that found a bug.
 const SAMPLE: u64 = 12_210_664_842_314_253_633;
-/// Pairs that are sampled for each policy, and random sequences.
-const PAIRS: usize = 270;
+/// Random sequences.
 const RANDOM_SEQUENCES: usize = 30;
 const RANDOM_OPS: usize = 12;
 const VIOLATIONS_SHOWN: usize = 10;
@@ -28,7 +27,7 @@ const LENGTH_1: Effort = Effort {
         Bounds { exhaustive: 3, each_max: 6, subsets: 2, torn: 2 },
         Bounds { exhaustive: 2, each_max: 2, subsets: 1, torn: 1 },
     ],
-    busy_recoveries: 3,
+    busy_recoveries: 10,
     idle_recoveries: 200,
 };
 
@@ -51,43 +50,53 @@ fn every_crash_state_of_every_operation_recovers() {
         _ => Seed::new("crash states"),
     };
     let only = std::env::var("NVFOLD_CRASH").ok();
-    let workloads = match &only {
-        Some(start) => singles().into_iter().filter(|workload| workload.name.starts_with(start)).map(short).collect(),
+    let jobs = match &only {
+        Some(start) => each_wanted(singles().into_iter().filter(|workload| workload.name.starts_with(start)), LENGTH_1),
         None => all(&mut seed.generator()),
     };
-    let jobs: Vec<Job> = workloads
-        .iter()
-        .flat_map(|(workload, effort)| {
-            (0..SUBJECTS.len()).map(|subject| Job { subject, workload: workload.clone(), effort: *effort })
-        })
-        .collect();
+    let subject = std::env::var("NVFOLD_SUBJECT").ok();
+    let is_chosen = |job: &Job| subject.as_ref().is_none_or(|name| SUBJECTS[job.subject].name == name);
+    let jobs: Vec<Job> = jobs.into_iter().filter(is_chosen).collect();
     let start = Instant::now();
     let (tallies, violations) = crash::run(&jobs, seed.value(), VIOLATIONS_SHOWN);
     let total = tallies.iter().sum::<Tally>();
-    let mut report = format!("{:<16} {}\n", "policy", Tally::COLUMNS);
-    SUBJECTS.iter().zip(&tallies).for_each(|(subject, tally)| report += &format!("{:<16} {tally}\n", subject.name));
+    let mut report = format!("{:<21} {}\n", "subject", Tally::COLUMNS);
+    SUBJECTS.iter().zip(&tallies).for_each(|(subject, tally)| report += &format!("{:<21} {tally}\n", subject.name));
     let seconds = start.elapsed().as_secs_f64();
-    report += &format!("{:<16} {total}\n{} distinct crash states in {seconds:.0} s", "all", total.distinct());
+    report += &format!("{:<21} {total}\n{} distinct crash states in {seconds:.0} s", "all", total.distinct());
     show(&report);
     let shown: Vec<&str> = violations.iter().map(|violation| &violation.text[..]).collect();
     assert!(violations.is_empty(), "{} violations:\n{}", shown.len(), shown.join("\n"));
-    assert!(only.is_some() || total.distinct() >= DISTINCT_MIN, "only {} states", total.distinct());
+    assert!(
+        only.is_some() || subject.is_some() || total.distinct() >= DISTINCT_MIN,
+        "only {} states",
+        total.distinct()
+    );
 }
 
-fn short(workload: Workload) -> (Workload, Effort) {
-    (workload, LENGTH_1)
+/// A workload for each subject for which it is something of its own.
+fn each_wanted(workloads: impl Iterator<Item = Workload>, effort: Effort) -> Vec<Job> {
+    let jobs = workloads.flat_map(|workload| {
+        let wanted = |subject: &usize| SUBJECTS[*subject].wants(&workload);
+        let job = |subject| Job { subject, workload: workload.clone(), effort };
+        (0..SUBJECTS.len()).filter(wanted).map(job).collect::<Vec<_>>()
+    });
+    jobs.collect()
 }
 
-fn all(generator: &mut fastrand::Rng) -> Vec<(Workload, Effort)> {
+fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
     let singles = singles();
     let mut pairs: Vec<Workload> =
         singles.iter().flat_map(|first| singles.iter().map(|second| pair(first, second))).collect();
-    if soak_factor() == 1 {
-        generator.shuffle(&mut pairs);
-        pairs.truncate(PAIRS);
-    }
     let randoms = (0..RANDOM_SEQUENCES * soak_factor() as usize).map(|_| random(generator, RANDOM_OPS));
-    let longer: Vec<Workload> = pairs.into_iter().chain(randoms).collect();
-    let longer = longer.into_iter().map(|workload| (workload, LONGER));
-    singles.into_iter().map(short).chain(longer).collect()
+    let mut jobs = each_wanted(randoms.collect::<Vec<_>>().into_iter(), LONGER);
+    for (subject, setting) in SUBJECTS.iter().enumerate() {
+        generator.shuffle(&mut pairs);
+        let most = if soak_factor() == 1 { setting.pairs } else { pairs.len() };
+        let wanted = pairs.iter().filter(|pair| setting.wants(pair)).take(most);
+        jobs.extend(wanted.map(|pair| Job { subject, workload: pair.clone(), effort: LONGER }));
+    }
+    // The long ones first, so that no thread is left with one at the end.
+    jobs.extend(each_wanted(singles.into_iter(), LENGTH_1));
+    jobs
 }

@@ -109,8 +109,8 @@ fn exercise_mount(mount: &Mount, name: &str, config: &str, ops: u64, seed: u64) 
 // --- against the library -------------------------------------------------------------------------
 
 #[test]
-fn the_exerciser_finds_nothing_in_the_library_with_policy_off() {
-    exercise_library(Policy::Off);
+fn the_exerciser_finds_nothing_in_the_library_with_policy_denova() {
+    exercise_library(Policy::DeNova);
 }
 
 #[test]
@@ -145,7 +145,7 @@ const NAMES: [&[u8]; 2] = [b"one", b"two"];
 
 impl Exerciser {
     fn fresh(policy: Policy) -> Exerciser {
-        let device = Device::fresh(64);
+        let device = Device::of(64, policy);
         let fs = device.mount(policy);
         for name in NAMES {
             fs.create(InodeNumber::ROOT, name, &device::regular()).expect("create");
@@ -182,6 +182,7 @@ impl Exerciser {
             83..85 => self.allocate(which, offset, len, AllocateMode::ZeroRangeKeepSize),
             85..95 => self.clone(which, offset, len, random),
             95..97 => self.append(which, len, random),
+            97 => _ = self.fs.as_ref().expect("mounted").drain_step().expect("drain"),
             _ => self.seek(step, which, offset),
         }
         let size = self.files[which].attr().size;

@@ -43,7 +43,7 @@ fn the_library_answers_as_the_model_does() {
 #[test]
 fn the_mount_answers_as_tmpfs_and_the_model_do() {
     requires!(root, fuse);
-    for policy in ["off", "inline"] {
+    for policy in ["denova", "inline"] {
         let seed = Seed::new("the mount against tmpfs and the model");
         for round in 0..MOUNT_SEQUENCES * soak_factor() {
             let mut ops = sequence(seed.value().wrapping_add(round), MOUNT_OPS, 1200);

@@ -165,7 +165,7 @@ fn a_listing_of_the_mount_ends_though_every_name_listed_is_renamed() {
 fn a_file_has_many_hard_links_and_lives_until_the_last_is_gone() {
     const LINKS: u32 = 40_000;
     for policy in POLICIES {
-        let device = Device::fresh(128);
+        let device = Device::of(128, policy);
         let fs = device.mount(policy);
         let ino = fs.create(ROOT, b"first", &device::regular()).expect("create").ino;
         fs.open(ino).expect("open").write_at(0, b"content").expect("write");
@@ -272,7 +272,7 @@ fn symlinks_are_followed_and_their_loops_found() {
 #[test]
 fn a_file_without_a_name_lives_while_it_is_open_and_can_be_given_one() {
     for policy in POLICIES {
-        let device = Device::fresh(64);
+        let device = Device::of(64, policy);
         let fs = device.mount(policy);
         let file = fs.tmpfile(&device::regular()).expect("tmpfile");
         file.write_at(0, &[7; 10_000]).expect("write");
@@ -312,7 +312,7 @@ fn the_mount_makes_files_without_a_name_where_the_kernel_offers_it() {
 #[test]
 fn orphans_of_a_crash_are_gone_after_the_next_mount() {
     for policy in POLICIES {
-        let device = Device::fresh(64);
+        let device = Device::of(64, policy);
         let fs = device.mount(policy);
         let baseline = fs.stats();
         let mut open = Vec::new();

@@ -69,7 +69,7 @@ fn visible(file: &File) -> (Attr, Vec<u8>) {
 fn what_is_made_in_a_directory_has_its_policy() {
     for mount_policy in POLICIES {
         let own = if mount_policy == Policy::Off { Policy::Inline } else { Policy::Off };
-        let device = Device::fresh(DEVICE_MIB);
+        let device = Device::of(DEVICE_MIB, mount_policy);
         let fs = device.mount(mount_policy);
         let dir = fs.mkdir(ROOT, b"dir", &device::directory()).expect("mkdir").ino;
         let before = create(&fs, dir, "before");
@@ -178,7 +178,7 @@ fn a_policy_that_there_is_not_is_refused_and_one_of_a_newer_version_counts_as_no
 #[test]
 fn dedup_shares_what_was_stored_twice_and_changes_nothing_else() {
     for policy in POLICIES {
-        let device = Device::fresh(DEVICE_MIB);
+        let device = Device::of(DEVICE_MIB, policy);
         let fs = device.mount(policy);
         let files: Vec<File> = (0..3).map(|number| create(&fs, ROOT, &format!("file {number}"))).collect();
         let data = [distinct(1, 200), distinct(2, 3), distinct(1, 100), vec![5; 4096 * 20], vec![9; 100]].concat();
@@ -223,7 +223,7 @@ fn dedup_shares_what_was_stored_twice_and_changes_nothing_else() {
 #[test]
 fn undedup_gives_every_block_a_copy_of_its_own_and_takes_what_it_said() {
     for policy in POLICIES {
-        let device = Device::fresh(DEVICE_MIB);
+        let device = Device::of(DEVICE_MIB, policy);
         let fs = device.mount(policy);
         let (one, two) = (create(&fs, ROOT, "one"), create(&fs, ROOT, "two"));
         one.write_at(0, &distinct(1, 300)).expect("write");
@@ -412,7 +412,7 @@ fn random_files_are_unshared_as_planned_and_shared_until_nothing_is_equal() {
         let seed = Seed::new("sharing and unsharing");
         for round in 0..150 * soak_factor() {
             let mut random = fastrand::Rng::with_seed(seed.value().wrapping_add(round));
-            let device = Device::fresh(16);
+            let device = Device::of(16, policy);
             let fs = device.mount(policy);
             let files = random_files(&fs, &mut random);
             let before: Vec<_> = files.iter().map(visible).collect();
@@ -430,13 +430,14 @@ fn random_files_are_unshared_as_planned_and_shared_until_nothing_is_equal() {
             // Holes punched into a block leave two extents of one file that touch it: nobody else does.
             assert_eq!(plan(&files.iter().collect::<Vec<_>>()).copied_bytes(), 0, "{policy:?}");
 
-            for _ in 0..2 {
-                files.iter().for_each(|file| _ = file.dedup_range(0, u64::MAX).expect("dedup"));
+            // A block is given up for one with a lower number, and a pm index names another one first each time.
+            let round = || -> u64 {
+                let changed =
+                    files.iter().map(|file| file.dedup_range(0, u64::MAX).expect("dedup").changed_bytes).sum();
                 check("dedup");
-            }
-            let changed: u64 =
-                files.iter().map(|file| file.dedup_range(0, u64::MAX).expect("dedup").changed_bytes).sum();
-            assert_eq!(changed, 0, "{policy:?}: it ends");
+                changed
+            };
+            assert!((0..10).any(|_| round() == 0), "{policy:?}: it ends");
             assert_no_equal_blocks(&fs, &files);
             drop(files);
             fs.unmount().expect("unmount");

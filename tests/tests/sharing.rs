@@ -77,7 +77,7 @@ impl Shared for Mounted {
 #[test]
 fn no_reader_of_the_library_sees_half_of_a_write() {
     for policy in POLICIES {
-        let device = Device::fresh(256);
+        let device = Device::of(256, policy);
         let fs = device.mount(policy);
         let files: Vec<File> = (0..FILES)
             .map(|number| {

@@ -49,7 +49,7 @@ fn fill(fs: &FileSystem, random: &mut fastrand::Rng) -> u64 {
 fn a_device_takes_what_statfs_promised() {
     for policy in POLICIES {
         let seed = Seed::new("filling a device");
-        let device = Device::fresh(256);
+        let device = Device::of(256, policy);
         let fs = device.mount(policy);
         let promised = fs.statfs();
         let written = fill(&fs, &mut seed.generator());
@@ -76,7 +76,7 @@ fn a_full_device_refuses_or_serves_every_operation_and_loses_nothing() {
     for policy in POLICIES {
         let seed = Seed::new("a full device");
         let mut random = seed.generator();
-        let device = Device::fresh(32);
+        let device = Device::of(32, policy);
         let fs = device.mount(policy);
         let dir = fs.mkdir(ROOT, b"dir", &device::directory()).expect("mkdir").ino;
         let kept = unique(&mut random, 300_000);
@@ -157,7 +157,7 @@ fn reserved_space_can_be_written_on_a_full_device() {
     for policy in POLICIES {
         let seed = Seed::new("reserved space");
         let mut random = seed.generator();
-        let device = Device::fresh(64);
+        let device = Device::of(64, policy);
         let fs = device.mount(policy);
         let file = create(&fs, "reserved").expect("create");
         file.allocate(0, 8 * MIB, AllocateMode::ReserveKeepSize).expect("reserve");
@@ -181,7 +181,7 @@ fn a_write_that_does_not_fit_changes_nothing() {
     for policy in POLICIES {
         let seed = Seed::new("a write that does not fit");
         let mut random = seed.generator();
-        let device = Device::fresh(32);
+        let device = Device::of(32, policy);
         let fs = device.mount(policy);
         let file = create(&fs, "file").expect("create");
         let old = unique(&mut random, 2 * MIB);
@@ -200,7 +200,7 @@ fn a_write_that_does_not_fit_changes_nothing() {
 fn duplicates_take_no_space_when_sharing_and_all_of_it_when_not() {
     for policy in POLICIES {
         let seed = Seed::new("duplicates");
-        let device = Device::fresh(256);
+        let device = Device::of(256, policy);
         let fs = device.mount(policy);
         let data = unique(&mut seed.generator(), 32 * MIB);
         let mut stored = Vec::new();
@@ -283,7 +283,7 @@ fn memory_is_given_back_when_everything_is_removed() {
     for policy in POLICIES {
         let seed = Seed::new("memory given back");
         let mut random = seed.generator();
-        let device = Device::fresh(512);
+        let device = Device::of(512, policy);
         let fs = device.mount(policy);
         let fresh = fs.region().allocated_bytes();
         for round in 0..3 {

@@ -39,7 +39,7 @@ pub struct Snapshot {
     pub recovery: Option<Recovery>,
     /// What policy nv-dedup does, of a mounted file system that uses it.
     pub nv_dedup: Option<NvDedup>,
-    /// What policy denova does, of a mounted file system that uses it or has something queued.
+    /// What policy denova does, where it is used or something is queued.
     pub denova: Option<DeNova>,
     /// Requests that the mount has served.
     pub requests: Option<Requests>,
@@ -143,7 +143,7 @@ impl Index {
         let share = report::percent(*media_bytes, device_bytes);
         let (media, dram) = (size::show(*media_bytes), size::show(*dram_bytes));
         match kind.as_str() {
-            "pm" => format!("pm, by {weak}: {media} of the device ({share}), {dram} of DRAM"),
+            "pm" => format!("pm, by {weak}: {media} ({share}) beside the chunk table, {dram} of DRAM"),
             _ => format!("{kind}: {dram} of DRAM"),
         }
     }
@@ -413,6 +413,7 @@ fn read_device(path: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
         let fs = FileSystem::mount(region, mount).doing(mounts::show(path))?;
         let stats = fs.stats();
         snapshot.space = Some(space(&fs, &stats));
+        snapshot.denova = stats.denova.clone().map(DeNova::of);
         let index = Index::of(&fs, &stats);
         snapshot.index = Some(Index { weak: index.weak.filter(|_| fs.index_kind() == IndexKind::Pm), ..index });
     }
@@ -553,6 +554,16 @@ pub fn mount_point_of(target: &Path) -> Outcome<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_that_a_part_of_the_entries_waited_is_that_of_its_class() {
+        let class = |up_to_ns, entries| Lingered { up_to_ns, entries };
+        let denova = DeNova { lingered: vec![class(10, 50), class(20, 49), class(40, 1)], ..DeNova::default() };
+        let waited = |percent| denova.lingered_ns(percent);
+        assert_eq!((waited(0), waited(50), waited(51)), (Some(10), Some(10), Some(20)));
+        assert_eq!((waited(99), waited(100)), (Some(20), Some(40)));
+        assert_eq!(DeNova::default().lingered_ns(50), None);
+    }
 
     #[test]
     fn a_uuid_survives_being_shown() {

@@ -106,8 +106,7 @@ fn who_tunes_what_is_told_why_not() {
     // Another user may write there, and yet not change how data is stored.
     fs::set_permissions(&mount.dir, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(mount.dir.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
-    let nvfold = scratch.path("nvfold");
-    fs::copy(env!("CARGO_BIN_EXE_nvfold"), &nvfold).unwrap();
+    let nvfold = scratch.command_for_all();
     let mut as_nobody = Command::new(&nvfold);
     as_nobody.args(["tune", mount.dir.to_str().unwrap(), "--method", "non"]);
     std::os::unix::process::CommandExt::uid(&mut as_nobody, 65534);

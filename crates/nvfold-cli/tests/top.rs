@@ -136,6 +136,34 @@ fn the_screen_follows_a_mount_and_the_terminal_is_given_back() {
 }
 
 #[test]
+fn the_screen_shows_a_queue_that_grows_and_is_worked_off() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mount = scratch.mount("mem:", "size=64M,policy=denova,index=pm");
+    scratch.nvfold(&["dedup", "--pause", "mnt"]).ok();
+    let mut terminal = Terminal::start(&scratch, 100, 30, &["top", "mnt", "--interval", "0.2"]);
+    let paused = terminal.wait_for("figures are shown", |screen| row(screen, "queue").contains("empty"));
+    assert!(paused.contains("queue of policy denova, mode immediate, paused"), "{paused}");
+    assert!(row(&paused, "index").contains("pm by xxh3, 0 entries"), "{paused}");
+    let data = common::noise(4 << 20, 1);
+    write(mount.path("one"), &data);
+    write(mount.path("two"), &data);
+    terminal.wait_for("the queue has grown", |screen| row(screen, "queue").contains("entries, 8 MiB, the oldest"));
+    scratch.nvfold(&["dedup", "--resume", "mnt"]).ok();
+    let done = terminal.wait_for("the queue is worked off", |screen| {
+        row(screen, "queue").contains("empty") && row(screen, "since mount").contains("4 MiB shared")
+    });
+    assert!(!done.contains("paused") && done.contains("4 MiB (50.0 %) of 8 MiB"), "{done}");
+    assert!(row(&done, "denova").contains("1024 of 2048 (50.0 %)"), "{done}");
+    assert!(row(&done, "index").contains("1024 entries"), "{done}");
+    terminal.press("q");
+    assert!(terminal.end().0.success());
+    mount.unmount();
+}
+
+#[test]
 fn a_signal_and_an_unmount_give_the_terminal_back_too() {
     if !can_mount() {
         return;

@@ -39,8 +39,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::Duration;
 
-use nvfold::{MethodChoice, MountOptions, NvDedupOptions, Policy};
+use nvfold::{DeNovaOptions, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Policy, ReorderOptions};
 use pmem::{Action, Event, Pending};
 
 use disk::{Difference, Disk};
@@ -58,35 +59,62 @@ pub struct Subject {
     pub policy: Policy,
     /// Policy under which the tree was made.
     pub made_by: Policy,
+    /// How entries are found.
+    pub index: IndexKind,
     /// Whether the workloads begin after a crash that left an operation in the journal, with nothing reconciled,
     /// instead of after an unmount.
     pub after_crash: bool,
     /// Whether the device is so full that blocks that were freed are used again at once.
     pub full: bool,
+    /// Pairs of operations in the sample of `make test`: many where nobody else has them, few where another subject
+    /// comes by the same lines of code.
+    pub pairs: usize,
+}
+
+/// The commonest: data of its own policy, entries found in DRAM, unmounted in order, with room.
+const PLAIN: Subject = Subject {
+    name: "off",
+    policy: Policy::Off,
+    made_by: Policy::Off,
+    index: IndexKind::Dram,
+    after_crash: false,
+    full: false,
+    pairs: 60,
+};
+
+const fn of(policy: Policy, name: &'static str) -> Subject {
+    Subject { name, policy, made_by: policy, ..PLAIN }
 }
 
 /// All that are tested.
-pub const SUBJECTS: [Subject; 6] = [
-    Subject { name: "off", policy: Policy::Off, made_by: Policy::Off, after_crash: false, full: false },
-    Subject { name: "inline", policy: Policy::Inline, made_by: Policy::Inline, after_crash: false, full: false },
-    Subject { name: "off, crashed", policy: Policy::Off, made_by: Policy::Inline, after_crash: true, full: true },
-    Subject { name: "inline, crashed", policy: Policy::Inline, made_by: Policy::Inline, after_crash: true, full: true },
-    Subject { name: "nv-dedup", policy: Policy::NvDedup, made_by: Policy::NvDedup, after_crash: false, full: true },
-    Subject {
-        name: "nv-dedup, crashed",
-        policy: Policy::NvDedup,
-        made_by: Policy::NvDedup,
-        after_crash: true,
-        full: true,
-    },
+pub const SUBJECTS: [Subject; 12] = [
+    PLAIN,
+    of(Policy::Inline, "inline"),
+    Subject { made_by: Policy::Inline, after_crash: true, full: true, ..of(Policy::Off, "off, crashed") },
+    Subject { after_crash: true, full: true, ..of(Policy::Inline, "inline, crashed") },
+    Subject { full: true, ..of(Policy::NvDedup, "nv-dedup") },
+    Subject { after_crash: true, full: true, ..of(Policy::NvDedup, "nv-dedup, crashed") },
+    of(Policy::DeNova, "denova"),
+    Subject { after_crash: true, full: true, ..of(Policy::DeNova, "denova, crashed") },
+    Subject { index: IndexKind::Pm, ..of(Policy::DeNova, "denova, pm") },
+    Subject { index: IndexKind::Pm, after_crash: true, full: true, ..of(Policy::DeNova, "denova, pm, crashed") },
+    Subject { index: IndexKind::Pm, after_crash: true, full: true, ..of(Policy::NvDedup, "nv-dedup, pm, crashed") },
+    Subject { index: IndexKind::Pm, full: true, ..of(Policy::Inline, "inline, pm") },
 ];
 
 impl Subject {
+    /// Whether a workload is something of its own for it.
+    pub fn wants(&self, workload: &Workload) -> bool {
+        workload.only.is_none_or(|policy| policy == self.policy)
+    }
+
     fn options(&self, policy: Policy) -> MountOptions {
         // Periods so short that chunks without fingerprints, with weak and with strong ones lie side by side.
         let nv_dedup = NvDedupOptions { period: 2, method: MethodChoice::Paper, ..NvDedupOptions::default() };
+        // Chains are brought into order as soon as anything in them is shared and not the first.
+        let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
         // One allocation cursor: which thread does what changes nothing.
-        MountOptions { policy, cores: 1, nv_dedup, ..MountOptions::default() }
+        MountOptions { policy, cores: 1, nv_dedup, denova, ..MountOptions::default() }
     }
 }
 
@@ -126,11 +154,13 @@ pub struct Tally {
     pub points: u64,
     /// Workloads.
     pub workloads: u64,
+    /// Time that one processor took for them.
+    pub busy: Duration,
 }
 
 impl Tally {
     /// What the columns of its text are.
-    pub const COLUMNS: &str = "workloads     points  in operations  in recovery   repeated";
+    pub const COLUMNS: &str = "workloads     points  in operations  in recovery   repeated  processor";
 
     /// Distinct images.
     pub fn distinct(&self) -> u64 {
@@ -140,8 +170,9 @@ impl Tally {
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tally { in_operations, in_recovery, repeated, points, workloads } = self;
-        write!(out, "{workloads:>9} {points:>10} {in_operations:>14} {in_recovery:>12} {repeated:>10}")
+        let Tally { in_operations, in_recovery, repeated, points, workloads, busy } = self;
+        let seconds = busy.as_secs_f64();
+        write!(out, "{workloads:>9} {points:>10} {in_operations:>14} {in_recovery:>12} {repeated:>10} {seconds:>8.0} s")
     }
 }
 
@@ -153,6 +184,7 @@ impl<'t> std::iter::Sum<&'t Tally> for Tally {
             repeated: sum.repeated + tally.repeated,
             points: sum.points + tally.points,
             workloads: sum.workloads + tally.workloads,
+            busy: sum.busy + tally.busy,
         })
     }
 }
@@ -173,17 +205,25 @@ pub fn run(jobs: &[Job], seed: u64, violations_max: usize) -> ([Tally; SUBJECTS.
         if lock(&violations).len() >= violations_max {
             return;
         }
+        let start = processor_time();
         let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
         let trace = bases[job.subject].trace(&job.workload);
         let subject = &SUBJECTS[job.subject];
         let mut explorer = Explorer::new(subject, &mut disks[job.subject], &seen[job.subject], random);
         explorer.tally.workloads = 1;
         let explored = explorer.explore(&trace, &job.effort.bounds, &job.effort, 0);
+        explorer.tally.busy = processor_time() - start;
         let tally = &mut lock(&tallies)[job.subject];
         *tally = [*tally, explorer.tally].iter().sum();
         lock(&violations).extend(explored.err());
     });
     (tallies.into_inner().expect("no panic"), violations.into_inner().expect("no panic"))
+}
+
+/// Time that this thread has had a processor.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Does each of the tasks once, on as many threads as there are cores; each has a disk a base.

@@ -21,7 +21,7 @@ use std::{fmt, fs};
 use nvfold::media::superblock::COPIES;
 use pmem::{Action, Event, Site};
 
-use super::workload::{Base, Step, Trace, singles};
+use super::workload::{Base, Step, Trace, Workload, singles};
 use super::{Bounds, Case, Disk, Effort, Explorer, SUBJECTS, Seen, lock, on_all_cores};
 
 /// How a recording is changed.
@@ -130,7 +130,9 @@ pub fn all(seed: u64) -> Outcome {
 /// Records all operations of length 1, and a few recoveries from crashes of each. The states on the way hold.
 fn record(bases: &[Base], seen: &[Seen], seed: u64) -> Vec<Recorded> {
     let workloads = singles();
-    let tasks: Vec<_> = workloads.iter().flat_map(|workload| (0..bases.len()).map(move |at| (workload, at))).collect();
+    let subjects = |workload| (0..bases.len()).map(move |at| (workload, at));
+    let wanted = |(workload, at): &(&Workload, usize)| SUBJECTS[*at].wants(workload);
+    let tasks: Vec<_> = workloads.iter().flat_map(subjects).filter(wanted).collect();
     let recorded = Mutex::new(BTreeMap::new());
     on_all_cores(bases, &tasks, |disks, number, (workload, subject)| {
         let trace = bases[*subject].trace(workload);

@@ -19,6 +19,9 @@ pub struct Bounds {
     pub torn: usize,
 }
 
+/// Words in all choices of "each line alone" and "all but each line" together: a segment that is zeroed has very many.
+const CHOSEN_WORDS_MAX: usize = 4 << 20;
+
 /// The choices at a point, as one truth a pending word. Some may be equal.
 pub fn choices(pending: &Pending, bounds: &Bounds, random: &mut fastrand::Rng) -> Vec<Vec<bool>> {
     let words = pending.words();
@@ -33,7 +36,7 @@ pub fn choices(pending: &Pending, bounds: &Bounds, random: &mut fastrand::Rng) -
         if lines <= bounds.exhaustive {
             subsets(lines).for_each(|subset| add(&subset));
         } else {
-            for line in some_of(lines, bounds.each_max, random) {
+            for line in some_of(lines, bounds.each_max.min(CHOSEN_WORDS_MAX / words.len()), random) {
                 for others in [false, true] {
                     let mut subset = vec![others; lines];
                     subset[line] = !others;

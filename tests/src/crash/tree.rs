@@ -13,6 +13,8 @@ pub struct Tree {
     nodes: BTreeMap<Vec<u8>, Node>,
     /// Not known of a tree in which a file without a name was open: a crash frees it.
     space: Option<Space>,
+    /// Blocks that sharing saves once nothing is queued any more, where that is known.
+    drained: Option<u64>,
     digest: OnceLock<u64>,
 }
 
@@ -49,12 +51,27 @@ impl Tree {
             saved_bytes: stats.saved_bytes,
             inodes: stats.inodes,
         };
-        Ok(Tree { nodes, space: Some(space), digest: OnceLock::new() })
+        Ok(Tree { nodes, space: Some(space), drained: None, digest: OnceLock::new() })
     }
 
     /// The tree without what is said of its space.
     pub fn without_space(self) -> Tree {
         Tree { space: None, digest: OnceLock::new(), ..self }
+    }
+
+    /// A copy of it without what is said of its space.
+    pub fn copy_without_space(&self) -> Tree {
+        Tree { nodes: self.nodes.clone(), space: None, drained: self.drained, digest: OnceLock::new() }
+    }
+
+    /// The tree with what sharing saves once nothing is queued.
+    pub fn with_drained(self, drained: Option<u64>) -> Tree {
+        Tree { drained, digest: OnceLock::new(), ..self }
+    }
+
+    /// What sharing saves once nothing is queued, if it is known.
+    pub fn drained(&self) -> Option<u64> {
+        self.drained
     }
 
     /// Whether two trees are the same in all that both know.
@@ -92,7 +109,7 @@ impl Tree {
             for (path, node) in &self.nodes {
                 (path, &node.xattrs, &node.bytes, format!("{:?}", node.attr)).hash(&mut hasher);
             }
-            format!("{:?}", self.space).hash(&mut hasher);
+            format!("{:?} {:?}", self.space, self.drained).hash(&mut hasher);
             hasher.finish()
         })
     }

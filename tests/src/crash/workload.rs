@@ -4,10 +4,10 @@
 //! two names, extended attributes in the log and in blocks, a log whose inline lines are full, logs that the next
 //! entry makes too long, reserved blocks, directories empty and not.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use nvfold::{AllocateMode, MkfsOptions, MountOptions, Policy, RenameMode, XattrMode};
+use nvfold::{AllocateMode, DedupMode, MkfsOptions, MountOptions, Policy, RenameMode, XattrMode};
 use pmem::{Action, Event, Pending};
 
 use super::Subject as Setting;
@@ -16,6 +16,7 @@ use super::tree::Tree;
 use crate::model::library::Library;
 use crate::model::op::{self, NodePath, Op};
 use crate::model::{Subject, oracle::Oracle};
+use crate::shared::Named;
 
 /// Size of the devices: the smallest that can be formatted.
 pub const DEVICE_BYTES: u64 = 16 << 20;
@@ -58,6 +59,8 @@ pub struct Workload {
     pub ops: Vec<Op>,
     /// Crashes are made from this operation on; those before it have a workload of their own.
     pub crashes_from: usize,
+    /// The only policy for which this is something of its own.
+    pub only: Option<Policy>,
 }
 
 /// A step of a recorded workload.
@@ -114,7 +117,8 @@ impl Base {
     /// Makes the tree.
     pub fn new(setting: &'static Setting) -> Base {
         let region = Image::default().region(DEVICE_BYTES);
-        let options = MkfsOptions { uuid: *b"a uuid for tests", now: 1, ..MkfsOptions::default() };
+        let options =
+            MkfsOptions { uuid: *b"a uuid for tests", now: 1, index: setting.index, ..MkfsOptions::default() };
         nvfold::FileSystem::mkfs(&region, &options).expect("mkfs");
         let options = MountOptions { clock: clock_from(1 << 20), ..setting.options(setting.made_by) };
         let mut library = Library::on(region.clone(), options);
@@ -159,13 +163,18 @@ impl Base {
                 trace.crashes_from = trace.steps.len();
             }
             let (before, after) = (&trees[number], &trees[number + 1]);
-            trace.steps.push(Step::Outcomes(vec![before.clone(), after.clone()]));
+            let during = if in_steps(op) {
+                vec![Arc::new(before.copy_without_space())]
+            } else {
+                vec![before.clone(), after.clone()]
+            };
+            trace.steps.push(Step::Outcomes(during));
             // Each operation on a thread of its own: no fence of a later one waits for what an earlier one left behind.
             std::thread::scope(|scope| scope.spawn(|| library.apply(op)).join()).expect("it answered before");
             record(&mut trace);
             trace.steps.push(Step::Outcomes(vec![after.clone()]));
         }
-        let end = now(&library, self.setting);
+        let end = now(&library, self.setting, None);
         assert!(end.agrees_with(&trees[workload.ops.len()]), "{}: it is not the same each time", workload.name);
         trace
     }
@@ -175,8 +184,8 @@ impl Base {
     fn trees(&self, workload: &Workload) -> Vec<Arc<Tree>> {
         let mut library = Library::on(self.image.region(DEVICE_BYTES), self.options());
         let mut model = self.model.clone();
-        let mut trees = vec![now(&library, self.setting)];
-        for op in &workload.ops {
+        let mut trees = vec![now(&library, self.setting, self.drained(&[]))];
+        for (number, op) in workload.ops.iter().enumerate() {
             let (answer, expected) = (library.apply(op), model.apply(op));
             let name = &workload.name;
             assert!(answer.agrees_with(&expected), "{name}, {op:?}: {answer:?}, the model expects {expected:?}");
@@ -184,9 +193,21 @@ impl Base {
                 let (answer, expected) = (library.apply(&question), model.apply(&question));
                 assert!(answer.agrees_with(&expected), "{name}, {question:?}: {answer:?}, the model has {expected:?}");
             }
-            trees.push(now(&library, self.setting));
+            trees.push(now(&library, self.setting, self.drained(&workload.ops[..=number])));
         }
         trees
+    }
+
+    /// What is shared once nothing is queued any more, if the policy queues anything: found out in a run of its own.
+    fn drained(&self, ops: &[Op]) -> Option<u64> {
+        if self.setting.policy != Policy::DeNova {
+            return None;
+        }
+        let mut library = Library::on(self.image.region(DEVICE_BYTES), self.options());
+        for op in ops.iter().chain(&[Op::Reconcile, Op::Drain]) {
+            library.apply(op);
+        }
+        Some(Named::of(library.fs()).expect("a mounted file system can be read").saved())
     }
 
     fn options(&self) -> MountOptions {
@@ -215,9 +236,14 @@ fn crashed(before: Image, write: &[Event], rename: &[Event]) -> Image {
 }
 
 /// The tree as it is. Its space is known when nothing is left to reconcile, and no file without a name is open.
-fn now(library: &Library, setting: &Setting) -> Arc<Tree> {
-    let tree = Tree::of(library.fs()).expect("a mounted file system can be read");
+fn now(library: &Library, setting: &Setting, drained: Option<u64>) -> Arc<Tree> {
+    let tree = Tree::of(library.fs()).expect("a mounted file system can be read").with_drained(drained);
     Arc::new(if setting.after_crash || library.holds_nameless() { tree.without_space() } else { tree })
+}
+
+/// Whether an operation changes nothing that can be read and what is stored in several steps.
+fn in_steps(op: &Op) -> bool {
+    matches!(op, Op::DrainStep | Op::Drain | Op::Convert)
 }
 
 /// The tree.
@@ -316,7 +342,15 @@ pub fn singles() -> Vec<Workload> {
     all.extend(ranges());
     all.extend(sharing());
     all.extend(follow_ups());
-    all.into_iter().map(|(name, ops)| Workload { name: name.to_owned(), ops, crashes_from: 0 }).collect()
+    let of_all =
+        all.into_iter().map(|(name, ops)| Workload { name: name.to_owned(), ops, crashes_from: 0, only: None });
+    let of_denova = offline().into_iter().map(|(name, crashes_from, ops)| Workload {
+        name: name.to_owned(),
+        ops,
+        crashes_from,
+        only: Some(Policy::DeNova),
+    });
+    of_all.chain(of_denova).collect()
 }
 
 fn renames() -> Vec<(&'static str, Vec<Op>)> {
@@ -522,6 +556,136 @@ fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
         ),
         ("compaction, then write to its pages", vec![write(LONG_LOG, 0, 8, new), write(EMPTY, 0, 3 * BLOCK, new)]),
         ("compaction, then a log page there", vec![write(LONG_LOG, 0, 8, new), write(FULL_INLINE, 0, 50, new)]),
+        ("the other index", vec![Op::Convert]),
+        ("the other index, then this one", vec![Op::Convert, Op::Convert]),
+        ("the other index, then write of what is there", vec![Op::Convert, write(EMPTY, 0, 3 * BLOCK, distinct(0))]),
+        ("unlink of shared data, then the other index", vec![Op::Unlink { path: at(SHARED) }, Op::Convert]),
+    ]
+}
+
+/// What policy denova queues and what becomes of it: name, the operation from which on crashes are made, operations.
+fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
+    use Op::{Drain, DrainStep};
+    let unlink = |name| Op::Unlink { path: at(name) };
+    let duplicate = || write(EMPTY, 0, 3 * BLOCK, distinct(0));
+    let mode = |mode| Op::SetMode { mode };
+    let off = |name| Op::SetPolicy { path: at(name), policy: Some(Policy::Off) };
+    // Six files whose blocks are all in the chains of the tree's, or in one.
+    let reorder = || vec![Op::ReorderStep; 5];
+    let long_chain = || {
+        let file =
+            |number: u8| [create(20 + number), write(20 + number, 0, 4 * BLOCK, distinct(4 * usize::from(number)))];
+        (1..4).flat_map(file).collect::<Vec<_>>()
+    };
+    vec![
+        ("drain of the tree", 0, vec![Drain]),
+        ("drain of what is there already", 1, vec![Drain, create(NEW), write(NEW, 0, 2 * BLOCK, distinct(1)), Drain]),
+        ("drain of equal blocks", 1, vec![Drain, create(NEW), write(NEW, 0, 3 * BLOCK, twins()), DrainStep, Drain]),
+        ("drain of new blocks", 1, vec![Drain, create(NEW), write(NEW, 0, 4 * BLOCK, distinct(16)), DrainStep]),
+        ("drain of duplicates of what is queued", 0, vec![duplicate(), DrainStep, DrainStep, Drain]),
+        ("drain of a part that is there", 1, vec![Drain, write(EMPTY, 0, 4 * BLOCK, distinct(0)), Drain]),
+        (
+            "drain of what is in two places",
+            1,
+            vec![Drain, write(EMPTY, 0, 2 * BLOCK, distinct(1)), write(EMPTY, 2 * BLOCK, BLOCK, distinct(0)), Drain],
+        ),
+        ("drain of what was overwritten", 1, vec![Drain, duplicate(), write(EMPTY, 0, BLOCK, distinct(14)), Drain]),
+        ("drain, then overwrite", 2, vec![duplicate(), Drain, write(UNSHARED, 0, BLOCK, distinct(15))]),
+        ("drain, then the same again", 1, vec![Drain, write(UNSHARED, 0, 3 * BLOCK, distinct(0)), Drain]),
+        (
+            "drain of what was truncated",
+            1,
+            vec![Drain, duplicate(), Op::Truncate { path: at(EMPTY), size: 5000 }, Drain],
+        ),
+        ("drain of what was unlinked", 1, vec![Drain, duplicate(), unlink(EMPTY), Drain]),
+        (
+            "drain of what was unlinked, in a new file",
+            1,
+            vec![Drain, duplicate(), unlink(EMPTY), create(NEW), write(NEW, 0, BLOCK, distinct(1)), Drain],
+        ),
+        ("drain, then unlink of both that share", 2, vec![duplicate(), Drain, unlink(UNSHARED), unlink(EMPTY)]),
+        (
+            "drain, then unlink, then write to its blocks",
+            2,
+            vec![
+                duplicate(),
+                Drain,
+                unlink(UNSHARED),
+                unlink(EMPTY),
+                create(NEW),
+                write(NEW, 0, 3 * BLOCK, distinct(16)),
+                Drain,
+            ],
+        ),
+        ("drain of a clone", 0, vec![create(NEW), clone(UNSHARED, 0, NEW, 0, 4 * BLOCK), Drain]),
+        ("drain of cloned bytes", 1, vec![Drain, clone(SHARED, 100, EMPTY, 3000, 5000), duplicate(), Drain]),
+        ("clone of what is queued", 1, vec![Drain, duplicate(), clone(EMPTY, 0, EMPTY, 4 * BLOCK, 2 * BLOCK), Drain]),
+        ("drain of reserved blocks", 1, vec![Drain, write(RESERVED, 0, 2 * BLOCK, distinct(1)), Drain]),
+        ("compaction of what is queued", 0, vec![write(LONG_LOG, 0, 8, distinct(14)), Drain]),
+        ("compaction by the drain", 1, vec![Drain, write(LONG_LOG, BLOCK, 2 * BLOCK, distinct(1)), Drain]),
+        ("drain of a log that is full", 1, vec![Drain, write(FULL_INLINE, 0, 3 * BLOCK, distinct(0)), Drain]),
+        (
+            "rename over what is queued",
+            1,
+            vec![Drain, duplicate(), Op::Rename { from: at(SHARED), to: at(EMPTY), mode: RenameMode::Replace }, Drain],
+        ),
+        ("unmount with a queue", 1, vec![Drain, duplicate(), Op::Remount, Drain]),
+        ("unmount with half a queue", 1, vec![duplicate(), DrainStep, Op::Remount, DrainStep, Op::Remount, Drain]),
+        (
+            "dedup of what is queued",
+            1,
+            vec![Drain, duplicate(), Op::Dedup { path: at(EMPTY), offset: 0, len: 8 * BLOCK }, Drain],
+        ),
+        (
+            "undedup of what was drained",
+            2,
+            vec![duplicate(), Drain, Op::Undedup { path: at(EMPTY), offset: 0, len: BLOCK }, Drain],
+        ),
+        ("drain beside a file of another policy", 1, vec![Drain, off(EMPTY), duplicate(), Drain]),
+        (
+            "inline, then immediate",
+            1,
+            vec![
+                Drain,
+                mode(DedupMode::Inline),
+                duplicate(),
+                mode(DedupMode::Immediate),
+                write(EMPTY, 3 * BLOCK, 2 * BLOCK, distinct(1)),
+                Drain,
+            ],
+        ),
+        (
+            "inline while something is queued",
+            0,
+            vec![
+                write(EMPTY, 0, BLOCK, distinct(1)),
+                mode(DedupMode::Inline),
+                write(EMPTY, BLOCK, 2 * BLOCK, distinct(0)),
+                Drain,
+            ],
+        ),
+        ("delayed", 1, vec![Drain, mode(DedupMode::Delayed { interval_ms: 5, entries: 1 }), duplicate(), DrainStep]),
+        ("a long chain", 0, [long_chain(), vec![Drain]].concat()),
+        ("a long chain in order", 10, {
+            // The last ones of the chain are met again: they come to the front, and are met there.
+            let again = |name| vec![create(name), write(name, 0, 4 * BLOCK, distinct(12)), Drain];
+            [long_chain(), vec![Drain], again(NEW), reorder(), again(25), reorder()].concat()
+        }),
+        ("a long chain between two orders", 10, {
+            // Searches, additions and removals in the middle of a reorder.
+            let steps = |count: usize| vec![Op::ReorderStep; count];
+            let again = vec![create(NEW), write(NEW, 0, 4 * BLOCK, distinct(12)), Drain];
+            let more = |number| vec![write(EMPTY, 0, BLOCK, distinct(number)), Drain];
+            [long_chain(), vec![Drain], again, steps(1), more(16), reorder(), more(12), steps(3), vec![unlink(21)]]
+                .concat()
+        }),
+        ("a long chain in order, then unlinked", 14, {
+            let again = vec![create(NEW), write(NEW, 0, 4 * BLOCK, distinct(12)), Drain];
+            let unlinks = vec![unlink(NEW), unlink(23), unlink(21), unlink(UNSHARED)];
+            [long_chain(), vec![Drain], again, reorder(), unlinks].concat()
+        }),
+        ("drain, then the other index", 1, vec![Drain, Op::Convert]),
+        ("the other index with a queue, then drain", 1, vec![Drain, duplicate(), Op::Convert, Drain]),
     ]
 }
 
@@ -529,14 +693,15 @@ fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
 pub fn pair(first: &Workload, second: &Workload) -> Workload {
     let crashes_from = first.ops.len();
     let ops = [&first.ops[..], &second.ops].concat();
-    Workload { name: format!("{}, {}", first.name, second.name), ops, crashes_from }
+    let only = first.only.or(second.only);
+    Workload { name: format!("{}, {}", first.name, second.name), ops, crashes_from, only }
 }
 
 /// A random sequence of `count` operations.
 pub fn random(random: &mut fastrand::Rng, count: usize) -> Workload {
     let seed = random.u64(..);
     let ops = op::generate(&mut fastrand::Rng::with_seed(seed), count, 0).into_iter().map(in_one_step).collect();
-    Workload { name: format!("random operations of seed {seed}"), ops, crashes_from: 0 }
+    Workload { name: format!("random operations of seed {seed}"), ops, crashes_from: 0, only: None }
 }
 
 /// What goes in steps, each of them whole, takes one step only: between two of them the totals are those of neither end.
@@ -578,10 +743,7 @@ fn xattr(name: u8, xattr: u8, len: u64) -> Op {
 
 /// The seed of the `number`-th data whose blocks are all different, also from those of the others.
 fn distinct(number: usize) -> u64 {
-    const NUMBERS: usize = 24;
-    static SEEDS: OnceLock<Vec<u64>> = OnceLock::new();
-    let is_distinct = |seed: &u64| op::data(*seed, 4 * BLOCK).chunks(BLOCK as usize).all(|block| !is_common(block));
-    SEEDS.get_or_init(|| (1000..).filter(is_distinct).take(NUMBERS).collect())[number]
+    op::IN_CHAINS + number as u64
 }
 
 /// The seed of data whose first two blocks are equal.
@@ -592,14 +754,4 @@ fn twins() -> u64 {
         first == second && first[0] != 0
     };
     (0..).find(are_equal).expect("blocks repeat")
-}
-
-/// Whether [`op::data`] makes this block for other seeds too.
-fn is_common(block: &[u8]) -> bool {
-    let from = |seed| {
-        let mut common = vec![0; block.len()];
-        fastrand::Rng::with_seed(seed).fill(&mut common);
-        common
-    };
-    block.iter().all(|byte| *byte == 0) || (0..6).any(|seed| from(seed) == block)
 }

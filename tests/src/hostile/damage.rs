@@ -157,6 +157,7 @@ impl Canvas<'_> {
             Layout::PageFooter => "PageFooter",
             Layout::SavedState => "SavedState",
             Layout::SavedPayload => "words",
+            Layout::DirectEntry => "DirectEntry",
             Layout::LogEntry => match self.content.read(target.at, 1)[0] {
                 1 | 2 => "ExtentEntry",
                 3 | 4 => "NameHead",
@@ -177,7 +178,7 @@ impl Canvas<'_> {
     fn value(&self, old: u64, target: Structure, damage: &Damage) -> u64 {
         let argument = u64::from(damage.argument);
         let other = self.image.any(damage.argument);
-        match damage.value % 18 {
+        match damage.value % 20 {
             0 => argument,
             1 => 0,
             2 => u64::MAX - argument % 9,
@@ -194,8 +195,17 @@ impl Canvas<'_> {
             14 => i64::MAX as u64 - argument % 9,
             15 => argument % 80,
             16 => argument.wrapping_neg(),
+            17 => other.at / BLOCK_BYTES,
+            18 => self.block_with_entry(damage.argument),
             _ => u64::from_le_bytes([b'/', b'.', b'.', 0, argument as u8, b'.', 0xff, b'a']) >> (argument % 8 * 8),
         }
+    }
+
+    /// The number of a block that has a chunk entry: the links of a chain are such numbers.
+    fn block_with_entry(&self, index: u16) -> u64 {
+        let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
+        let entries = &self.image.structures[Layout::ChunkEntry as usize];
+        (entries[usize::from(index) % entries.len()].at - geometry.chunk_table_offset) / LINE
     }
 
     fn flip(&mut self, target: Structure, damage: &Damage) -> String {
@@ -307,7 +317,7 @@ impl Canvas<'_> {
                 let check = checksum(owner, &bytes[..8]);
                 put(&mut bytes, 12, check);
             }
-            Layout::ChunkEntry => {}
+            Layout::ChunkEntry | Layout::DirectEntry => {}
             Layout::InodeHead => {
                 let check = checksum(owner, &bytes[32..56]);
                 put(&mut bytes, 56, check);
@@ -401,6 +411,7 @@ mod tests {
         assert!(of(Kind::Tombstones, Layout::LogEntry) > 60);
         assert!(of(Kind::Full, Layout::PageFooter) > 1);
         assert!(of(Kind::Small, Layout::SavedPayload) > 3);
+        assert!(of(Kind::Chains, Layout::DirectEntry) > 4);
         assert!(KINDS.into_iter().all(|kind| of(kind, Layout::Superblock) == 2 && of(kind, Layout::InodeHead) > 0));
     }
 }

@@ -3,20 +3,23 @@
 use std::sync::OnceLock;
 
 use nvfold::media::DEVICE_BYTES_MIN;
+use nvfold::media::direct::{BEGUN, DIRECT_BYTES, DirectEntry, prefix_bits};
 use nvfold::media::inode::{ATTRIBUTE_LINES, INLINE_LOG, INODE_BYTES, InodeHead};
 use nvfold::media::journal::{JOURNAL_SLOTS, JournalSlot};
 use nvfold::media::log_entry::{LINE, PAGE_LINES};
 use nvfold::media::saved_state::{SEGMENT_RECORD_WORDS, SavedState};
-use nvfold::media::segment::SegmentEntry;
+use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::{COPIES, Geometry, Superblock};
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use nvfold::{
-    AllocateMode, File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, RenameMode, XattrMode,
+    AllocateMode, DeNovaOptions, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Policy,
+    RenameMode, ReorderOptions, XattrMode,
 };
 use pmem::{DeviceSpec, OpenOptions, Region, StoreOrder};
 use zerocopy::FromBytes;
 
 use crate::device;
+use crate::model::op;
 use crate::slate::Content;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -44,10 +47,18 @@ pub enum Kind {
     CutOff,
     /// No block left.
     Full,
+    /// What policy denova stored and shared in part, the rest of it queued.
+    Queued,
+    /// The same with a pm index whose chains are long.
+    Chains,
+    /// A crash while what was queued is shared: references are taken by the way, and entries say so.
+    Sharing,
+    /// A crash while a chain is brought into order.
+    Ordering,
 }
 
 /// All kinds.
-pub const KINDS: [Kind; 10] = [
+pub const KINDS: [Kind; 14] = [
     Kind::Empty,
     Kind::Small,
     Kind::Shared,
@@ -58,6 +69,10 @@ pub const KINDS: [Kind; 10] = [
     Kind::Crashed,
     Kind::CutOff,
     Kind::Full,
+    Kind::Queued,
+    Kind::Chains,
+    Kind::Sharing,
+    Kind::Ordering,
 ];
 
 /// A valid device and where in it the structures lie.
@@ -97,10 +112,14 @@ pub enum Layout {
     PageFooter,
     SavedState,
     SavedPayload,
+    DirectEntry,
 }
 
 /// How many layouts there are.
-pub const LAYOUTS: usize = Layout::SavedPayload as usize + 1;
+pub const LAYOUTS: usize = Layout::DirectEntry as usize + 1;
+
+/// Shards of a saved index.
+const INDEX_SHARDS: usize = 64;
 
 /// The image of a kind, made at its first use.
 pub fn image(kind: Kind) -> &'static Image {
@@ -155,8 +174,11 @@ impl Image {
         for segment in geometry.first_segment()..geometry.segments() {
             let at = geometry.segment_entry_offset(segment);
             self.add(Layout::SegmentEntry, at, size_of::<SegmentEntry>() as u64, segment);
-            if self.word(at) != 0 {
-                self.find_inodes(segment * SEGMENT_BYTES);
+            let bytes = self.content.read(at, size_of::<SegmentEntry>() as u64);
+            match SegmentEntry::read_from_bytes(&bytes).expect("its length").usage(segment) {
+                SegmentUse::Index(_) => self.find_chains(segment * SEGMENT_BYTES),
+                _ if self.word(at) != 0 => self.find_inodes(segment * SEGMENT_BYTES),
+                _ => {}
             }
         }
         let table = geometry.chunk_table_offset..geometry.data_offset;
@@ -192,7 +214,7 @@ impl Image {
         let records = (0..header.segments).map(|_| part(SEGMENT_RECORD_WORDS as u64)).collect::<Vec<_>>();
         let inodes = part(header.inode_words);
         let mut parts = [records, vec![inodes]].concat();
-        while next < header.payload_words {
+        for _ in 0..INDEX_SHARDS {
             let slots = self.word(payload.address_of((next + 1) * 8));
             let at = payload.address_of(next * 8);
             next += 2 + slots;
@@ -201,7 +223,20 @@ impl Image {
                 parts.push((at, (2 + slots) * 8));
             }
         }
+        if next < header.payload_words {
+            parts.push((payload.address_of(next * 8), (header.payload_words - next) * 8));
+        }
         parts.into_iter().for_each(|(start, len)| self.add(Layout::SavedPayload, start, len, at));
+    }
+
+    /// The heads of chains, and two empty ones.
+    fn find_chains(&mut self, segment: u64) {
+        let chains = 1 << prefix_bits(DEVICE_BYTES_MIN / BLOCK_BYTES);
+        let is_empty = |at: &u64| self.word(*at) == 0 && self.word(at + 8) == 0;
+        let heads = (0..chains).map(|chain| segment + chain * DIRECT_BYTES);
+        let (empty, used): (Vec<u64>, Vec<u64>) = heads.partition(is_empty);
+        let heads = used.into_iter().chain(empty.into_iter().take(2));
+        heads.for_each(|at| self.add(Layout::DirectEntry, at, DIRECT_BYTES, 0));
     }
 
     fn find_inodes(&mut self, table: u64) {
@@ -277,14 +312,19 @@ pub fn saved_payload(content: &Content, header: &SavedState) -> Option<SavedPayl
 // --- what the devices hold -----------------------------------------------------------------------
 
 fn content(kind: Kind) -> Content {
-    if kind == Kind::CutOff {
-        return cut_off();
+    match kind {
+        Kind::CutOff => return cut_off(),
+        Kind::Queued => return queued(IndexKind::Dram, None),
+        Kind::Chains => return queued(IndexKind::Pm, None),
+        Kind::Sharing => return queued(IndexKind::Pm, Some(is_sharing)),
+        Kind::Ordering => return queued(IndexKind::Pm, Some(is_ordering)),
+        _ => {}
     }
     let policy = if kind == Kind::Full { Policy::Off } else { Policy::Inline };
-    let region = formatted(&OpenOptions::default());
+    let region = formatted(&OpenOptions::default(), IndexKind::Dram);
     let fs = mount(&region, policy);
     match kind {
-        Kind::Empty | Kind::CutOff => {}
+        Kind::Empty | Kind::CutOff | Kind::Queued | Kind::Chains | Kind::Sharing | Kind::Ordering => {}
         Kind::Small => small(&fs),
         Kind::Shared => shared(&fs),
         Kind::Xattrs => xattrs(&fs),
@@ -306,14 +346,16 @@ fn content(kind: Kind) -> Content {
     Content::of(&region)
 }
 
-fn formatted(options: &OpenOptions) -> Region {
+fn formatted(options: &OpenOptions, index: IndexKind) -> Region {
     let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES_MIN, options).expect("a memory device");
-    FileSystem::mkfs(&region, &MkfsOptions { uuid: *b"a uuid for tests", ..MkfsOptions::default() }).expect("mkfs");
+    let options = MkfsOptions { uuid: *b"a uuid for tests", index, ..MkfsOptions::default() };
+    FileSystem::mkfs(&region, &options).expect("mkfs");
     region
 }
 
 fn mount(region: &Region, policy: Policy) -> FileSystem {
-    FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() }).expect("mount")
+    let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
+    FileSystem::mount(region.clone(), MountOptions { policy, denova, ..MountOptions::default() }).expect("mount")
 }
 
 fn mkdir(fs: &FileSystem, parent: InodeNumber, name: &[u8]) -> InodeNumber {
@@ -438,26 +480,32 @@ fn everything(fs: &FileSystem) -> Vec<File> {
 
 /// A rename over an existing file in another directory, stopped when the journal holds it and nothing is stored yet.
 fn cut_off() -> Content {
-    let region = formatted(&OpenOptions { record: true, ..OpenOptions::default() });
+    let region = formatted(&OpenOptions { record: true, ..OpenOptions::default() }, IndexKind::Dram);
     let fs = mount(&region, Policy::Inline);
     let (from, to) = (mkdir(&fs, ROOT, b"from"), mkdir(&fs, ROOT, b"to"));
     mkdir(&fs, from, b"moves");
     file(&fs, from, b"other", &[1; 9000]);
     mkdir(&fs, to, b"is replaced");
-    region.take_recording();
-    let before = region.bytes(0, region.len_bytes()).to_vec();
-    fs.rename(from, b"moves", to, b"is replaced", RenameMode::Replace).expect("rename");
-    let recording = region.take_recording();
-    let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
-    let holds_an_operation = |image: &Vec<u8>| {
+    let holds_an_operation = |image: &[u8]| {
+        let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
         let at = geometry.journal_slot_offset(0) as usize;
         let slot = JournalSlot::read_from_bytes(&image[at..at + size_of::<JournalSlot>()]).expect("its length");
         !slot.words().is_empty()
     };
-    // Only what is guaranteed: of the words to store none has got there.
-    let states =
+    let rename = || fs.rename(from, b"moves", to, b"is replaced", RenameMode::Replace).expect("rename");
+    stopped(&region, rename, holds_an_operation)
+}
+
+/// What is guaranteed when this is first so while something is done.
+fn stopped(region: &Region, doing: impl FnOnce(), when: impl Fn(&[u8]) -> bool) -> Content {
+    region.take_recording();
+    let before = region.bytes(0, region.len_bytes()).to_vec();
+    doing();
+    let recording = region.take_recording();
+    // Of what is on its way at that moment nothing has got there.
+    let mut states =
         (0..=recording.events.len()).map(|events| recording.image(&before, events, StoreOrder::Line, |_| false));
-    let state = states.into_iter().find(holds_an_operation).expect("a rename goes through the journal");
+    let state = states.find(|state| when(state)).expect("it comes by that");
     let mut content = Content::zeros(DEVICE_BYTES_MIN);
     for (at, block) in (0..).step_by(BLOCK_BYTES as usize).zip(state.chunks(BLOCK_BYTES as usize)) {
         if block.iter().any(|&byte| byte != 0) {
@@ -465,6 +513,55 @@ fn cut_off() -> Content {
         }
     }
     content
+}
+
+/// Blocks that lie in one chain of a pm index, some of them shared, some in the queue. Unmounted in order, or as it is
+/// when something is so while the queue is worked on.
+fn queued(index: IndexKind, stopped_when: Option<fn(&[u8]) -> bool>) -> Content {
+    let region = formatted(&OpenOptions { record: true, ..OpenOptions::default() }, index);
+    let fs = mount(&region, Policy::DeNova);
+    // Four neighbouring numbers are in four chains.
+    let blocks = |number: u64, count: u64| op::data(op::IN_CHAINS + number, count * BLOCK_BYTES);
+    for number in [0, 4, 8, 1] {
+        file(&fs, ROOT, format!("{number}").as_bytes(), &blocks(number, 4));
+    }
+    while !fs.drain_step().expect("drain") {}
+    let last = file(&fs, ROOT, b"last", &blocks(8, 4));
+    file(&fs, ROOT, b"mixed", &[blocks(4, 1), blocks(12, 2), blocks(1, 1), vec![7; 3000]].concat());
+    let drain = || {
+        while !fs.drain_step().expect("drain") {}
+        while !fs.reorder_step().expect("reorder") {}
+    };
+    if let Some(when) = stopped_when {
+        return stopped(&region, drain, when);
+    }
+    drain();
+    file(&fs, ROOT, b"queued", &[blocks(0, 4), blocks(16, 2)].concat());
+    last.write_at(BLOCK_BYTES, &blocks(2, 2)).expect("write");
+    drop(last);
+    fs.unmount().expect("unmount");
+    Content::of(&region)
+}
+
+/// Whether a chunk entry has an update count.
+fn is_sharing(image: &[u8]) -> bool {
+    let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
+    let entries = geometry.chunk_table_offset as usize..geometry.data_offset as usize;
+    image[entries].as_chunks::<{ LINE as usize }>().0.iter().any(|entry| entry[12..16] != [0; 4])
+}
+
+/// Whether a chain has its new order and not yet its old form again.
+fn is_ordering(image: &[u8]) -> bool {
+    let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
+    let is_index = |segment: &u64| {
+        let at = geometry.segment_entry_offset(*segment) as usize;
+        let entry = SegmentEntry::read_from_bytes(&image[at..at + size_of::<SegmentEntry>()]).expect("its length");
+        matches!(entry.usage(*segment), SegmentUse::Index(_))
+    };
+    let segment = (geometry.first_segment()..geometry.segments()).find(is_index).expect("it has a pm index");
+    let heads = &image[(segment * SEGMENT_BYTES) as usize..][..SEGMENT_BYTES as usize];
+    let heads = heads.as_chunks::<{ DIRECT_BYTES as usize }>().0.iter();
+    heads.map(|head| DirectEntry::decode(u128::from_le_bytes(*head))).any(|head| ![0, BEGUN].contains(&head.order))
 }
 
 fn full(fs: &FileSystem) {

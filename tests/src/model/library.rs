@@ -1,8 +1,8 @@
 //! The library as a subject.
 
 use nvfold::{
-    Attr, File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, POLICY_ATTRIBUTE, Policy, PolicyOf,
-    RenameMode, SetAttr, XattrMode, errno,
+    Attr, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, POLICY_ATTRIBUTE, Policy,
+    PolicyOf, RenameMode, SetAttr, XattrMode, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -24,8 +24,13 @@ pub struct Library {
 impl Library {
     /// A fresh file system of `mib` MiB in memory.
     pub fn fresh(mib: u64, policy: Policy) -> Library {
+        Library::indexed(mib, policy, device::index_of(policy))
+    }
+
+    /// The same with this index.
+    pub fn indexed(mib: u64, policy: Policy, index: IndexKind) -> Library {
         let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).expect("a memory device");
-        FileSystem::mkfs(&region, &MkfsOptions { now: device::now(), ..MkfsOptions::default() }).expect("mkfs");
+        FileSystem::mkfs(&region, &MkfsOptions { index, now: device::now(), ..MkfsOptions::default() }).expect("mkfs");
         Library::on(region, MountOptions { policy, ..device::options() })
     }
 
@@ -81,6 +86,25 @@ impl Library {
         if let Some(before) = before {
             assert_eq!(exact_sizes(&fs), before, "the mount found other sizes (logical, stored, saved) than were kept");
         }
+        self.mounted = Some(fs);
+    }
+
+    /// Closes all slots and gives the device the other index. One without room for it keeps the one it has.
+    fn convert(&mut self) {
+        self.slots = Default::default();
+        let fs = self.mounted.take().expect("mounted");
+        let (sizes, from, weak) = (exact_sizes(&fs), fs.index_kind(), fs.weak_function());
+        fs.unmount().expect("unmount");
+        let to = if from == IndexKind::Dram { IndexKind::Pm } else { IndexKind::Dram };
+        let is = match nvfold::convert_index(&self.region, to, weak, &mut |_, _| {}) {
+            Ok(()) => to,
+            Err(error) if error.errno() == errno::ENOSPC => from,
+            Err(error) => panic!("converting the index to {}: {error}", to.name()),
+        };
+        let findings = device::findings(&self.region).expect("fsck");
+        assert!(findings.is_empty(), "fsck after a conversion to {} finds:\n{}", to.name(), findings.join("\n"));
+        let fs = mount(&self.region, &self.options);
+        assert_eq!((exact_sizes(&fs), fs.index_kind()), (sizes, is), "sizes (logical, stored, saved) and index");
         self.mounted = Some(fs);
     }
 
@@ -211,6 +235,16 @@ impl Library {
                 let step = || self.fs().dedup_step();
                 done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
             }
+            Op::DrainStep => done(self.fs().drain_step()),
+            Op::Drain => {
+                let step = || self.fs().drain_step();
+                done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
+            }
+            Op::ReorderStep => done(self.fs().reorder_step()),
+            Op::SetMode { mode } => {
+                self.fs().set_dedup_mode(*mode);
+                Ok(Answer::Done)
+            }
             Op::SetPolicy { path, policy } => {
                 let attr = self.find(path)?;
                 match policy {
@@ -259,6 +293,10 @@ impl Library {
             }
             Op::Crash => {
                 self.mount_again(false);
+                Ok(Answer::Done)
+            }
+            Op::Convert => {
+                self.convert();
                 Ok(Answer::Done)
             }
         }

@@ -1,6 +1,9 @@
 //! The language: operations, answers, and a generator that makes them likely to meet.
 
-use nvfold::{AllocateMode, Policy, RenameMode, XattrMode, errno};
+use std::sync::OnceLock;
+
+use nvfold::fingerprint::WeakFunction;
+use nvfold::{AllocateMode, DedupMode, Policy, RenameMode, XattrMode, errno};
 
 /// A path as indices into [`name`]; empty is the root.
 pub type NodePath = Vec<u8>;
@@ -23,11 +26,51 @@ pub fn name(index: u8) -> Vec<u8> {
     }
 }
 
-/// The bytes that a write with this seed writes: pieces that repeat, so that sharing happens.
+/// The bytes that a write with this seed writes: pieces that repeat, so that sharing happens. Seeds from [`IN_CHAINS`]
+/// on write blocks that are all different and meet in few chains of the pm index.
 pub fn data(seed: u64, len: u64) -> Vec<u8> {
+    if let Some(number) = seed.checked_sub(IN_CHAINS) {
+        return in_chains(number, len);
+    }
     let mut bytes = vec![0; len as usize];
     crate::random::fill(&mut fastrand::Rng::with_seed(seed), &mut bytes);
     bytes
+}
+
+/// The first seed of data that meets in chains.
+pub const IN_CHAINS: u64 = 1 << 40;
+/// Seeds from there on whose blocks differ from one another's.
+pub const IN_CHAINS_COUNT: u64 = 24;
+/// Blocks of such a seed before those of the next begin.
+const IN_CHAINS_BLOCKS: usize = 4;
+
+/// Blocks whose fingerprints begin alike, those of four neighbouring seeds with four neighbouring prefixes: the chains
+/// are long, and the direct nodes that they begin at share a line.
+fn in_chains(number: u64, len: u64) -> Vec<u8> {
+    const CHAINS: usize = 4;
+    /// Devices up to 16 MiB have direct areas for prefixes of at most so many bits.
+    const PREFIX_BITS: u32 = 12;
+    const EACH: usize = IN_CHAINS_COUNT as usize / CHAINS * IN_CHAINS_BLOCKS;
+    static FOUND: OnceLock<[Vec<Vec<u8>>; CHAINS]> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let mut found: [Vec<Vec<u8>>; CHAINS] = Default::default();
+        let mut block = vec![0xC5; 4096];
+        for counter in 0u64.. {
+            block[..8].copy_from_slice(&counter.to_le_bytes());
+            let prefix = WeakFunction::Xxh3.of(&block) >> (32 - PREFIX_BITS);
+            match found.get_mut(prefix as usize) {
+                Some(chain) if chain.len() < EACH => chain.push(block.clone()),
+                _ => continue,
+            }
+            if found.iter().all(|chain| chain.len() == EACH) {
+                break;
+            }
+        }
+        found
+    });
+    let (chain, first) = (number as usize % CHAINS, number as usize / CHAINS * IN_CHAINS_BLOCKS);
+    let blocks = (first..first + len.div_ceil(4096) as usize).flat_map(|at| &found[chain][at % EACH]);
+    blocks.copied().take(len as usize).collect()
 }
 
 /// One operation. Data operations want a regular file and answer EINVAL on anything else.
@@ -155,6 +198,19 @@ pub enum Op {
     },
     /// What the policy does in the background, to its end. Nothing that can be read changes.
     Fill,
+    /// One step of sharing what policy denova has queued. Nothing that can be read changes.
+    DrainStep,
+    /// All of them, until nothing is queued.
+    Drain,
+    /// One step of bringing a chain of the pm index into order, if a search asked for it. Nothing that can be read
+    /// changes.
+    ReorderStep,
+    /// When policy denova shares, from now on. Nothing that can be read changes.
+    SetMode {
+        mode: DedupMode,
+    },
+    /// Closes all slots, unmounts, gives the device the other index and mounts it again.
+    Convert,
     /// Gives a file or directory a policy of its own, or takes it away. EINVAL on anything else.
     SetPolicy {
         path: NodePath,
@@ -309,12 +365,12 @@ pub fn generate(random: &mut fastrand::Rng, count: usize, remount_every: usize) 
 
 fn one(random: &mut fastrand::Rng) -> Op {
     let path = path(random);
-    let seed = random.u64(0..40);
+    let seed = if random.u8(0..4) == 0 { IN_CHAINS + random.u64(0..IN_CHAINS_COUNT) } else { random.u64(0..40) };
     let slot = random.u8(0..SLOTS);
     let offset = offset(random);
     let len = random.u64(0..=LEN_MAX);
     let xattr = random.u8(0..4);
-    match random.u8(0..107) {
+    match random.u8(0..111) {
         0..9 => Op::Create { path, mode: mode(random) },
         9..14 => Op::Mkdir { path, mode: mode(random) | 0o700 },
         14 => Op::Fifo { path },
@@ -355,6 +411,8 @@ fn one(random: &mut fastrand::Rng) -> Op {
         102..104 => Op::Undedup { path, offset: offset / 2, len: 4 * len },
         104 => Op::SetPolicy { path, policy: Policy::ALL.get(random.usize(0..=Policy::ALL.len())).copied() },
         105 => Op::Fill,
+        106..109 => Op::DrainStep,
+        109 => [Op::Drain, Op::ReorderStep, Op::SetMode { mode: dedup_mode(random) }][random.usize(0..3)].clone(),
         _ => Op::GetPolicy { path },
     }
 }
@@ -388,6 +446,11 @@ fn mode(random: &mut fastrand::Rng) -> u32 {
 
 fn time(random: &mut fastrand::Rng) -> i64 {
     random.i64(1..4_000_000_000_000_000_000)
+}
+
+fn dedup_mode(random: &mut fastrand::Rng) -> DedupMode {
+    let delayed = DedupMode::Delayed { interval_ms: 1, entries: 2 };
+    [DedupMode::Inline, DedupMode::Immediate, delayed][random.usize(0..3)]
 }
 
 fn rename_mode(random: &mut fastrand::Rng) -> RenameMode {

@@ -191,7 +191,7 @@ impl Oracle {
             Op::Sync { path } | Op::Dedup { path, .. } | Op::Undedup { path, .. } => {
                 self.find_file(path).map(|_| Answer::Done)
             }
-            Op::Fill => Ok(Answer::Done),
+            Op::Fill | Op::DrainStep | Op::Drain | Op::ReorderStep | Op::SetMode { .. } => Ok(Answer::Done),
             Op::SetPolicy { path, policy } => {
                 let id = self.find(path)?;
                 let node = &mut self.nodes[id];
@@ -241,7 +241,7 @@ impl Oracle {
                 Ok(Answer::Done)
             }
             Op::Reconcile => Ok(Answer::Done),
-            Op::Remount | Op::Crash => {
+            Op::Remount | Op::Crash | Op::Convert => {
                 self.slots = [None; SLOTS as usize];
                 Ok(Answer::Done)
             }

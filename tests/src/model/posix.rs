@@ -138,7 +138,8 @@ impl Posix {
             Op::Dedup { path, offset, len } => self.ask(path, &format!("dedup-range.{offset}.{len}")),
             Op::Undedup { path, offset, len } => self.ask(path, &format!("undedup-range.{offset}.{len}")),
             // A mount does it by itself.
-            Op::Fill => Ok(Answer::Done),
+            // A mount does it by itself.
+            Op::Fill | Op::DrainStep | Op::Drain | Op::ReorderStep | Op::SetMode { .. } => Ok(Answer::Done),
             Op::SetPolicy { path, policy } => {
                 let path = self.path(path);
                 let kind = path.symlink_metadata()?;
@@ -188,7 +189,7 @@ impl Posix {
             }
             // A mount does it by itself.
             Op::Reconcile => Ok(Answer::Done),
-            Op::Remount => {
+            Op::Remount | Op::Convert => {
                 self.slots = Default::default();
                 if let Some(mount) = &mut self.mount {
                     mount.remount();

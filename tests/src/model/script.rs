@@ -17,11 +17,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MIN};
-use nvfold::{AllocateMode, MountOptions, Policy, RenameMode, XattrMode, errno};
+use nvfold::{AllocateMode, IndexKind, MountOptions, Policy, RenameMode, XattrMode, errno};
 use pmem::Region;
 
 use super::library::Library;
-use super::op::{Answer, Op, SLOTS};
+use super::op::{self, Answer, Op, SLOTS};
 use super::{NodePath, Subject, oracle::Oracle};
 use crate::device::{self, POLICIES};
 use crate::slate::{Content, Slate};
@@ -33,7 +33,7 @@ pub const RECORD_BYTES: usize = 8;
 /// Operations of a script that are run; more are ignored.
 pub const OPS_MAX: usize = 100;
 /// How many kinds of operation the first byte of a record tells apart.
-pub const KINDS: u8 = 35;
+pub const KINDS: u8 = 38;
 
 /// From this `room` on the device is filled first.
 const FILLED_FROM: u8 = 128;
@@ -52,6 +52,8 @@ const FILLER_OFFSET: u64 = 1 << 32;
 pub struct Script {
     /// The policy of the mount.
     pub policy: Policy,
+    /// How entries are found at first.
+    pub index: IndexKind,
     /// Blocks that writers may still take when the first operation begins; `None`: all of the smallest device.
     pub blocks_left: Option<u64>,
     /// The operations.
@@ -62,17 +64,20 @@ impl Script {
     /// Reads a script; any bytes are one.
     pub fn read(bytes: &[u8]) -> Script {
         let (head, records) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
-        let policy = POLICIES[usize::from(head.first().copied().unwrap_or(0)) % POLICIES.len()];
+        let first = usize::from(head.first().copied().unwrap_or(0));
+        let (policy, index) = (POLICIES[first % POLICIES.len()], IndexKind::ALL[first / POLICIES.len() % 2]);
         let room = head.get(1).copied().unwrap_or(0);
         let ops = records.as_chunks::<RECORD_BYTES>().0.iter().take(OPS_MAX).map(op).collect();
-        Script { policy, blocks_left: room.checked_sub(FILLED_FROM).map(u64::from), ops }
+        Script { policy, index, blocks_left: room.checked_sub(FILLED_FROM).map(u64::from), ops }
     }
 
     /// Runs it on a fresh device and tells the first thing that is not as the oracle says. Then everything is asked
     /// after, the device is mounted again in order and as after a crash, and everything is asked after again.
     pub fn run(&self) -> Result<(), String> {
-        let mut library =
-            Library::on(device(self.blocks_left), MountOptions { policy: self.policy, ..device::options() });
+        let mut library = Library::on(
+            device(self.blocks_left, self.index),
+            MountOptions { policy: self.policy, ..device::options() },
+        );
         let mut oracle = Oracle::new();
         let filler = self.blocks_left.map(|_| create_filler());
         for op in furniture().iter().chain(&filler) {
@@ -102,17 +107,18 @@ pub fn run(bytes: &[u8]) {
 }
 
 /// A formatted device of the smallest size where writers can take `blocks_left` more blocks.
-fn device(blocks_left: Option<u64>) -> Region {
-    static CONTENTS: Mutex<BTreeMap<Option<u64>, Arc<Content>>> = Mutex::new(BTreeMap::new());
+fn device(blocks_left: Option<u64>, index: IndexKind) -> Region {
+    static CONTENTS: Mutex<BTreeMap<(Option<u64>, u8), Arc<Content>>> = Mutex::new(BTreeMap::new());
     thread_local!(static SLATE: Slate = Slate::new(DEVICE_BYTES_MIN));
     let mut contents = CONTENTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let content = contents.entry(blocks_left).or_insert_with(|| Arc::new(make_content(blocks_left))).clone();
+    let make = || Arc::new(make_content(blocks_left, index));
+    let content = contents.entry((blocks_left, index as u8)).or_insert_with(make).clone();
     drop(contents);
     SLATE.with(|slate| slate.with(&content))
 }
 
-fn make_content(blocks_left: Option<u64>) -> Content {
-    let mut library = Library::fresh(DEVICE_BYTES_MIN >> 20, Policy::Off);
+fn make_content(blocks_left: Option<u64>, index: IndexKind) -> Content {
+    let mut library = Library::indexed(DEVICE_BYTES_MIN >> 20, Policy::Off, index);
     for op in furniture() {
         assert_eq!(library.apply(&op), Answer::Done, "{op:?}");
     }
@@ -206,7 +212,9 @@ fn op(record: &[u8; RECORD_BYTES]) -> Op {
     let (path, other) = (node_path(path), node_path(other));
     let (offset, other_offset) = (self::offset(offset), self::offset(other_offset));
     let len = pick(&LENGTHS, length);
-    let (seed, slot) = (u64::from(seed), length % SLOTS);
+    // The upper half is data that meets in the chains of a pm index.
+    let seed = if seed < 128 { u64::from(seed) } else { op::IN_CHAINS + u64::from(seed) % op::IN_CHAINS_COUNT };
+    let slot = length % SLOTS;
     let xattr = offset as u8 % 4;
     match kind % KINDS {
         0 => Op::Create { path, mode: pick(&MODES, extra) },
@@ -246,6 +254,9 @@ fn op(record: &[u8; RECORD_BYTES]) -> Op {
         31 => Op::Crash,
         32 => Op::Dedup { path, offset, len: 4 * len },
         33 => Op::Undedup { path, offset, len: 4 * len },
+        34 => Op::Drain,
+        35 => [Op::DrainStep, Op::ReorderStep][usize::from(extra % 2)].clone(),
+        36 => Op::Convert,
         _ => Op::SetPolicy { path, policy: Policy::ALL.get(usize::from(extra) % (Policy::ALL.len() + 1)).copied() },
     }
 }
@@ -303,7 +314,7 @@ mod tests {
         let script = Script::read(&[&[1, 200], &records[..]].concat());
         assert_eq!((script.policy, script.blocks_left, script.ops.len()), (POLICIES[1], Some(72), usize::from(KINDS)));
         let kinds: std::collections::HashSet<_> = script.ops.iter().map(std::mem::discriminant).collect();
-        assert_eq!(kinds.len(), 32, "{:?}", script.ops);
+        assert_eq!(kinds.len(), 35, "{:?}", script.ops);
     }
 
     #[test]
@@ -311,7 +322,8 @@ mod tests {
         let write = Op::Write { path: vec![1], offset: 0, len: 40_960, seed: 7 };
         let ops = vec![Op::Create { path: vec![1], mode: 0o600 }, write.clone(), write];
         for (policy, left) in POLICIES.into_iter().flat_map(|policy| [(policy, 0), (policy, 10), (policy, 20)]) {
-            Script { policy, blocks_left: Some(left), ops: ops.clone() }.run().expect("as the oracle says");
+            let index = device::index_of(policy);
+            Script { policy, index, blocks_left: Some(left), ops: ops.clone() }.run().expect("as the oracle says");
         }
     }
 }

@@ -9,9 +9,13 @@ use nvfold::{Daemon, FileSystem};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// Nice value of the thread: about a tenth of what a thread of requests gets, where both want the same processor.
 const NICE: i32 = 10;
+
+/// What may end a longer wait is looked at so often: another mode, or space that becomes scarce.
+const REST_MOST: Duration = Duration::from_millis(50);
 
 /// The running thread. Dropped, it stops within a turn (about a millisecond), and what is queued stays queued.
 pub struct Background {
@@ -36,7 +40,7 @@ fn work(fs: FileSystem, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         match daemon.turn() {
             Ok(rest) if rest.is_zero() => thread::yield_now(),
-            Ok(rest) => thread::park_timeout(rest),
+            Ok(rest) => thread::park_timeout(rest.min(REST_MOST)),
             // EROFS once it is unmounted, or the end of the device, of which others tell.
             Err(_) => return,
         }

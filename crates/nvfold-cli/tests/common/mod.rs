@@ -57,6 +57,14 @@ impl Scratch {
         }
     }
 
+    /// A copy of the command that every user can run. By cp: if this process wrote it, the child of another test might
+    /// hold it open for writing just when it is to be run.
+    pub fn command_for_all(&self) -> PathBuf {
+        let copy = self.path("nvfold");
+        self.run("cp", &[env!("CARGO_BIN_EXE_nvfold"), copy.to_str().unwrap()]).ok();
+        copy
+    }
+
     /// A formatted device.
     pub fn device(&self, name: &str, size: &str) {
         self.nvfold(&["mkfs", name, "--size", size]).ok();

@@ -36,7 +36,7 @@ use crate::padded::Padded;
 use crate::parallel;
 use crate::space::WORDS_PER_SEGMENT;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{RwLock, zeroed};
+use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
 use crate::types::Generators as GeneratorKind;
 use index::Index;
 use pmem::{Flight, PmemError, Region};
@@ -68,6 +68,18 @@ pub enum Unshareable {
     Bad(PmemError),
 }
 
+/// Locks of what is changed in an entry beside its counts, which is seldom.
+#[derive(Default)]
+struct Lines {
+    locks: [Padded<Mutex<()>>; 16],
+}
+
+impl Lines {
+    fn lock(&self, block: BlockNumber) -> MutexGuard<'_, ()> {
+        self.locks[block.0 as usize % self.locks.len()].lock()
+    }
+}
+
 /// The table and its index.
 pub struct Chunks {
     region: Region,
@@ -85,6 +97,7 @@ pub struct Chunks {
     /// Entries in use, with a pm index.
     tracked: Padded<AtomicU64>,
     extra_references: Padded<AtomicU64>,
+    lines: Lines,
     /// Whether `recount` holds anything: looked at without its lock.
     recounting: AtomicBool,
     recount: RwLock<Option<Recount>>,
@@ -110,6 +123,7 @@ impl Chunks {
             has_entry: zeroed((geometry.segments() * words).div_ceil(64)),
             tracked: Padded::default(),
             extra_references: Padded::default(),
+            lines: Lines::default(),
             recounting: AtomicBool::new(false),
             recount: RwLock::new(None),
         }
@@ -189,13 +203,20 @@ impl Chunks {
                 }
             }
             // Private: its one reference becomes explicit together with the new one. The rest of the line
-            // is stored first, so that the count is never seen with what another block left there.
+            // is stored first, so that the count is never seen with what another block left there; by one alone, for
+            // as soon as it is counted it may get its fingerprints.
+            let _alone = self.lines.lock(block);
+            if self.region.load_u128(offset) != seen.encode() {
+                continue;
+            }
             let word = CountWord { tag: tag::ADD, tx, count: 2, update_count: 0 };
             let entry = ChunkEntry::for_block(block, word);
             let _ = self.region.write(offset + 16, &entry.as_bytes()[16..LINKS_WORD as usize]);
             // After a crash the block may still hang in a chain, which must not break.
             let pointer = self.region.load_u64(offset + FLAGS_WORD) & u64::from(u32::MAX);
             let _ = self.region.store_u64(offset + FLAGS_WORD, pointer);
+            // Whoever sees the count must not take the entry for a new one.
+            self.note_there(block);
             if let Ok(line) = self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
                 flight.add(line.flush());
                 self.note_entry(block, 2);
@@ -346,6 +367,7 @@ impl Chunks {
 
     /// Gives an entry that counts, and whose block cannot lose its last reference now, its weak fingerprint.
     pub(crate) fn set_weak(&self, block: BlockNumber, weak: u32, flight: &mut Flight) {
+        let _alone = self.lines.lock(block);
         let offset = self.geometry.chunk_entry_offset(block);
         if self.entry(block).any_weak().is_some() {
             self.make_invalid(offset, WEAK_VALID);
@@ -360,6 +382,7 @@ impl Chunks {
 
     /// Likewise its strong fingerprint.
     fn set_strong(&self, block: BlockNumber, strong: Strong, flight: &mut Flight) {
+        let _alone = self.lines.lock(block);
         let offset = self.geometry.chunk_entry_offset(block);
         if self.entry(block).any_strong().is_some() {
             self.make_invalid(offset, STRONG_VALID);
@@ -650,14 +673,21 @@ impl Chunks {
 
     /// Takes an entry that came into bits and totals.
     fn note_entry(&self, block: BlockNumber, count: u32) {
+        self.note_there(block);
         if self.index.fact().is_some() {
-            self.note_may_have_entry(block);
             self.tracked.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.has_entry[(block.0 / 64) as usize].fetch_or(1 << (block.0 % 64), Ordering::Relaxed);
         }
         if count > 1 {
             self.extra_references.fetch_add(u64::from(count) - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes an entry that comes into the bits.
+    fn note_there(&self, block: BlockNumber) {
+        if self.index.fact().is_some() {
+            self.note_may_have_entry(block);
+        } else {
+            self.has_entry[(block.0 / 64) as usize].fetch_or(1 << (block.0 % 64), Ordering::Relaxed);
         }
     }
 }

@@ -163,32 +163,27 @@ impl Policies {
         (is_used || self.nv_dedup.sampling.totals().0 > 0).then(|| self.nv_dedup.sampling.stats())
     }
 
-    /// What the sharing policies saw: pieces offered, pieces shared, weak fingerprints that collided.
-    pub fn totals(&self) -> (u64, u64, u64) {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (inline, denova) = (&self.inline.tally, &self.denova.tally);
-        let (offered, shared) = self.nv_dedup.sampling.totals();
-        (
-            get(&inline.offered) + get(&denova.offered) + offered,
-            get(&inline.shared) + get(&denova.shared) + shared,
-            get(&inline.collisions) + get(&denova.collisions) + get(&self.nv_dedup.collisions),
-        )
-    }
-
     /// Whether chunks without a weak fingerprint are to get theirs.
     pub fn filling(&self) -> Filling {
         self.of(None).filling()
     }
 
     /// What each of the sharing policies saw.
-    pub fn by_policy(&self) -> Vec<PolicyStats> {
+    pub fn stats(&self) -> Vec<PolicyStats> {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let inline = &self.inline.tally;
-        let inline = (get(&inline.offered), get(&inline.shared), get(&inline.collisions));
+        let of = |policy, tally: &Tally| PolicyStats {
+            policy,
+            offered: get(&tally.offered),
+            shared: get(&tally.shared),
+            collisions: get(&tally.collisions),
+        };
         let (offered, shared) = self.nv_dedup.sampling.totals();
-        let nv_dedup = (offered, shared, get(&self.nv_dedup.collisions));
-        let stats = |(policy, (offered, shared, collisions))| PolicyStats { policy, offered, shared, collisions };
-        [(Policy::Inline, inline), (Policy::NvDedup, nv_dedup)].map(stats).to_vec()
+        let collisions = get(&self.nv_dedup.collisions);
+        vec![
+            of(Policy::Inline, &self.inline.tally),
+            PolicyStats { policy: Policy::NvDedup, offered, shared, collisions },
+            of(Policy::DeNova, &self.denova.tally),
+        ]
     }
 }
 

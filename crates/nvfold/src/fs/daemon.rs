@@ -17,6 +17,7 @@
 //! No clock of its own, no thread: a front end calls [`Daemon::turn`] and waits as long as that says. Without a stopwatch
 //! a turn is a step.
 
+use super::remap::node_of;
 use super::{Core, FileSystem};
 use crate::dedup::denova::linger::Linger;
 use crate::dedup::denova::queue::{Node, Queue};
@@ -182,10 +183,12 @@ impl Core {
     pub(crate) fn nodes_to_save(&self) -> Vec<Node> {
         let mut seen = hashbrown::HashSet::new();
         let mut nodes = self.work.nodes();
-        nodes.retain(|node| {
+        nodes.retain_mut(|node| {
             let Ok(inode) = self.inode(node.ino) else { return false };
-            let is_needed = self.queued_entry(&inode, &inode.state.read(), node).is_some();
-            is_needed && seen.insert(node.position)
+            let Some(entry) = self.queued_entry(&inode, &inode.state.read(), node) else { return false };
+            // An older node may be of another entry that was there before, with another length.
+            *node = Node { queued_at: node.queued_at, ..node_of(&inode, node.position, &entry) };
+            seen.insert(node.position)
         });
         nodes
     }
@@ -233,16 +236,20 @@ pub struct Daemon {
     /// Mode `delayed`: when it works next, by the stopwatch, and how many nodes are left of this time's.
     due: u64,
     left: u64,
+    /// The mode that these two are of.
+    mode: DedupMode,
 }
 
 impl Daemon {
     /// Of this file system.
     pub fn new(fs: FileSystem) -> Daemon {
-        Daemon { fs, idle: IDLE_LEAST, due: 0, left: 0 }
+        let mode = fs.dedup_mode();
+        Daemon { fs, idle: IDLE_LEAST, due: 0, left: 0, mode }
     }
 
-    /// Works for a moment, as mode and limits allow; how long to wait until the next turn. Also fills in fingerprints
-    /// ([`FileSystem::dedup_step`]).
+    /// Works for a moment, as mode and limits allow; how long to wait until the next turn. Whoever waits shorter loses
+    /// nothing: in mode `delayed` a change of the mode, or space that becomes scarce, is heeded sooner then. Also fills
+    /// in fingerprints ([`FileSystem::dedup_step`]).
     ///
     /// # Errors
     /// EROFS; those of the device.
@@ -253,7 +260,12 @@ impl Daemon {
         }
         let began = core.work.queue.now();
         let hurries = core.is_short_of_space();
-        if let DedupMode::Delayed { interval_ms, entries } = core.policies.denova.mode()
+        let mode = core.policies.denova.mode();
+        if mode != self.mode {
+            // Nobody waits for what another interval had left.
+            (self.mode, self.due, self.left) = (mode, 0, 0);
+        }
+        if let DedupMode::Delayed { interval_ms, entries } = mode
             && !hurries
             && self.left == 0
         {

@@ -621,7 +621,8 @@ impl FileSystem {
     /// Sizes, savings and DRAM, as they are now.
     pub fn stats(&self) -> Stats {
         let core = &self.core;
-        let (pieces_offered, pieces_shared, weak_collisions) = core.policies.totals();
+        let by_policy = core.policies.stats();
+        let of_all = |figure: fn(&PolicyStats) -> u64| by_policy.iter().map(figure).sum();
         let data_blocks = core.data_blocks.load(Ordering::Relaxed);
         let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
         // The totals may come from a saved state, which is input: fsck holds them against the logs, a mount does not.
@@ -641,10 +642,10 @@ impl FileSystem {
             index: core.chunks.index.stats(),
             space_dram_bytes: core.space.dram_bytes(),
             transactions: core.chunks.transactions(),
-            pieces_offered,
-            pieces_shared,
-            weak_collisions,
-            by_policy: core.policies.by_policy(),
+            pieces_offered: of_all(|policy| policy.offered),
+            pieces_shared: of_all(|policy| policy.shared),
+            weak_collisions: of_all(|policy| policy.collisions),
+            by_policy,
             nv_dedup: core.policies.nv_dedup_stats(),
             denova: core.denova_stats(),
             chunks_filled: core.fill.filled(),

@@ -70,7 +70,7 @@ struct Piece {
     offset: u64,
     block: BlockNumber,
     fingerprint: Fingerprint,
-    /// Blocks with the same weak fingerprint that differ, and its own.
+    /// Blocks with the same weak fingerprint that differ, those of the batch among them, and its own.
     known: SmallVec<[BlockNumber; 2]>,
     fate: Fate,
 }
@@ -158,6 +158,7 @@ impl Core {
         }
         drop(state);
         self.work.looked_at(batch.pieces.len() as u64 * BLOCK_BYTES);
+        self.policies.denova.tally.offered.fetch_add(batch.pieces.len() as u64, Ordering::Relaxed);
         Ok(match batch.next {
             _ if is_last => None,
             Some(next) if !batch.again || task.tries >= TRIES_MAX => Some(Task { next, tries: 0, ..*task }),
@@ -252,6 +253,10 @@ impl<'a> Batch<'a> {
                 _ => Fate::Stays,
             };
         }
+        let is_namesake = |other: &&Piece| other.fate == Fate::Unique && other.fingerprint.weak == Some(weak);
+        let namesakes: SmallVec<[BlockNumber; 2]> =
+            self.pieces[..at].iter().filter(is_namesake).map(|other| other.block).collect();
+        self.pieces[at].known.extend(namesakes);
         let mut differing: SmallVec<[BlockNumber; 2]> = SmallVec::new();
         let fate = loop {
             // The search goes on behind a block that is held, so that one keeps its place.
@@ -339,14 +344,15 @@ impl<'a> Batch<'a> {
         state
     }
 
-    /// A unique block can be found from now on, unless somebody was faster with one that may be equal.
+    /// A unique block can be found from now on. If somebody was faster with one that may be equal, one of the two goes
+    /// when the batch is looked at again.
     fn offer(&mut self, at: usize) {
         let index = &self.core.chunks.index;
         let Piece { block, fingerprint, known, .. } = &self.pieces[at];
         let Some(weak) = fingerprint.weak else { return };
         if !index.insert_first(weak, *block, known) {
             self.again = true;
-            self.pieces[at].fate = Fate::Stays;
+            index.insert(weak, *block);
         }
     }
 
@@ -391,7 +397,9 @@ impl<'a> Batch<'a> {
         let done: SmallVec<[(u64, ExtentEntry); 2]> = positions.into_iter().zip(entries.iter().copied()).collect();
         core.complete(&state, target, &done);
         core.release(&given_up, &[], 0);
-        core.work.shared(pieces.iter().map(|(_, extent)| extent.length).sum());
+        let shared_bytes: u64 = pieces.iter().map(|(_, extent)| extent.length).sum();
+        core.work.shared(shared_bytes);
+        core.policies.denova.tally.shared.fetch_add(shared_bytes.div_ceil(BLOCK_BYTES), Ordering::Relaxed);
         Ok(state)
     }
 

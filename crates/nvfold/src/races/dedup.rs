@@ -109,3 +109,28 @@ fn what_is_stored_is_shared_and_unshared_while_it_is_written() {
         device.settle();
     });
 }
+
+/// Two clones make the same reference explicit, and one of them is looked through before the other has noticed.
+#[test]
+fn a_block_gets_its_fingerprint_while_it_is_cloned_for_the_first_time() {
+    explore(|| {
+        let (device, a) = unfilled();
+        let (b, c) = (device.file("b"), device.file("c"));
+        let (one, two, three, four) = (a.clone(), a.clone(), b.clone(), c.clone());
+        race([
+            task(move || {
+                three.clone_from(&one, 0, 0, 4096).unwrap();
+                three.dedup_range(0, u64::MAX).unwrap();
+            }),
+            task(move || {
+                four.clone_from(&two, 0, 0, 4096).unwrap();
+            }),
+        ]);
+        // What lies there can be found.
+        let d = device.file("d");
+        d.write_at(0, &block(1)).unwrap();
+        assert_eq!(device.fs.stats().data_blocks, 2);
+        drop((a, b, c, d));
+        device.settle();
+    });
+}

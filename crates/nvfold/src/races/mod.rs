@@ -21,6 +21,7 @@
 
 mod data;
 mod dedup;
+mod denova;
 mod names;
 mod parts;
 mod recovery;
@@ -32,7 +33,7 @@ use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
 use crate::namespace::table::{read_uses, table_segments};
 use crate::types::*;
-use crate::{File, FileSystem};
+use crate::{Daemon, File, FileSystem};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, Runner};
@@ -119,8 +120,12 @@ impl Device {
     }
 
     fn with(options: MountOptions) -> Device {
+        Device::made(&MkfsOptions::default(), options)
+    }
+
+    fn made(mkfs: &MkfsOptions, options: MountOptions) -> Device {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
-        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        FileSystem::mkfs(&region, mkfs).unwrap();
         let fs = FileSystem::mount(region.clone(), options).unwrap();
         Device { region, fs }
     }
@@ -150,7 +155,8 @@ impl Device {
         }
         let uses = read_uses(&self.region, &geometry);
         let tables = table_segments(&geometry, &uses).unwrap().len() as u64 * SEGMENT_BLOCKS;
-        let free = geometry.blocks() - first - tables - report.blocks - report.metadata_blocks;
+        let index = told.index.media_bytes / BLOCK_BYTES;
+        let free = geometry.blocks() - first - tables - index - report.blocks - report.metadata_blocks;
         assert_eq!(
             (told.inodes, told.data_blocks, told.chunks, told.index.entries, told.saved_bytes, told.free_bytes),
             (report.inodes, report.blocks, report.chunks, indexed, saved, free * BLOCK_BYTES)

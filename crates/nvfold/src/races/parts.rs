@@ -1,6 +1,8 @@
 //! Counts, index and inode table alone, so small that some of them are run under every schedule there is.
 
 use super::*;
+use crate::chunk::dram::DramIndex;
+use crate::chunk::index::Index;
 use crate::chunk::{Chunks, Released};
 use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use crate::namespace::table::InodeTable;
@@ -23,7 +25,8 @@ impl Table {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
         let functions = (WeakFunction::Xxh3, StrongFunction::Blake3);
-        let chunks = Chunks::new(region.clone(), geometry, functions, Generators::PerCore);
+        let index = Index::Dram(DramIndex::default());
+        let chunks = Chunks::new(region.clone(), geometry, index, functions, Generators::PerCore);
         let block = BlockNumber(geometry.first_segment() * SEGMENT_BLOCKS);
         if count > 0 {
             let mut tx = chunks.begin();
@@ -70,7 +73,7 @@ fn the_last_reference_is_taken_or_gone() {
         ]);
         assert_eq!(freed.load(Ordering::SeqCst), 1, "freed by one of them");
         assert!(table.chunks.entry(table.block).is_empty());
-        assert_eq!((table.chunks.extra_references(), table.chunks.index.entries()), (0, 0));
+        assert_eq!((table.chunks.extra_references(), table.chunks.index.stats().entries), (0, 0));
     });
     println!("{schedules} schedules");
 }

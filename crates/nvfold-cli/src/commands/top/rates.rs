@@ -409,3 +409,38 @@ pub fn time(seconds: f64) -> String {
         _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_times_are_short() {
+        let counts =
+            [(0.0, "0"), (0.25, "0.2"), (9.96, "10.0"), (1234.4, "1234"), (56_789.0, "56.8k"), (2.5e9, "2.5G")];
+        for (number, text) in counts {
+            assert_eq!(count(number), text);
+        }
+        let times = [
+            (0.0, "0 s"),
+            (250e-6, "250 us"),
+            (0.012, "12 ms"),
+            (1.54, "1.5 s"),
+            (200.0, "3 min 20 s"),
+            (7500.0, "2 h 5 min"),
+        ];
+        for (seconds, text) in times {
+            assert_eq!(time(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_queue_has_an_end_only_while_it_shrinks() {
+        let of = |queue_bytes| DeNova { queue_entries: 1, queue_bytes, ..DeNova::default() };
+        let eta = |before: Option<&DeNova>, now: &DeNova| Queue::between(before, now, 2.0).eta_seconds;
+        assert_eq!(eta(Some(&of(300)), &of(100)), Some(1.0), "100 bytes a second");
+        assert_eq!(eta(Some(&of(100)), &of(100)), None);
+        assert_eq!(eta(Some(&of(100)), &of(300)), None);
+        assert_eq!(eta(None, &of(300)), None, "a queue that is new has grown");
+    }
+}

@@ -33,6 +33,7 @@ fn denova(n: u64) -> Snapshot {
             "logical_bytes": mib(100 * n), "stored_bytes": mib(75 * n), "saved_bytes": mib(25 * n),
             "free_bytes": mib(15000), "transactions": 3000 * n,
             "by_policy": {
+                "denova": { "offered": 0, "shared": 0, "collisions": 0 },
                 "inline": { "offered": 100 * n, "shared": 50 * n, "collisions": 0 },
                 "nv-dedup": { "offered": 0, "shared": 0, "collisions": 0 },
             },

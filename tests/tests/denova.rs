@@ -1,0 +1,256 @@
+//! Sharing later saves what sharing at once does, on either index; and the pm index takes no DRAM for it, whatever the
+//! fingerprints are.
+
+use std::path::{Path, PathBuf};
+
+use nvfold::fingerprint::{StrongFunction, WeakFunction};
+use nvfold::{
+    DedupMode, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, MountOptions, NvDedupOptions, Policy,
+    ReorderOptions, Verify,
+};
+use nvfold_tests::device::{self, Device};
+use nvfold_tests::model::op;
+use nvfold_tests::shared::Named;
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+/// Bytes of a real tree that are taken.
+const TREE_BYTES_MAX: u64 = 24 * MIB;
+/// Directories that most machines have; the last two are this project's own.
+const TREES: [&str; 5] = [
+    "/usr/share/doc",
+    "/usr/share/locale",
+    "/usr/share/perl",
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../crates"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"),
+];
+
+/// The files of the first two trees that are there, as far as they are small enough together.
+fn real_files() -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    for tree in TREES.iter().map(Path::new).filter(|tree| tree.is_dir()).take(2) {
+        let (mut bytes, mut paths) = (0, vec![tree.to_owned()]);
+        while let Some(path) = paths.pop().filter(|_| bytes < TREE_BYTES_MAX) {
+            let Ok(meta) = path.symlink_metadata() else { continue };
+            if meta.is_dir() {
+                let mut entries: Vec<_> =
+                    path.read_dir().into_iter().flatten().flatten().map(|one| one.path()).collect();
+                entries.sort();
+                paths.extend(entries);
+            } else if meta.is_file()
+                && let Ok(content) = std::fs::read(&path)
+            {
+                bytes += content.len() as u64;
+                files.push((path, content));
+            }
+        }
+    }
+    files
+}
+
+/// Stores the files twice, the second time as an upgrade would leave them: one in eight has changed in the middle.
+fn store(fs: &FileSystem, files: &[(PathBuf, Vec<u8>)]) {
+    for copy in 0..2 {
+        let directory = fs.mkdir(ROOT, format!("copy {copy}").as_bytes(), &device::directory()).expect("mkdir").ino;
+        for (number, (_, content)) in files.iter().enumerate() {
+            let mut content = content.clone();
+            let middle = content.len() / 2;
+            if copy == 1 && number % 8 == 0 && middle > 0 {
+                content[middle] ^= 1;
+            }
+            let ino = fs.create(directory, number.to_string().as_bytes(), &device::regular()).expect("create").ino;
+            let file = fs.open(ino).expect("open");
+            for (index, piece) in content.chunks(128 << 10).enumerate() {
+                file.write_at(index as u64 * (128 << 10), piece).expect("write");
+            }
+        }
+    }
+}
+
+fn drain(fs: &FileSystem) {
+    while !fs.drain_step().expect("drain") {}
+    assert_eq!(fs.stats().denova.map_or(0, |denova| denova.queue_entries), 0);
+}
+
+#[test]
+fn what_is_shared_later_saves_what_is_shared_at_once() {
+    let files = real_files();
+    let bytes: usize = files.iter().map(|(_, content)| content.len()).sum();
+    let inline = Device::fresh(256);
+    let fs = inline.mount(Policy::Inline);
+    store(&fs, &files);
+    let expected = fs.stats();
+    assert!(bytes > 0 && expected.saved_bytes > expected.logical_bytes / 3, "nothing repeats: {expected:?}");
+    fs.unmount().expect("unmount");
+    let ours = NvDedupOptions::default();
+    let paper =
+        NvDedupOptions { weak: WeakFunction::Sha1, strong: Some(StrongFunction::Sha1), verify: Verify::Strong, ..ours };
+    for (index, nv_dedup) in [(IndexKind::Dram, ours), (IndexKind::Pm, ours), (IndexKind::Pm, paper)] {
+        let device = Device::indexed(256, index, nv_dedup.weak);
+        let options = MountOptions { policy: Policy::DeNova, nv_dedup, ..device::options() };
+        let fs = device.try_mount(options.clone()).expect("mount");
+        assert_eq!((fs.index_kind(), fs.weak_function()), (index, nv_dedup.weak));
+        store(&fs, &files);
+        let queued = fs.stats();
+        assert_eq!((queued.saved_bytes, queued.logical_bytes), (0, expected.logical_bytes), "a writer shares nothing");
+        // Half of it after an unmount: the queue is saved.
+        for _ in 0..files.len() / 2 {
+            fs.drain_step().expect("drain");
+        }
+        fs.unmount().expect("unmount");
+        device.check();
+        let fs = device.try_mount(options).expect("mount");
+        drain(&fs);
+        let stats = fs.stats();
+        assert_eq!((stats.saved_bytes, stats.stored_bytes), (expected.saved_bytes, expected.stored_bytes), "{index:?}");
+        assert_eq!(Named::of(&fs).expect("read").stored_twice(&fs), 0);
+        for (number, (path, content)) in files.iter().enumerate().step_by(7) {
+            let attr = fs.resolve(format!("copy 0/{number}").as_bytes()).expect("look up");
+            let mut read = vec![0; content.len()];
+            fs.open(attr.ino).expect("open").read_at(0, &mut read).expect("read");
+            assert!(&read == content, "{} reads otherwise than it was written", path.display());
+        }
+        fs.unmount().expect("unmount");
+        device.check();
+    }
+    println!("{} files of {bytes} bytes, twice: {} bytes saved", files.len(), expected.saved_bytes);
+}
+
+/// Blocks whose weak fingerprints are in one chain of the pm index of a device of 16 MiB.
+fn one_prefix(count: usize) -> Vec<Vec<u8>> {
+    let block = |counter: u64| {
+        let mut block = vec![0x3A; BLOCK as usize];
+        block[..8].copy_from_slice(&counter.to_le_bytes());
+        block
+    };
+    let is_first = |block: &Vec<u8>| WeakFunction::Xxh3.of(block) >> 20 == 0xABC;
+    (0..).map(block).filter(is_first).take(count).collect()
+}
+
+/// Blocks that Fletcher-32 cannot tell apart at all: words of zeros and of ones are the same to it.
+fn one_fingerprint(count: usize) -> Vec<Vec<u8>> {
+    let block = |number: usize| {
+        let word = |at: usize| if number >> (at % 16) & 1 == 1 { [0xff; 2] } else { [0; 2] };
+        (0..BLOCK as usize / 2).flat_map(word).collect()
+    };
+    (1..=count).map(block).collect()
+}
+
+#[test]
+fn a_chain_that_all_fingerprints_share_works() {
+    // The daemon gives up on a batch of blocks that it cannot tell apart, writers do not.
+    let one_prefix = (Policy::DeNova, WeakFunction::Xxh3, one_prefix(200));
+    let one_fingerprint = (Policy::Inline, WeakFunction::Fletcher32, one_fingerprint(400));
+    for (policy, weak, blocks) in [one_prefix, one_fingerprint] {
+        for index in IndexKind::ALL {
+            let device = Device::indexed(16, index, weak);
+            let nv_dedup = NvDedupOptions { weak, ..NvDedupOptions::default() };
+            let mut options = MountOptions { policy, nv_dedup, ..device::options() };
+            options.denova.reorder = ReorderOptions { references: 3, reads: 10 };
+            let fs = device.try_mount(options.clone()).expect("mount");
+            let data = blocks.concat();
+            let write = |fs: &FileSystem, name: &[u8], data: &[u8]| {
+                let file = fs.open(fs.create(ROOT, name, &device::regular()).expect("create").ino).expect("open");
+                file.write_at(0, data).expect("write");
+            };
+            write(&fs, b"first", &data);
+            drain(&fs);
+            let stats = fs.stats();
+            assert_eq!((stats.stored_bytes, stats.index.entries), (data.len() as u64, blocks.len() as u64), "{weak:?}");
+            if index == IndexKind::Pm {
+                let (reads, lookups) = (stats.index.reads, stats.index.lookups);
+                assert!(reads > lookups * blocks.len() as u64 / 4, "one chain: {reads} reads in {lookups} searches");
+            }
+            write(&fs, b"second", &data);
+            // The last ones again and again: they come to the front.
+            let last = &data[data.len() - 8 * BLOCK as usize..];
+            for name in [b"third", b"fifth", b"sixth"] {
+                write(&fs, name, last);
+                drain(&fs);
+                while !fs.reorder_step().expect("reorder") {}
+            }
+            let saved = (blocks.len() + 3 * 8) as u64 * BLOCK;
+            assert_eq!((fs.stats().stored_bytes, fs.stats().saved_bytes), (data.len() as u64, saved), "{weak:?}");
+            assert!(index == IndexKind::Dram || fs.stats().index.reordered > 0, "{:?}", fs.stats().index);
+            // Holes in the chain, at its end and in its middle, then new blocks in it.
+            for name in [b"first", b"third"] {
+                fs.unlink(ROOT, name).expect("unlink");
+            }
+            let second = fs.open(fs.lookup(ROOT, b"second").expect("look up").ino).expect("open");
+            for block in (0..blocks.len() as u64).step_by(3) {
+                second.allocate(block * BLOCK, BLOCK, nvfold::AllocateMode::PunchHole).expect("punch");
+            }
+            drop(second);
+            fs.unmount().expect("unmount");
+            device.check();
+            let fs = device.try_mount(options.clone()).expect("mount");
+            write(&fs, b"again", &data);
+            drain(&fs);
+            assert_eq!(
+                (fs.stats().stored_bytes, Named::of(&fs).expect("read").stored_twice(&fs)),
+                (data.len() as u64, 0)
+            );
+            let mut read = vec![0; data.len()];
+            let again = fs.lookup(ROOT, b"again").expect("look up").ino;
+            fs.open(again).expect("open").read_at(0, &mut read).expect("read");
+            assert!(read == data);
+            fs.unmount().expect("unmount");
+            device.check();
+        }
+    }
+}
+
+#[test]
+fn the_pm_index_takes_no_dram_whatever_is_in_it() {
+    for policy in [Policy::Inline, Policy::NvDedup, Policy::DeNova] {
+        let device = Device::indexed(128, IndexKind::Pm, WeakFunction::Xxh3);
+        // Fingerprints for everything, whatever pays.
+        let method = MethodChoice::Fixed(Method::WBFin);
+        let nv_dedup = NvDedupOptions { method, ..NvDedupOptions::default() };
+        let fs = device.try_mount(MountOptions { policy, nv_dedup, ..device::options() }).expect("mount");
+        let empty = fs.stats().index;
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut entries = 0;
+        for round in 0..4 {
+            let file = fs.create(ROOT, format!("{round}").as_bytes(), &device::regular()).expect("create").ino;
+            let mut data = vec![0; 16 << 20];
+            random.fill(&mut data);
+            fs.open(file).expect("open").write_at(0, &data).expect("write");
+            while !fs.drain_step().expect("drain") {}
+            let index = fs.stats().index;
+            assert!(index.entries >= entries + 4096, "{policy:?}: {index:?}");
+            assert_eq!((index.dram_bytes, index.media_bytes), (empty.dram_bytes, empty.media_bytes), "{policy:?}");
+            entries = index.entries;
+        }
+        // A share of the device of 16 bytes for each of its blocks, whole segments of it.
+        assert!((1..=4 * MIB).contains(&empty.media_bytes), "{empty:?}");
+        fs.unmount().expect("unmount");
+        device.check();
+    }
+}
+
+#[test]
+fn changing_the_mode_changes_what_writers_do_and_loses_nothing_queued() {
+    for index in IndexKind::ALL {
+        let device = Device::indexed(32, index, WeakFunction::Xxh3);
+        let fs = device.mount(Policy::DeNova);
+        let data = op::data(op::IN_CHAINS, 4 * BLOCK);
+        let write = |name: &str| {
+            let ino = fs.create(ROOT, name.as_bytes(), &device::regular()).expect("create").ino;
+            fs.open(ino).expect("open").write_at(0, &data).expect("write");
+        };
+        let queued = || fs.stats().denova.expect("under denova").queue_entries;
+        let delayed = DedupMode::Delayed { interval_ms: 1, entries: 1 };
+        for (mode, waits) in [(DedupMode::Immediate, 1), (delayed, 2), (DedupMode::Inline, 2), (delayed, 3)] {
+            fs.set_dedup_mode(mode);
+            assert_eq!(fs.dedup_mode(), mode);
+            write(&mode.to_string().replace(':', "-").replace("delayed", &format!("delayed{waits}")));
+            assert_eq!(queued(), waits, "{index:?}, {mode}");
+        }
+        drain(&fs);
+        assert_eq!((fs.stats().stored_bytes, fs.stats().logical_bytes), (4 * BLOCK, 16 * BLOCK));
+        fs.unmount().expect("unmount");
+        device.check();
+    }
+}
