@@ -24,7 +24,7 @@
 //! (replay a random test), `NVFOLD_TEST_DIR` (run the mount's suites on this directory instead of
 //! a mount: tells a wrong test from a wrong file system), `NVFOLD_SOAK` (a factor for the length
 //! of the random tests; `make soak` sets it), `NVFOLD_CRASH` (the crash states of the workloads whose
-//! names begin so).
+//! names begin so), `NVFOLD_SUBJECT` (those of one subject).
 #![forbid(unsafe_code)]
 
 pub mod block;

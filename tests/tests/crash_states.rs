@@ -16,7 +16,7 @@ const DISTINCT_MIN: u64 = 200_000;
 /// Seed of the sample of `make test`: one that found a bug.
 const SAMPLE: u64 = 12_210_664_842_314_253_633;
 /// Random sequences.
-const RANDOM_SEQUENCES: usize = 30;
+const RANDOM_SEQUENCES: usize = 20;
 const RANDOM_OPS: usize = 12;
 const VIOLATIONS_SHOWN: usize = 10;
 

@@ -66,6 +66,8 @@ pub struct Subject {
     pub after_crash: bool,
     /// Whether the device is so full that blocks that were freed are used again at once.
     pub full: bool,
+    /// Whether its recordings are mutated: those that come by lines of code that others do not.
+    pub mutated: bool,
     /// Pairs of operations in the sample of `make test`: many where nobody else has them, few where another subject
     /// comes by the same lines of code.
     pub pairs: usize,
@@ -79,7 +81,8 @@ const PLAIN: Subject = Subject {
     index: IndexKind::Dram,
     after_crash: false,
     full: false,
-    pairs: 60,
+    mutated: false,
+    pairs: 25,
 };
 
 const fn of(policy: Policy, name: &'static str) -> Subject {
@@ -89,15 +92,28 @@ const fn of(policy: Policy, name: &'static str) -> Subject {
 /// All that are tested.
 pub const SUBJECTS: [Subject; 12] = [
     PLAIN,
-    of(Policy::Inline, "inline"),
-    Subject { made_by: Policy::Inline, after_crash: true, full: true, ..of(Policy::Off, "off, crashed") },
+    Subject { mutated: true, ..of(Policy::Inline, "inline") },
+    Subject {
+        made_by: Policy::Inline,
+        after_crash: true,
+        full: true,
+        mutated: true,
+        ..of(Policy::Off, "off, crashed")
+    },
     Subject { after_crash: true, full: true, ..of(Policy::Inline, "inline, crashed") },
-    Subject { full: true, ..of(Policy::NvDedup, "nv-dedup") },
-    Subject { after_crash: true, full: true, ..of(Policy::NvDedup, "nv-dedup, crashed") },
+    Subject { full: true, mutated: true, ..of(Policy::NvDedup, "nv-dedup") },
+    Subject { after_crash: true, full: true, mutated: true, ..of(Policy::NvDedup, "nv-dedup, crashed") },
     of(Policy::DeNova, "denova"),
     Subject { after_crash: true, full: true, ..of(Policy::DeNova, "denova, crashed") },
-    Subject { index: IndexKind::Pm, ..of(Policy::DeNova, "denova, pm") },
-    Subject { index: IndexKind::Pm, after_crash: true, full: true, ..of(Policy::DeNova, "denova, pm, crashed") },
+    Subject { index: IndexKind::Pm, mutated: true, pairs: 60, ..of(Policy::DeNova, "denova, pm") },
+    Subject {
+        index: IndexKind::Pm,
+        after_crash: true,
+        full: true,
+        mutated: true,
+        pairs: 60,
+        ..of(Policy::DeNova, "denova, pm, crashed")
+    },
     Subject { index: IndexKind::Pm, after_crash: true, full: true, ..of(Policy::NvDedup, "nv-dedup, pm, crashed") },
     Subject { index: IndexKind::Pm, full: true, ..of(Policy::Inline, "inline, pm") },
 ];

@@ -105,15 +105,38 @@ pub struct Outcome {
     pub unreached: BTreeMap<(String, String), usize>,
 }
 
-/// Tries all mutations of all lines that the workloads of length 1, and recoveries from their crashes, come by.
-pub fn all(seed: u64) -> Outcome {
+/// Which mutations are tried.
+#[derive(Default)]
+pub struct Choice {
+    /// Of the recordings of this subject only.
+    pub subject: Option<String>,
+    /// At places in files whose paths begin so.
+    pub files: Option<String>,
+}
+
+impl Choice {
+    /// Whether nothing is left out.
+    pub fn is_all(&self) -> bool {
+        self.subject.is_none() && self.files.is_none()
+    }
+
+    fn records(&self, subject: usize, workload: &Workload) -> bool {
+        let subject = &SUBJECTS[subject];
+        let is_chosen = self.subject.as_ref().map_or(subject.mutated, |name| subject.name == name);
+        is_chosen && subject.wants(workload)
+    }
+}
+
+/// Tries mutations of all lines that the workloads of length 1, and recoveries from their crashes, come by.
+pub fn try_all(choice: &Choice, seed: u64) -> Outcome {
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
     let seen: Vec<Seen> = SUBJECTS.iter().map(|_| Seen::default()).collect();
-    let recorded = record(&bases, &seen, seed);
+    let recorded = record(&bases, &seen, choice, seed);
     let mut sources = Sources::default();
     let places = places(&mut sources, recorded.iter().flat_map(|recorded| recorded.trace.events()));
     let mut tasks: Vec<(&Place, &Vec<Site>, Mutation)> = Vec::new();
-    for (place, sites) in &places {
+    let is_chosen = |place: &Place| choice.files.as_ref().is_none_or(|files| place.file.starts_with(&files[..]));
+    for (place, sites) in places.iter().filter(|(place, _)| is_chosen(place)) {
         tasks.extend([Mutation::DropFlush, Mutation::DropFence, Mutation::Swap].map(|kind| (place, sites, kind)));
     }
     let verdicts = Mutex::new(Vec::new());
@@ -128,10 +151,10 @@ pub fn all(seed: u64) -> Outcome {
 }
 
 /// Records all operations of length 1, and a few recoveries from crashes of each. The states on the way hold.
-fn record(bases: &[Base], seen: &[Seen], seed: u64) -> Vec<Recorded> {
+fn record(bases: &[Base], seen: &[Seen], choice: &Choice, seed: u64) -> Vec<Recorded> {
     let workloads = singles();
     let subjects = |workload| (0..bases.len()).map(move |at| (workload, at));
-    let wanted = |(workload, at): &(&Workload, usize)| SUBJECTS[*at].wants(workload);
+    let wanted = |(workload, at): &(&Workload, usize)| choice.records(*at, workload);
     let tasks: Vec<_> = workloads.iter().flat_map(subjects).filter(wanted).collect();
     let recorded = Mutex::new(BTreeMap::new());
     on_all_cores(bases, &tasks, |disks, number, (workload, subject)| {
