@@ -685,3 +685,21 @@ fn another_mode_does_not_wait_for_the_interval_of_the_one_before() {
     }
     unmount_clean(fs, &region);
 }
+
+/// A page of a log that is freed by writing the log anew may become one of it again: a node then stands for an entry
+/// that another one stands for too.
+#[test]
+fn each_entry_is_saved_once_and_as_it_is_whatever_lay_in_its_place() {
+    for seed in 1..=6 {
+        let region = device(16);
+        let fs = mount(&region);
+        let file = create(&fs, "file");
+        let mut numbers = Numbers(seed);
+        for _ in 0..3000 {
+            let (offset, blocks) = (numbers.below(4) * 4096, 1 + numbers.below(3));
+            file.write_at(offset, &contents(0..blocks)).unwrap();
+        }
+        drop(file);
+        unmount_clean(fs, &region);
+    }
+}

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! mode         immediate: whenever anything is queued; delayed(n, m): every n ms, m nodes at most
-//! manners      somebody entered the gate meanwhile: rest as long as it has worked
+//! manners      somebody entered the gate meanwhile: rest after a tenth of a millisecond, as long as it has worked
 //!              CPU share: rest until it has worked no more than its percentage
 //! no limits    free space below the guard; an operation that found too little; a drain
 //! nothing      paused (but for those that found too little space, and a drain)
@@ -33,6 +33,8 @@ const TURN_NS: u64 = 1_000_000;
 /// An idle daemon waits this long, and twice as long each time, up to the second.
 const IDLE_LEAST: Duration = Duration::from_micros(50);
 const IDLE_MOST: Duration = Duration::from_millis(10);
+/// With somebody at work in front a turn ends after this long.
+const SLICE_NS: u64 = 100_000;
 /// Steps of a reorder in a turn: one chain.
 const REORDER_STEPS: u64 = 4;
 /// Space that sharing makes for an operation that found too little, before it tries again: so many blocks at least.
@@ -179,18 +181,17 @@ impl Core {
         free * 100 < total * u64::from(self.work.options.guard_percent)
     }
 
-    /// The nodes that an unmount saves: those whose entries need the daemon, each once.
+    /// The nodes that an unmount saves: those whose entries need the daemon, each once. A page of a log that was written
+    /// anew may be one of it again, with another entry where a node has been waiting for the one before: what is saved
+    /// is the node of the entry that is there.
     pub(crate) fn nodes_to_save(&self) -> Vec<Node> {
         let mut seen = hashbrown::HashSet::new();
-        let mut nodes = self.work.nodes();
-        nodes.retain_mut(|node| {
-            let Ok(inode) = self.inode(node.ino) else { return false };
-            let Some(entry) = self.queued_entry(&inode, &inode.state.read(), node) else { return false };
-            // An older node may be of another entry that was there before, with another length.
-            *node = Node { queued_at: node.queued_at, ..node_of(&inode, node.position, &entry) };
-            seen.insert(node.position)
-        });
-        nodes
+        let entry_of = |node: Node| {
+            let inode = self.inode(node.ino).ok()?;
+            let entry = self.queued_entry(&inode, &inode.state.read(), &node)?;
+            seen.insert(node.position).then(|| node_of(&inode, node.position, &entry))
+        };
+        self.work.nodes().into_iter().filter_map(entry_of).collect()
     }
 
     /// Mount: takes the nodes of a saved state in.
@@ -284,8 +285,9 @@ impl Daemon {
     fn work(&mut self, core: &Core, began: u64, hurries: bool) -> Result<Worked> {
         let is_delayed = matches!(core.policies.denova.mode(), DedupMode::Delayed { .. }) && !hurries;
         let mut worked = Worked::default();
+        let entered = core.gate.entered();
         loop {
-            let (entered, dequeued) = (core.gate.entered(), core.work.dequeued.load(Ordering::Relaxed));
+            let dequeued = core.work.dequeued.load(Ordering::Relaxed);
             match core.work_step() {
                 Ok(is_empty) => worked.is_empty = is_empty,
                 // Somebody else has to free some.
@@ -300,7 +302,8 @@ impl Daemon {
                 self.left = if worked.is_empty { 0 } else { self.left.saturating_sub(done) };
             }
             let is_over = !core.work.has_stopwatch || worked.ns >= TURN_NS || is_delayed && self.left == 0;
-            if is_over || worked.is_empty || worked.is_stuck || worked.is_in_the_way && !hurries {
+            let steps_back = worked.is_in_the_way && !hurries && worked.ns >= SLICE_NS;
+            if is_over || worked.is_empty || worked.is_stuck || steps_back {
                 return Ok(worked);
             }
         }

@@ -47,7 +47,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     for profile in Profile::all() {
         // Half a millisecond a block: less of them.
         let bytes = if profile.name() == "pcm" { bytes / 16 } else { bytes };
-        let tw = write_ns(&profile, BLOCK, bytes, run.fewer)?;
+        let tw = write_ns(run, &profile, BLOCK)?;
         let mut measured = Vec::new();
         for way in WAYS {
             run.turn.say(&format!("equations, {} on {}", way.name, profile.name()));

@@ -15,8 +15,6 @@ use crate::{BenchError, Doing, Result};
 use nvfold::{DedupMode, Error, File, IndexStats, ReorderOptions};
 
 const REQUEST_BYTES: usize = 128 << 10;
-/// Kept free while the device is filled, for what is written afterwards: logs, and blocks that wait to be shared.
-const SPARE_BYTES: u64 = 4 << 20;
 const CHUNK_ENTRY_BYTES: u64 = 64;
 
 /// Entries read a lookup, and how many lookups there were.
@@ -48,11 +46,18 @@ struct Sizes {
     draws: usize,
 }
 
+impl Sizes {
+    /// Kept free while the device is filled, for what is written afterwards: logs, and blocks that wait to be shared.
+    fn spare_bytes(&self) -> usize {
+        (self.device_bytes as usize / 64).max(2 << 20)
+    }
+}
+
 /// Runs it.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let sizes = match run.turn.smoke {
         true => Sizes { device_bytes: 64 << 20, draws: 2000 },
-        false => Sizes { device_bytes: 512 << 20, draws: 20_000 },
+        false => Sizes { device_bytes: 512 << 20, draws: 10_000 },
     };
     let title = "FACT: its share of the device, and entries read for a lookup";
     let settings = format!(
@@ -105,7 +110,7 @@ fn show(run: &Run, sizes: &Sizes, reorder: ReorderOptions) -> Result<Shown> {
     let system = System { reorder, ..System::denova(DedupMode::Inline, Hash::Ours) };
     let volume = Volume::on(&system, &Device::new(&run.turn.profile, sizes.device_bytes), 1)?;
     let spare = volume.create("spare")?;
-    let mut different = vec![0; SPARE_BYTES as usize];
+    let mut different = vec![0; sizes.spare_bytes()];
     block(2, &mut different);
     spare.write_at(0, &different).doing("keep space free")?;
     drop(different);

@@ -172,8 +172,15 @@ fn unique(bytes: usize, seed: u64) -> Vec<u8> {
     content
 }
 
-/// T_w: nanoseconds to store a request on a device of this profile so that it is durable; median of rounds.
-pub fn write_ns(profile: &Profile, request_bytes: usize, bytes: usize, rounds: usize) -> Result<f64> {
+/// T_w: nanoseconds to store a request on a device of this profile so that it is durable; median of rounds. The device
+/// is larger than a cache, unless it is so slow that this makes no difference.
+pub fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Result<f64> {
+    let bytes = match profile.write_line_ns {
+        _ if run.turn.smoke => 1 << 20,
+        0..1000 => 128 << 20,
+        _ => 1 << 20,
+    };
+    let rounds = run.fewer;
     let device = Device::new(profile, bytes as u64);
     let region = device.create()?;
     region.populate(0, device.bytes);
@@ -237,7 +244,7 @@ pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
     for kib in SIZES {
         run.turn.say(&format!("T_w and T_f of {kib} KiB"));
         let request_bytes = kib << 10;
-        tw.push(write_ns(&run.turn.profile, request_bytes, bytes, run.fewer)? / 1000.0);
+        tw.push(write_ns(run, &run.turn.profile, request_bytes)? / 1000.0);
         for (bench, tf) in benches.iter_mut().zip(&mut tf) {
             let Ok(bench) = bench else { continue };
             let times = bench.median_times(run.fewer, bytes, request_bytes)?;

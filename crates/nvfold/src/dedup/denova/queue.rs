@@ -67,6 +67,8 @@ impl Node {
 struct Stripe {
     open: Vec<Node>,
     full: Vec<Vec<Node>>,
+    /// What they stand for.
+    blocks: u64,
     /// What the stopwatch said, when the clock said that, and how many writes ago.
     stamp: u64,
     clock: TimeNs,
@@ -165,6 +167,7 @@ impl Queue {
                 stripe.full.push(full);
             }
         }
+        stripe.blocks += u64::from(node.blocks);
         stripe.open.push(node);
     }
 
@@ -199,6 +202,7 @@ impl Queue {
                     }
                     std::mem::swap(&mut stripe.open, &mut open);
                 }
+                stripe.blocks = 0;
                 std::mem::take(&mut stripe.full)
             };
             full.into_iter().flatten().for_each(|node| sorted.add(node));
@@ -238,7 +242,7 @@ impl Queue {
             let stripe = stripe.lock();
             let parts = || stripe.full.iter().chain([&stripe.open]);
             waiting.entries += parts().map(|part| part.len() as u64).sum::<u64>();
-            waiting.blocks += parts().flatten().map(|node| u64::from(node.blocks)).sum::<u64>();
+            waiting.blocks += stripe.blocks;
             waiting.dram_bytes += parts().map(|part| part.capacity() as u64 * node_bytes).sum::<u64>();
             let first = parts().find_map(|part| Some(part.first()?.queued_at));
             waiting.oldest = waiting.oldest.into_iter().chain(first).min();
