@@ -22,6 +22,7 @@
 mod data;
 mod dedup;
 mod denova;
+mod fact;
 mod names;
 mod parts;
 mod recovery;

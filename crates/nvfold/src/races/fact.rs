@@ -1,0 +1,95 @@
+//! The pm index: a chain that is brought into order while others search it and change it.
+
+use super::*;
+use crate::fingerprint::weak;
+use crate::media::direct::prefix_bits;
+
+/// Blocks whose fingerprints begin with the same bits.
+fn of_one_chain(count: usize) -> Vec<Vec<u8>> {
+    let bits = prefix_bits(Geometry::of(DEVICE_BYTES).unwrap().blocks());
+    let numbered = (0u64..).map(|number| {
+        let mut content = vec![0; BLOCK_BYTES as usize];
+        content[..8].copy_from_slice(&number.to_le_bytes());
+        content
+    });
+    numbered.filter(|content| weak(content) >> (32 - bits) == 7).take(count).collect()
+}
+
+/// A device with a file `a` of four blocks in one chain, the last of which is named most; and what is in them.
+fn chain() -> (Device, File, Vec<Vec<u8>>) {
+    let contents = of_one_chain(5);
+    let denova = DeNovaOptions { reorder: ReorderOptions { references: 2, reads: 2 }, ..DeNovaOptions::default() };
+    let mkfs = MkfsOptions { index: IndexKind::Pm, ..MkfsOptions::default() };
+    let device =
+        Device::made(&mkfs, MountOptions { policy: Policy::Inline, denova, cores: 4, ..MountOptions::default() });
+    let a = device.file("a");
+    a.write_at(0, &contents[..4].concat()).unwrap();
+    (4..7u64).for_each(|at| a.write_at(at * BLOCK_BYTES, &contents[3]).unwrap());
+    (device, a, contents)
+}
+
+/// Everything that is stored is found, and fsck has nothing to say.
+fn all_is_found(device: Device, contents: &[Vec<u8>], stored: u64) {
+    let again = device.file("again");
+    again.write_at(0, &contents.concat()).unwrap();
+    assert_eq!(device.fs.stats().data_blocks, stored);
+    device.settle();
+}
+
+fn reorder(fs: &FileSystem) {
+    (0..4).for_each(|_| _ = fs.reorder_step().unwrap());
+}
+
+#[test]
+fn a_chain_is_searched_while_it_is_brought_into_order() {
+    let contents = of_one_chain(5);
+    explore(move || {
+        let (device, a, _) = chain();
+        let (b, c) = (device.file("b"), device.file("c"));
+        let (fs, one, two) = (device.fs.clone(), b.clone(), c.clone());
+        let (first, last) = (contents[1].clone(), contents[3].clone());
+        race([
+            task(move || reorder(&fs)),
+            task(move || one.write_at(0, &last).unwrap()),
+            task(move || two.write_at(0, &first).unwrap()),
+        ]);
+        assert_eq!(device.fs.stats().data_blocks, 4, "both were found");
+        drop((a, b, c));
+        all_is_found(device, &contents[..4], 4);
+    });
+}
+
+#[test]
+fn a_chain_gets_and_loses_blocks_while_it_is_brought_into_order() {
+    let contents = of_one_chain(5);
+    explore(move || {
+        let (device, a, _) = chain();
+        let b = device.file("b");
+        let (fs, writer, other) = (device.fs.clone(), a.clone(), b.clone());
+        let new = contents[4].clone();
+        race([
+            task(move || reorder(&fs)),
+            // Takes one out of the middle.
+            task(move || writer.write_at(BLOCK_BYTES, &block(9)).unwrap()),
+            task(move || other.write_at(0, &new).unwrap()),
+        ]);
+        drop((a, b));
+        all_is_found(device, &[&contents[..1], &contents[2..]].concat(), 5);
+    });
+}
+
+#[test]
+fn the_first_of_a_chain_goes_while_it_is_brought_into_order() {
+    let contents = of_one_chain(5);
+    explore(move || {
+        let (device, a, _) = chain();
+        let (fs, writer, other) = (device.fs.clone(), a.clone(), a.clone());
+        race([
+            task(move || reorder(&fs)),
+            task(move || writer.write_at(0, &block(9)).unwrap()),
+            task(move || other.write_at(2 * BLOCK_BYTES, &block(8)).unwrap()),
+        ]);
+        drop(a);
+        all_is_found(device, &[contents[1].clone(), contents[3].clone()], 4);
+    });
+}
