@@ -196,6 +196,20 @@ impl Fact {
 
     /// See [`super::index::Index::remove`].
     pub fn remove(&self, weak: u32, block: BlockNumber) -> Flight {
+        self.take_out(weak, block, |chain, head| {
+            self.hinted(chain, head, block).or_else(|| self.before(chain, head, block))
+        })
+    }
+
+    /// Reconcile: the same, durably, of a block that may have lost its place in the chain. What lost it with others
+    /// may still be led to by one of them, so hints say nothing.
+    pub fn remove_lost(&self, weak: u32, block: BlockNumber) {
+        let removed = self.take_out(weak, block, |chain, head| self.before(chain, head, block));
+        let _ = self.region.fence(removed);
+    }
+
+    /// Takes a block out of its chain, if it is there: `before` finds what leads to it in the list.
+    fn take_out(&self, weak: u32, block: BlockNumber, before: impl Fn(u64, DirectEntry) -> Option<u32>) -> Flight {
         let chain = self.chain_of(weak);
         let _held = self.hold(chain);
         let head = self.in_order(chain);
@@ -203,7 +217,7 @@ impl Fact {
         if u64::from(head.block) == block.0 {
             flight.add(self.region.store_u64(self.head_offset(chain), 0).flush());
         } else {
-            let Some(before) = self.before(chain, head, block) else { return flight };
+            let Some(before) = before(chain, head) else { return flight };
             self.unlink(chain, before, self.links(block).next, &mut flight);
         }
         self.account(chain, u64::MAX);
@@ -448,16 +462,21 @@ impl Fact {
 
     /// What leads to a block of a list: another block, or 0, the head. `None` when it is not there.
     fn before(&self, chain: u64, head: DirectEntry, block: BlockNumber) -> Option<u32> {
-        let number = block.0 as u32;
-        if head.next == number {
+        if u64::from(head.next) == block.0 {
             return Some(0);
         }
+        let leads_here = |(_, entry): &(BlockNumber, ChunkEntry)| u64::from(entry.next) == block.0;
+        self.list(chain, head).find(leads_here).map(|(before, _)| before.0 as u32)
+    }
+
+    /// Likewise, if the block's own hint is right.
+    fn hinted(&self, chain: u64, head: DirectEntry, block: BlockNumber) -> Option<u32> {
         let hint = self.links(block).previous;
-        let leads_here = |hint: &ChunkEntry| !hint.is_empty() && hint.next == number;
-        if hint != 0 && self.member(chain, BlockNumber(u64::from(hint))).is_some_and(|entry| leads_here(&entry)) {
-            return Some(hint);
+        if hint == 0 {
+            return (u64::from(head.next) == block.0).then_some(0);
         }
-        self.list(chain, head).find(|(_, entry)| entry.next == number).map(|(before, _)| before.0 as u32)
+        let entry = self.member(chain, BlockNumber(u64::from(hint)))?;
+        (u64::from(entry.next) == block.0).then_some(hint)
     }
 
     /// The entry of a block that belongs to a chain.

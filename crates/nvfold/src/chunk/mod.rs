@@ -357,11 +357,18 @@ impl Chunks {
         }
     }
 
+    /// Reconcile: keeps anybody from finding a block by its weak fingerprint, durably.
+    fn hide_by(&self, weak: u32, block: BlockNumber) {
+        match &self.index {
+            Index::Dram(index) => index.remove(weak, block),
+            Index::Pm(index) => index.remove_lost(weak, block),
+        }
+    }
+
     /// Reconcile: keeps anybody from finding a block, durably.
     pub(crate) fn hide(&self, block: BlockNumber) {
-        let hidden = self.forget(block);
-        if self.index.fact().is_some() {
-            let _ = self.region.fence(hidden);
+        if let Some(weak) = self.entry(block).weak(self.weak) {
+            self.hide_by(weak, block);
         }
     }
 
@@ -656,10 +663,7 @@ impl Chunks {
         }
         self.extra_references.fetch_sub(u64::from(entry.count.saturating_sub(1)), Ordering::Relaxed);
         if let Some(weak) = entry.weak(self.weak).filter(|_| loses) {
-            let gone = self.index.remove(weak, block);
-            if self.index.fact().is_some() {
-                let _ = self.region.fence(gone);
-            }
+            self.hide_by(weak, block);
         }
     }
 
