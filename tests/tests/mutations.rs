@@ -49,6 +49,21 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
         "an entry rarely comes back to a chain with links of before; reconcile enters what a chain does not lead to",
     ),
     ("chunk/fact.rs", "append", 2, Mutation::Swap, "as above"),
+    (
+        "chunk/fact.rs",
+        "append",
+        3,
+        Mutation::DropFence,
+        "what a crash loses of a chain reconcile enters again; without it an unmount would have to wait for all threads",
+    ),
+    ("chunk/fact.rs", "append", 3, Mutation::Swap, "as above"),
+    (
+        "chunk/fact.rs",
+        "go_on",
+        1,
+        Mutation::DropFence,
+        "searches before reconcile would miss what the new order does not lead to; reconcile enters it again",
+    ),
     ("chunk/fact.rs", "begin", 1, Mutation::DropFence, "what the next step changes are hints, whatever the head says"),
     (
         "chunk/fact.rs",
@@ -64,13 +79,13 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
     ("chunk/fact.rs", "tidy", 2, Mutation::DropFence, "a part of reconcile, which the next mount does again"),
     ("chunk/fact.rs", "tidy", 2, Mutation::Swap, "as above"),
     (
-        "chunk/mod.rs",
-        "note_gone",
+        "chunk/fact.rs",
+        "remove_lost",
         1,
         Mutation::DropFence,
         "in reconcile, where nothing is free yet; the next mount takes the entry out again",
     ),
-    ("chunk/mod.rs", "note_gone", 1, Mutation::Swap, "as above"),
+    ("chunk/fact.rs", "remove_lost", 1, Mutation::Swap, "as above"),
     (
         "fs/commit.rs",
         "publish_one",
@@ -97,8 +112,10 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
         "of a pm index that no superblock names yet: the unmount before that has fences",
     ),
     ("namespace/table.rs", "clear_segment", 2, Mutation::Swap, "as above"),
-    ("recovery/convert.rs", "clear_links", 1, Mutation::DropFence, "as above"),
+    ("recovery/convert.rs", "clear_links", 2, Mutation::DropFence, "as above"),
+    ("recovery/convert.rs", "clear_links", 2, Mutation::Swap, "as above"),
     ("recovery/mod.rs", "write_index_segment", 1, Mutation::DropFence, "as above"),
+    ("recovery/mod.rs", "write_index_segment", 1, Mutation::Swap, "as above"),
 ];
 
 /// File and function that no recorded workload comes by; and what looks after it instead.
@@ -108,6 +125,7 @@ const UNREACHED: &[(&str, &str, &str)] = &[
         "make_invalid",
         "a mount with other functions replaces fingerprints; `crates/nvfold/tests/nv_dedup.rs`",
     ),
+    ("chunk/mod.rs", "set_exact", "a damaged entry that names another chain; `crates/nvfold/tests/fact.rs`"),
     ("fs/calibrate.rs", "measure_entry", "costs are measured with a stopwatch, which these mounts do not have"),
     ("fs/calibrate.rs", "measure_with", "as above; what it leaves of a crash is what an operation that fails leaves"),
     ("check/mod.rs", "repair", "fsck's repair is mount and reconcile, and repeatable; `crates/nvfold/tests/check.rs`"),
