@@ -3,12 +3,13 @@
 use nvfold::check::{CheckOptions, check};
 use nvfold::fingerprint::{WeakFunction, weak};
 use nvfold::media::direct::prefix_bits;
+use nvfold::media::saved_state::SavedState;
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::Geometry;
 use nvfold::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::{
     FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, ReorderOptions, Stats,
-    convert_index,
+    convert_index, read_superblock,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -447,4 +448,18 @@ fn a_segment_that_a_conversion_left_is_freed() {
     mount(&region, Policy::Inline).unmount().unwrap();
     assert_consistent(&region);
     assert_eq!(region.read::<SegmentEntry>(at), SegmentEntry::default());
+}
+
+/// What is saved says of which function a dram index is; a pm index is of the device's, whatever that says.
+#[test]
+fn a_saved_state_that_tells_of_another_function_miscounts_nothing() {
+    let chain = Chain::make();
+    let (superblock, _) = read_superblock(&chain.region).unwrap();
+    let address = superblock.saved_state;
+    let saved = SavedState { weak_function: 99, ..chain.region.read(address) };
+    let _ = chain.region.fence(chain.region.write(address, &saved.sealed(address)).flush());
+    let fs = mount(&chain.region, Policy::Inline);
+    assert_eq!(fs.stats().index.entries, 5);
+    fs.unmount().unwrap();
+    assert_consistent(&chain.region);
 }

@@ -91,8 +91,9 @@ pub fn load(core: &Core, superblock: &Superblock) -> Option<Vec<BlockRun>> {
         return None;
     }
     // The index checks itself while it loads, so it goes first; nobody has looked at it yet. One of another function's
-    // fingerprints is of no use.
-    let is_of_function = saved.header.weak_function == core.chunks.weak_function() as u64;
+    // fingerprints is of no use; a pm index is of the device's.
+    let is_pm = core.chunks.index.fact().is_some();
+    let is_of_function = is_pm || saved.header.weak_function == core.chunks.weak_function() as u64;
     let adopts_entries = is_of_function || core.read_only;
     let holds = |block: BlockNumber| core.geometry.holds_data(block.address(), BLOCK_BYTES);
     match &core.chunks.index {
