@@ -5,6 +5,7 @@ mod common;
 
 use common::Scratch;
 use serde_json::Value;
+use std::path::Path;
 
 fn report(scratch: &Scratch, arguments: &[&str]) -> Value {
     let all = [&["bench", "--json"], arguments, &["--smoke", "--embedded-only"]].concat();
@@ -67,6 +68,29 @@ fn recovery_kills_a_process_and_mounts_what_it_left() {
     assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0, "nothing is left behind");
 }
 
+/// The figure of this id on a profile, of those that a run made.
+fn figure_of(made: &[Value], id: &str, profile: &str) -> Value {
+    let found = made.iter().find(|figure| figure["id"] == id && figure["profile"] == profile);
+    found.unwrap_or_else(|| panic!("{id} on {profile}")).clone()
+}
+
+/// What we measured, in the row of a figure's table that says so.
+fn row(figure: &Value, what: &str) -> f64 {
+    let rows = figure["rows"].as_array().unwrap();
+    let found = rows.iter().find(|row| row["what"] == what).unwrap_or_else(|| panic!("{what} in {figure}"));
+    found["ours"].as_f64().unwrap()
+}
+
+/// The page of a run, all of whose pictures are there.
+fn page_in(out: &Path) -> String {
+    let page = std::fs::read_to_string(out.join("README.md")).unwrap();
+    for picture in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.contains('#'))
+    {
+        assert!(std::fs::metadata(out.join(picture)).is_ok_and(|file| file.len() > 100), "{picture} is there");
+    }
+    page
+}
+
 #[test]
 fn paper_nv_dedup_makes_every_figure_and_one_page_of_all_profiles() {
     let scratch = Scratch::new();
@@ -81,15 +105,7 @@ fn paper_nv_dedup_makes_every_figure_and_one_page_of_all_profiles() {
     let mut made = run("nvdimm-8x", "1,2,6,7,8,9,10,11,12,13,table-4,table-5,costs,dram,fio");
     made.extend(run("native,optane", some));
     made.extend(run("pcm", some));
-    let figure = |id: &str, profile: &str| {
-        let found = made.iter().find(|figure| figure["id"] == id && figure["profile"] == profile);
-        found.unwrap_or_else(|| panic!("{id} on {profile}")).clone()
-    };
-    let row = |figure: &Value, what: &str| {
-        let rows = figure["rows"].as_array().unwrap();
-        let found = rows.iter().find(|row| row["what"] == what).unwrap_or_else(|| panic!("{what} in {figure}"));
-        found["ours"].as_f64().unwrap()
-    };
+    let figure = |id: &str, profile: &str| figure_of(&made, id, profile);
     for profile in ["nvdimm-8x", "native", "optane", "pcm"] {
         for id in ["figure-6", "figure-7", "figure-10", "table-4", "table-5"] {
             let figure = figure(id, profile);
@@ -118,11 +134,7 @@ fn paper_nv_dedup_makes_every_figure_and_one_page_of_all_profiles() {
     // The index alone has 8 bytes a chunk; a figure without it is none.
     assert!(row(&figure("dram", "nvdimm-8x"), "DRAM for deduplication") > 4.0);
     figure("fio", "nvdimm-8x");
-    let page = std::fs::read_to_string(out.join("README.md")).unwrap();
-    for picture in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.contains('#'))
-    {
-        assert!(std::fs::metadata(out.join(picture)).is_ok_and(|file| file.len() > 100), "{picture} is there");
-    }
+    let page = page_in(&out);
     assert!(page.contains("nvdimm-8x/figure-6.png") && page.contains("pcm/table-5.json"));
     let left: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["out"], "nothing else is left behind");
@@ -145,15 +157,7 @@ fn paper_denova_makes_every_figure_and_finds_every_duplicate() {
     // What is run later joins what is there.
     let mut made = run("optane", "2,8,9,10,11,12,table-4,equations,no-think,savings,trees,dram,fact");
     made.extend(run("native", "8,savings,12"));
-    let figure = |id: &str, profile: &str| {
-        let found = made.iter().find(|figure| figure["id"] == id && figure["profile"] == profile);
-        found.unwrap_or_else(|| panic!("{id} on {profile}")).clone()
-    };
-    let row = |figure: &Value, what: &str| {
-        let rows = figure["rows"].as_array().unwrap();
-        let found = rows.iter().find(|row| row["what"] == what).unwrap_or_else(|| panic!("{what} in {figure}"));
-        found["ours"].as_f64().unwrap()
-    };
+    let figure = |id: &str, profile: &str| figure_of(&made, id, profile);
     let values = |figure: &Value, chart: &str| -> Vec<(String, Vec<f64>)> {
         let charts = figure["charts"].as_array().unwrap();
         let found =
@@ -197,10 +201,6 @@ fn paper_denova_makes_every_figure_and_finds_every_duplicate() {
     assert!(row(&dram, "dram index, process with denova less process with off") > 4.0);
     let locks = row(&dram, "pm index, its own account: locks, however many chunks there are");
     assert!(locks < 1e6, "{locks}");
-    let page = std::fs::read_to_string(out.join("README.md")).unwrap();
-    for picture in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.contains('#'))
-    {
-        assert!(std::fs::metadata(out.join(picture)).is_ok_and(|file| file.len() > 100), "{picture} is there");
-    }
+    let page = page_in(&out);
     assert!(page.contains("optane/figure-8.png") && page.contains("native/figure-12.json"));
 }

@@ -3,7 +3,7 @@
 use super::Survey;
 use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::ChunkEntry;
-use crate::media::direct::{DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, prefix_bits};
+use crate::media::direct::{DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, chain_of, prefix_bits};
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::Superblock;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
@@ -125,8 +125,8 @@ impl Survey<'_> {
         let block = BlockNumber(u64::from(block));
         let is_data = self.geometry.holds_data(block.address(), BLOCK_BYTES);
         let entry: ChunkEntry = is_data.then(|| self.region.read(self.geometry.chunk_entry_offset(block)))?;
-        let of_weak = |weak: u32| u64::from(weak) >> (32 - prefix_bits(self.geometry.blocks()));
-        let is_of_chain = u64::from(entry.delete_pointer) == chain && of_weak(entry.weak(function)?) == chain;
+        let of_weak = chain_of(entry.weak(function)?, prefix_bits(self.geometry.blocks()));
+        let is_of_chain = u64::from(entry.delete_pointer) == chain && of_weak == chain;
         (is_of_chain && entry.is_of(block)).then_some(entry)
     }
 }

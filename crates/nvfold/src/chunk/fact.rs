@@ -35,7 +35,7 @@
 
 use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
-use crate::media::direct::{BEGUN, DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, LIST_WORD, prefix_bits};
+use crate::media::direct::{self, BEGUN, DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, LIST_WORD, prefix_bits};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
 use crate::padded::Padded;
@@ -137,7 +137,7 @@ impl Fact {
 
     /// The chain of a fingerprint: the delete pointer of the entries in it.
     pub fn chain_of(&self, weak: u32) -> u64 {
-        u64::from(weak) >> (32 - self.bits)
+        direct::chain_of(weak, self.bits)
     }
 
     /// See [`super::index::Index::find`].

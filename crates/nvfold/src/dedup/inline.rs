@@ -4,7 +4,7 @@
 //! fingerprint): a weak fingerprint finds candidates, the reference is taken first so that the candidate
 //! can no longer change, then the bytes decide.
 
-use super::{Dedup, Place, Tally, enter};
+use super::{Dedup, Place, Tally, enter, share_first};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::{Fingerprint, WeakFunction};
@@ -31,18 +31,11 @@ impl Dedup for Inline {
     fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
         Tally::count(&self.tally.offered);
         let Some(weak) = fingerprint.weak else { return Place::New };
-        let mut seen = BlockNumber(0);
-        while let Some(block) = tx.share_candidate(weak, seen) {
-            // With the reference taken its bytes stand still, and they decide.
-            if tx.chunks().equal(block, piece) {
-                Tally::count(&self.tally.shared);
-                return Place::Shared(block);
-            }
-            Tally::count(&self.tally.collisions);
-            tx.let_go(block);
-            seen = block;
+        let placed = share_first(weak, tx, &self.tally.collisions, |block, tx| tx.chunks().equal(block, piece));
+        if placed != Place::New {
+            Tally::count(&self.tally.shared);
         }
-        Place::New
+        placed
     }
 
     fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {

@@ -86,6 +86,26 @@ fn enter(block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], c
     fingerprint.weak.is_none_or(|weak| chunks.index.insert_first(weak, block, known))
 }
 
+/// `place` of such a policy: shares the first block with this weak fingerprint that `is_equal`, which is asked with a
+/// reference taken, so that the block's bytes stand still. The others are let go, and count as `collisions`.
+fn share_first(
+    weak: u32,
+    tx: &mut Transaction<'_>,
+    collisions: &AtomicU64,
+    is_equal: impl Fn(BlockNumber, &mut Transaction<'_>) -> bool,
+) -> Place {
+    let mut seen = BlockNumber(0);
+    while let Some(block) = tx.share_candidate(weak, seen) {
+        if is_equal(block, tx) {
+            return Place::Shared(block);
+        }
+        Tally::count(collisions);
+        tx.let_go(block);
+        seen = block;
+    }
+    Place::New
+}
+
 /// What the policy saw since mount.
 #[derive(Default)]
 pub struct Tally {

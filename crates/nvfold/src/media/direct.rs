@@ -62,6 +62,11 @@ pub fn prefix_bits(blocks: u64) -> u32 {
     blocks.next_power_of_two().trailing_zeros()
 }
 
+/// The chain of a fingerprint, by its first `bits` bits.
+pub fn chain_of(weak: u32, bits: u32) -> u64 {
+    u64::from(weak) >> (32 - bits)
+}
+
 /// Segments that the direct area of a device takes.
 pub fn index_segments(blocks: u64) -> u64 {
     (1u64 << prefix_bits(blocks)).div_ceil(DIRECT_PER_SEGMENT)

@@ -29,7 +29,7 @@
 pub mod linger;
 pub mod queue;
 
-use super::{Dedup, Filling, Place, Tally, enter};
+use super::{Dedup, Filling, Place, Tally, enter, share_first};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::{Fingerprint, Strong, StrongFunction, WeakFunction};
@@ -123,17 +123,13 @@ impl Dedup for DeNova {
     fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
         let Some(weak) = fingerprint.weak else { return Place::New };
         Tally::count(&self.tally.offered);
-        let mut seen = BlockNumber(0);
-        while let Some(block) = tx.share_candidate(weak, seen) {
-            if self.is_equal(block, piece, fingerprint.strong, tx) {
-                Tally::count(&self.tally.shared);
-                return Place::Shared(block);
-            }
-            Tally::count(&self.tally.collisions);
-            tx.let_go(block);
-            seen = block;
+        let strong = fingerprint.strong;
+        let is_equal = |block, tx: &mut Transaction<'_>| self.is_equal(block, piece, strong, tx);
+        let placed = share_first(weak, tx, &self.tally.collisions, is_equal);
+        if placed != Place::New {
+            Tally::count(&self.tally.shared);
         }
-        Place::New
+        placed
     }
 
     fn found_twin(&self) {

@@ -25,7 +25,7 @@
 pub mod model;
 pub mod sampling;
 
-use super::{Dedup, Filling, Place, Tally, enter};
+use super::{Dedup, Filling, Place, enter, share_first};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::{Fingerprint, Strong, StrongFunction, WeakFunction};
@@ -98,17 +98,11 @@ impl Dedup for NvDedup {
     fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
         let Some(weak) = fingerprint.weak else { return Place::New };
         let strong = self.strong_of_piece(piece, weak, fingerprint, tx.chunks());
-        let mut seen = BlockNumber(0);
-        while let Some(block) = tx.share_candidate(weak, seen) {
-            if self.is_equal(block, piece, strong, tx) {
-                self.sampling.found();
-                return Place::Shared(block);
-            }
-            Tally::count(&self.collisions);
-            tx.let_go(block);
-            seen = block;
+        let placed = share_first(weak, tx, &self.collisions, |block, tx| self.is_equal(block, piece, strong, tx));
+        if placed != Place::New {
+            self.sampling.found();
         }
-        Place::New
+        placed
     }
 
     fn found_twin(&self) {
