@@ -323,7 +323,7 @@ impl Mapping {
             // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
             let _ = unsafe { rustix::mm::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
         }
-        let can_punch = !options.read_only && !options.record && can_punch(&opened, length);
+        let can_punch = !options.read_only && can_punch(&opened, length);
         let watched = !options.profile.is_native() || options.record || options.track_wear;
         let faults = Faults::register(base, length, opened.file.as_raw_fd(), page_bytes(&opened.file), watched);
         Ok(Mapping {

@@ -7,6 +7,10 @@
 //! keeps nothing else, and x86, which also keeps the order of cached stores to one line. Streamed words of a
 //! line have no order among them in either.
 //!
+//! Memory that is given back ([`Action::Punch`]) reads as zeros. No fence waits for that: the host's file system writes
+//! the hole down when it likes, so a crash leaves each page of it as it was or zero. A later store to the page settles
+//! it, for the write fault that gives it memory again is synchronous (MAP_SYNC); so does [`Action::SettleHoles`].
+//!
 //! Each event names the line of code that asked for it ([`Event::site`]), so that a test can leave out one flush or one
 //! fence of the program and see whether anything notices.
 //!
@@ -18,6 +22,8 @@ use std::collections::{HashMap, HashSet};
 use std::panic::Location;
 
 const WORD_BYTES: u64 = 8;
+/// What the host gives back at once.
+const PAGE_BYTES: u64 = crate::BLOCK_BYTES;
 
 /// The line of code that did something.
 pub type Site = &'static Location<'static>;
@@ -61,6 +67,15 @@ pub enum Action {
     },
     /// A fence: what this thread has in flight is guaranteed.
     Fence,
+    /// Whole pages given back to the host: they read as zeros.
+    Punch {
+        /// Device offset.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+    },
+    /// All that was given back is on the media.
+    SettleHoles,
 }
 
 /// Which stores a medium may reorder.
@@ -72,7 +87,7 @@ pub enum StoreOrder {
     Line,
 }
 
-/// A part of one word that a crash may or may not leave on the media.
+/// A part of one word, or a page that was given back, that a crash may or may not leave on the media.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingWord {
     /// Device offset of its first byte.
@@ -81,6 +96,8 @@ pub struct PendingWord {
     pub event: usize,
     /// Whether it was streamed past the cache.
     pub streamed: bool,
+    /// Whether this is no word but a page of 4096 bytes that was given back: zeros.
+    pub punched: bool,
     bytes: [u8; WORD_BYTES as usize],
     length: u8,
     /// Half of a pair that was stored at once: the other half stands beside it in the list.
@@ -90,7 +107,7 @@ pub struct PendingWord {
 }
 
 impl PendingWord {
-    /// The bytes, 1 to 8 within one aligned word.
+    /// The bytes, 1 to 8 within one aligned word; none of a page that was given back.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -109,8 +126,15 @@ impl PendingWord {
         self.offset / WORD_BYTES
     }
 
+    fn page(&self) -> u64 {
+        self.offset / PAGE_BYTES
+    }
+
     fn apply(&self, image: &mut [u8]) {
         let start = self.offset as usize;
+        if self.punched {
+            return image[start..start + PAGE_BYTES as usize].fill(0);
+        }
         image[start..start + self.bytes().len()].copy_from_slice(self.bytes());
     }
 }
@@ -159,11 +183,19 @@ impl Pending {
         self.events_played += 1;
         match &event.action {
             Action::Store { offset, bytes, at_once } => {
+                let settled = self.settle_punched(*offset, bytes.len() as u64);
                 self.words.extend(words(*offset, bytes, number, None, *at_once));
+                return settled;
             }
-            Action::Stream { offset, bytes } => self.words.extend(words(*offset, bytes, number, Some(thread), false)),
+            Action::Stream { offset, bytes } => {
+                let settled = self.settle_punched(*offset, bytes.len() as u64);
+                self.words.extend(words(*offset, bytes, number, Some(thread), false));
+                return settled;
+            }
             Action::Flush { offset, length } => self.flush(thread, *offset, *length),
             Action::Fence => return self.fence(thread),
+            Action::Punch { offset, length } => self.words.extend(pages(*offset, *length, number)),
+            Action::SettleHoles => return self.settle_punched(0, u64::MAX),
         }
         Vec::new()
     }
@@ -179,16 +211,21 @@ impl Pending {
         let mut there: Vec<bool> = self.words.iter().map(reached).collect();
         let mut words_there = HashSet::new();
         let mut lines_there = HashSet::new();
+        let mut punched_there = HashSet::new();
         for at in (0..self.words.len()).rev() {
             let in_line_order = |word: &PendingWord| order == StoreOrder::Line && !word.streamed;
             let is_carried = |word: &PendingWord| {
-                words_there.contains(&word.word()) || (in_line_order(word) && lines_there.contains(&word.line()))
+                words_there.contains(&word.word())
+                    || (in_line_order(word) && lines_there.contains(&word.line()))
+                    || punched_there.contains(&word.page())
             };
             // From the back: the second half of a pair comes first, and decides for both.
             let halves = if self.is_second_half(at) { at - 1..=at } else { at..=at };
             there[at] = halves.into_iter().any(|half| there[half] || is_carried(&self.words[half]));
             there[at] |= self.is_second_half(at + 1) && there[at + 1];
-            if there[at] {
+            if there[at] && self.words[at].punched {
+                punched_there.insert(self.words[at].page());
+            } else if there[at] {
                 words_there.insert(self.words[at].word());
                 if in_line_order(&self.words[at]) {
                     lines_there.insert(self.words[at].line());
@@ -204,9 +241,29 @@ impl Pending {
         first.zip(second).is_some_and(|(first, second)| first.event == second.event)
     }
 
+    /// A store gives these pages memory again: that they were given back is settled, and what was stored to them before
+    /// is gone.
+    fn settle_punched(&mut self, offset: u64, length: u64) -> Vec<PendingWord> {
+        let pages = offset / PAGE_BYTES..offset.saturating_add(length).div_ceil(PAGE_BYTES);
+        let is_punched = |word: &PendingWord| word.punched && pages.contains(&word.page());
+        let Some(last) = self.words.iter().rposition(is_punched) else { return Vec::new() };
+        let punched: HashMap<u64, usize> = self
+            .words
+            .iter()
+            .enumerate()
+            .filter(|(_, word)| is_punched(word))
+            .map(|(at, word)| (word.page(), at))
+            .collect();
+        let pending = std::mem::take(&mut self.words).into_iter().enumerate();
+        let (settled, rest): (Vec<_>, Vec<_>) =
+            pending.partition(|(at, word)| *at <= last && punched.get(&word.page()).is_some_and(|last| at <= last));
+        self.words = rest.into_iter().map(|(_, word)| word).collect();
+        settled.into_iter().map(|(_, word)| word).collect()
+    }
+
     fn flush(&mut self, thread: usize, offset: u64, length: u64) {
         let lines = offset / LINE_BYTES..(offset + length).div_ceil(LINE_BYTES);
-        for word in self.words.iter_mut().filter(|word| lines.contains(&word.line())) {
+        for word in self.words.iter_mut().filter(|word| !word.punched && lines.contains(&word.line())) {
             if !word.in_flight_of.contains(&thread) {
                 word.in_flight_of.push(thread);
             }
@@ -262,6 +319,20 @@ impl Replay {
     }
 }
 
+/// The pages of a range that was given back.
+fn pages(offset: u64, length: u64, event: usize) -> impl Iterator<Item = PendingWord> {
+    (offset..offset + length).step_by(PAGE_BYTES as usize).map(move |offset| PendingWord {
+        offset,
+        event,
+        streamed: false,
+        punched: true,
+        bytes: [0; WORD_BYTES as usize],
+        length: 0,
+        at_once: false,
+        in_flight_of: Vec::new(),
+    })
+}
+
 /// Splits a store into parts of aligned words.
 fn words(
     offset: u64,
@@ -282,6 +353,7 @@ fn words(
             offset: start,
             event,
             streamed: streamed_by.is_some(),
+            punched: false,
             bytes,
             length: part.len() as u8,
             at_once,
@@ -337,6 +409,27 @@ mod tests {
         assert_eq!(at(0), [[0; 8], [1; 8]].concat());
         assert_eq!((at(1), at(2)), (vec![2; 16], vec![2; 16]), "both halves, whichever is chosen");
         assert_eq!(at(3), [[3; 8], [2; 8]].concat(), "a later store to one half carries the pair");
+    }
+
+    #[test]
+    fn a_page_that_was_given_back_is_as_it_was_or_zero_until_something_is_stored_there() {
+        let punch = event(0, Action::Punch { offset: 0, length: 2 * PAGE_BYTES });
+        let old = [7; 3 * PAGE_BYTES as usize];
+        let image = |events: &[Event], reached: &[u64]| {
+            let recording = Recording { events: events.to_vec() };
+            let is_reached = |word: &PendingWord| word.punched && reached.contains(&word.offset);
+            let image = recording.image(&old, events.len(), StoreOrder::AnyWord, is_reached);
+            [0, PAGE_BYTES, 2 * PAGE_BYTES].map(|at| image[at as usize])
+        };
+        let fenced = [store(0, 8, &[1; 8]), punch.clone(), fence(0)];
+        assert_eq!(image(&fenced, &[]), [7, 7, 7], "no fence waits for the host");
+        assert_eq!((image(&fenced, &[0]), image(&fenced, &[PAGE_BYTES])), ([0, 7, 7], [7, 0, 7]));
+        let stored = [store(0, 8, &[1; 8]), punch, store(0, 16, &[2; 8])];
+        assert_eq!(pending_offsets(&stored), [PAGE_BYTES, 16], "the first page has memory again");
+        assert_eq!(image(&stored, &[]), [0, 7, 7]);
+        let settled = [stored[0].clone(), stored[1].clone(), event(1, Action::SettleHoles)];
+        assert_eq!(pending_offsets(&settled), [], "the host has written the holes down");
+        assert_eq!(image(&settled, &[]), [0, 0, 7]);
     }
 
     /// First bytes of the words of a crash image for the choice of pending words by their position in the list.

@@ -397,25 +397,44 @@ impl Region {
         }
     }
 
-    /// Whether memory can be given back. A recorded region keeps everything: a crash image could not tell when the
-    /// hole reached the media.
+    /// Whether memory can be given back.
     pub fn can_punch(&self) -> bool {
         self.mapping.can_punch
     }
 
-    /// Gives the memory of a range back to the host; it reads as zeros then. Where that cannot be done
-    /// ([`Region::can_punch`]) nothing happens and the bytes stay.
+    /// Gives the memory of whole pages back to the host; they read as zeros then. Where that cannot be done
+    /// ([`Region::can_punch`]) nothing happens and the bytes stay. When the hole reaches the media is the host's
+    /// business: no fence waits for it.
     ///
     /// # Errors
     /// The host's, for example no memory for its own tables.
+    #[track_caller]
     pub fn punch(&self, offset: u64, length: u64) -> Result<(), PmemError> {
         let _ = self.at_mut(offset, length);
         if !self.can_punch() || length == 0 {
             return Ok(());
         }
+        let recorder = self.lock_recorder();
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let punched = rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.mapping.file, flags, offset, length));
-        punched.map_err(|errno| self.failed("give back memory of", errno))
+        punched.map_err(|errno| self.failed("give back memory of", errno))?;
+        record(recorder, || Action::Punch { offset, length });
+        Ok(())
+    }
+
+    /// Waits until all holes are on the media: from then on they are holes after a power failure too. For whoever takes
+    /// a hole for zeros that count. At level `memory` nothing survives a power failure, so there is nothing to wait for.
+    ///
+    /// # Errors
+    /// The host's.
+    #[track_caller]
+    pub fn settle_holes(&self) -> Result<(), PmemError> {
+        if self.mapping.level != PersistenceLevel::Memory && !self.mapping.is_character_device {
+            let synced = rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.mapping.file));
+            synced.map_err(|errno| self.failed("write back holes of", errno))?;
+        }
+        record(self.lock_recorder(), || Action::SettleHoles);
+        Ok(())
     }
 
     /// The parts of a range for which the host holds memory or disk; the rest reads as zeros. A scan that keeps to

@@ -73,6 +73,18 @@ impl InodeTable {
         self.used.lock().words.get((ino / 64) as usize).is_some_and(|word| word & 1 << (ino % 64) != 0)
     }
 
+    /// The first inode in use at or after `from`; [`InodeTable::end`] when there is none.
+    pub fn next_used(&self, from: u64) -> u64 {
+        let used = self.used.lock();
+        let end = used.words.len() as u64 * 64;
+        let Some(first) = used.words.get((from / 64) as usize) else { return end };
+        // Of the first word the bits before `from` do not count.
+        let words = std::iter::once(first >> (from % 64) << (from % 64));
+        let words = words.chain(used.words[(from / 64) as usize + 1..].iter().copied());
+        let found = (from / 64..).zip(words).find(|(_, word)| *word != 0);
+        found.map_or(end, |(at, word)| at * 64 + u64::from(word.trailing_zeros()))
+    }
+
     /// Segments of the table, by ordinal.
     pub fn segments(&self) -> Vec<u64> {
         self.segments.read().clone()
@@ -179,7 +191,10 @@ impl InodeTable {
             errno: errno::ENOSPC,
         })?;
         let segment = space.allocate_segment("create an inode")?;
-        write_segment(&self.region, &self.geometry, segment, ordinal32);
+        if let Err(error) = write_segment(&self.region, &self.geometry, segment, ordinal32) {
+            space.free_segment(segment);
+            return Err(error);
+        }
         self.segments.write().push(segment);
         Ok(())
     }
@@ -191,25 +206,30 @@ fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
 }
 
 /// Makes a segment part of the inode table on the media: old bytes are cleared, a hole stays a hole.
-pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) {
-    clear_segment(region, segment);
+pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) -> Result<()> {
+    clear_segment(region, segment)?;
     let entry = SegmentEntry::inodes(segment, ordinal);
     let written = region.write(geometry.segment_entry_offset(segment), &entry).flush();
     let _ = region.fence(written);
+    Ok(())
 }
 
 /// Makes a segment zero, durably; a hole stays a hole.
-pub fn clear_segment(region: &Region, segment: u64) {
-    if !region.is_hole(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
-        let zeros = region.stream_zeros(segment * SEGMENT_BYTES, SEGMENT_BYTES);
-        let _ = region.fence(zeros);
+pub fn clear_segment(region: &Region, segment: u64) -> Result<()> {
+    if region.is_hole(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
+        // Old content could come back with a power failure.
+        return Ok(region.settle_holes()?);
     }
+    let zeros = region.stream_zeros(segment * SEGMENT_BYTES, SEGMENT_BYTES);
+    let _ = region.fence(zeros);
+    Ok(())
 }
 
 /// What each segment is used for, of those that are used for anything.
 pub fn read_uses(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentUse)> {
     const AT_ONCE: usize = 4096;
-    let mut entries = vec![SegmentEntry::default(); AT_ONCE];
+    let segments = (geometry.segments() - geometry.first_segment()) as usize;
+    let mut entries = vec![SegmentEntry::default(); segments.min(AT_ONCE)];
     let mut uses = Vec::new();
     for first in (geometry.first_segment()..geometry.segments()).step_by(AT_ONCE) {
         let entries = &mut entries[..(geometry.segments() - first).min(AT_ONCE as u64) as usize];

@@ -86,7 +86,7 @@ fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) ->
     for ordinal in 0..index_segments(core.geometry.blocks()) {
         match core.space.allocate_segment("make a pm index") {
             Ok(segment) => {
-                write_index_segment(&core.region, &core.geometry, segment, ordinal as u32);
+                write_index_segment(&core.region, &core.geometry, segment, ordinal as u32)?;
                 segments.push(segment);
             }
             Err(error) => {

@@ -121,7 +121,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
     let _ = region.fence(flight);
     clear_tables(region, &geometry)?;
     let root_segment = geometry.first_segment();
-    write_segment(region, &geometry, root_segment, 0);
+    write_segment(region, &geometry, root_segment, 0)?;
     write_root(region, root_segment, options);
     if options.index == IndexKind::Pm {
         let segments = root_segment + 1..root_segment + 1 + index_segments(geometry.blocks());
@@ -129,7 +129,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
         if segments.end >= geometry.segments() {
             return Err(Error::Format { why: format!("{bytes} bytes are too small for a pm index") });
         }
-        (0..).zip(segments).for_each(|(ordinal, segment)| write_index_segment(region, &geometry, segment, ordinal));
+        (0..).zip(segments).try_for_each(|(ordinal, at)| write_index_segment(region, &geometry, at, ordinal))?;
     }
     let mut label = [0; 32];
     label[..options.label.len()].copy_from_slice(options.label.as_bytes());
@@ -170,6 +170,7 @@ fn unusable_size(bytes: u64) -> String {
 fn clear_tables(region: &Region, geometry: &Geometry) -> Result<()> {
     if region.can_punch() {
         region.punch(geometry.journal_offset, geometry.device_bytes - geometry.journal_offset)?;
+        region.settle_holes()?;
     }
     let length = geometry.data_offset - geometry.journal_offset;
     for range in region.allocated_ranges(geometry.journal_offset, length) {
@@ -289,10 +290,11 @@ pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)])
 }
 
 /// Makes a segment part of the pm index on the media, all of its chains empty.
-fn write_index_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) {
-    clear_segment(region, segment);
+fn write_index_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) -> Result<()> {
+    clear_segment(region, segment)?;
     let entry = SegmentEntry::index(segment, ordinal);
     let _ = region.fence(region.write(geometry.segment_entry_offset(segment), &entry).flush());
+    Ok(())
 }
 
 /// A conversion that a crash cut off leaves segments of an index that does not count: they are free.
