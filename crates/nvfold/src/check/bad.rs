@@ -5,7 +5,7 @@
 
 use super::{ROOT, Survey};
 use crate::fs::inode::{Body, Inode};
-use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
 use crate::media::inode::INODE_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::types::FileKind;
@@ -42,15 +42,19 @@ impl Survey<'_> {
         told.is_err()
     }
 
-    /// Whether the chunk entry of a block, which was just read, or its data lies in bad memory.
-    pub(super) fn is_bad(&mut self, block: BlockNumber, references: u32, data: bool) -> bool {
-        let entry_is_bad = self.region.check().is_err();
-        // The bytes of a reserved block mean nothing, and reading a hole would make the host allocate it.
-        let is_read = data && references > 0 && !self.reserved.contains(&block.0);
-        if entry_is_bad {
+    /// Whether the chunk entry of a block lies in bad memory.
+    pub(super) fn is_bad_entry(&mut self, block: BlockNumber) -> bool {
+        let _: ChunkEntry = self.region.read(self.geometry.chunk_entry_offset(block));
+        let is_bad = self.region.check().is_err();
+        if is_bad {
             self.bad.entries.insert(block.0);
         }
-        entry_is_bad || is_read && self.region.scrub(block.address(), BLOCK_BYTES).is_err()
+        is_bad
+    }
+
+    /// Whether the data of a block lies in bad memory.
+    pub(super) fn is_bad_data(&self, block: BlockNumber) -> bool {
+        self.region.scrub(block.address(), BLOCK_BYTES).is_err()
     }
 
     /// Reads the blocks of logs and attributes for no other purpose.

@@ -31,7 +31,7 @@ use crate::fs::remap::{each_pending, node_of};
 use crate::media::chunk_entry::{ChunkEntry, tag};
 use crate::media::generator::{GENERATORS, Generator, parts};
 use crate::media::inode::{
-    COMMIT_WORD, HEAD_WORD, IN_USE, IN_USE_BYTE, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
+    COMMIT_WORD, HEAD_WORD, IN_USE, IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
 };
 use crate::media::journal::WordStore;
 use crate::media::log_entry::{LINE, dedupe};
@@ -40,14 +40,18 @@ use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Supe
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::namespace::table::{read_uses, table_segments};
 use crate::recovery;
+use crate::space::WORDS_PER_SEGMENT;
 use crate::sync::atomic::Ordering;
 use crate::types::{FileKind, InodeNumber, MountOptions};
 use hashbrown::{HashMap, HashSet};
 use pmem::Region;
+use zerocopy::IntoBytes;
 
 const ROOT: u64 = InodeNumber::ROOT.0;
 /// Findings that a report lists; more are only counted.
 const FINDINGS_MAX: usize = 10_000;
+/// Bit of a block's references: an extent reserves all of it, so its bytes mean nothing.
+const RESERVED: u32 = 1 << 31;
 
 /// What to do.
 #[derive(Clone, Copy, Debug)]
@@ -96,8 +100,12 @@ pub struct Report {
     pub names: u64,
     /// Extents.
     pub extents: u64,
+    /// Bytes that extents name.
+    pub mapped_bytes: u64,
     /// Data blocks that extents name.
     pub blocks: u64,
+    /// Extents that name a block which another one names too: what sharing saves, in blocks.
+    pub extra_references: u64,
     /// Chunk entries in use.
     pub chunks: u64,
     /// Log pages and xattr blocks.
@@ -225,19 +233,16 @@ struct Survey<'r> {
     region: &'r Region,
     geometry: Geometry,
     report: Report,
-    /// Extents that touch each block, for segments that have any.
+    /// Extents that touch each block, for segments that have any; with [`RESERVED`].
     references: HashMap<u64, Box<[u32; SEGMENT_BLOCKS as usize]>>,
     /// Blocks of logs and xattr values, with the inode they belong to.
     metadata: HashMap<u64, u64>,
-    reserved: HashSet<u64>,
     names: HashMap<u64, Vec<Name>>,
     inodes: HashMap<u64, Facts>,
     /// Inodes that could not be read: number, slot, why.
     unreadable: Vec<(u64, u64, String)>,
     /// Segments of the inode table.
     tables: HashSet<u64>,
-    /// Bytes that all extents name.
-    mapped_bytes: u64,
     /// What an unmount would have saved of this device.
     space: space::Expected,
     /// What the TX_ID generators give next.
@@ -257,12 +262,10 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         report: Report { clean: superblock.state == STATE_CLEAN, ..Report::default() },
         references: HashMap::new(),
         metadata: HashMap::new(),
-        reserved: HashSet::new(),
         names: HashMap::new(),
         inodes: HashMap::new(),
         unreadable: Vec::new(),
         tables: HashSet::new(),
-        mapped_bytes: 0,
         space: space::Expected::default(),
         generators: [1; GENERATORS as usize],
         bad: bad::Bad::default(),
@@ -350,13 +353,17 @@ impl Survey<'_> {
         }
     }
 
+    /// All slots but those for which the host holds no memory: they were never used.
     fn inodes(&mut self, segments: &[u64], stores: &[WordStore]) {
         for (ordinal, segment) in segments.iter().enumerate() {
-            for index in 0..INODES_PER_SEGMENT {
-                let ino = ordinal as u64 * INODES_PER_SEGMENT + index;
-                let slot = segment * SEGMENT_BYTES + index * crate::media::inode::INODE_BYTES;
-                if ino != 0 {
-                    self.inode(ino, slot, stores);
+            let start = segment * SEGMENT_BYTES;
+            for range in self.region.allocated_ranges(start, SEGMENT_BYTES) {
+                let (first, end) = (range.start / INODE_BYTES * INODE_BYTES, range.end.next_multiple_of(INODE_BYTES));
+                for slot in (first..end).step_by(INODE_BYTES as usize) {
+                    let ino = ordinal as u64 * INODES_PER_SEGMENT + (slot - start) / INODE_BYTES;
+                    if ino != 0 {
+                        self.inode(ino, slot, stores);
+                    }
                 }
             }
         }
@@ -410,7 +417,7 @@ impl Survey<'_> {
                 self.find(4, format!("a block belongs to inode {other} and to inode {ino}"), block.address());
             }
         }
-        self.mapped_bytes += state.mapped_bytes();
+        self.report.mapped_bytes += state.mapped_bytes();
         self.extents(&state);
         if let Body::Directory(directory) = &state.body {
             self.report.directories += 1;
@@ -454,16 +461,22 @@ impl Survey<'_> {
     fn extents(&mut self, state: &State) {
         for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
             self.report.extents += 1;
+            let mut counts = None;
             for block in extent.blocks().blocks() {
-                let counts = self.references.entry(block.0 / SEGMENT_BLOCKS);
-                let counts = counts.or_insert_with(|| Box::new([0; SEGMENT_BLOCKS as usize]));
-                let count = &mut counts[(block.0 % SEGMENT_BLOCKS) as usize];
-                *count = count.saturating_add(1);
+                let (segment, place) = (block.0 / SEGMENT_BLOCKS, (block.0 % SEGMENT_BLOCKS) as usize);
+                if counts.as_ref().is_none_or(|(of, _)| *of != segment) {
+                    let new = || Box::new([0; SEGMENT_BLOCKS as usize]);
+                    counts = Some((segment, self.references.entry(segment).or_insert_with(new)));
+                }
+                let count = &mut counts.as_mut().expect("of this segment").1[place];
+                if *count & !RESERVED < !RESERVED {
+                    *count += 1;
+                }
                 // Only a block that is reserved as a whole is ever written in place.
                 let whole = extent.address <= block.address()
                     && block.address() + BLOCK_BYTES <= extent.address + extent.length;
                 if extent.unwritten && whole {
-                    self.reserved.insert(block.0);
+                    *count |= RESERVED;
                 }
             }
         }
@@ -545,7 +558,7 @@ impl Survey<'_> {
         for (block, ino) in &self.metadata {
             let segment = self.references.get(&(block / SEGMENT_BLOCKS));
             let references = segment.map_or(0, |counts| counts[(block % SEGMENT_BLOCKS) as usize]);
-            if references > 0 {
+            if references & !RESERVED > 0 {
                 conflicts.push((*block, *ino));
             }
         }
@@ -561,40 +574,63 @@ impl Survey<'_> {
         let table = geometry.chunk_entry_offset(BlockNumber(0));
         let table_bytes = geometry.chunk_entry_offset(BlockNumber(geometry.blocks())) - table;
         let mut backed = self.region.allocated_ranges(table, table_bytes).into_iter().peekable();
+        let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
         for segment in 0..geometry.segments() {
             let counts = self.references.remove(&segment);
             let first = segment * SEGMENT_BLOCKS;
-            let after = first + geometry.blocks_in_segment(segment);
-            let offset_of = |block| geometry.chunk_entry_offset(BlockNumber(block));
-            while backed.next_if(|range| range.end <= offset_of(first)).is_some() {}
-            if counts.is_none() && backed.peek().is_none_or(|range| range.start >= offset_of(after)) {
+            let entries = &mut entries[..geometry.blocks_in_segment(segment) as usize];
+            let start = geometry.chunk_entry_offset(BlockNumber(first));
+            let end = start + entries.as_bytes().len() as u64;
+            while backed.next_if(|range| range.end <= start).is_some() {}
+            let is_backed = backed.peek().is_some_and(|range| range.start < end);
+            if counts.is_none() && !is_backed {
                 continue;
             }
-            for block in first..after {
-                while backed.next_if(|range| range.end <= offset_of(block)).is_some() {}
-                let has_line = backed.peek().is_some_and(|range| range.start < offset_of(block) + LINE);
-                let entry = if has_line { self.region.read(offset_of(block)) } else { ChunkEntry::default() };
-                let references = counts.as_ref().map_or(0, |counts| counts[(block - first) as usize]);
-                if self.is_bad(BlockNumber(block), references, data) {
+            if is_backed {
+                self.region.scan_into(start, entries.as_mut_bytes());
+            } else {
+                entries.fill(ChunkEntry::default());
+            }
+            let has_bad = self.region.check().is_err();
+            let is_table = self.tables.contains(&segment);
+            let mut used = [0; WORDS_PER_SEGMENT];
+            for (block, entry) in (first..).map(BlockNumber).zip(entries.iter()) {
+                let count = counts.as_ref().map_or(0, |counts| counts[(block.0 - first) as usize]);
+                let (references, is_reserved) = (count & !RESERVED, count & RESERVED != 0);
+                let is_empty = !has_bad && *entry == ChunkEntry::default();
+                if is_empty && references == 0 {
                     continue;
                 }
-                self.check_block(BlockNumber(block), references, &entry, data);
+                // The bytes of a reserved block mean nothing, and reading a hole would make the host allocate it.
+                let is_read = data && references > 0 && !is_reserved;
+                if has_bad && self.is_bad_entry(block) || is_read && self.is_bad_data(block) {
+                    continue;
+                }
+                if references > 0 {
+                    let place = block.0 - first;
+                    used[(place / 64) as usize] |= 1 << (place % 64);
+                }
+                if is_empty && references == 1 && !is_table {
+                    // Private, and nothing else is to be said of it.
+                    self.report.blocks += 1;
+                    continue;
+                }
+                self.check_block(block, references, is_reserved, entry, data);
             }
+            self.space.uses_all(segment, &used);
         }
     }
 
-    fn check_block(&mut self, block: BlockNumber, references: u32, entry: &ChunkEntry, data: bool) {
+    fn check_block(&mut self, block: BlockNumber, references: u32, is_reserved: bool, entry: &ChunkEntry, data: bool) {
         let at = self.geometry.chunk_entry_offset(block);
         self.report.blocks += u64::from(references > 0);
-        if references > 0 {
-            self.space.uses(block);
-        }
+        self.report.extra_references += u64::from(references.saturating_sub(1));
         self.space.enters(block, entry);
         self.chains.enters(block, entry);
         if references > 0 && self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
             self.find(4, format!("block {} is file data and part of a table", block.0), block.address());
         }
-        if references > 1 && self.reserved.contains(&block.0) {
+        if references > 1 && is_reserved {
             self.find(5, format!("block {} is reserved by one file and named {references} times", block.0), at);
         }
         if entry.is_empty() {
@@ -608,7 +644,7 @@ impl Survey<'_> {
             return;
         }
         self.report.chunks += 1;
-        if references == 1 && self.reserved.contains(&block.0) {
+        if references == 1 && is_reserved {
             // A crash in the first write to it; its content never happened.
             self.trace(2, format!("block {} is reserved and has a chunk entry", block.0), at);
         } else if entry.taken() < u64::from(references)

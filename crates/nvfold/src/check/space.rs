@@ -36,6 +36,14 @@ impl Expected {
         set(&mut self.used, block);
     }
 
+    /// Something names these blocks of a segment.
+    pub fn uses_all(&mut self, segment: u64, blocks: &Bits) {
+        if *blocks != Bits::default() {
+            let words = self.used.entry(segment).or_default().iter_mut();
+            words.zip(blocks).for_each(|(word, blocks)| *word |= blocks);
+        }
+    }
+
     /// A log entry needs the daemon.
     pub fn needs(&mut self, node: &Node) {
         self.needed.insert(node.words());
@@ -116,7 +124,7 @@ impl Survey<'_> {
             self.find(2, format!("the saved state tells of {told} fingerprints, and {in_chains} are in chains"), at);
         }
         let totals = (header.mapped_bytes, header.data_blocks, header.extra_references);
-        let counted = (self.mapped_bytes, self.report.blocks, self.space.extra_references);
+        let counted = (self.report.mapped_bytes, self.report.blocks, self.space.extra_references);
         if totals != counted {
             self.find(2, format!("the saved totals are {totals:?} and the counted ones {counted:?}"), at);
         }

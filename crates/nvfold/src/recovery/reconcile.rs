@@ -150,28 +150,32 @@ impl Core {
     }
 
     /// Walks inodes from `next` on; the one to go on with.
-    fn walk_some(&self, mut next: u64, unreadable: &mut Vec<Unreadable>) -> Result<Option<u64>> {
+    fn walk_some(&self, next: u64, unreadable: &mut Vec<Unreadable>) -> Result<Option<u64>> {
+        let mut next = next;
         let mut looked_at = 0;
-        while next < self.table.end() && looked_at < STEP {
-            looked_at += 1;
-            let slot = self.table.slot(next).expect("in the table");
-            if self.table.is_used(next) {
-                match Inode::load(&self.region, &self.geometry, slot, next) {
-                    Ok(Some(inode)) => {
-                        self.queue_after_crash(&inode)?;
-                        looked_at += self.walk(next, &inode.state.into_inner())?;
-                    }
-                    Ok(None) => {
-                        let why = Error::Corrupt { what: format!("inode {next}: its head is torn; it"), at: slot };
-                        unreadable.push(Unreadable { ino: next, slot, why });
-                    }
-                    Err(why) => unreadable.push(Unreadable { ino: next, slot, why }),
-                }
+        while looked_at < STEP {
+            let ino = self.table.next_used(next);
+            if ino >= self.table.end() {
+                self.walked.store(ino, Ordering::Release);
+                return Ok(None);
             }
-            next += 1;
+            let slot = self.table.slot(ino).expect("in the table");
+            match Inode::load(&self.region, &self.geometry, slot, ino) {
+                Ok(Some(inode)) => {
+                    self.queue_after_crash(&inode)?;
+                    looked_at += self.walk(ino, &inode.state.into_inner())?;
+                }
+                Ok(None) => {
+                    let why = Error::Corrupt { what: format!("inode {ino}: its head is torn; it"), at: slot };
+                    unreadable.push(Unreadable { ino, slot, why });
+                }
+                Err(why) => unreadable.push(Unreadable { ino, slot, why }),
+            }
+            looked_at += 1;
+            next = ino + 1;
             self.walked.store(next, Ordering::Release);
         }
-        Ok((next < self.table.end()).then_some(next))
+        Ok(Some(next))
     }
 
     /// Frees an inode that cannot be read and that no name leads to: what its log names is nobody's.

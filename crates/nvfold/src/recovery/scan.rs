@@ -55,6 +55,9 @@ fn marked_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Vec<u64> {
     marked.map(|(segment, _)| *segment).collect()
 }
 
+/// Bytes of the inode table that are read at once: they stay in the CPU's cache.
+const READ_AT_ONCE: usize = 64 << 10;
+
 /// Finds the slots in use of the inode table, torn ones among them: reconcile knows what to do with those. Returns how
 /// many slots there are.
 fn scan_inodes(core: &Core) -> u64 {
@@ -62,7 +65,7 @@ fn scan_inodes(core: &Core) -> u64 {
     let threads = parallel::threads(segments.len(), TABLE_SEGMENTS_PER_THREAD_MIN);
     let words = parallel::map(threads, &segments, |part| {
         let mut words = vec![0; part.len() * WORDS_PER_TABLE_SEGMENT];
-        let mut slots = vec![0; SEGMENT_BYTES as usize];
+        let mut slots = vec![0; READ_AT_ONCE];
         for (words, segment) in words.chunks_mut(WORDS_PER_TABLE_SEGMENT).zip(part) {
             scan_table_segment(core, *segment, words, &mut slots);
         }
@@ -72,15 +75,24 @@ fn scan_inodes(core: &Core) -> u64 {
     core.table.end()
 }
 
+/// Sets a bit for each slot in use. What the host holds no memory for was never used.
 fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64], slots: &mut [u8]) {
     let start = segment * SEGMENT_BYTES;
-    core.region.scan_into(start, slots);
-    let has_bad_memory = core.region.check().is_err();
-    for (index, slot) in (0..).zip(slots.chunks_exact(INODE_BYTES as usize)) {
-        // What bad memory held is not known: its number is not handed out.
-        let is_bad = || has_bad_memory && !core.region.is_sound(start + index * INODE_BYTES, INODE_BYTES);
-        let is_used = slot[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
-        words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
+    for range in core.region.allocated_ranges(start, SEGMENT_BYTES) {
+        let (first, end) = (range.start / INODE_BYTES * INODE_BYTES, range.end.next_multiple_of(INODE_BYTES));
+        for offset in (first..end).step_by(READ_AT_ONCE) {
+            let slots = &mut slots[..(end - offset).min(READ_AT_ONCE as u64) as usize];
+            core.region.scan_into(offset, slots);
+            let has_bad_memory = core.region.check().is_err();
+            for (slot, bytes) in (offset..).step_by(INODE_BYTES as usize).zip(slots.chunks_exact(INODE_BYTES as usize))
+            {
+                // What bad memory held is not known: its number is not handed out.
+                let is_bad = || has_bad_memory && !core.region.is_sound(slot, INODE_BYTES);
+                let is_used = bytes[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
+                let index = (slot - start) / INODE_BYTES;
+                words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
+            }
+        }
     }
 }
 
