@@ -27,8 +27,8 @@ const LENGTH_1: Effort = Effort {
         Bounds { exhaustive: 3, each_max: 6, subsets: 2, torn: 2 },
         Bounds { exhaustive: 2, each_max: 2, subsets: 1, torn: 1 },
     ],
-    busy_recoveries: 10,
-    idle_recoveries: 200,
+    busy_recoveries: 15,
+    idle_recoveries: 300,
 };
 
 /// Longer sequences: the same with fewer samples at each point.
@@ -38,8 +38,8 @@ const LONGER: Effort = Effort {
         Bounds { exhaustive: 2, each_max: 3, subsets: 1, torn: 1 },
         Bounds { exhaustive: 1, each_max: 1, subsets: 0, torn: 1 },
     ],
-    busy_recoveries: 20,
-    idle_recoveries: 2000,
+    busy_recoveries: 30,
+    idle_recoveries: 3000,
 };
 
 #[test]

@@ -4,17 +4,22 @@
 //! region is kept at the guaranteed image; a state stores its words there; and afterwards exactly the lines that
 //! anybody stored to are copied back. The region records itself, so what was stored is known.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
 
 use pmem::{Action, DeviceSpec, Event, FlushMode, LINE_BYTES, OpenOptions, PendingWord, Region};
 
 const PAGE_BYTES: u64 = 4096;
 const WORD_BYTES: u64 = 8;
+const PAGE_LINES: u64 = PAGE_BYTES / LINE_BYTES;
 
-/// The content of a device, pages of zeros left out, and its hash.
+type Page = [u8; PAGE_BYTES as usize];
+
+/// The content of a device, and its hash.
 #[derive(Clone, Default)]
 pub struct Image {
-    pages: HashMap<u64, Box<[u8; PAGE_BYTES as usize]>>,
+    /// Each with what it adds to the hash; without those that were never written: they are zeros.
+    pages: Vec<Option<(u128, Box<Page>)>>,
     hash: u128,
 }
 
@@ -22,11 +27,13 @@ impl Image {
     /// What a region holds now.
     pub fn of(region: &Region) -> Image {
         let mut image = Image::default();
-        for page in 0..region.len_bytes() / PAGE_BYTES {
-            let bytes = region.bytes(page * PAGE_BYTES, PAGE_BYTES);
-            for (at, word) in bytes.chunks_exact(WORD_BYTES as usize).enumerate().filter(|(_, word)| **word != [0; 8]) {
-                let value = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-                image.set(page * PAGE_BYTES + at as u64 * WORD_BYTES, value);
+        for range in region.allocated_ranges(0, region.len_bytes()) {
+            for (at, word) in
+                (range.start..).step_by(8).zip(region.bytes(range.start, range.end - range.start).as_chunks().0)
+            {
+                if *word != [0; 8] {
+                    image.set(at, u64::from_le_bytes(*word));
+                }
             }
         }
         image
@@ -37,8 +44,10 @@ impl Image {
         let options =
             OpenOptions { record: true, flush: FlushMode::Always, huge_pages: false, ..OpenOptions::default() };
         let region = Region::create(&DeviceSpec::Memory, bytes, &options).expect("a memory device");
-        for (page, bytes) in &self.pages {
-            let _ = region.write(page * PAGE_BYTES, &bytes[..]);
+        for (page, bytes) in (0..).zip(&self.pages) {
+            if let Some((_, bytes)) = bytes {
+                let _ = region.write(page * PAGE_BYTES, &bytes[..]);
+            }
         }
         region.take_recording();
         region
@@ -52,23 +61,44 @@ impl Image {
             .all(|(at, word)| self.word(at).to_le_bytes()[..word.len()] == *word)
     }
 
+    /// Whether a page was ever written.
+    pub fn has_page(&self, page: u64) -> bool {
+        self.page(page).is_some()
+    }
+
     /// The aligned word at `offset`.
     pub fn word(&self, offset: u64) -> u64 {
-        let Some(page) = self.pages.get(&(offset / PAGE_BYTES)) else { return 0 };
+        let Some(page) = self.page(offset / PAGE_BYTES) else { return 0 };
         let at = (offset % PAGE_BYTES) as usize;
         u64::from_le_bytes(*page[at..].first_chunk().expect("words are aligned"))
     }
 
+    fn page(&self, page: u64) -> Option<&Page> {
+        self.pages.get(page as usize)?.as_ref().map(|(_, bytes)| &**bytes)
+    }
+
+    /// What a page adds to the hash.
+    fn hash_of(&self, page: u64) -> u128 {
+        self.pages.get(page as usize).and_then(Option::as_ref).map_or(0, |(hash, _)| *hash)
+    }
+
     fn set(&mut self, offset: u64, value: u64) {
-        self.hash = self.hash.wrapping_sub(mix(offset, self.word(offset))).wrapping_add(mix(offset, value));
-        let page = self.pages.entry(offset / PAGE_BYTES).or_insert_with(|| Box::new([0; PAGE_BYTES as usize]));
+        let page = (offset / PAGE_BYTES) as usize;
+        if page >= self.pages.len() {
+            self.pages.resize(page + 1, None);
+        }
+        let (hash, bytes) = self.pages[page].get_or_insert_with(|| (0, Box::new([0; PAGE_BYTES as usize])));
         let at = (offset % PAGE_BYTES) as usize;
-        page[at..at + WORD_BYTES as usize].copy_from_slice(&value.to_le_bytes());
+        let word: &mut [u8; 8] = bytes[at..].first_chunk_mut().expect("words are aligned");
+        let change = mix(offset, value).wrapping_sub(mix(offset, u64::from_le_bytes(*word)));
+        *hash = hash.wrapping_add(change);
+        self.hash = self.hash.wrapping_add(change);
+        *word = value.to_le_bytes();
     }
 
     fn line(&self, line: u64) -> [u8; LINE_BYTES as usize] {
         let at = line * LINE_BYTES;
-        let page = self.pages.get(&(at / PAGE_BYTES));
+        let page = self.page(at / PAGE_BYTES);
         page.map_or([0; LINE_BYTES as usize], |page| *page[(at % PAGE_BYTES) as usize..].first_chunk().expect("a line"))
     }
 }
@@ -88,9 +118,12 @@ fn mix(offset: u64, value: u64) -> u128 {
     half(0x2545_F491_4F6C_DD1D) << 64 | half(0xD6E8_FEB8_6659_FD93)
 }
 
-/// The words in which a crash state differs from the guaranteed image.
+/// In what a crash state differs from the guaranteed image.
 #[derive(Clone, Default)]
 pub struct Difference {
+    /// Pages that were given back, by number: zeros.
+    zeroed: Vec<u64>,
+    /// Words of the other pages.
     words: Vec<(u64, u64)>,
     hash: u128,
 }
@@ -101,15 +134,44 @@ pub struct Disk {
     guaranteed: Image,
     /// Words of older images, in the order in which they were replaced.
     replaced: Vec<(u64, u64)>,
-    /// Lines that were stored to since the region last held the guaranteed image.
-    touched: BTreeSet<u64>,
+    touched: Lines,
+    /// Pages that were zeroed since then.
+    zeroed: Vec<u64>,
+}
+
+/// Lines that were stored to since the region last held the guaranteed image.
+#[derive(Default)]
+struct Lines {
+    numbers: Vec<u64>,
+    /// One bit a line: it is among the numbers.
+    bits: Vec<u64>,
+}
+
+impl Lines {
+    fn insert(&mut self, line: u64) {
+        let (word, bit) = ((line / 64) as usize, 1 << (line % 64));
+        if word >= self.bits.len() {
+            self.bits.resize(word + 1, 0);
+        }
+        if self.bits[word] & bit == 0 {
+            self.bits[word] |= bit;
+            self.numbers.push(line);
+        }
+    }
+
+    /// Takes all of them out.
+    fn take(&mut self) -> Vec<u64> {
+        let numbers = std::mem::take(&mut self.numbers);
+        numbers.iter().for_each(|line| self.bits[(line / 64) as usize] = 0);
+        numbers
+    }
 }
 
 impl Disk {
     /// A device of `bytes` that holds `image`.
     pub fn new(image: Image, bytes: u64) -> Disk {
         let region = image.region(bytes);
-        Disk { region, guaranteed: image, replaced: Vec::new(), touched: BTreeSet::new() }
+        Disk { region, guaranteed: image, replaced: Vec::new(), touched: Lines::default(), zeroed: Vec::new() }
     }
 
     /// The region, at the guaranteed image but for what was stored since.
@@ -129,9 +191,11 @@ impl Disk {
     }
 
     /// The difference that words make, stored in this order.
-    pub fn difference<'w>(&self, words: impl Iterator<Item = &'w PendingWord>) -> Difference {
+    pub fn difference<'w>(&self, words: impl Iterator<Item = &'w PendingWord> + Clone) -> Difference {
+        // What was stored to a page before it was given back is gone; what is stored after that settles it.
+        let zeroed: Vec<u64> = words.clone().filter(|word| word.punched).map(|word| word.offset / PAGE_BYTES).collect();
         let mut values: HashMap<u64, u64> = HashMap::new();
-        for word in words {
+        for word in words.filter(|word| !zeroed.contains(&(word.offset / PAGE_BYTES))) {
             let offset = word.offset / WORD_BYTES * WORD_BYTES;
             let value = values.entry(offset).or_insert_with(|| self.guaranteed.word(offset));
             let mut bytes = value.to_le_bytes();
@@ -141,18 +205,27 @@ impl Disk {
         }
         let mut words: Vec<_> = values.into_iter().filter(|(at, value)| self.guaranteed.word(*at) != *value).collect();
         words.sort_unstable();
-        let hash = words.iter().fold(self.guaranteed.hash, |hash, (offset, value)| {
+        let hash =
+            zeroed.iter().fold(self.guaranteed.hash, |hash, page| hash.wrapping_sub(self.guaranteed.hash_of(*page)));
+        let hash = words.iter().fold(hash, |hash, (offset, value)| {
             hash.wrapping_sub(mix(*offset, self.guaranteed.word(*offset))).wrapping_add(mix(*offset, *value))
         });
-        Difference { words, hash }
+        Difference { zeroed, words, hash }
+    }
+
+    /// The words of a difference, those of zeroed pages too.
+    fn words_of(&self, difference: &Difference) -> Vec<(u64, u64)> {
+        let of_page = |page: &u64| (page * PAGE_BYTES..(page + 1) * PAGE_BYTES).step_by(WORD_BYTES as usize);
+        let zeroed = difference.zeroed.iter().flat_map(of_page).filter(|at| self.guaranteed.word(*at) != 0);
+        zeroed.map(|at| (at, 0)).chain(difference.words.iter().copied()).collect()
     }
 
     /// The difference of a state to the image that the disk began with.
     pub fn since_base(&self, state: &Difference) -> Difference {
         let mut words: BTreeMap<u64, u64> =
             self.replaced.iter().map(|(offset, _)| (*offset, self.guaranteed.word(*offset))).collect();
-        words.extend(state.words.iter().copied());
-        Difference { words: words.into_iter().collect(), hash: state.hash }
+        words.extend(self.words_of(state));
+        Difference { zeroed: Vec::new(), words: words.into_iter().collect(), hash: state.hash }
     }
 
     /// A place to roll back to.
@@ -162,13 +235,14 @@ impl Disk {
 
     /// Makes a difference part of the guaranteed image.
     pub fn advance(&mut self, difference: &Difference) {
-        for (offset, value) in &difference.words {
-            self.replaced.push((*offset, self.guaranteed.word(*offset)));
-            self.guaranteed.set(*offset, *value);
-        }
         self.apply(difference);
+        for (offset, value) in self.words_of(difference) {
+            self.replaced.push((offset, self.guaranteed.word(offset)));
+            self.guaranteed.set(offset, value);
+        }
         self.region.take_recording();
-        self.touched.clear();
+        self.touched.take();
+        self.zeroed.clear();
     }
 
     /// Makes the guaranteed image what it was at a mark.
@@ -183,6 +257,11 @@ impl Disk {
 
     /// Stores the words of a crash state.
     pub fn apply(&mut self, difference: &Difference) {
+        for page in &difference.zeroed {
+            let _ = self.region.write(page * PAGE_BYTES, &[0u8; PAGE_BYTES as usize]);
+        }
+        self.region.take_recording();
+        self.zeroed.extend(&difference.zeroed);
         for (offset, value) in &difference.words {
             let _ = self.region.store_u64(*offset, *value);
         }
@@ -193,17 +272,48 @@ impl Disk {
     pub fn take_events(&mut self) -> Vec<Event> {
         let events = self.region.take_recording().events;
         for event in &events {
-            if let Action::Store { offset, bytes, .. } | Action::Stream { offset, bytes } = &event.action {
-                self.touched.extend(offset / LINE_BYTES..(offset + bytes.len() as u64).div_ceil(LINE_BYTES));
+            match &event.action {
+                Action::Store { offset, bytes, .. } | Action::Stream { offset, bytes } => {
+                    let lines = offset / LINE_BYTES..(offset + bytes.len() as u64).div_ceil(LINE_BYTES);
+                    lines.for_each(|line| self.touched.insert(line));
+                }
+                Action::Punch { offset, length } => {
+                    let pages = offset / PAGE_BYTES..(offset + length) / PAGE_BYTES;
+                    self.zeroed.extend(pages.filter(|page| self.guaranteed.has_page(*page)));
+                }
+                Action::Flush { .. } | Action::Fence | Action::SettleHoles => {}
             }
         }
         events
     }
 
+    /// Hash of what the region holds now, once all its changes were taken out as events.
+    pub fn hash_now(&self) -> u128 {
+        let mut hash = self.guaranteed.hash;
+        let of_zeroed = |page: &u64| page * PAGE_LINES..(page + 1) * PAGE_LINES;
+        let mut lines: Vec<u64> = self.zeroed.iter().flat_map(of_zeroed).chain(self.touched.numbers.clone()).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        for line in &lines {
+            let now: [u64; (LINE_BYTES / WORD_BYTES) as usize] = self.region.read(line * LINE_BYTES);
+            for (offset, now) in (line * LINE_BYTES..).step_by(WORD_BYTES as usize).zip(now) {
+                let before = self.guaranteed.word(offset);
+                if now != before {
+                    hash = hash.wrapping_sub(mix(offset, before)).wrapping_add(mix(offset, u64::from_le(now)));
+                }
+            }
+        }
+        hash
+    }
+
     /// Puts the region back to the guaranteed image.
     pub fn put_back(&mut self) {
         self.take_events();
-        for line in std::mem::take(&mut self.touched) {
+        for page in std::mem::take(&mut self.zeroed) {
+            let bytes = self.guaranteed.page(page).unwrap_or(&[0; PAGE_BYTES as usize]);
+            let _ = self.region.write(page * PAGE_BYTES, bytes);
+        }
+        for line in self.touched.take() {
             let _ = self.region.write(line * LINE_BYTES, &self.guaranteed.line(line));
         }
         self.region.take_recording();
@@ -240,6 +350,9 @@ mod tests {
         disk.apply(&later);
         assert_eq!(Image::of(disk.region()).hash, later.image_hash());
         let _ = disk.region().write(9000, &[4; 10]);
+        disk.region().punch(4096, 4096).expect("memory can be given back");
+        disk.take_events();
+        assert_eq!(Image::of(disk.region()).hash, disk.hash_now());
         disk.put_back();
         assert_eq!(Image::of(disk.region()).hash, disk.guaranteed.hash);
         assert!(disk.region().equal(4090, &[2; 20]));

@@ -25,8 +25,10 @@
 //! | `states` | the choices at a point |
 //! | `disk` | a device that holds one state after another |
 //! | `oracle`, `tree` | what must hold of a state |
+//! | [`defect`] | states and file systems that are spoilt: the oracle must notice |
 //! | [`mutation`] | the same recordings with a flush or fence left out: the harness must notice |
 
+pub mod defect;
 mod disk;
 pub mod mutation;
 mod oracle;
@@ -34,6 +36,7 @@ mod states;
 mod tree;
 pub mod workload;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,10 +48,10 @@ use nvfold::{DeNovaOptions, IndexKind, MethodChoice, MountOptions, NvDedupOption
 use pmem::{Action, Event, Pending};
 
 use disk::{Difference, Disk};
-use oracle::Road;
+use oracle::{Judge, Passed, Road};
 pub use states::Bounds;
 use tree::Tree;
-use workload::{Base, DEVICE_BYTES, Step, Trace, Workload, clock_from};
+use workload::{Base, DEVICE_BYTES, Step, Trace, Workload};
 
 /// How a file system is mounted for the workloads. A new policy or index joins by a line in [`SUBJECTS`].
 #[derive(Debug)]
@@ -270,6 +273,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Seen {
     images: Mutex<HashSet<u128>>,
     judged: Mutex<HashSet<u128>>,
+    passed: Passed,
 }
 
 impl Seen {
@@ -335,7 +339,7 @@ impl<'a> Explorer<'a> {
         for (step, what) in trace.steps.iter().enumerate() {
             let narrows = |new: &[Arc<Tree>]| new.iter().all(|tree| allowed.iter().any(|old| Arc::ptr_eq(old, tree)));
             let is_point = match what {
-                Step::Event(event) => event.action == Action::Fence,
+                Step::Event(event) => is_barrier(event),
                 // What holds of the fewer outcomes holds of the more: the next point sees to it.
                 Step::Outcomes(new) => !allowed.is_empty() && !narrows(new),
             };
@@ -345,8 +349,10 @@ impl<'a> Explorer<'a> {
             match what {
                 Step::Event(event) if is_idle(event, self.disk, &pending) => {}
                 Step::Event(event) => {
-                    let settled = pending.play(event);
-                    self.disk.settle(&settled);
+                    for event in told_apart(event, self.disk, &pending) {
+                        let settled = pending.play(&event);
+                        self.disk.settle(&settled);
+                    }
                 }
                 Step::Outcomes(new) => allowed = new,
             }
@@ -405,19 +411,11 @@ impl<'a> Explorer<'a> {
     /// Judges one state; gives what recovery did.
     fn judge(&mut self, state: &Difference, allowed: &[Arc<Tree>], road: Road) -> Result<Vec<Event>, String> {
         self.disk.apply(state);
-        let options = MountOptions { clock: clock_from(1 << 50), ..self.subject.options(self.subject.policy) };
-        let judged = JUDGING.with(|judging| {
-            judging.store(true, Ordering::Relaxed);
-            let judged = catch_unwind(AssertUnwindSafe(|| oracle::judge(self.disk, &options, allowed, road)));
-            judging.store(false, Ordering::Relaxed);
-            judged
-        });
+        let options = self.subject.options(self.subject.policy);
+        let passed = &self.seen.passed;
+        let judged = judging(Judge { disk: self.disk, options, allowed, road, passed, defect: None });
         self.disk.put_back();
-        judged.unwrap_or_else(|payload| {
-            let text = payload.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            Err(format!("it panics: {}", text.unwrap_or_default()))
-        })
+        judged
     }
 
     fn violation(&self, point: &Point<'_>, choice: &[bool], depth: usize, why: &str) -> Violation {
@@ -469,10 +467,41 @@ fn is_idle(event: &Event, disk: &Disk, pending: &Pending) -> bool {
         && !pending.words().iter().any(|word| range.contains(&word.offset))
 }
 
+/// Whether it makes something guaranteed.
+fn is_barrier(event: &Event) -> bool {
+    matches!(event.action, Action::Fence | Action::SettleHoles)
+}
+
+/// The event, or of memory that is given back the pages that hold anything: the others are zeros, before and after.
+fn told_apart<'e>(event: &'e Event, disk: &Disk, pending: &Pending) -> Vec<Cow<'e, Event>> {
+    const PAGE: u64 = 4096;
+    let Action::Punch { offset, length } = event.action else { return vec![Cow::Borrowed(event)] };
+    let is_pending = |page: u64| pending.words().iter().any(|word| word.offset / PAGE == page);
+    let pages =
+        (offset / PAGE..(offset + length) / PAGE).filter(|page| disk.image().has_page(*page) || is_pending(*page));
+    let of_page = |page| Event { action: Action::Punch { offset: page * PAGE, length: PAGE }, ..event.clone() };
+    pages.map(|page| Cow::Owned(of_page(page))).collect()
+}
+
 /// Whether a recovery did more than to mark the superblocks.
 fn is_busy(recovery: &[Event]) -> bool {
     let stores = recovery.iter().filter(|event| matches!(event.action, Action::Store { .. } | Action::Stream { .. }));
     stores.count() > 2
+}
+
+/// Judges; a panic is a finding.
+fn judging(judge: Judge<'_>) -> Result<Vec<Event>, String> {
+    let judged = JUDGING.with(|judging| {
+        judging.store(true, Ordering::Relaxed);
+        let judged = catch_unwind(AssertUnwindSafe(|| judge.judge()));
+        judging.store(false, Ordering::Relaxed);
+        judged
+    });
+    judged.unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("it panics: {}", text.unwrap_or_default()))
+    })
 }
 
 thread_local!(static JUDGING: AtomicBool = const { AtomicBool::new(false) });

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! drop flush   the lines stay in the cache: a stream becomes a store
-//! drop fence   what it waited for stays in flight, until the next
+//! drop fence   what it waited for stays in flight, until the next; holes that it settled stay open
 //! swap         what is stored behind a fence is durable before what the fence is there to wait for
 //! ```
 //!
@@ -22,7 +22,7 @@ use nvfold::media::superblock::COPIES;
 use pmem::{Action, Event, Site};
 
 use super::workload::{Base, Step, Trace, Workload, singles};
-use super::{Bounds, Case, Disk, Effort, Explorer, SUBJECTS, Seen, lock, on_all_cores};
+use super::{Bounds, Case, Disk, Effort, Explorer, SUBJECTS, Seen, is_barrier, lock, on_all_cores};
 
 /// How a recording is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -256,15 +256,15 @@ fn mutate(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<Tra
     let first = trace.steps.iter().position(|step| match step {
         Step::Event(event) if is_here(event) => match mutation {
             Mutation::DropFlush => matches!(event.action, Action::Flush { .. } | Action::Stream { .. }),
-            Mutation::DropFence | Mutation::Swap => event.action == Action::Fence,
+            Mutation::DropFence => is_barrier(event),
+            Mutation::Swap => event.action == Action::Fence,
         },
         _ => false,
     })?;
     let steps = match mutation {
         Mutation::DropFlush => trace.steps.iter().filter_map(|step| without_flush(step, is_here)).collect(),
         Mutation::DropFence => {
-            let dropped =
-                |step: &Step| matches!(step, Step::Event(event) if event.action == Action::Fence && is_here(event));
+            let dropped = |step: &Step| matches!(step, Step::Event(event) if is_barrier(event) && is_here(event));
             trace.steps.iter().filter(|step| !dropped(step)).cloned().collect()
         }
         Mutation::Swap => swapped(&trace.steps, &is_here)?,
@@ -320,8 +320,10 @@ fn swapped(steps: &[Step], is_here: &impl Fn(&Event) -> bool) -> Option<Vec<Step
 
 /// The places of all events, each with its lines of code. Lines of tests and of other crates are none.
 fn places<'e>(sources: &mut Sources, events: impl Iterator<Item = &'e Event>) -> BTreeMap<Place, Vec<Site>> {
-    let sites: BTreeSet<Site> =
-        events.filter(|event| !matches!(event.action, Action::Store { .. })).map(|event| event.site).collect();
+    let sites: BTreeSet<Site> = events
+        .filter(|event| !matches!(event.action, Action::Store { .. } | Action::Punch { .. }))
+        .map(|event| event.site)
+        .collect();
     let mut numbers: HashMap<(String, String), usize> = HashMap::new();
     let mut last: HashMap<(String, String), u32> = HashMap::new();
     let mut places: BTreeMap<Place, Vec<Site>> = BTreeMap::new();
@@ -370,7 +372,8 @@ impl Sources {
 
     /// Lines that do something to the media and are at none of these places.
     fn unreached(&mut self, places: &BTreeMap<Place, Vec<Site>>) -> BTreeMap<(String, String), usize> {
-        const CALLS: [&str; 5] = [".flush()", ".fence(", ".stream(", ".stream_zeros(", "store_words("];
+        const CALLS: [&str; 6] =
+            [".flush()", ".fence(", ".stream(", ".stream_zeros(", "store_words(", ".settle_holes("];
         let reached: HashSet<(&str, usize)> = places
             .iter()
             .flat_map(|(place, sites)| sites.iter().map(|site| (&place.file[..], site.line() as usize)))

@@ -4,23 +4,33 @@
 //! fsck         nothing but traces that recovery removes
 //! mount        the tree is one that the crash may leave: names, attributes, times, contents
 //! reconcile    still; and the totals are those of that tree
-//! fsck         nothing at all, and what is free is what nobody names (invariants 2, 4, 7)
+//! fsck         nothing at all; what is free is what nobody names, and the totals are what the logs name
+//!              (invariants 2, 4, 7)
 //! mount again  after an unmount or not; changes nothing outside the superblocks; the same tree
 //! drain        policy denova: what is queued is shared, as much as it would have been without the crash
-//! use          new files, shared blocks, a replaced file: they work, and nothing else changes
+//! use          new files, shared blocks, a replaced file: the tree is what it was, with those changes
 //! end          unmount, or crash; fsck finds nothing; the next mount finds the tree as it was
 //! ```
 //!
-//! Some states take another road: they are used before they are reconciled, or while they are.
+//! A quarter of the states takes another road: they are used before they are reconciled, or while they are. Half of them
+//! end with the fsck after recovery: that is where states differ most, and a mount and an operation cost as much as all
+//! before. Recoveries of many states end in the same image; what follows from there is looked at once ([`Passed`]).
+//!
+//! That all of this can fail is shown by [`super::defect`]: something is spoilt at each of these [`Moment`]s.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
 
 use nvfold::check::{CheckOptions, Finding, Report, check};
-use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, RenameMode, Stats};
+use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, RenameMode, Stats, TimeNs};
 use pmem::{Action, Event, Region};
 
+use super::defect::{Defect, Moment};
 use super::disk::Disk;
-use super::tree::Tree;
+use super::lock;
+use super::tree::{Replaced, Tree};
+use super::workload::clock_from;
 use crate::device;
 use crate::shared::Named;
 
@@ -29,14 +39,18 @@ const SUPERBLOCKS_BYTES: u64 = 8192;
 const BLOCK_BYTES: u64 = 4096;
 const INODE_SEGMENT_BLOCKS: u64 = 512;
 const INODES_PER_SEGMENT: u64 = 4096;
+/// What the clock says when a state is mounted: later than any time of a workload.
+const JUDGED_AT: TimeNs = 1 << 50;
 
 /// In which order a state is reconciled and used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Road {
-    /// Reconciled, mounted again (after an unmount or not), used.
+    /// Reconciled, and the device looked at, after an unmount or not.
     ReconciledFirst {
-        /// Unmounted before it is mounted again.
+        /// Unmounted.
         unmounted: bool,
+        /// Mounted again then, and used.
+        used: bool,
     },
     /// Used, reconciled.
     UsedFirst,
@@ -45,64 +59,176 @@ pub enum Road {
 }
 
 impl Road {
-    /// The road of a state, from its hash: half of them are reconciled first.
+    /// The road of a state, from its hash.
     pub fn of(image_hash: u128) -> Road {
-        let reconciled_first = |unmounted| Road::ReconciledFirst { unmounted };
-        [reconciled_first(false), Road::UsedFirst, reconciled_first(true), Road::Interleaved][image_hash as usize % 4]
+        match image_hash as u8 % 8 {
+            0 => Road::UsedFirst,
+            1 => Road::Interleaved,
+            rest => Road::ReconciledFirst { unmounted: rest % 2 == 0, used: rest < 4 },
+        }
+    }
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Road> {
+        (0..6).map(Road::of)
     }
 }
 
-/// Judges the crash state that the disk is in; returns what mount, reconcile and perhaps unmount did to the media, if
-/// nothing else was done meanwhile. The disk is left as the judgement leaves it: the caller puts it back.
-///
-/// # Errors
-/// What does not hold.
-pub fn judge(disk: &mut Disk, options: &MountOptions, allowed: &[Arc<Tree>], road: Road) -> Result<Vec<Event>, String> {
-    let region = disk.region().clone();
-    let report = fsck(&region)?;
-    // A torn copy of the superblock looks like a damaged one; the other is whole, or nothing below would hold.
-    let superblock = |finding: &Finding| finding.invariant == 0 && finding.at < SUPERBLOCKS_BYTES;
-    if let Some(finding) = report.findings.iter().find(|finding| !superblock(finding)) {
-        return Err(format!("fsck before recovery finds {finding:?}"));
-    }
-    let fs = mount(&region, options)?;
-    let tree = Tree::of(&fs)?.without_space();
-    allows(allowed, &tree, "after the mount")?;
-    let ends_in_order = road == Road::ReconciledFirst { unmounted: true };
-    let (fs, recovery) = if let Road::ReconciledFirst { .. } = road {
-        reconcile(&fs)?;
-        let tree = Tree::of(&fs)?;
-        allows(allowed, &tree, "after reconcile")?;
-        let stats = fs.stats();
-        end(fs, ends_in_order)?;
-        let recovery = disk.take_events();
-        consistent(&region, &stats, "after recovery")?;
-        let fs = mount_again(disk, &region, options)?;
-        same(&Tree::of(&fs)?, &tree, "after a second recovery")?;
-        drain(&fs, allowed)?;
-        same(&Tree::of(&fs)?.without_space(), &tree, "after the drain")?;
-        use_it(&fs, || Ok(()))?;
-        (fs, recovery)
-    } else {
-        use_it(&fs, || {
-            if road == Road::Interleaved {
-                fs.reconcile_step()?;
-                fs.drain_step()?;
+/// Ends of recoveries - image, tree, totals, how it was unmounted - from which on everything held.
+#[derive(Default)]
+pub struct Passed(Mutex<HashSet<u128>>);
+
+/// A judgement of one crash state.
+pub struct Judge<'j> {
+    /// Holds the state; left as the judgement leaves it, for the caller to put back.
+    pub disk: &'j mut Disk,
+    /// How it is mounted.
+    pub options: MountOptions,
+    /// The trees that the crash may leave.
+    pub allowed: &'j [Arc<Tree>],
+    /// In which order things are done.
+    pub road: Road,
+    /// What need not be looked at again.
+    pub passed: &'j Passed,
+    /// For tests of the judgement: what is spoilt.
+    pub defect: Option<&'j Defect>,
+}
+
+impl Judge<'_> {
+    /// Judges the state; returns what mount, reconcile and perhaps unmount did to the media, if nothing else was done
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn judge(mut self) -> Result<Vec<Event>, String> {
+        self.options.clock = clock_from(JUDGED_AT);
+        let region = self.disk.region().clone();
+        self.spoil_media(Moment::Crashed, &region);
+        let report = fsck(&region)?;
+        // A torn copy of the superblock looks like a damaged one; the other is whole, or nothing below would hold.
+        let superblock = |finding: &Finding| finding.invariant == 0 && finding.at < SUPERBLOCKS_BYTES;
+        if let Some(finding) = report.findings.iter().find(|finding| !superblock(finding)) {
+            return Err(format!("fsck before recovery finds {finding:?}"));
+        }
+        let fs = mount(&region, &self.options)?;
+        self.spoil(Moment::Mounted, &fs)?;
+        let tree = Tree::of(&fs)?.without_space();
+        allows(self.allowed, &tree, "after the mount")?;
+        let ends_in_order = matches!(self.road, Road::ReconciledFirst { unmounted: true, .. });
+        let (fs, expected, recovery, key) = if let Road::ReconciledFirst { used, .. } = self.road {
+            reconcile(&fs)?;
+            self.spoil(Moment::Reconciled, &fs)?;
+            let tree = Tree::of(&fs)?;
+            allows(self.allowed, &tree, "after reconcile")?;
+            let stats = fs.stats();
+            self.spoil(Moment::Counted, &fs)?;
+            end(fs, ends_in_order)?;
+            let recovery = self.disk.take_events();
+            let key = self.key(&tree, &stats);
+            if self.defect.is_none() && lock(&self.passed.0).contains(&key) {
+                return Ok(recovery);
             }
-            Ok(())
-        })?;
-        let used = Tree::of(&fs)?.without_space();
+            self.spoil_media(Moment::Recovered, &region);
+            consistent(&region, &stats, "after recovery")?;
+            if !used {
+                lock(&self.passed.0).insert(key);
+                return Ok(recovery);
+            }
+            let fs = self.mount_again(&region)?;
+            same(&Tree::of(&fs)?, &tree, "after a second recovery")?;
+            self.drain(&fs)?;
+            let drained = Tree::of(&fs)?.without_space();
+            same(&drained, &tree, "after the drain")?;
+            let expected = self.use_it(&fs, &drained, || Ok(()))?;
+            (fs, expected, recovery, Some(key))
+        } else {
+            let steps = self.road == Road::Interleaved;
+            let expected = self.use_it(&fs, &tree, || {
+                if steps {
+                    fs.reconcile_step()?;
+                    fs.drain_step()?;
+                }
+                Ok(())
+            })?;
+            reconcile(&fs)?;
+            (fs, expected, Vec::new(), None)
+        };
+        self.spoil(Moment::Used, &fs)?;
+        let (used, stats) = (Tree::of(&fs)?, fs.stats());
+        same(&used, &expected, "after it was used and reconciled")?;
+        self.spoil(Moment::Counted, &fs)?;
+        end(fs, !ends_in_order)?;
+        self.spoil_media(Moment::Ended, &region);
+        consistent(&region, &stats, "after it was used")?;
+        let fs = mount(&region, &self.options)?;
         reconcile(&fs)?;
-        same(&Tree::of(&fs)?, &used, "used and then reconciled")?;
-        (fs, Vec::new())
-    };
-    let (used, stats) = (Tree::of(&fs)?, fs.stats());
-    end(fs, !ends_in_order)?;
-    consistent(&region, &stats, "after it was used")?;
-    let fs = mount(&region, options)?;
-    reconcile(&fs)?;
-    same(&Tree::of(&fs)?, &used, "used and mounted again")?;
-    Ok(recovery)
+        self.spoil(Moment::MountedAtLast, &fs)?;
+        same(&Tree::of(&fs)?, &used, "used and mounted again")?;
+        if self.defect.is_none() {
+            lock(&self.passed.0).extend(key);
+        }
+        Ok(recovery)
+    }
+
+    /// What the rest of the judgement depends on, once recovered.
+    fn key(&self, tree: &Tree, stats: &Stats) -> u128 {
+        let mut hasher = DefaultHasher::new();
+        (tree.digest(), stats.free_bytes, stats.inodes, stats.index.media_bytes).hash(&mut hasher);
+        (self.road, self.drained()).hash(&mut hasher);
+        let rest = hasher.finish();
+        self.disk.hash_now() ^ (u128::from(rest) << 64 | u128::from(rest.rotate_left(29)))
+    }
+
+    /// The least and the most blocks that sharing saves once nothing is queued, where that is known.
+    fn drained(&self) -> Option<(u64, u64)> {
+        let drained = || self.allowed.iter().filter_map(|tree| tree.drained());
+        Some((drained().min()?, drained().max()?))
+    }
+
+    fn spoil(&self, moment: Moment, fs: &FileSystem) -> Result<(), String> {
+        let spoilt = self.defect.map_or(Ok(()), |defect| defect.spoil(moment, fs));
+        spoilt.map_err(|error| format!("the defect cannot be made: {error}"))
+    }
+
+    fn spoil_media(&self, moment: Moment, region: &Region) {
+        self.defect.iter().for_each(|defect| defect.spoil_media(moment, region));
+    }
+
+    /// A second recovery: there is nothing for it to do.
+    fn mount_again(&mut self, region: &Region) -> Result<FileSystem, String> {
+        self.disk.take_events();
+        let fs = mount(region, &self.options)?;
+        reconcile(&fs)?;
+        self.spoil(Moment::MountedAgain, &fs)?;
+        match self.disk.take_events().iter().find(|event| stored_at(event).is_some_and(|at| at >= SUPERBLOCKS_BYTES)) {
+            Some(event) => Err(format!("a second recovery changes the media: {event:?}")),
+            None => Ok(fs),
+        }
+    }
+
+    /// Shares all that is queued: as much as would have been shared without the crash. Sharing what is stored gives
+    /// blocks their fingerprints before it shares them, so a crash in it leaves something between the two.
+    fn drain(&self, fs: &FileSystem) -> Result<(), String> {
+        let Some((least, most)) = self.drained() else { return Ok(()) };
+        while !fs.drain_step().map_err(|error| format!("draining: {error}"))? {}
+        self.spoil(Moment::Drained, fs)?;
+        let named = Named::of(fs).map_err(|error| format!("which blocks files name: {error}"))?;
+        if (least..=most).contains(&named.saved()) {
+            return Ok(());
+        }
+        Err(format!("drained, {} blocks are shared, and {least} to {most} would have been", named.saved()))
+    }
+
+    /// A few operations that take blocks, share some and free some, with `between` behind each. The tree must be the one
+    /// before with what they changed, which is returned.
+    fn use_it(&self, fs: &FileSystem, before: &Tree, between: impl Fn() -> nvfold::Result<()>) -> Result<Tree, String> {
+        let replaced = replace_a_file(fs, between).map_err(|error| format!("using it: {error}"))?;
+        self.spoil(Moment::InUse, fs)?;
+        let now = Tree::of(fs)?.without_space();
+        let expected = before.with_replaced(&replaced, &now);
+        same(&now, &expected, "after it was used")?;
+        Ok(expected)
+    }
 }
 
 /// Unmounts, or crashes.
@@ -116,29 +242,6 @@ fn mount(region: &Region, options: &MountOptions) -> Result<FileSystem, String> 
 
 fn reconcile(fs: &FileSystem) -> Result<(), String> {
     fs.reconcile().map_err(|error| format!("reconciling: {error}"))
-}
-
-/// Shares all that is queued: as much as would have been shared without the crash. Sharing what is stored gives blocks
-/// their fingerprints before it shares them, so a crash in it leaves something between the two.
-fn drain(fs: &FileSystem, allowed: &[Arc<Tree>]) -> Result<(), String> {
-    let drained: Vec<u64> = allowed.iter().filter_map(|tree| tree.drained()).collect();
-    let (Some(least), Some(most)) = (drained.iter().min(), drained.iter().max()) else { return Ok(()) };
-    while !fs.drain_step().map_err(|error| format!("draining: {error}"))? {}
-    let named = Named::of(fs).map_err(|error| format!("which blocks files name: {error}"))?;
-    if (*least..=*most).contains(&named.saved()) {
-        return Ok(());
-    }
-    Err(format!("drained, {} blocks are shared, and {least} to {most} would have been", named.saved()))
-}
-
-/// A second recovery: there is nothing for it to do.
-fn mount_again(disk: &mut Disk, region: &Region, options: &MountOptions) -> Result<FileSystem, String> {
-    let fs = mount(region, options)?;
-    reconcile(&fs)?;
-    match disk.take_events().iter().find(|event| stored_at(event).is_some_and(|at| at >= SUPERBLOCKS_BYTES)) {
-        Some(event) => Err(format!("a second recovery changes the media: {event:?}")),
-        None => Ok(fs),
-    }
 }
 
 fn allows(allowed: &[Arc<Tree>], tree: &Tree, when: &str) -> Result<(), String> {
@@ -164,7 +267,8 @@ fn stored_at(event: &Event) -> Option<u64> {
     }
 }
 
-/// fsck finds nothing, not even traces, and the allocator takes for free exactly what nobody names.
+/// fsck finds nothing, not even traces; the allocator takes for free exactly what nobody names; the totals are what the
+/// logs name.
 fn consistent(region: &Region, stats: &Stats, when: &str) -> Result<(), String> {
     let report = fsck(region)?;
     if let Some(finding) = report.findings.first() {
@@ -178,9 +282,12 @@ fn consistent(region: &Region, stats: &Stats, when: &str) -> Result<(), String> 
     let inode_tables = (stats.inodes + 1).div_ceil(INODES_PER_SEGMENT) * INODE_SEGMENT_BLOCKS;
     let tables = inode_tables + stats.index.media_bytes / BLOCK_BYTES;
     let free = (total - tables - report.blocks - report.metadata_blocks) * BLOCK_BYTES;
-    if stats.free_bytes != free || stats.inodes != report.inodes {
-        let (has, inodes) = (stats.free_bytes, stats.inodes);
-        return Err(format!("{when}: {has} bytes and {inodes} inodes free or in use; it is {free} and {report:?}"));
+    let told = [stats.free_bytes, stats.inodes, stats.logical_bytes, stats.stored_bytes, stats.saved_bytes];
+    let [stored, saved] = [report.blocks, report.extra_references].map(|blocks| blocks * BLOCK_BYTES);
+    let counted = [free, report.inodes, report.mapped_bytes, stored, saved];
+    if told != counted {
+        let what = "[free bytes, inodes, logical, stored, saved bytes]";
+        return Err(format!("{when} the totals {what} are {told:?}, and fsck counts {counted:?}"));
     }
     Ok(())
 }
@@ -192,41 +299,35 @@ fn same(tree: &Tree, expected: &Tree, when: &str) -> Result<(), String> {
     Err(format!("{when} the tree is another one:\n{}", tree.differences(expected)))
 }
 
-/// A few operations that take blocks, share some and free some, with `between` behind each. What they leave must be
-/// what they wrote.
-fn use_it(fs: &FileSystem, between: impl Fn() -> nvfold::Result<()>) -> Result<(), String> {
+/// Writes a new file - a block that is there already, a hole, new bytes - beside a directory that comes and goes, and
+/// moves it over the first regular file of the root, if there is one.
+fn replace_a_file(fs: &FileSystem, between: impl Fn() -> nvfold::Result<()>) -> nvfold::Result<Replaced> {
+    const HOLE_BYTES: usize = 100;
     let root = InodeNumber::ROOT;
-    let used = || -> nvfold::Result<bool> {
-        let mut regular = None;
-        fs.readdir(root, 0, &mut |entry| {
-            regular = (entry.kind == FileKind::Regular).then_some(entry);
-            regular.is_none()
-        })?;
-        let mut block = vec![0x5A; BLOCK_BYTES as usize];
-        if let Some(entry) = &regular {
-            fs.open(entry.ino)?.read_at(0, &mut block)?;
-        }
-        let file = fs.open(fs.create(root, b"new file", &device::regular())?.ino)?;
-        between()?;
-        file.write_at(0, &block)?;
-        between()?;
-        file.write_at(BLOCK_BYTES + 100, &[0xC3; 5000])?;
-        between()?;
-        fs.mkdir(root, b"new directory", &device::directory())?;
-        if let Some(entry) = regular {
-            between()?;
-            fs.rename(root, b"new file", root, &entry.name, RenameMode::Replace)?;
-        }
-        between()?;
-        fs.rmdir(root, b"new directory")?;
-        let mut read = vec![0; BLOCK_BYTES as usize + 5100];
-        file.read_at(0, &mut read)?;
-        let (first, rest) = read.split_at(block.len());
-        Ok(first == block && rest[..100] == [0; 100] && rest[100..] == [0xC3; 5000])
-    };
-    match used() {
-        Ok(true) => Ok(()),
-        Ok(false) => Err("a new file does not hold what was written to it".into()),
-        Err(error) => Err(format!("using it: {error}")),
+    let mut regular = None;
+    fs.readdir(root, 0, &mut |entry| {
+        regular = (entry.kind == FileKind::Regular).then_some(entry);
+        regular.is_none()
+    })?;
+    let mut block = vec![0x5A; BLOCK_BYTES as usize];
+    if let Some(entry) = &regular {
+        fs.open(entry.ino)?.read_at(0, &mut block)?;
     }
+    let file = fs.open(fs.create(root, b"new file", &device::regular())?.ino)?;
+    between()?;
+    file.write_at(0, &block)?;
+    between()?;
+    file.write_at(BLOCK_BYTES + HOLE_BYTES as u64, &[0xC3; 5000])?;
+    between()?;
+    fs.mkdir(root, b"new directory", &device::directory())?;
+    let name = regular.map_or(b"new file".to_vec(), |entry| entry.name);
+    if name != b"new file" {
+        between()?;
+        fs.rename(root, b"new file", root, &name, RenameMode::Replace)?;
+    }
+    between()?;
+    fs.rmdir(root, b"new directory")?;
+    block.extend([0; HOLE_BYTES]);
+    block.extend([0xC3; 5000]);
+    Ok(Replaced { name, bytes: block, since: JUDGED_AT })
 }

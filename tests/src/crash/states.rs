@@ -1,7 +1,8 @@
 //! Which of the words that are not guaranteed reached the media: the choices that are tried.
 //!
 //! Few words: every subset. More: the lines that they lie in are the items, and tried are none, all, each alone, all
-//! but each, every subset of them if they are few, and else a seeded sample; and lines torn at their 8-byte words.
+//! but each, every subset of them if they are few, and else a seeded sample; and lines torn at their 8-byte words. The
+//! pages that were given back at once are an item too, and torn at pages.
 //! Every choice is made under both store orders, for a word carries other words with it under one of them.
 
 use pmem::{Pending, StoreOrder};
@@ -72,16 +73,21 @@ pub fn choices(pending: &Pending, bounds: &Bounds, random: &mut fastrand::Rng) -
     all
 }
 
-/// For each word the number of its line, counted from 0 in the order of first stores, and how many there are.
+/// For each word the number of its item, counted from 0 in the order of first stores, and how many items there are.
 fn lines(pending: &Pending) -> (Vec<usize>, usize) {
     let mut numbers = std::collections::HashMap::new();
-    let number = |line: u64| {
-        let next = numbers.len();
-        *numbers.entry(line).or_insert(next)
-    };
-    let of_words: Vec<usize> = pending.words().iter().map(|word| word.line()).map(number).collect();
-    let count = of_words.iter().max().map_or(0, |last| last + 1);
-    (of_words, count)
+    let mut next = 0;
+    let mut punched_before = false;
+    let mut of_words = Vec::new();
+    for word in pending.words() {
+        let goes_on = word.punched && punched_before;
+        punched_before = word.punched;
+        // Of a page only the first line is named: no word of it comes after it.
+        let number = if goes_on { next - 1 } else { *numbers.entry((word.punched, word.line())).or_insert(next) };
+        next = next.max(number + 1);
+        of_words.push(number);
+    }
+    (of_words, next)
 }
 
 fn subsets(count: usize) -> impl Iterator<Item = Vec<bool>> {

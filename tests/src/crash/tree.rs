@@ -5,13 +5,15 @@ use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
-use nvfold::{Attr, FileKind, FileSystem, InodeNumber};
+use nvfold::{Attr, FileKind, FileSystem, InodeNumber, Stats, TimeNs};
+
+use crate::device;
 
 /// A tree at one moment. Left out is what the file system may choose: the sizes of directories.
 pub struct Tree {
     /// By path.
     nodes: BTreeMap<Vec<u8>, Node>,
-    /// Not known of a tree in which a file without a name was open: a crash frees it.
+    /// Not known while not all counts are exact yet.
     space: Option<Space>,
     /// Blocks that sharing saves once nothing is queued any more, where that is known.
     drained: Option<u64>,
@@ -28,11 +30,29 @@ struct Node {
 
 /// What the running totals say. What is free is not among them: a log has another length after compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Space {
+pub struct Space {
     logical_bytes: u64,
     stored_bytes: u64,
     saved_bytes: u64,
     inodes: u64,
+}
+
+impl Space {
+    /// Of a file system that is reconciled.
+    pub fn of(fs: &FileSystem) -> Space {
+        let Stats { logical_bytes, stored_bytes, saved_bytes, inodes, .. } = fs.stats();
+        Space { logical_bytes, stored_bytes, saved_bytes, inodes }
+    }
+}
+
+/// A file that was replaced in the root directory, and what replaced it.
+pub struct Replaced {
+    /// Its name; a file of this name is new if there was none.
+    pub name: Vec<u8>,
+    /// Bytes of the file that has the name now.
+    pub bytes: Vec<u8>,
+    /// Times from this one on are those of the replacement.
+    pub since: TimeNs,
 }
 
 impl Tree {
@@ -44,14 +64,12 @@ impl Tree {
         let mut nodes = BTreeMap::new();
         let root = fs.getattr(InodeNumber::ROOT).map_err(|error| format!("the root: {error}"))?;
         collect(fs, Vec::new(), root, &mut nodes)?;
-        let stats = fs.stats();
-        let space = Space {
-            logical_bytes: stats.logical_bytes,
-            stored_bytes: stats.stored_bytes,
-            saved_bytes: stats.saved_bytes,
-            inodes: stats.inodes,
-        };
-        Ok(Tree { nodes, space: Some(space), drained: None, digest: OnceLock::new() })
+        Ok(Tree { nodes, space: Some(Space::of(fs)), drained: None, digest: OnceLock::new() })
+    }
+
+    /// The tree with these totals.
+    pub fn with_space(self, space: Space) -> Tree {
+        Tree { space: Some(space), digest: OnceLock::new(), ..self }
     }
 
     /// The tree without what is said of its space.
@@ -72,6 +90,46 @@ impl Tree {
     /// What sharing saves once nothing is queued, if it is known.
     pub fn drained(&self) -> Option<u64> {
         self.drained
+    }
+
+    /// This tree after a file of the root directory was replaced, as `now` should be. What the file system chooses
+    /// itself is taken from `now`: the number of the new inode, and times that are not of before.
+    pub fn with_replaced(&self, replaced: &Replaced, now: &Tree) -> Tree {
+        let Replaced { name, bytes, since } = replaced;
+        let path = [b"/", &name[..]].concat();
+        let time_of = |now: TimeNs, before: TimeNs| if now >= *since { now } else { before };
+        let mut nodes = self.nodes.clone();
+        let old = nodes.remove(&path);
+        for (path, node) in &mut nodes {
+            let Some(Node { attr: now, .. }) = now.nodes.get(path) else { continue };
+            if path.is_empty() {
+                node.attr.mtime = time_of(now.mtime, node.attr.mtime);
+                node.attr.ctime = time_of(now.ctime, node.attr.ctime);
+            } else if old.as_ref().is_some_and(|old| old.attr.ino == node.attr.ino) {
+                node.attr.nlink -= 1;
+                node.attr.ctime = time_of(now.ctime, node.attr.ctime);
+            }
+        }
+        if let Some(Node { attr: now, .. }) = now.nodes.get(&path) {
+            let time = |now| time_of(now, 0);
+            let new = device::regular();
+            let attr = Attr {
+                kind: new.kind,
+                mode: new.mode,
+                uid: new.uid,
+                gid: new.gid,
+                nlink: 1,
+                rdev: new.rdev,
+                size: bytes.len() as u64,
+                atime: time(now.atime),
+                mtime: time(now.mtime),
+                ctime: time(now.ctime),
+                btime: time(now.btime),
+                ..*now
+            };
+            nodes.insert(path, Node { attr, xattrs: BTreeMap::new(), bytes: bytes.clone() });
+        }
+        Tree { nodes, space: None, drained: self.drained, digest: OnceLock::new() }
     }
 
     /// Whether two trees are the same in all that both know.

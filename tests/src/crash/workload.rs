@@ -12,7 +12,7 @@ use pmem::{Action, Event, Pending};
 
 use super::Subject as Setting;
 use super::disk::{Disk, Image};
-use super::tree::Tree;
+use super::tree::{Space, Tree};
 use crate::model::library::Library;
 use crate::model::op::{self, NodePath, Op};
 use crate::model::{Subject, oracle::Oracle};
@@ -174,7 +174,7 @@ impl Base {
             record(&mut trace);
             trace.steps.push(Step::Outcomes(vec![after.clone()]));
         }
-        let end = now(&library, self.setting, None);
+        let end = Tree::of(library.fs()).expect("a mounted file system can be read").without_space();
         assert!(end.agrees_with(&trees[workload.ops.len()]), "{}: it is not the same each time", workload.name);
         trace
     }
@@ -184,7 +184,7 @@ impl Base {
     fn trees(&self, workload: &Workload) -> Vec<Arc<Tree>> {
         let mut library = Library::on(self.image.region(DEVICE_BYTES), self.options());
         let mut model = self.model.clone();
-        let mut trees = vec![now(&library, self.setting, self.drained(&[]))];
+        let mut trees = vec![self.tree_now(&library, &[])];
         for (number, op) in workload.ops.iter().enumerate() {
             let (answer, expected) = (library.apply(op), model.apply(op));
             let name = &workload.name;
@@ -193,21 +193,28 @@ impl Base {
                 let (answer, expected) = (library.apply(&question), model.apply(&question));
                 assert!(answer.agrees_with(&expected), "{name}, {question:?}: {answer:?}, the model has {expected:?}");
             }
-            trees.push(now(&library, self.setting, self.drained(&workload.ops[..=number])));
+            trees.push(self.tree_now(&library, &workload.ops[..=number]));
         }
         trees
     }
 
-    /// What is shared once nothing is queued any more, if the policy queues anything: found out in a run of its own.
-    fn drained(&self, ops: &[Op]) -> Option<u64> {
-        if self.setting.policy != Policy::DeNova {
-            return None;
+    /// The tree after these operations, which a library is at. What a crash leaves of its space is found out in a run of
+    /// its own where the library does not know: nothing may be reconciled yet, and a crash frees files without a name.
+    fn tree_now(&self, library: &Library, ops: &[Op]) -> Arc<Tree> {
+        let tree = Tree::of(library.fs()).expect("a mounted file system can be read");
+        let queues = self.setting.policy == Policy::DeNova;
+        if !self.setting.after_crash && !library.holds_nameless() && !queues {
+            return Arc::new(tree);
         }
-        let mut library = Library::on(self.image.region(DEVICE_BYTES), self.options());
-        for op in ops.iter().chain(&[Op::Reconcile, Op::Drain]) {
-            library.apply(op);
-        }
-        Some(Named::of(library.fs()).expect("a mounted file system can be read").saved())
+        let mut settled = Library::on(self.image.region(DEVICE_BYTES), self.options());
+        let close = (0..op::SLOTS).map(|slot| Op::Close { slot });
+        ops.iter().cloned().chain(close).chain([Op::Reconcile]).for_each(|op| drop(settled.apply(&op)));
+        let space = Space::of(settled.fs());
+        let drained = queues.then(|| {
+            settled.apply(&Op::Drain);
+            Named::of(settled.fs()).expect("a mounted file system can be read").saved()
+        });
+        Arc::new(tree.with_space(space).with_drained(drained))
     }
 
     fn options(&self) -> MountOptions {
@@ -233,12 +240,6 @@ fn crashed(before: Image, write: &[Event], rename: &[Event]) -> Image {
         }
     }
     unreachable!("a rename goes through the journal")
-}
-
-/// The tree as it is. Its space is known when nothing is left to reconcile, and no file without a name is open.
-fn now(library: &Library, setting: &Setting, drained: Option<u64>) -> Arc<Tree> {
-    let tree = Tree::of(library.fs()).expect("a mounted file system can be read").with_drained(drained);
-    Arc::new(if setting.after_crash || library.holds_nameless() { tree.without_space() } else { tree })
 }
 
 /// Whether an operation changes nothing that can be read and what is stored in several steps.
@@ -344,13 +345,19 @@ pub fn singles() -> Vec<Workload> {
     all.extend(follow_ups());
     let of_all =
         all.into_iter().map(|(name, ops)| Workload { name: name.to_owned(), ops, crashes_from: 0, only: None });
+    let of_trim = given_back().into_iter().map(|(name, crashes_from, ops)| Workload {
+        name: name.to_owned(),
+        ops,
+        crashes_from,
+        only: None,
+    });
     let of_denova = offline().into_iter().map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
         ops,
         crashes_from,
         only: Some(Policy::DeNova),
     });
-    of_all.chain(of_denova).collect()
+    of_all.chain(of_trim).chain(of_denova).collect()
 }
 
 fn renames() -> Vec<(&'static str, Vec<Op>)> {
@@ -560,6 +567,41 @@ fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
         ("the other index, then this one", vec![Op::Convert, Op::Convert]),
         ("the other index, then write of what is there", vec![Op::Convert, write(EMPTY, 0, 3 * BLOCK, distinct(0))]),
         ("unlink of shared data, then the other index", vec![Op::Unlink { path: at(SHARED) }, Op::Convert]),
+    ]
+}
+
+/// Memory that is given back to the host, from segments that had content: name, the operation from which on crashes are
+/// made, operations.
+fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let unlink = |path: &[u8]| Op::Unlink { path: path.to_vec() };
+    // The segment of the data is free then, and that of the logs but for the root's.
+    let names: [&[u8]; 11] = [
+        &[UNSHARED],
+        &[SHARED],
+        &[DIR, 0],
+        &[TWO_NAMES],
+        &[DIR, 2],
+        &[XATTRS],
+        &[FULL_INLINE],
+        &[LONG_LOG],
+        &[RESERVED],
+        &[FILLER],
+        &[CLONE],
+    ];
+    let all_but_the_last = || names[..names.len() - 1].iter().map(|path| unlink(path)).collect::<Vec<_>>();
+    let last = names.len() - 1;
+    let trimmed = || [all_but_the_last(), vec![Op::Reconcile, unlink(&[CLONE]), Op::Trim]].concat();
+    let new = |blocks| write(EMPTY, 0, blocks * BLOCK, distinct(16));
+    vec![
+        ("unlink of all, then trim", last + 1, trimmed()),
+        ("trim, then write", last + 3, [trimmed(), vec![new(3)]].concat()),
+        (
+            "trim, then write of what was there",
+            last + 3,
+            [trimmed(), vec![write(EMPTY, 0, BLOCK, distinct(1))]].concat(),
+        ),
+        ("trim, then unmount", last + 3, [trimmed(), vec![Op::Remount]].concat()),
+        ("write, then trim", last + 1, [trimmed(), vec![new(3), Op::Trim]].concat()),
     ]
 }
 

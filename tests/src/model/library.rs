@@ -287,6 +287,7 @@ impl Library {
                 done(self.fs().link(self.slot(*slot)?.ino(), dir, &name))
             }
             Op::Reconcile => done(self.fs().reconcile()),
+            Op::Trim => done(self.fs().trim()),
             Op::Remount => {
                 self.mount_again(true);
                 Ok(Answer::Done)

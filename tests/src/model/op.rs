@@ -253,6 +253,8 @@ pub enum Op {
     },
     /// Finds out all that a mount after a crash left to find out.
     Reconcile,
+    /// Gives the memory of free segments back to the host. Nothing that can be read changes.
+    Trim,
     /// Closes all slots, unmounts, checks and mounts again.
     Remount,
     /// Closes all slots and crashes: the process is gone without unmounting. Everything that was

@@ -240,7 +240,7 @@ impl Oracle {
                 self.put(dir, name, id);
                 Ok(Answer::Done)
             }
-            Op::Reconcile => Ok(Answer::Done),
+            Op::Reconcile | Op::Trim => Ok(Answer::Done),
             Op::Remount | Op::Crash | Op::Convert => {
                 self.slots = [None; SLOTS as usize];
                 Ok(Answer::Done)

@@ -188,7 +188,7 @@ impl Posix {
                 done(rustix::fs::linkat(CWD, held, CWD, self.path(to), AtFlags::SYMLINK_FOLLOW))
             }
             // A mount does it by itself.
-            Op::Reconcile => Ok(Answer::Done),
+            Op::Reconcile | Op::Trim => Ok(Answer::Done),
             Op::Remount | Op::Convert => {
                 self.slots = Default::default();
                 if let Some(mount) = &mut self.mount {
