@@ -7,6 +7,10 @@ CARGO ?= cargo
 RELEASE := $(CURDIR)/target/release/nvfold
 test test-fast: export NVFOLD_BIN := $(CURDIR)/target/debug/nvfold
 demo soak bench cli-page: export NVFOLD_BIN := $(RELEASE)
+# Seed of the property tests: the same one each time, a new one in `make soak` (tests/src/random.rs says the same of all
+# other random tests).
+export PROPTEST_RNG_SEED ?= 1
+soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
@@ -32,6 +36,7 @@ test-fast: ## Unit and documentation tests only: no mount, no root, nothing inst
 
 soak: build ## The long tests: more operations, more crashes (200 kills of each kind), longer load
 	scripts/test-deps.sh
+	@echo "property tests: PROPTEST_RNG_SEED=$$PROPTEST_RNG_SEED"
 	NVFOLD_SOAK=20 $(CARGO) test --workspace -- --include-ignored
 	NVFOLD_SOAK=20 $(RACES)
 

@@ -302,7 +302,7 @@ fn make_tree_of_everything(dir: &Path) {
         r#"
         umask 022
         mkdir -p deep/er/and/deep/er modes owners many
-        for i in $(seq 200); do head -c $((i * 37)) /dev/urandom > "many/file $i"; done
+        for i in $(seq 200); do head -c $((i * 37)) <(seq $i 9999) > "many/file $i"; done
         for mode in 0000 0644 0755 4755 2755 1777 0400; do echo $mode > modes/$mode; chmod $mode modes/$mode; done
         mkdir modes/dir2775; chmod 2775 modes/dir2775
         for id in 1 1000 65534 4000000000; do echo $id > owners/$id; chown $id:$id owners/$id; done

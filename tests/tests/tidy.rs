@@ -72,6 +72,27 @@ fn unsafe_code_lives_in_pmem_only() {
 }
 
 #[test]
+fn tests_draw_their_seeds_in_one_place() {
+    let sources_of_entropy = ["Rng::new()", "thread_rng", "getrandom", "urandom", "RandomState"];
+    let is_global = |code: &str| {
+        code.match_indices("fastrand::")
+            .any(|(at, name)| code[at + name.len()..].starts_with(|c: char| c.is_lowercase()))
+    };
+    let is_test = |file: &str| file.starts_with("tests/") || file.contains("/tests/");
+    let offences = sources()
+        .iter()
+        .filter(|(file, _)| is_test(file) && file != "tests/src/random.rs")
+        .flat_map(|(file, text)| {
+            offending_lines(file, text, |line| {
+                let code = code_of(line);
+                is_global(&code) || sources_of_entropy.iter().any(|name| code.contains(name))
+            })
+        })
+        .collect();
+    assert_none("random tests take a `Seed` (tests/src/random.rs)", offences);
+}
+
+#[test]
 fn every_crate_root_but_pmem_forbids_unsafe_code() {
     let is_root = |file: &str| {
         let parts: Vec<&str> = file.split('/').collect();
