@@ -166,6 +166,30 @@ fn lines_are_readable() {
     assert_none("lines too long to read", offences);
 }
 
+/// Names of source files, pages and scripts in a line.
+fn file_names(line: &str) -> impl Iterator<Item = &str> {
+    let words =
+        line.split(|c: char| !c.is_alphanumeric() && !"_-./*$".contains(c)).map(|word| word.trim_end_matches('.'));
+    let is_name =
+        |word: &str| [".rs", ".md", ".sh"].iter().any(|ending| word.len() > ending.len() && word.ends_with(ending));
+    // Not patterns, paths that a program puts together, and what is built.
+    words.filter(move |word| is_name(word) && !word.contains(['*', '$']) && !word.starts_with("target/"))
+}
+
+#[test]
+fn every_file_that_is_named_exists() {
+    let all: Vec<String> = files(&[".rs", ".md", ".sh"]).into_iter().map(|(file, _)| format!("/{file}")).collect();
+    let exists = |name: &str| {
+        let name = name.trim_start_matches("../").trim_start_matches("./").trim_start_matches('/');
+        all.iter().any(|file| file.ends_with(&format!("/{name}")))
+    };
+    let mut offences = Vec::new();
+    for (file, text) in files(&[".rs", ".toml", ".sh", ".md", "Makefile", "run"]) {
+        offences.extend(offending_lines(&file, &text, |line| file_names(line).any(|name| !exists(name))));
+    }
+    assert_none("files that do not exist", offences);
+}
+
 /// Targets of the links in a Markdown text, outside code blocks.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
