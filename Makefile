@@ -37,7 +37,7 @@ test-fast: ## Unit and documentation tests only: no mount, no root, nothing inst
 soak: build ## The long tests: more operations, more crashes (200 kills of each kind), longer load
 	scripts/test-deps.sh
 	@echo "property tests: PROPTEST_RNG_SEED=$$PROPTEST_RNG_SEED"
-	NVFOLD_SOAK=20 $(CARGO) test --workspace -- --include-ignored
+	NVFOLD_SOAK=20 $(CARGO) test --workspace --no-fail-fast -- --include-ignored
 	NVFOLD_SOAK=20 $(RACES)
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS (1800): executions, coverage, crashes (see fuzz/README.md)
