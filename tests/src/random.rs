@@ -1,8 +1,10 @@
 //! Random input that can be had again.
 //!
-//! Every random test draws its seeds here: from `NVFOLD_SEED` when set, else from the machine's
-//! entropy. The seed is part of every failure's message, because [`Seed`] prints itself when the
-//! test panics while it is alive.
+//! Every random test draws its seeds here. `make test` has the same ones each time, so that a change is judged by
+//! itself; `make soak` has new ones; `NVFOLD_SEED` replays one. The seed is part of every failure's message, because
+//! [`Seed`] prints itself when the test panics while it is alive.
+//!
+//! Property tests (proptest) go by `PROPTEST_RNG_SEED`, which the Makefile sets likewise.
 
 use std::thread;
 
@@ -13,18 +15,25 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// `NVFOLD_SEED`, or a new one. `of` says what it seeds.
+    /// `NVFOLD_SEED`; else one made of `of`, which says what it seeds; in `make soak` a new one.
     pub fn new(of: &'static str) -> Seed {
-        let value = match std::env::var("NVFOLD_SEED") {
-            Ok(text) => text.parse().expect("NVFOLD_SEED is a number"),
-            Err(_) => fastrand::u64(..),
-        };
-        Seed { value, of }
+        // FNV-1a.
+        let of_its_name = of
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        Seed::known(of, of_its_name)
+    }
+
+    /// `NVFOLD_SEED`; else this one, such as one that found a bug; in `make soak` a new one.
+    pub fn known(of: &'static str, value: u64) -> Seed {
+        let value = if soak_factor() == 1 { value } else { fastrand::u64(..) };
+        Seed::or_else(of, value)
     }
 
     /// `NVFOLD_SEED`, or this one: for a test whose outcome is written down somewhere.
     pub fn or_else(of: &'static str, value: u64) -> Seed {
-        if std::env::var_os("NVFOLD_SEED").is_some() { Seed::new(of) } else { Seed { value, of } }
+        let replayed = std::env::var("NVFOLD_SEED").ok();
+        Seed { value: replayed.map_or(value, |text| text.parse().expect("NVFOLD_SEED is a number")), of }
     }
 
     /// The number.

@@ -6,6 +6,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::random::soak_factor;
+
 /// What a program said and how it ended.
 #[derive(Debug)]
 pub struct Outcome {
@@ -42,11 +44,13 @@ impl Outcome {
     }
 }
 
-/// How long any program may take before it counts as hung. Far beyond what one needs: no
-/// test depends on speed.
-pub const LIMIT: Duration = Duration::from_secs(480);
+/// How long any program may take before it counts as hung. Far beyond what one needs, also beside the crash states,
+/// which use all processors for minutes: no test depends on speed.
+pub fn limit() -> Duration {
+    Duration::from_secs(900 * soak_factor())
+}
 
-/// Runs a program to its end; kills it and panics past [`LIMIT`].
+/// Runs a program to its end; kills it and panics past [`limit`].
 #[track_caller]
 pub fn run(command: &mut Command) -> Outcome {
     let line = format!("{command:?}");
@@ -58,14 +62,14 @@ pub fn run(command: &mut Command) -> Outcome {
         .unwrap_or_else(|error| panic!("starting {line}: {error}"));
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
-    let status = wait_at_most(&mut child, LIMIT);
+    let status = wait_at_most(&mut child, limit());
     let outcome = Outcome {
         command: line,
         status: status.unwrap_or_else(|| ExitStatus::from_raw(9)),
         stdout: stdout.join().expect("the reader of stdout"),
         stderr: stderr.join().expect("the reader of stderr"),
     };
-    assert!(status.is_some(), "killed after {LIMIT:?}: {}", outcome.report());
+    assert!(status.is_some(), "killed after {:?}: {}", limit(), outcome.report());
     outcome
 }
 

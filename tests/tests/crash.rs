@@ -85,8 +85,8 @@ fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
 
 /// Threads of the embedding program, each with a directory of its own.
 const THREADS: u8 = 3;
-const CHILD: &str = "child_that_embeds_a_device_until_it_is_killed";
-const CHILD_WITH_DAEMON: &str = "child_that_embeds_a_device_and_its_daemon_until_it_is_killed";
+const CHILD: &str = "crash::child_that_embeds_a_device_until_it_is_killed";
+const CHILD_WITH_DAEMON: &str = "crash::child_that_embeds_a_device_and_its_daemon_until_it_is_killed";
 
 /// What a child does.
 type Operations = fn(u64) -> Box<dyn Iterator<Item = Op>>;

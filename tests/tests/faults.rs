@@ -40,31 +40,38 @@ fn assert_eio<T>(result: std::io::Result<T>) {
 #[test]
 fn the_mount_of_a_truncated_device_says_eio_and_ends_in_order() {
     requires!(root, fuse);
-    for policy in mount::POLICIES {
-        let mut mount = Mount::fresh(64, policy);
-        if !mount.is_real() {
-            return;
+    // Beside each other: each mount waits some seconds for a file that stays open.
+    std::thread::scope(|scope| {
+        for policy in mount::POLICIES {
+            scope.spawn(move || truncate_under_a_mount(policy));
         }
-        std::fs::write(mount.join("file"), vec![7; 3 << 20]).expect("write");
-        std::fs::create_dir(mount.join("dir")).expect("mkdir");
-        rustix::fs::syncfs(File::open(mount.path()).expect("open")).expect("syncfs");
-        let (one, two) = (open_direct(&mount.join("file")), open_direct(&mount.join("file")));
-        truncate(mount.device(), 8192);
-        assert_eio(one.read_exact_at(&mut [0; 4096], 1 << 20));
-        assert_eio(one.write_all_at(&[1; 4096], 0));
-        assert_eio(two.read_exact_at(&mut [0; 4096], 0));
-        assert_eio(std::fs::create_dir(mount.join("new")));
-        // A file that is still open does not keep the mount for ever.
-        let status = mount.wait_until_ended();
-        assert_eq!(status.code(), Some(1), "{status}\n{}", mount.log());
-        assert!(!mount.is_in_tree(), "it left the tree");
-        let log = mount.log();
-        assert!(log.contains("is lost: it was truncated") && log.contains("ends"), "{log}");
-        assert!(!log.contains("panicked") && !log.contains("internal error"), "{log}");
-        assert!(one.read_exact_at(&mut [0; 4096], 0).is_err());
-        assert_eq!(mount.device().metadata().expect("stat").len(), 8192, "nothing made it grow again");
-        assert_eq!(mount.fsck().code(), 4, "and what is left of it is no file system");
+    });
+}
+
+fn truncate_under_a_mount(policy: &str) {
+    let mut mount = Mount::fresh(64, policy);
+    if !mount.is_real() {
+        return;
     }
+    std::fs::write(mount.join("file"), vec![7; 3 << 20]).expect("write");
+    std::fs::create_dir(mount.join("dir")).expect("mkdir");
+    rustix::fs::syncfs(File::open(mount.path()).expect("open")).expect("syncfs");
+    let (one, two) = (open_direct(&mount.join("file")), open_direct(&mount.join("file")));
+    truncate(mount.device(), 8192);
+    assert_eio(one.read_exact_at(&mut [0; 4096], 1 << 20));
+    assert_eio(one.write_all_at(&[1; 4096], 0));
+    assert_eio(two.read_exact_at(&mut [0; 4096], 0));
+    assert_eio(std::fs::create_dir(mount.join("new")));
+    // A file that is still open does not keep the mount for ever.
+    let status = mount.wait_until_ended();
+    assert_eq!(status.code(), Some(1), "{status}\n{}", mount.log());
+    assert!(!mount.is_in_tree(), "it left the tree");
+    let log = mount.log();
+    assert!(log.contains("is lost: it was truncated") && log.contains("ends"), "{log}");
+    assert!(!log.contains("panicked") && !log.contains("internal error"), "{log}");
+    assert!(one.read_exact_at(&mut [0; 4096], 0).is_err());
+    assert_eq!(mount.device().metadata().expect("stat").len(), 8192, "nothing made it grow again");
+    assert_eq!(mount.fsck().code(), 4, "and what is left of it is no file system");
 }
 
 #[test]
@@ -117,7 +124,7 @@ fn a_program_outlives_the_device_that_it_embeds() {
     for bytes in [0, 4096, 20 << 20] {
         let device = Device::fresh(64);
         let mut child = Command::new(std::env::current_exe().expect("own path"))
-            .args(["child_that_embeds_a_device", "--exact", "--ignored", "--nocapture"])
+            .args(["faults::child_that_embeds_a_device", "--exact", "--ignored", "--nocapture"])
             .env("NVFOLD_TEST_DEVICE", device.path())
             .stdout(Stdio::piped())
             .spawn()

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nvfold::{FileKind, FileSystem, InodeNumber, Policy, XattrMode, errno};
 use nvfold_tests::device::{self, Device, POLICIES};
 use nvfold_tests::mount::Mount;
+use nvfold_tests::random::Seed;
 use nvfold_tests::requires;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags};
 
@@ -352,7 +353,7 @@ fn orphans_of_a_killed_mount_are_gone_after_the_next() {
     let path = mount.join("doomed");
     let file = File::create(&path).expect("create");
     let mut bytes = vec![0; 10 << 20];
-    fastrand::Rng::new().fill(&mut bytes);
+    Seed::new("an orphan").generator().fill(&mut bytes);
     file.write_all_at(&bytes, 0).expect("write");
     file.sync_all().expect("fsync");
     std::fs::remove_file(&path).expect("unlink");

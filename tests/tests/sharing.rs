@@ -5,7 +5,7 @@
 //! kernel's page cache may meet a copy under way (the kernel reads cached pages without a lock),
 //! so there a torn block must be whole when read again.
 //!
-//! `NVFOLD_SHARING_SECONDS` sets how long each policy runs (30 for `inline`, a third for `off`).
+//! `NVFOLD_SHARING_SECONDS` sets how long each policy runs (12 for `inline`, a third for the others).
 
 use std::fs::File as OsFile;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -17,7 +17,7 @@ use nvfold::{File, InodeNumber, Policy};
 use nvfold_tests::block::{self, Label};
 use nvfold_tests::device::{self, Device, POLICIES};
 use nvfold_tests::mount::{self, Mount};
-use nvfold_tests::random::soak_factor;
+use nvfold_tests::random::{Seed, soak_factor};
 use nvfold_tests::requires;
 use rustix::fs::OFlags;
 
@@ -122,7 +122,7 @@ fn no_reader_of_the_mount_sees_half_of_a_write() {
 
 fn seconds(full: bool) -> Duration {
     let full_seconds = std::env::var("NVFOLD_SHARING_SECONDS")
-        .map_or(30, |text| text.parse::<u64>().expect("NVFOLD_SHARING_SECONDS is a number"));
+        .map_or(12, |text| text.parse::<u64>().expect("NVFOLD_SHARING_SECONDS is a number"));
     Duration::from_secs(if full { full_seconds } else { full_seconds.div_ceil(3) } * soak_factor())
 }
 
@@ -131,8 +131,9 @@ fn hammer(files: &[impl Shared], how_long: Duration) {
     let over = AtomicBool::new(false);
     let versions = AtomicU64::new(1);
     let (writes, reads) = (AtomicU64::new(0), AtomicU64::new(0));
-    let work = |counter: &AtomicU64, one: &dyn Fn(u64, u64)| {
-        let mut random = fastrand::Rng::new();
+    let seed = Seed::new("who reads and writes what");
+    let work = |thread: usize, counter: &AtomicU64, one: &dyn Fn(u64, u64)| {
+        let mut random = fastrand::Rng::with_seed(seed.value().wrapping_add(thread as u64));
         // A failed thread ends the others too.
         let guard = EndOnPanic(&over);
         while !guard.0.load(Ordering::Relaxed) {
@@ -147,11 +148,12 @@ fn hammer(files: &[impl Shared], how_long: Duration) {
     };
     let read = |number: u64, group: u64| verify(&files[number as usize], number, group);
     thread::scope(|scope| {
-        for _ in 0..WRITERS {
-            scope.spawn(|| work(&writes, &write));
+        let (work, writes, reads, write, read) = (&work, &writes, &reads, &write, &read);
+        for thread in 0..WRITERS {
+            scope.spawn(move || work(thread, writes, write));
         }
-        for _ in 0..READERS {
-            scope.spawn(|| work(&reads, &read));
+        for thread in WRITERS..WRITERS + READERS {
+            scope.spawn(move || work(thread, reads, read));
         }
         let mut left = how_long;
         while !left.is_zero() && !over.load(Ordering::Relaxed) {

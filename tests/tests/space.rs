@@ -325,7 +325,8 @@ fn a_full_mount_says_so_and_recovers() {
         if !mount.is_real() {
             return;
         }
-        let kept = unique(&mut fastrand::Rng::new(), 400_000);
+        let seed = Seed::new("a full mount");
+        let kept = unique(&mut seed.generator(), 400_000);
         std::fs::write(mount.join("kept"), &kept).expect("write");
         let file = OsFile::create(mount.join("filler")).expect("create");
         let mut written = 0;
@@ -358,7 +359,8 @@ fn the_mount_gives_memory_back_when_everything_is_removed() {
     }
     let taken = |mount: &Mount| mount.device().metadata().expect("stat").blocks() * 512;
     let fresh = taken(&mount);
-    let mut random = fastrand::Rng::new();
+    let seed = Seed::new("memory given back by the mount");
+    let mut random = seed.generator();
     for number in 0..200 {
         std::fs::write(mount.join(format!("{number}")), unique(&mut random, MIB / 2)).expect("write");
     }

@@ -72,6 +72,27 @@ fn unsafe_code_lives_in_pmem_only() {
 }
 
 #[test]
+fn tests_draw_their_seeds_in_one_place() {
+    let sources_of_entropy = ["Rng::new()", "thread_rng", "getrandom", "urandom", "RandomState"];
+    let is_global = |code: &str| {
+        code.match_indices("fastrand::")
+            .any(|(at, name)| code[at + name.len()..].starts_with(|c: char| c.is_lowercase()))
+    };
+    let is_test = |file: &str| file.starts_with("tests/") || file.contains("/tests/");
+    let offences = sources()
+        .iter()
+        .filter(|(file, _)| is_test(file) && file != "tests/src/random.rs")
+        .flat_map(|(file, text)| {
+            offending_lines(file, text, |line| {
+                let code = code_of(line);
+                is_global(&code) || sources_of_entropy.iter().any(|name| code.contains(name))
+            })
+        })
+        .collect();
+    assert_none("random tests take a `Seed` (tests/src/random.rs)", offences);
+}
+
+#[test]
 fn every_crate_root_but_pmem_forbids_unsafe_code() {
     let is_root = |file: &str| {
         let parts: Vec<&str> = file.split('/').collect();
@@ -143,6 +164,30 @@ fn lines_are_readable() {
         offences.extend(offending_lines(&file, &text, is_long));
     }
     assert_none("lines too long to read", offences);
+}
+
+/// Names of source files, pages and scripts in a line.
+fn file_names(line: &str) -> impl Iterator<Item = &str> {
+    let words =
+        line.split(|c: char| !c.is_alphanumeric() && !"_-./*$".contains(c)).map(|word| word.trim_end_matches('.'));
+    let is_name =
+        |word: &str| [".rs", ".md", ".sh"].iter().any(|ending| word.len() > ending.len() && word.ends_with(ending));
+    // Not patterns, paths that a program puts together, and what is built.
+    words.filter(move |word| is_name(word) && !word.contains(['*', '$']) && !word.starts_with("target/"))
+}
+
+#[test]
+fn every_file_that_is_named_exists() {
+    let all: Vec<String> = files(&[".rs", ".md", ".sh"]).into_iter().map(|(file, _)| format!("/{file}")).collect();
+    let exists = |name: &str| {
+        let name = name.trim_start_matches("../").trim_start_matches("./").trim_start_matches('/');
+        all.iter().any(|file| file.ends_with(&format!("/{name}")))
+    };
+    let mut offences = Vec::new();
+    for (file, text) in files(&[".rs", ".toml", ".sh", ".md", "Makefile", "run"]) {
+        offences.extend(offending_lines(&file, &text, |line| file_names(line).any(|name| !exists(name))));
+    }
+    assert_none("files that do not exist", offences);
 }
 
 /// Targets of the links in a Markdown text, outside code blocks.

@@ -154,7 +154,7 @@ pub fn level_words(level: PersistenceLevel) -> &'static str {
     match level {
         PersistenceLevel::Dax => "dax: acknowledged data survives power loss",
         PersistenceLevel::Memory => "memory: data survives the process, not power loss",
-        PersistenceLevel::File => "file: fsync makes data survive power loss",
+        PersistenceLevel::File => "file: data survives the process; power loss may damage it, synced or not",
     }
 }
 

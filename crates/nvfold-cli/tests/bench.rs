@@ -1,9 +1,7 @@
 //! `nvfold bench`: that every benchmark runs, verifies what it wrote and reports what it says it does. Figures are
 //! not looked at: these sizes give none.
 
-mod common;
-
-use common::Scratch;
+use crate::common::Scratch;
 use serde_json::Value;
 use std::path::Path;
 

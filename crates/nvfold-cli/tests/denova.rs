@@ -1,8 +1,7 @@
 //! Policy denova and the index on the device at the command line: what is written is shared later, by the daemon of a
 //! mount or when it is asked for; conversion of the index; what is told of all that.
 
-mod common;
-use common::{Mount, Scratch, can_mount, noise, wait_until};
+use crate::common::{Mount, Scratch, can_mount, noise, wait_until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,6 @@
 //! mkfs, info, df, stats, dedup-stats, fsck: on devices that are good, and on everything that is not.
 
-mod common;
-use common::Scratch;
+use crate::common::Scratch;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 

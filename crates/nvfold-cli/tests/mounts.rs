@@ -1,7 +1,6 @@
 //! mount and umount: the life of a mount from start to end, and what the kernel and the library leave to the front end.
 
-mod common;
-use common::{Scratch, can_mount, process_lives, wait_until};
+use crate::common::{Scratch, can_mount, process_lives, wait_until};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

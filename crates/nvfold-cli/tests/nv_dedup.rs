@@ -1,7 +1,6 @@
 //! Policy nv-dedup at the command line: its options, what `stats` shows of the model, and `tune`.
 
-mod common;
-use common::{Scratch, can_mount, wait_until};
+use crate::common::{Scratch, can_mount, wait_until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

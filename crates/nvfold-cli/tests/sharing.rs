@@ -1,7 +1,6 @@
 //! policy, dedup, undedup: on a device and through a mount, as different users, cut off in the middle.
 
-mod common;
-use common::{Run, Scratch, can_mount, noise, wait_until};
+use crate::common::{Run, Scratch, can_mount, noise, process_lives, wait_until};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -242,7 +241,7 @@ fn cut_off_in_the_middle_it_goes_on_where_it_was() {
             .unwrap();
         std::thread::sleep(Duration::from_millis(delay_ms));
         scratch.run("kill", &["-KILL", &mount.pid.to_string()]).ok();
-        wait_until("the serving process is killed", || !common::process_lives(mount.pid));
+        wait_until("the serving process is killed", || !process_lives(mount.pid));
         cut_off += u32::from(!child.wait().unwrap().success());
         drop(mount);
         // Traces of the crash are left to the mount; nothing else is wrong.

@@ -1,7 +1,6 @@
 //! `nvfold top` on a real mount: on a pseudo-terminal, whose screen is read, and in lines.
 
-mod common;
-use common::{Scratch, can_mount, process_lives, wait_until};
+use crate::common::{Scratch, can_mount, noise, process_lives, wait_until};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::{self, File, OpenOptions};
@@ -121,7 +120,7 @@ fn the_screen_follows_a_mount_and_the_terminal_is_given_back() {
     assert!(row(&idle, "writes").contains("0 B in all"), "{idle}");
     assert!(row(&idle, "mem:").contains("64 MiB"), "{idle}");
 
-    let data = common::noise(4 << 20, 1);
+    let data = noise(4 << 20, 1);
     write(mount.path("one"), &data);
     write(mount.path("two"), &data);
     let busy = terminal.wait_for("the writes are seen", |screen| row(screen, "writes").contains("8 MiB in all"));
@@ -147,7 +146,7 @@ fn the_screen_shows_a_queue_that_grows_and_is_worked_off() {
     let paused = terminal.wait_for("figures are shown", |screen| row(screen, "queue").contains("empty"));
     assert!(paused.contains("queue of policy denova, mode immediate, paused"), "{paused}");
     assert!(row(&paused, "index").contains("pm by xxh3, 0 entries"), "{paused}");
-    let data = common::noise(4 << 20, 1);
+    let data = noise(4 << 20, 1);
     write(mount.path("one"), &data);
     write(mount.path("two"), &data);
     terminal.wait_for("the queue has grown", |screen| row(screen, "queue").contains("entries, 8 MiB, the oldest"));
@@ -214,7 +213,7 @@ fn the_list_of_all_mounts_opens_one() {
     let list = terminal.wait_for("the mount is listed", |screen| row(screen, &dir).contains("off"));
     assert!(list.contains("mounted on") && list.contains("Enter"), "{list}");
     // Other tests mount too: ours is somewhere in the list.
-    let mounts = std::iter::once("\r").chain(["\x1bOB\r"; 20]);
+    let mounts = std::iter::once("\r").chain(["\x1bOB\r"; 100]);
     for keys in mounts {
         terminal.press(keys);
         let opened = terminal.wait_for("one is shown", |screen| screen.contains("Esc back to the list"));
@@ -237,7 +236,7 @@ fn scripts_get_lines_and_json() {
     }
     let scratch = Scratch::new();
     let mount = scratch.mount("mem:", "size=64M,policy=inline");
-    write(mount.path("file"), &common::noise(1 << 20, 2));
+    write(mount.path("file"), &noise(1 << 20, 2));
     let once = scratch.nvfold(&["top", "mnt", "--once", "--interval", "0.1"]).ok().stdout;
     for name in ["mount", "writes", "reads", "saved", "index", "transactions", "lines", "wear", "inline", "nv-dedup"] {
         assert!(once.lines().any(|line| line.trim_start().starts_with(name)), "`{name}` is not in {once}");

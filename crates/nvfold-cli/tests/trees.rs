@@ -1,7 +1,6 @@
 //! import, verify, export, du: trees with everything in them go in, are equal, and come out again.
 
-mod common;
-use common::{Scratch, noise};
+use crate::common::{Scratch, noise};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;

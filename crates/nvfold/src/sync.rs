@@ -3,7 +3,7 @@
 //! The problem: a race that needs one thread to stop between two instructions is not found by running threads.
 //!
 //! The idea: with the feature `shuttle` every lock and atomic, and in `pmem` every access to media, is a point at
-//! which a scheduler chooses who runs next, by a seed that a failing test prints (`tests/shuttle.rs`). Such a core
+//! which a scheduler chooses who runs next, by a seed that a failing test prints (`races/mod.rs`). Such a core
 //! works only under that scheduler. Without the feature these are the names of `parking_lot` and `std`.
 
 pub(crate) use real_or_tested::*;

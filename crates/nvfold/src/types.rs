@@ -181,7 +181,7 @@ pub struct StatFs {
     pub name_bytes_max: u32,
 }
 
-/// Which dedup system places data (DESIGN.md section 5).
+/// Which dedup system places data (docs/papers.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// Store everything.
@@ -676,7 +676,7 @@ impl Default for MountOptions {
     }
 }
 
-/// What the mount found, and how far it is with the rest (DESIGN.md section 7).
+/// What the mount found, and how far it is with the rest (ARCHITECTURE.md, Recovery).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// An orderly unmount had saved the DRAM state, and it was loaded. Otherwise the tables were scanned.

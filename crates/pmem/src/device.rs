@@ -66,7 +66,8 @@ pub enum PersistenceLevel {
     Dax,
     /// tmpfs, hugetlbfs, memfd: data survives the process, not power.
     Memory,
-    /// Page cache of a disk file system: `Region::sync` makes data power-safe.
+    /// Page cache of a disk file system: data survives the process. `Region::sync` writes everything back, but what is
+    /// changed later reaches the disk in any order, so a power cut may leave new pages beside old ones.
     File,
 }
 

@@ -1,5 +1,4 @@
-//! A device that another process owns. In a test program of its own, for a child inherits the locks of all tests that
-//! run beside it until it has become another program.
+//! A device that another process owns.
 
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 use std::fs;
@@ -31,7 +30,7 @@ fn a_device_of_another_process_is_busy_until_that_dies() {
     let create = |bytes| Region::create(&spec(&path), bytes, &options);
     drop(create(8192).unwrap());
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child_that_holds_a_device", "--exact", "--ignored", "--nocapture"])
+        .args(["owner::child_that_holds_a_device", "--exact", "--ignored", "--nocapture"])
         .env("PMEM_TEST_DEVICE", &path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -6,7 +6,7 @@
 //!           one inode:  store the commit word, flush, fence            8 bytes: it happened
 //!           several:    journal slot, fence                            it happened
 //!                       store all words, fence; clear the slot, fence
-//! install:  the DRAM state follows
+//! install:  the DRAM state follows                                     (one extent: while its data is on its way)
 //! ```
 
 use super::Core;

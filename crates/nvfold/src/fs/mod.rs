@@ -23,7 +23,8 @@
 //! **Lock order**: gate; place of the filler, or of the daemon; tree lock; one directory (several under the tree lock);
 //! other inodes by number; then, never held together: inode cache shard, inode table, allocator cursor, allocator search,
 //! index shard, journal slot, work queue. A TX_ID generator is taken before any of these and after the inodes.
-//! Readers take the inode's lock shared, and so see only what is fenced: installs happen after the commit.
+//! Readers take the inode's lock shared, and a writer keeps it to itself until its commit word is fenced. So readers see
+//! only what is fenced, also where DRAM is changed earlier (`Core::publish_extent`).
 
 mod calibrate;
 mod commit;

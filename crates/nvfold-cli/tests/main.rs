@@ -1,0 +1,12 @@
+//! The tests of the command, in one program: each file is a module, and a filter by its name
+//! (`cargo test -p nvfold-cli --test all top`) chooses it.
+
+mod bench;
+mod common;
+mod denova;
+mod devices;
+mod mounts;
+mod nv_dedup;
+mod sharing;
+mod top;
+mod trees;

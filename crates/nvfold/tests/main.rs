@@ -1,0 +1,11 @@
+//! The tests of the library as its users see it, in one program: each file is a module, and a filter by its name
+//! (`cargo test -p nvfold --test all fact`) chooses it.
+
+mod check;
+mod cut_off;
+mod denova;
+mod exerciser;
+mod fact;
+mod faults;
+mod nv_dedup;
+mod threads;

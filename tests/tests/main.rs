@@ -1,0 +1,25 @@
+//! The end-to-end tests, in one program: linking one takes a moment, linking seventeen takes minutes. Each file is a
+//! module, and a filter by its name (`cargo test -p nvfold-tests --test all names`) chooses it.
+//!
+//! Tests run beside each other, on as many threads as there are processors, and `crash_states` and `mutations` use all
+//! processors for minutes. So no test changes what belongs to the process (working directory, umask, environment,
+//! signals); one that needs a process of its own starts this program again, with the name of a test that is ignored
+//! otherwise. A time limit says *hung*, not *slow*.
+
+mod badinput;
+mod crash;
+mod crash_states;
+mod denova;
+mod faults;
+mod fsx;
+mod fuzz;
+mod model;
+mod mutations;
+mod names;
+mod nospace;
+mod pjdfstest;
+mod programs;
+mod resharing;
+mod sharing;
+mod space;
+mod tidy;
