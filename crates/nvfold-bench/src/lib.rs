@@ -12,6 +12,7 @@
 //! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
 //! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs mounted for a run, and gone after it |
+//! | `place` | proof that a row was measured on the file system that it names |
 //! | `ceiling` | the simplest FUSE file system in memory: what FUSE itself allows |
 //! | `data` | blocks with an exact share of duplicates |
 //! | `report` | table, JSON, SVG |
@@ -24,6 +25,7 @@ mod lanes;
 mod meta;
 mod mounts;
 mod paper;
+mod place;
 mod recovery;
 mod report;
 mod throughput;
@@ -76,6 +78,9 @@ pub struct Options {
     /// Files that `meta` makes
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
     files: u64,
+    /// Folder for the mounts, on tmpfs
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    dir: PathBuf,
     /// Leave out everything that is mounted
     #[arg(long)]
     embedded_only: bool,
@@ -118,6 +123,16 @@ pub enum BenchError {
     /// What was read back is not what was written: no figure of it is worth anything.
     #[error("{0} gave back other bytes than were written")]
     Wrong(String),
+    /// What was to be measured is not on the file system that its row names.
+    #[error("{path} is on {found}, not on {expected}: the figure would be of something else")]
+    Elsewhere {
+        /// File or directory.
+        path: String,
+        /// Where it must be.
+        expected: String,
+        /// Where it is.
+        found: String,
+    },
     /// What was to be shared is not, or what was not is.
     #[error("{system} has shared {shared} bytes, not {expected}: the figure would be of something else")]
     Unshared {
