@@ -16,6 +16,7 @@
 //! | `ceiling` | the simplest FUSE file system in memory: what FUSE itself allows |
 //! | `data` | blocks with an exact share of duplicates |
 //! | `report` | table, JSON, SVG |
+//! | `summary` | the ratios as Markdown, for docs/benchmarks.md |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -28,6 +29,7 @@ mod paper;
 mod place;
 mod recovery;
 mod report;
+mod summary;
 mod throughput;
 
 use clap::{Args, Subcommand};
@@ -90,6 +92,9 @@ pub struct Options {
     /// Write a bar chart of the ratios
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Write the ratios as Markdown tables
+    #[arg(long, value_name = "FILE.md")]
+    summary: Option<PathBuf>,
 }
 
 impl Options {
@@ -198,6 +203,9 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
     };
     if let Some(file) = &options.plot {
         report.plot(file)?;
+    }
+    if let Some(file) = &options.summary {
+        std::fs::write(file, summary::markdown(&report)).doing(format!("write {}", file.display()))?;
     }
     println!("{}", if json { report.json() } else { report.table() });
     Ok(())
