@@ -14,7 +14,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build demo test test-fast soak fuzz bench picture cli-page fmt lint doc clean
+.PHONY: help build demo test test-fast soak fuzz bench bench-page picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,8 +43,11 @@ soak: build ## The long tests: more operations, more crashes (200 kills of each 
 fuzz: ## Each fuzz target for FUZZ_SECONDS (1800): executions, coverage, crashes (see fuzz/README.md)
 	scripts/fuzz.sh
 
-bench: build ## Writes, reads and metadata beside the raw limit and other file systems: target/bench/
+bench: build ## Writes, reads, metadata and recovery beside what bounds them: target/bench/
 	scripts/bench.sh
+
+bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
+	scripts/bench-page.sh >target/benchmarks.md && mv target/benchmarks.md docs/benchmarks.md
 
 picture: ## Draw docs/img/demo.svg again from the last demo's figures
 	scripts/demo-picture.sh target/demo/figures docs/img/demo.svg

@@ -1,19 +1,25 @@
 #!/usr/bin/env bash
-# make bench: writes, reads and metadata, each beside the raw limit and other file systems, in one run each.
-# Tables on the terminal; the same and bar charts in target/bench/. BENCH_ARGS is handed on, for example
-# BENCH_ARGS="--repeats 9" make bench.
+# make bench: writes, reads, metadata and recovery, each beside what it is compared with, in one run each. Tables on
+# the terminal and in target/bench/, with bar charts and the tables of docs/benchmarks.md (`make bench-page`).
+# BENCH_ARGS is handed on to write, read and meta, for example BENCH_ARGS="--repeats 9" make bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 NVFOLD=${NVFOLD_BIN:-$PWD/target/release/nvfold}
 OUT=target/bench
+# Results name what they were made from; "-dirty" if that is no commit.
+NVFOLD_COMMIT=$(git describe --always --abbrev=12 --exclude='*' --dirty)
+export NVFOLD_COMMIT
 
 scripts/need.sh fusermount3=fuse3 mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs
 mkdir -p "$OUT"
 read -r -a extra <<<"${BENCH_ARGS:-}"
 for what in write read meta; do
     printf '\n== %s\n' "$what"
-    "$NVFOLD" bench "$what" "${extra[@]}" --plot "$OUT/$what.svg" | tee "$OUT/$what.txt"
+    "$NVFOLD" bench "$what" "${extra[@]}" --plot "$OUT/$what.svg" --summary "$OUT/$what.md" | tee "$OUT/$what.txt"
 done
+printf '\n== recovery\n'
+"$NVFOLD" bench recovery | tee "$OUT/recovery.txt"
+printf '```text\n%s\n```\n' "$(sed 's/[ \t]*$//' "$OUT/recovery.txt")" >"$OUT/recovery.md"
 echo
-echo "bench: tables and charts are in $OUT"
+echo "bench: tables and charts of $NVFOLD_COMMIT are in $OUT"

@@ -44,7 +44,12 @@ pub fn serve(dir: &Path) -> Result<()> {
     let tree = Tree { next: INodeNo::ROOT.0 + 1, ..Tree::default() };
     let ceiling = Ceiling { tree: RwLock::new(tree), nodes: RwLock::new(nodes) };
     let mut config = Config::default();
-    config.mount_options = vec![MountOption::FSName("ceiling".into()), MountOption::DefaultPermissions];
+    config.mount_options = vec![
+        MountOption::FSName("ceiling".into()),
+        // `fuse.ceiling` in the mount table. fuser's own `Subtype` does not get there when root mounts.
+        MountOption::CUSTOM("subtype=ceiling".into()),
+        MountOption::DefaultPermissions,
+    ];
     config.n_threads = Some(2);
     config.clone_fd = true;
     fuser::mount(ceiling, dir, &config).doing(format!("serve {}", dir.display()))

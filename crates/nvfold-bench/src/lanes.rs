@@ -1,13 +1,14 @@
 //! What is compared: each thing can be written and read at an offset, by one thread a lane.
 
 use crate::data::Random;
+use crate::place::Place;
 use crate::{Doing, Result};
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy};
 use pmem::{DeviceSpec, FlushMode, OpenOptions, Region};
 use std::fs::{File, OpenOptions as FileOptions};
 use std::hint::black_box;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// One thread's part of a target.
@@ -18,6 +19,10 @@ pub trait Lane: Send + Sync {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
     /// Makes what was written as safe as it gets, inside the timed part.
     fn finish(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Fails if this is not, or no longer, what its row is named after; outside the timed part.
+    fn prove(&self) -> Result<()> {
         Ok(())
     }
 }
@@ -68,6 +73,8 @@ impl Lane for Embedded {
 }
 
 struct OnDisk {
+    place: Place,
+    path: PathBuf,
     file: File,
     sync: bool,
 }
@@ -85,6 +92,10 @@ impl Lane for OnDisk {
 
     fn finish(&self) -> Result<()> {
         if self.sync { self.file.sync_data().doing("sync a file") } else { Ok(()) }
+    }
+
+    fn prove(&self) -> Result<()> {
+        self.place.prove_open(&self.path, &self.file)
     }
 }
 
@@ -121,8 +132,9 @@ pub fn embedded(policy: Policy, percent: u64, flush: FlushMode, threads: u64, by
     Ok(Target { name: format!("embedded {policy}{flushed}"), percent, lanes })
 }
 
-/// A file a lane in a directory of some mount.
-pub fn files(name: &str, dir: &Path, how: Access, threads: u64) -> Result<Target> {
+/// A file a lane, at a place of that file system; with O_DIRECT in its directory `direct`.
+pub fn files(name: &str, place: &Place, how: Access, threads: u64) -> Result<Target> {
+    let dir = if how == Access::Direct { place.dir.join("direct") } else { place.dir.clone() };
     let mut lanes: Vec<Box<dyn Lane>> = Vec::new();
     for thread in 0..threads {
         let mut options = FileOptions::new();
@@ -132,7 +144,7 @@ pub fn files(name: &str, dir: &Path, how: Access, threads: u64) -> Result<Target
         }
         let path = dir.join(format!("lane{thread}"));
         let file = options.open(&path).doing(format!("open {}", path.display()))?;
-        lanes.push(Box::new(OnDisk { file, sync: how == Access::Synced }));
+        lanes.push(Box::new(OnDisk { place: place.clone(), path, file, sync: how == Access::Synced }));
     }
     let how = match how {
         Access::Plain => "",

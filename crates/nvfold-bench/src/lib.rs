@@ -12,9 +12,11 @@
 //! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
 //! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs mounted for a run, and gone after it |
+//! | `place` | proof that a row was measured on the file system that it names |
 //! | `ceiling` | the simplest FUSE file system in memory: what FUSE itself allows |
 //! | `data` | blocks with an exact share of duplicates |
 //! | `report` | table, JSON, SVG |
+//! | `summary` | the ratios as Markdown, for docs/benchmarks.md |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -24,8 +26,10 @@ mod lanes;
 mod meta;
 mod mounts;
 mod paper;
+mod place;
 mod recovery;
 mod report;
+mod summary;
 mod throughput;
 
 use clap::{Args, Subcommand};
@@ -76,6 +80,9 @@ pub struct Options {
     /// Files that `meta` makes
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
     files: u64,
+    /// Folder for the mounts, on tmpfs
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    dir: PathBuf,
     /// Leave out everything that is mounted
     #[arg(long)]
     embedded_only: bool,
@@ -85,6 +92,9 @@ pub struct Options {
     /// Write a bar chart of the ratios
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Write the ratios as Markdown tables
+    #[arg(long, value_name = "FILE.md")]
+    summary: Option<PathBuf>,
 }
 
 impl Options {
@@ -118,6 +128,16 @@ pub enum BenchError {
     /// What was read back is not what was written: no figure of it is worth anything.
     #[error("{0} gave back other bytes than were written")]
     Wrong(String),
+    /// What was to be measured is not on the file system that its row names.
+    #[error("{path} is on {found}, not on {expected}: the figure would be of something else")]
+    Elsewhere {
+        /// File or directory.
+        path: String,
+        /// Where it must be.
+        expected: String,
+        /// Where it is.
+        found: String,
+    },
     /// What was to be shared is not, or what was not is.
     #[error("{system} has shared {shared} bytes, not {expected}: the figure would be of something else")]
     Unshared {
@@ -183,6 +203,9 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
     };
     if let Some(file) = &options.plot {
         report.plot(file)?;
+    }
+    if let Some(file) = &options.summary {
+        std::fs::write(file, summary::markdown(&report)).doing(format!("write {}", file.display()))?;
     }
     println!("{}", if json { report.json() } else { report.table() });
     Ok(())

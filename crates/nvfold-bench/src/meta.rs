@@ -2,6 +2,7 @@
 //! The mounted and the tmpfs rows run the same system calls.
 
 use crate::mounts::Mounts;
+use crate::place::{FsType, Place};
 use crate::report::{Report, Row};
 use crate::throughput::median;
 use crate::{Doing, Options, Result};
@@ -10,7 +11,7 @@ use pmem::{DeviceSpec, OpenOptions, Region};
 use std::fs;
 use std::hint::black_box;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,17 +24,15 @@ type Times = [f64; 5];
 pub fn run(options: &Options) -> Result<Report> {
     let mut report = Report::new("meta", "ratio to tmpfs");
     let mounts = Mounts::set_up(options, 1 << 30, &mut report)?;
-    let mut places: Vec<(String, Option<PathBuf>)> =
-        vec![("tmpfs".into(), Some(mounts.tmpfs.clone())), ("embedded inline".into(), None)];
-    places.extend(
-        mounts.mounted.iter().filter(|m| m.name.contains("nvfold")).map(|m| (m.name.clone(), Some(m.dir.clone()))),
-    );
-    places.extend(mounts.mounted.iter().filter(|m| !m.is_fuse).map(|m| (m.name.clone(), Some(m.dir.clone()))));
+    let mut places = vec![("tmpfs", Some(&mounts.tmpfs)), ("embedded inline", None)];
+    // The ceiling cannot rename or remove.
+    let mounted = mounts.mounted.iter().filter(|mounted| mounted.place.fs_type != FsType::CEILING);
+    places.extend(mounted.map(|mounted| (&*mounted.name, Some(&mounted.place))));
     let mut times: Vec<Vec<Times>> = vec![Vec::new(); places.len()];
     for pass in 0..=options.repeats {
-        for (at, (_, dir)) in places.iter().enumerate() {
-            let took = match dir {
-                Some(dir) => system_calls(&dir.join(format!("pass{pass}")), options.files)?,
+        for (at, (_, place)) in places.iter().enumerate() {
+            let took = match place {
+                Some(place) => system_calls(place, pass, options.files)?,
                 None => embedded(options.files)?,
             };
             if pass > 0 {
@@ -62,8 +61,11 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(clock.elapsed().as_secs_f64())
 }
 
-fn system_calls(dir: &Path, files: u64) -> Result<Times> {
-    fs::create_dir_all(dir).doing(format!("make {}", dir.display()))?;
+/// One pass, in a directory of its own that is proven to be at that place before and after.
+fn system_calls(place: &Place, pass: u32, files: u64) -> Result<Times> {
+    let dir = place.dir.join(format!("pass{pass}"));
+    fs::create_dir(&dir).doing(format!("make {}", dir.display()))?;
+    place.prove(&dir)?;
     let names: Vec<(PathBuf, PathBuf)> =
         (0..files).map(|file| (dir.join(format!("file{file}")), dir.join(format!("renamed{file}")))).collect();
     let mut block = [1; 4096];
@@ -81,14 +83,15 @@ fn system_calls(dir: &Path, files: u64) -> Result<Times> {
             })
         })?,
         timed(|| {
-            let found = fs::read_dir(dir).doing("list")?.count() as u64;
+            let found = fs::read_dir(&dir).doing("list")?.count() as u64;
             assert_eq!(black_box(found), files, "every name is listed once");
             Ok(())
         })?,
         timed(|| names.iter().try_for_each(|(name, renamed)| fs::rename(name, renamed).doing("rename")))?,
         timed(|| names.iter().try_for_each(|(_, renamed)| fs::remove_file(renamed).doing("unlink")))?,
     ];
-    fs::remove_dir(dir).doing("remove the directory")?;
+    place.prove(&dir)?;
+    fs::remove_dir(&dir).doing("remove the directory")?;
     Ok(times)
 }
 

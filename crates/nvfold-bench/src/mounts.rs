@@ -1,63 +1,89 @@
 //! File systems mounted for a run: nvfold, the FUSE ceiling, and ext4, xfs and btrfs on a loop device in memory.
 //!
-//! Everything lies in one directory under /dev/shm; dropping [`Mounts`] unmounts and removes all of it.
+//! Everything lies in one directory on tmpfs; dropping [`Mounts`] unmounts and removes all of it. Only the functions that
+//! mount something make a [`Mounted`], after the mount succeeded, and only if the mount table confirms it.
 
+use crate::place::{self, FsType, Place};
 use crate::report::Report;
 use crate::{BenchError, Doing, Options, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
-/// One mounted file system.
+/// How long the FUSE ceiling may take to appear, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One mounted file system; dropping it unmounts it.
 pub struct Mounted {
     /// Name of its rows.
     pub name: String,
     /// Where it is.
-    pub dir: PathBuf,
-    /// Served through FUSE.
-    pub is_fuse: bool,
-    server: Option<Child>,
+    pub place: Place,
+    /// Ends once its mount is gone: a value's fields are dropped after the value itself.
+    _server: Option<Server>,
+}
+
+impl Mounted {
+    /// Takes over what was just mounted on `dir`, and makes the directory `direct` in it.
+    fn take_over(name: &str, dir: &Path, fs_type: FsType, server: Option<Server>) -> Result<Mounted> {
+        let place = Place::mount_point(dir, fs_type);
+        // From here on it is unmounted, whatever fails.
+        let mounted = Mounted { name: format!("mounted {name}"), place, _server: server };
+        mounted.place.prove(dir)?;
+        fs::create_dir(dir.join("direct")).doing("make a directory on the mount")?;
+        Ok(mounted)
+    }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.dir).stderr(Stdio::null()).status();
-        if let Some(server) = &mut self.server {
-            let deadline = Instant::now() + Duration::from_secs(10);
-            while Instant::now() < deadline && matches!(server.try_wait(), Ok(None)) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let _ = server.kill();
-            let _ = server.wait();
-            let _ = Command::new("umount").arg("-l").arg(&self.dir).stderr(Stdio::null()).status();
+        let unmount = |options: &[&str]| {
+            let mut command = Command::new("umount");
+            command.args(options).arg(&self.place.dir).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        if !unmount(&[]) {
+            // Busy: it goes when its last file is closed.
+            unmount(&["-l"]);
         }
     }
 }
 
-/// Everything that a run mounts.
-pub struct Mounts {
-    /// A directory on tmpfs.
-    pub tmpfs: PathBuf,
-    /// The mounts.
-    pub mounted: Vec<Mounted>,
-    root: PathBuf,
-}
+/// The process that serves the FUSE ceiling. Dropping it waits for its end, and kills it if that does not come.
+struct Server(Child);
 
-impl Drop for Mounts {
+impl Drop for Server {
     fn drop(&mut self) {
-        self.mounted.clear();
-        let _ = fs::remove_dir_all(&self.root);
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline && matches!(self.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
+/// Everything that a run mounts. The fields are dropped in this order.
+pub struct Mounts {
+    /// The mounts.
+    pub mounted: Vec<Mounted>,
+    /// A directory on tmpfs.
+    pub tmpfs: Place,
+    scratch: TempDir,
+}
+
 impl Mounts {
-    /// Mounts what can be mounted; what cannot is noted in the report with the reason.
+    /// Mounts what can be mounted; what cannot is noted in the report with the reason. What mounts, but not as the file
+    /// system that it should be, is an error.
     pub fn set_up(options: &Options, bytes: u64, report: &mut Report) -> Result<Mounts> {
-        let root = PathBuf::from(format!("/dev/shm/nvfold-bench.{}", std::process::id()));
-        let tmpfs = root.join("tmpfs");
-        fs::create_dir_all(&tmpfs).doing(format!("make {}", tmpfs.display()))?;
-        let mut mounts = Mounts { tmpfs, mounted: Vec::new(), root };
+        let parent = options.dir.canonicalize().doing(options.dir.display().to_string())?;
+        let scratch = tempfile::Builder::new().prefix("nvfold-bench.").tempdir_in(parent).doing("make a folder")?;
+        let tmpfs = Place::inside(&scratch.path().join("tmpfs"), FsType::TMPFS);
+        fs::create_dir(&tmpfs.dir).doing(format!("make {}", tmpfs.dir.display()))?;
+        tmpfs.prove(&tmpfs.dir)?;
+        let mut mounts = Mounts { mounted: Vec::new(), tmpfs, scratch };
         if options.embedded_only {
             return Ok(mounts);
         }
@@ -69,6 +95,7 @@ impl Mounts {
         for name in ["nvfold off", "nvfold inline", "FUSE ceiling", "ext4", "xfs", "btrfs"] {
             match mounts.mount(name, bytes) {
                 Ok(mounted) => mounts.mounted.push(mounted),
+                Err(error @ BenchError::Elsewhere { .. }) => return Err(error),
                 Err(error) => report.leave_out(format!("mounted {name}: {error}")),
             }
         }
@@ -77,36 +104,53 @@ impl Mounts {
 
     fn mount(&self, name: &str, bytes: u64) -> Result<Mounted> {
         let word = name.replace(' ', "-");
-        let dir = self.root.join(format!("{word}.mount"));
-        fs::create_dir_all(&dir).doing(format!("make {}", dir.display()))?;
-        let mut mounted = Mounted { name: format!("mounted {name}"), dir: dir.clone(), is_fuse: false, server: None };
-        match name.strip_prefix("nvfold ") {
-            Some(policy) => return nvfold(name, &dir, &format!("size={bytes},policy={policy}")),
-            None if name == "FUSE ceiling" => {
-                mounted.is_fuse = true;
-                let server = Command::new(own_program()?).args(["bench", "ceiling"]).arg(&dir).spawn();
-                mounted.server = Some(server.doing("start the FUSE ceiling")?);
-                wait_for_mount(&dir)?;
-            }
-            None => {
-                let image = self.root.join(format!("{word}.img"));
-                let file = fs::File::create(&image).doing("make a disk image")?;
-                file.set_len(bytes).doing("make a disk image")?;
-                run(Command::new(format!("mkfs.{name}")).arg("-q").arg(&image))?;
-                run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&dir))?;
+        let dir = self.scratch.path().join(format!("{word}.mount"));
+        fs::create_dir(&dir).doing(format!("make {}", dir.display()))?;
+        let image = self.scratch.path().join(format!("{word}.img"));
+        match name {
+            "FUSE ceiling" => ceiling(name, &dir),
+            "ext4" => on_loop_device(FsType::EXT4, &dir, &image, bytes),
+            "xfs" => on_loop_device(FsType::XFS, &dir, &image, bytes),
+            "btrfs" => on_loop_device(FsType::BTRFS, &dir, &image, bytes),
+            _ => {
+                let policy = name.trim_start_matches("nvfold ");
+                nvfold(name, &dir, &format!("size={bytes},policy={policy}"))
             }
         }
-        fs::create_dir_all(dir.join("direct")).doing("make a directory on the mount")?;
-        Ok(mounted)
     }
 }
 
-/// Mounts nvfold on memory, with a directory `direct` in it.
+/// Mounts nvfold on memory.
 pub fn nvfold(name: &str, dir: &Path, options: &str) -> Result<Mounted> {
     run(Command::new(own_program()?).arg("mount").arg("mem:").arg(dir).args(["-o", options]))?;
-    let mounted = Mounted { name: format!("mounted {name}"), dir: dir.to_owned(), is_fuse: true, server: None };
-    fs::create_dir_all(dir.join("direct")).doing("make a directory on the mount")?;
-    Ok(mounted)
+    Mounted::take_over(name, dir, FsType::NVFOLD, None)
+}
+
+/// Mounts the FUSE ceiling.
+fn ceiling(name: &str, dir: &Path) -> Result<Mounted> {
+    let server = Command::new(own_program()?).args(["bench", "ceiling"]).arg(dir).stdin(Stdio::null()).spawn();
+    let mut server = Server(server.doing("start the FUSE ceiling")?);
+    let deadline = Instant::now() + PATIENCE;
+    while !place::is_mount_point(dir)? {
+        let ended = server.0.try_wait().doing("wait for the FUSE ceiling")?;
+        if ended.is_some() || Instant::now() > deadline {
+            // One that hangs need not be waited for again.
+            let _ = server.0.kill();
+            let why = ended.map_or("it does not appear in the mount table".into(), |status| status.to_string());
+            return Err(BenchError::Io { doing: "mount the FUSE ceiling".into(), source: std::io::Error::other(why) });
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Mounted::take_over(name, dir, FsType::CEILING, Some(server))
+}
+
+/// Makes a file system in a file and mounts it.
+fn on_loop_device(fs_type: FsType, dir: &Path, image: &Path, bytes: u64) -> Result<Mounted> {
+    let file = fs::File::create(image).doing("make a disk image")?;
+    file.set_len(bytes).doing("make a disk image")?;
+    run(Command::new(format!("mkfs.{}", fs_type.name)).arg("-q").arg(image))?;
+    run(Command::new("mount").args(["-t", fs_type.name, "-o", "loop"]).arg(image).arg(dir))?;
+    Mounted::take_over(fs_type.name, dir, fs_type, None)
 }
 
 /// The program that is running.
@@ -127,17 +171,4 @@ pub fn output(command: &mut Command) -> Result<String> {
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
     Err(BenchError::Io { doing, source: std::io::Error::other(format!("{}: {said}", output.status)) })
-}
-
-fn wait_for_mount(dir: &Path) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while Instant::now() < deadline {
-        // Where a directory is a mount point can be told without asking the mount itself.
-        let table = fs::read_to_string("/proc/self/mounts").doing("read the mount table")?;
-        if table.lines().any(|line| line.split(' ').nth(1) == dir.to_str()) {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(BenchError::Io { doing: "mount the FUSE ceiling".into(), source: std::io::ErrorKind::TimedOut.into() })
 }

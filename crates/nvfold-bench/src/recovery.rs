@@ -8,6 +8,7 @@
 //! scanned is scanned once more as plain memory, and the ratio of the two is what the code is worth.
 
 use crate::data;
+use crate::report;
 use crate::throughput::median;
 use crate::{BenchError, Doing, Result};
 use clap::Args;
@@ -113,6 +114,7 @@ struct Report {
     version: u32,
     benchmark: &'static str,
     command: String,
+    commit: Option<String>,
     left_out: Vec<String>,
     rows: Vec<Row>,
 }
@@ -130,7 +132,8 @@ pub fn run(options: &RecoveryOptions, json: bool) -> Result<()> {
     plans.extend(sizes.first().map(|size| (size << 20, shares[0], 16 << 10)));
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let command = format!("nvfold {}", arguments.join(" "));
-    let mut report = Report { version: 1, benchmark: "recovery", command, left_out: Vec::new(), rows: Vec::new() };
+    let (commit, left_out) = (report::commit(), Vec::new());
+    let mut report = Report { version: 1, benchmark: "recovery", command, commit, left_out, rows: Vec::new() };
     for (data_bytes, percent, file_bytes) in plans {
         let needed = data_bytes + data_bytes / 8 + (64 << 20);
         let free = free_bytes(&options.dir)?;
@@ -324,7 +327,7 @@ impl Report {
         let mut text = format!(
             "{}\nclean, crash: open, mount and read one byte, after an orderly unmount and after a kill; exact: until \
              all\ncounts are exact; plain: the entries read as plain memory; ratio: plain to the mount after the kill\n{table}",
-            self.command
+            report::heading(&self.command, self.commit.as_deref())
         );
         self.left_out.iter().for_each(|why| text.push_str(&format!("\nleft out: {why}")));
         text

@@ -58,6 +58,16 @@ impl Row {
     }
 }
 
+/// Commit of the program, where the environment tells it in `NVFOLD_COMMIT`; `make bench` does.
+pub fn commit() -> Option<String> {
+    std::env::var("NVFOLD_COMMIT").ok().filter(|commit| !commit.is_empty())
+}
+
+/// What goes above a table: the command, and the commit if it is known.
+pub fn heading(command: &str, commit: Option<&str>) -> String {
+    commit.map_or(command.into(), |commit| format!("{command}, commit {commit}"))
+}
+
 /// All rows of one run.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -67,6 +77,8 @@ pub struct Report {
     pub benchmark: String,
     /// The command that makes these figures.
     pub command: String,
+    /// The commit, if it is known.
+    pub commit: Option<String>,
     /// What `ratio` is a ratio to.
     pub ratio_to: String,
     /// What could not be measured here, and why.
@@ -83,6 +95,7 @@ impl Report {
             version: 1,
             benchmark: benchmark.into(),
             command: format!("nvfold {}", arguments.join(" ")),
+            commit: commit(),
             ratio_to: ratio_to.into(),
             left_out: Vec::new(),
             rows: Vec::new(),
@@ -125,7 +138,7 @@ impl Report {
         for column in 2..9 {
             table.column_mut(column).expect("nine columns").set_cell_alignment(CellAlignment::Right);
         }
-        let mut text = format!("{} ({})\n{table}", self.command, self.ratio_to);
+        let mut text = format!("{} ({})\n{table}", heading(&self.command, self.commit.as_deref()), self.ratio_to);
         self.left_out.iter().for_each(|why| text.push_str(&format!("\nleft out: {why}")));
         text
     }

@@ -54,20 +54,14 @@ pub fn run(options: &Options, direction: Direction) -> Result<Report> {
         let bytes_a_lane = (options.mebibytes << 20) / threads;
         let mounts = Mounts::set_up(options, 3 * (options.mebibytes << 20), &mut report)?;
         for block in BLOCKS {
-            let targets = targets(options, &mounts, direction, threads, bytes_a_lane)?;
+            let targets = targets(&mounts, direction, threads, bytes_a_lane)?;
             measure(options, direction, &targets, block, bytes_a_lane as usize, &mut report)?;
         }
     }
     Ok(report)
 }
 
-fn targets(
-    options: &Options,
-    mounts: &Mounts,
-    direction: Direction,
-    threads: u64,
-    bytes_a_lane: u64,
-) -> Result<Vec<Target>> {
+fn targets(mounts: &Mounts, direction: Direction, threads: u64, bytes_a_lane: u64) -> Result<Vec<Target>> {
     let embedded = |policy, percent, flush| lanes::embedded(policy, percent, flush, threads, bytes_a_lane);
     let mut targets = vec![lanes::raw(threads, bytes_a_lane)?, embedded(Policy::Off, 0, FlushMode::Auto)?];
     for percent in PERCENTS {
@@ -78,12 +72,10 @@ fn targets(
         targets.push(embedded(Policy::Inline, 0, FlushMode::Always)?);
     }
     targets.push(lanes::files("tmpfs", &mounts.tmpfs, Access::Plain, threads)?);
-    if !options.embedded_only {
-        for mounted in &mounts.mounted {
-            targets.push(lanes::files(&mounted.name, &mounted.dir, Access::Synced, threads)?);
-            if mounted.is_fuse {
-                targets.push(lanes::files(&mounted.name, &mounted.dir.join("direct"), Access::Direct, threads)?);
-            }
+    for mounted in &mounts.mounted {
+        targets.push(lanes::files(&mounted.name, &mounted.place, Access::Synced, threads)?);
+        if mounted.place.fs_type.is_fuse() {
+            targets.push(lanes::files(&mounted.name, &mounted.place, Access::Direct, threads)?);
         }
     }
     Ok(targets)
@@ -121,7 +113,8 @@ fn measure(
     Ok(())
 }
 
-/// Seconds of one pass over the buffer; what was written is compared afterwards.
+/// Seconds of one pass over the buffer. Before and after it every lane proves what it is; what was written is compared
+/// afterwards.
 fn one_pass(target: &Target, data: &[u8], block: usize, bytes_a_lane: usize, direction: Direction) -> Result<f64> {
     let parts: Vec<&[u8]> = data.chunks(bytes_a_lane).collect();
     let write = |lane: &dyn Lane, part: &[u8]| -> Result<()> {
@@ -134,6 +127,8 @@ fn one_pass(target: &Target, data: &[u8], block: usize, bytes_a_lane: usize, dir
         let mut buffer = Aligned::new(block);
         (0..part.len() / block).try_for_each(|at| lane.read((at * block) as u64, buffer.get_mut()))
     };
+    let prove = || target.lanes.iter().try_for_each(|lane| lane.prove());
+    prove()?;
     let seconds = match direction {
         Direction::Write => timed(target, &parts, write)?,
         Direction::Read => {
@@ -146,6 +141,7 @@ fn one_pass(target: &Target, data: &[u8], block: usize, bytes_a_lane: usize, dir
             return Err(BenchError::Wrong(target.name.clone()));
         }
     }
+    prove()?;
     Ok(seconds)
 }
 

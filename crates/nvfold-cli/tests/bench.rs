@@ -1,13 +1,54 @@
 //! `nvfold bench`: that every benchmark runs, verifies what it wrote and reports what it says it does. Figures are
 //! not looked at: these sizes give none.
 
-use crate::common::Scratch;
+use crate::common::{Scratch, can_mount, wait_until};
 use serde_json::Value;
 use std::path::Path;
+use std::process::Command;
 
 fn report(scratch: &Scratch, arguments: &[&str]) -> Value {
     let all = [&["bench", "--json"], arguments, &["--smoke", "--embedded-only"]].concat();
     scratch.nvfold(&all).ok().json()
+}
+
+/// What is mounted beside nvfold on loop devices.
+const ON_LOOP: [&str; 3] = ["mounted ext4", "mounted xfs", "mounted btrfs"];
+
+/// A report of what is mounted too; nothing of it is left behind.
+fn report_with_mounts(scratch: &Scratch, arguments: &[&str]) -> Value {
+    let dir = scratch.path("mounts");
+    std::fs::create_dir(&dir).unwrap();
+    let all = [&["bench", "--json"], arguments, &["--smoke", "--dir", "mounts"]].concat();
+    let report = scratch.nvfold(&all).ok().json();
+    assert_nothing_left(&dir);
+    std::fs::remove_dir(dir).unwrap();
+    let left_out = report["left_out"].as_array().unwrap();
+    // The makers of these may be missing, but not where nothing may be skipped.
+    let may_miss = |why: &Value| std::env::var_os("CI").is_none() && why.as_str().unwrap().contains("mkfs.");
+    assert!(left_out.iter().all(may_miss), "{left_out:#?}");
+    report
+}
+
+fn assert_nothing_left(dir: &Path) {
+    let files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(files.is_empty(), "left behind: {files:?}");
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts: Vec<_> = table.lines().filter(|line| line.contains(dir.to_str().unwrap())).collect();
+    assert!(mounts.is_empty(), "still mounted: {mounts:#?}");
+}
+
+/// Whether a row of ON_LOOP was left out.
+fn is_left_out(report: &Value, name: &str) -> bool {
+    report["left_out"].as_array().unwrap().iter().any(|why| why.as_str().unwrap().starts_with(name))
+}
+
+fn assert_figures_are_plausible(report: &Value) {
+    for row in report["rows"].as_array().unwrap() {
+        let number = |field: &str| row[field].as_f64().unwrap_or_else(|| panic!("no {field} in {row}"));
+        assert!(0.0 < number("seconds_min") && number("seconds_min") <= number("seconds_median"), "{row}");
+        assert!(number("seconds_median") <= number("seconds_max"), "{row}");
+        assert!(number("operations_per_second") > 0.0 && number("ratio") > 0.0, "{row}");
+    }
 }
 
 fn names(report: &Value) -> Vec<&str> {
@@ -43,6 +84,93 @@ fn meta_measures_each_operation_on_names() {
     let units: Vec<&str> = report["rows"].as_array().unwrap().iter().map(|row| row["unit"].as_str().unwrap()).collect();
     for expected in ["create 4 KiB", "stat", "readdir", "rename", "unlink"] {
         assert_eq!(units.iter().filter(|unit| **unit == expected).count(), 2, "{expected} in {units:?}");
+    }
+}
+
+#[test]
+fn write_and_read_measure_what_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let written = report_with_mounts(&scratch, &["write", "--summary", "write.md"]);
+    let read = report_with_mounts(&scratch, &["read"]);
+    for report in [&written, &read] {
+        assert_figures_are_plausible(report);
+        let names = names(report);
+        // 4 KiB and 128 KiB, one thread and two.
+        let count = |name: String| names.iter().filter(|known| **known == name).count();
+        for name in ["mounted nvfold off", "mounted nvfold inline", "mounted FUSE ceiling"] {
+            assert_eq!(count(format!("{name}, fsync at the end")), 4, "{name} in {names:?}");
+            assert_eq!(count(format!("{name}, O_DIRECT")), 4, "{name} in {names:?}");
+        }
+        for name in ON_LOOP.into_iter().filter(|name| !is_left_out(report, name)) {
+            assert_eq!(count(format!("{name}, fsync at the end")), 4, "{name} in {names:?}");
+        }
+    }
+    let summary = std::fs::read_to_string(scratch.path("write.md")).unwrap();
+    assert!(summary.contains("| raw limit | 1.00 | 1.00 | 1.00 | 1.00 |"), "{summary}");
+    assert!(summary.contains("| mounted FUSE ceiling, O_DIRECT | 1.00 | 1.00 | 1.00 | 1.00 |"), "{summary}");
+}
+
+#[test]
+fn meta_measures_what_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let report = report_with_mounts(&Scratch::new(), &["meta"]);
+    assert_figures_are_plausible(&report);
+    let names = names(&report);
+    let ours = ["mounted nvfold off", "mounted nvfold inline"];
+    for name in ours.into_iter().chain(ON_LOOP.into_iter().filter(|name| !is_left_out(&report, name))) {
+        // One for each operation.
+        assert_eq!(names.iter().filter(|known| **known == name).count(), 5, "{name} in {names:?}");
+    }
+}
+
+#[test]
+fn a_mount_that_goes_away_while_it_is_measured_is_an_error() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.path("mounts");
+    std::fs::create_dir(&dir).unwrap();
+    let run = std::thread::scope(|scope| {
+        let bench = scope.spawn(|| {
+            // Far more passes than it gets to make.
+            scratch.nvfold(&["bench", "write", "--mebibytes", "4", "--repeats", "1000", "--dir", "mounts"])
+        });
+        let mut mount = None;
+        wait_until("the benchmark opens a file on its mount", || {
+            let runs = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+            mount = runs.map(|run| run.join("nvfold-off.mount")).find(|mount| mount.join("direct/lane0").exists());
+            mount.is_some() || bench.is_finished()
+        });
+        // Files that are open on it stay, and writing to them goes on.
+        if let Some(mount) = mount {
+            assert!(Command::new("umount").arg("-l").arg(mount).status().unwrap().success());
+        }
+        bench.join().unwrap()
+    });
+    let run = run.fails(1, "that is no longer mounted, not on fuse.nvfold");
+    assert!(run.stdout.is_empty(), "no row of it is printed: {run:#?}");
+    assert_nothing_left(&dir);
+}
+
+#[test]
+fn tmpfs_rows_are_of_tmpfs() {
+    const TMPFS_MAGIC: u32 = 0x0102_1994;
+    let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    if rustix::fs::statfs(on_disk.path()).unwrap().f_type as u32 == TMPFS_MAGIC {
+        eprintln!("skipped: the target folder is on tmpfs itself");
+        return;
+    }
+    let dir = on_disk.path().to_str().unwrap();
+    for what in ["write", "read", "meta"] {
+        let run = Scratch::new().nvfold(&["bench", what, "--smoke", "--embedded-only", "--dir", dir]);
+        run.fails(1, "not on tmpfs");
+        assert_nothing_left(on_disk.path());
     }
 }
 
@@ -131,7 +259,14 @@ fn paper_nv_dedup_makes_every_figure_and_one_page_of_all_profiles() {
     assert!(row(&figure("costs", "nvdimm-8x"), "c, writing a chunk") > 9.0, "what the profile charges, at least");
     // The index alone has 8 bytes a chunk; a figure without it is none.
     assert!(row(&figure("dram", "nvdimm-8x"), "DRAM for deduplication") > 4.0);
-    figure("fio", "nvdimm-8x");
+    let fio = figure("fio", "nvdimm-8x");
+    let left_out = fio["left_out"].as_array().unwrap();
+    if left_out.is_empty() {
+        assert!(row(&fio, "inline to off") > 0.0 && row(&fio, "nv-dedup to off") > 0.0);
+    } else {
+        assert!(std::env::var_os("CI").is_none(), "the real fio: {left_out:?}");
+        eprintln!("skipped: the real fio: {left_out:?}");
+    }
     let page = page_in(&out);
     assert!(page.contains("nvdimm-8x/figure-6.png") && page.contains("pcm/table-5.json"));
     let left: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -75,16 +75,18 @@ fn what_is_missing() -> Option<&'static str> {
 /// Requests a second, and the share of them that was shared, percent.
 fn measure(run: &Run, policy: &str, file_mib: u64, seconds: u64) -> Result<(f64, f64)> {
     let scratch = tempfile::Builder::new().prefix("nvfold-bench").tempdir().doing("make a folder")?;
-    let dir = scratch.path();
+    let dir = &scratch.path().canonicalize().doing("look at a folder")?;
     let options = format!("size={}M,policy={policy},profile={},nodiscard", 4 * file_mib + 64, run.turn.name);
     let mounted = mounts::nvfold(policy, dir, &options)?;
     let mut fio = Command::new("fio");
     fio.args(["--name=cross-check", "--rw=randwrite", "--bs=4k", "--direct=1", "--ioengine=psync", "--time_based"]);
     fio.args(["--group_reporting", "--output-format=json", "--randrepeat=1", "--norandommap"]);
-    fio.arg(format!("--directory={}", mounted.dir.display()));
+    fio.arg(format!("--directory={}", dir.display())).arg("--filename=cross-check");
     fio.arg(format!("--dedupe_percentage={PERCENT}")).arg(format!("--size={file_mib}M"));
     fio.arg(format!("--runtime={seconds}")).arg(format!("--ramp_time={}", seconds.div_ceil(4)));
+    mounted.place.prove(dir)?;
     let said: Value = parse("fio", &output(&mut fio)?)?;
+    mounted.place.prove(&dir.join("cross-check"))?;
     let mut stats = Command::new(own_program()?);
     let stats = parse("nvfold stats", &output(stats.args(["--json", "stats"]).arg(dir))?)?;
     let rate = said["jobs"][0]["write"]["iops"].as_f64();
