@@ -170,6 +170,11 @@ impl Core {
             addition.push(&lines, &mut flight).inspect_err(|_| self.table.free(ino))?;
             // The tail is in the head already: what makes the head reachable is the name.
             addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
+            if old.generation != 0 || addition.has_pages() {
+                // Where these lines go an earlier user of the number may have left valid ones. They must be gone before
+                // the head says that the log has lines: a crash would give the new inode blocks that are others' now.
+                let _ = self.region.fence(std::mem::take(&mut flight));
+            }
             xattr = Some((name, value, addition));
         }
         head.commit = xattr.as_ref().map_or(log.tail, |(_, _, addition)| addition.tail);
