@@ -1,7 +1,7 @@
 //! Every state that a crash can leave behind, of every operation, is recovered.
 //!
 //! `make test`: all sequences of length 1, a sample of those of length 2, and random longer ones, for each subject;
-//! `make soak`: all of length 2, and more random ones. `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` runs the
+//! `make soak`: all of length 2, each for a subject that is drawn, and more random ones. `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` runs the
 //! workloads of length 1 whose names begin so, `NVFOLD_SUBJECT` those of one subject.
 
 use std::time::Instant;
@@ -90,11 +90,19 @@ fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
         singles.iter().flat_map(|first| singles.iter().map(|second| pair(first, second))).collect();
     let randoms = (0..RANDOM_SEQUENCES * soak_factor() as usize).map(|_| random(generator, RANDOM_OPS));
     let mut jobs = each_wanted(randoms.collect::<Vec<_>>().into_iter(), LONGER);
-    for (subject, setting) in SUBJECTS.iter().enumerate() {
-        generator.shuffle(&mut pairs);
-        let most = if soak_factor() == 1 { setting.pairs } else { pairs.len() };
-        let wanted = pairs.iter().filter(|pair| setting.wants(pair)).take(most);
-        jobs.extend(wanted.map(|pair| Job { subject, workload: pair.clone(), effort: LONGER }));
+    if soak_factor() == 1 {
+        for (subject, setting) in SUBJECTS.iter().enumerate() {
+            generator.shuffle(&mut pairs);
+            let wanted = pairs.iter().filter(|pair| setting.wants(pair)).take(setting.pairs);
+            jobs.extend(wanted.map(|pair| Job { subject, workload: pair.clone(), effort: LONGER }));
+        }
+    } else {
+        // Each pair once, for one of the subjects for which it is something of its own.
+        jobs.extend(pairs.into_iter().filter_map(|pair| {
+            let wanted: Vec<usize> = (0..SUBJECTS.len()).filter(|subject| SUBJECTS[*subject].wants(&pair)).collect();
+            let subject = *generator.choice(&wanted)?;
+            Some(Job { subject, workload: pair, effort: LONGER })
+        }));
     }
     // The long ones first, so that no thread is left with one at the end.
     jobs.extend(each_wanted(singles.into_iter(), LENGTH_1));

@@ -17,6 +17,7 @@ mod model;
 mod mutations;
 mod names;
 mod nospace;
+mod oracle_defects;
 mod pjdfstest;
 mod programs;
 mod resharing;

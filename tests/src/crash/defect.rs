@@ -267,9 +267,8 @@ pub fn try_early_punch(workload: &Workload, subjects: &[usize], effort: &Effort)
     on_all_cores(&bases, subjects, |disks, _, &at| {
         let (subject, trace) = (&SUBJECTS[at], bases[at].trace(workload));
         let is_seen = (1..=FENCES_MAX).filter_map(|fences| punched_before(&trace, fences)).any(|trace| {
-            let (seen, random) = (Seen::default(), fastrand::Rng::with_seed(1));
-            let mut explorer = Explorer::new(subject, &mut disks[at], &seen, random);
-            explorer.explore(&trace, &effort.bounds, effort, 0).is_err()
+            let seen = Seen::default();
+            Explorer::new(subject, &mut disks[at], &seen).explore(&trace, effort, 1).is_err()
         });
         if !is_seen {
             lock(&missed).push(subject.name);

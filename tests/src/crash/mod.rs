@@ -225,12 +225,11 @@ pub fn run(jobs: &[Job], seed: u64, violations_max: usize) -> ([Tally; SUBJECTS.
             return;
         }
         let start = processor_time();
-        let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
         let trace = bases[job.subject].trace(&job.workload);
         let subject = &SUBJECTS[job.subject];
-        let mut explorer = Explorer::new(subject, &mut disks[job.subject], &seen[job.subject], random);
+        let mut explorer = Explorer::new(subject, &mut disks[job.subject], &seen[job.subject]);
         explorer.tally.workloads = 1;
-        let explored = explorer.explore(&trace, &job.effort.bounds, &job.effort, 0);
+        let explored = explorer.explore(&trace, &job.effort, seed.wrapping_add(number as u64));
         explorer.tally.busy = processor_time() - start;
         let tally = &mut lock(&tallies)[job.subject];
         *tally = [*tally, explorer.tally].iter().sum();
@@ -287,6 +286,14 @@ impl Seen {
         lock(&self.judged).insert(with_outcomes(image, allowed))
     }
 
+    /// Takes over what another one has seen.
+    fn extend(&self, other: Seen) {
+        let all = |shared: Mutex<HashSet<u128>>| shared.into_inner().expect("no thread panics with a lock");
+        lock(&self.images).extend(all(other.images));
+        lock(&self.judged).extend(all(other.judged));
+        self.passed.extend(other.passed);
+    }
+
     /// It does not hold: the next to come upon it is to find that too.
     fn take_back(&self, image: u128, allowed: &[Arc<Tree>]) {
         lock(&self.judged).remove(&with_outcomes(image, allowed));
@@ -304,7 +311,6 @@ struct Explorer<'a> {
     subject: &'a Subject,
     disk: &'a mut Disk,
     seen: &'a Seen,
-    random: fastrand::Rng,
     tally: Tally,
     /// When asked for: what recoveries did.
     recoveries: Option<Vec<Case>>,
@@ -326,12 +332,25 @@ struct Point<'t> {
 }
 
 impl<'a> Explorer<'a> {
-    fn new(subject: &'a Subject, disk: &'a mut Disk, seen: &'a Seen, random: fastrand::Rng) -> Explorer<'a> {
-        Explorer { subject, disk, seen, random, tally: Tally::default(), recoveries: None }
+    fn new(subject: &'a Subject, disk: &'a mut Disk, seen: &'a Seen) -> Explorer<'a> {
+        Explorer { subject, disk, seen, tally: Tally::default(), recoveries: None }
     }
 
-    /// All crashes of a trace that begins with the guaranteed image of the disk. `depth`: crashes before it.
-    fn explore(&mut self, trace: &Trace, bounds: &Bounds, effort: &Effort, depth: usize) -> Result<(), Violation> {
+    /// All crashes of a trace that begins with the guaranteed image of the disk.
+    fn explore(&mut self, trace: &Trace, effort: &Effort, seed: u64) -> Result<(), Violation> {
+        self.explore_at(trace, &effort.bounds, effort, seed, 0)
+    }
+
+    /// `depth`: crashes before it. What is drawn depends on the seed and the step alone, not on what other threads have
+    /// seen: the same seed gives the same states.
+    fn explore_at(
+        &mut self,
+        trace: &Trace,
+        bounds: &Bounds,
+        effort: &Effort,
+        seed: u64,
+        depth: usize,
+    ) -> Result<(), Violation> {
         let mark = self.disk.mark();
         let mut pending = Pending::default();
         let mut allowed: &[Arc<Tree>] = &[];
@@ -344,7 +363,7 @@ impl<'a> Explorer<'a> {
                 Step::Outcomes(new) => !allowed.is_empty() && !narrows(new),
             };
             if is_point && step >= trace.crashes_from {
-                explored = self.crash(&Point { trace, step, allowed, pending: &pending }, bounds, effort, depth);
+                explored = self.crash(&Point { trace, step, allowed, pending: &pending }, bounds, effort, seed, depth);
             }
             match what {
                 Step::Event(event) if is_idle(event, self.disk, &pending) => {}
@@ -362,16 +381,24 @@ impl<'a> Explorer<'a> {
         }
         if explored.is_ok() {
             let end = Point { trace, step: trace.steps.len(), allowed, pending: &pending };
-            explored = self.crash(&end, bounds, effort, depth);
+            explored = self.crash(&end, bounds, effort, seed, depth);
         }
         self.disk.roll_back(mark);
         explored
     }
 
     /// All states of one point.
-    fn crash(&mut self, point: &Point<'_>, bounds: &Bounds, effort: &Effort, depth: usize) -> Result<(), Violation> {
+    fn crash(
+        &mut self,
+        point: &Point<'_>,
+        bounds: &Bounds,
+        effort: &Effort,
+        seed: u64,
+        depth: usize,
+    ) -> Result<(), Violation> {
         self.tally.points += 1;
-        for choice in states::choices(point.pending, bounds, &mut self.random) {
+        let mut random = fastrand::Rng::with_seed(seed ^ (point.step as u64) << 32);
+        for choice in states::choices(point.pending, bounds, &mut random) {
             let reached = point.pending.words().iter().zip(&choice).filter(|(_, there)| **there);
             let state = self.disk.difference(reached.map(|(word, _)| word));
             if !self.seen.begin(state.image_hash(), point.allowed) {
@@ -395,12 +422,14 @@ impl<'a> Explorer<'a> {
             if let Some(recoveries) = &mut self.recoveries {
                 recoveries.push(Case { state: self.disk.since_base(&state), trace: trace() });
             }
+            // The low half has chosen the road.
+            let drawn = (state.image_hash() >> 64) as u64;
             if let Some(bounds) = effort.in_recovery.get(depth)
-                && self.random.u64(0..one_in) == 0
+                && drawn.is_multiple_of(one_in)
             {
                 let mark = self.disk.mark();
                 self.disk.advance(&state);
-                let explored = self.explore(&trace(), bounds, effort, depth + 1);
+                let explored = self.explore_at(&trace(), bounds, effort, drawn, depth + 1);
                 self.disk.roll_back(mark);
                 explored?;
             }

@@ -78,13 +78,13 @@ pub struct Verdict {
 }
 
 /// How many recordings a mutation is tried in, of operations first, and of recoveries then.
-const OPERATIONS_MAX: usize = 60;
-const RECOVERIES_TRIED_MAX: usize = 100;
+const OPERATIONS_MAX: usize = 100;
+const RECOVERIES_TRIED_MAX: usize = 400;
 /// Recoveries that are kept of one workload.
-const RECOVERIES_MAX: usize = 12;
+const RECOVERIES_MAX: usize = 30;
 
 const EFFORT: Effort = Effort {
-    bounds: Bounds { exhaustive: 5, each_max: 24, subsets: 12, torn: 12 },
+    bounds: Bounds { exhaustive: 6, each_max: 24, subsets: 16, torn: 16 },
     in_recovery: &[],
     busy_recoveries: 1,
     idle_recoveries: 1,
@@ -159,10 +159,11 @@ fn record(bases: &[Base], seen: &[Seen], choice: &Choice, seed: u64) -> Vec<Reco
     let recorded = Mutex::new(BTreeMap::new());
     on_all_cores(bases, &tasks, |disks, number, (workload, subject)| {
         let trace = bases[*subject].trace(workload);
-        let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
-        let mut explorer = Explorer::new(&SUBJECTS[*subject], &mut disks[*subject], &seen[*subject], random);
+        // Of its own, so that what is recorded does not depend on what other threads have seen.
+        let seen_here = Seen::default();
+        let mut explorer = Explorer::new(&SUBJECTS[*subject], &mut disks[*subject], &seen_here);
         explorer.recoveries = Some(Vec::new());
-        if let Err(violation) = explorer.explore(&trace, &EFFORT.bounds, &EFFORT, 0) {
+        if let Err(violation) = explorer.explore(&trace, &EFFORT, seed.wrapping_add(number as u64)) {
             panic!("without a mutation: {}", violation.text);
         }
         let recoveries = most_telling(explorer.recoveries.take().expect("asked for"));
@@ -170,22 +171,16 @@ fn record(bases: &[Base], seen: &[Seen], choice: &Choice, seed: u64) -> Vec<Reco
         let of_recovery = |case: Case| Recorded { subject: *subject, trace: case.trace, state: Some(case.state) };
         let all: Vec<Recorded> = std::iter::once(operation).chain(recoveries.into_iter().map(of_recovery)).collect();
         lock(&recorded).insert(number, all);
+        seen[*subject].extend(seen_here);
     });
     recorded.into_inner().expect("no panic").into_values().flatten().collect()
 }
 
-/// The first few recoveries of each kind.
+/// The first few recoveries of each kind, none of which crowds out another.
 fn most_telling(cases: Vec<Case>) -> Vec<Case> {
-    let mut kinds: HashMap<Kind, usize> = HashMap::new();
-    let mut kept = Vec::new();
-    for case in cases {
-        let count = kinds.entry(kind(&case.trace)).or_insert(0);
-        *count += 1;
-        if *count <= 3 && kept.len() < RECOVERIES_MAX {
-            kept.push(case);
-        }
-    }
-    kept
+    let mut cases = rare_ones_too(cases, |case| &case.trace);
+    cases.truncate(RECOVERIES_MAX);
+    cases
 }
 
 /// What tells recoveries apart: the lines that they came by, and which copy of the superblock they began with.
@@ -237,8 +232,8 @@ fn try_mutation(
         let (subject, disk) = (&SUBJECTS[recorded.subject], &mut disks[recorded.subject]);
         let mark = disk.mark();
         recorded.state.iter().for_each(|state| disk.advance(state));
-        let mut explorer = Explorer::new(subject, disk, &seen[recorded.subject], random.fork());
-        let explored = explorer.explore(trace, &EFFORT.bounds, &EFFORT, 0);
+        let mut explorer = Explorer::new(subject, disk, &seen[recorded.subject]);
+        let explored = explorer.explore(trace, &EFFORT, random.u64(..));
         verdict.states += explorer.tally.distinct();
         disk.roll_back(mark);
         if let Err(violation) = explored {

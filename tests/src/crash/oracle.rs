@@ -78,6 +78,13 @@ impl Road {
 #[derive(Default)]
 pub struct Passed(Mutex<HashSet<u128>>);
 
+impl Passed {
+    /// Takes over what another one has passed.
+    pub fn extend(&self, other: Passed) {
+        lock(&self.0).extend(other.0.into_inner().expect("no thread panics with a lock"));
+    }
+}
+
 /// A judgement of one crash state.
 pub struct Judge<'j> {
     /// Holds the state; left as the judgement leaves it, for the caller to put back.

@@ -561,6 +561,23 @@ fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
             "unlink, then mkdir in its slot",
             vec![Op::Unlink { path: at(UNSHARED) }, Op::Mkdir { path: at(NEW), mode: 0o700 }],
         ),
+        (
+            "unlink, write to its blocks, then create with a policy in its slot",
+            vec![
+                Op::SetPolicy { path: at(DIR), policy: Some(Policy::Off) },
+                Op::Unlink { path: at(UNSHARED) },
+                write(EMPTY, 0, 4 * BLOCK, new),
+                Op::Create { path: vec![DIR, 7], mode: 0o644 },
+            ],
+        ),
+        (
+            "unlink, attributes in its blocks, then symlink in its slot",
+            vec![
+                Op::Unlink { path: at(UNSHARED) },
+                xattr(EMPTY, 0, 9000),
+                Op::Symlink { path: at(NEW), target_len: 50 },
+            ],
+        ),
         ("compaction, then write to its pages", vec![write(LONG_LOG, 0, 8, new), write(EMPTY, 0, 3 * BLOCK, new)]),
         ("compaction, then a log page there", vec![write(LONG_LOG, 0, 8, new), write(FULL_INLINE, 0, 50, new)]),
         ("the other index", vec![Op::Convert]),

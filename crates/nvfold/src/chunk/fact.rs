@@ -44,9 +44,13 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::types::{IndexKind, IndexStats, ReorderOptions};
 use hashbrown::HashSet;
 use pmem::{Flight, InFlight, Pm, Region};
+use std::ops::Range;
+use zerocopy::IntoBytes;
 
 /// Locks. Chains share them.
 const LOCKS: usize = 256;
+/// Heads of chains that reconcile reads at once.
+const HEADS_AT_ONCE: usize = 4096;
 
 /// Neighbours in the list of a chain, by block number; 0: none.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -254,15 +258,27 @@ impl Fact {
         self.counted.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Reconcile: ends what a crash left of a reorder, takes out what does not belong to the chain, and puts the hints
-    /// right.
-    pub fn tidy(&self, chain: u64) {
+    /// Reconcile: ends what a crash left of reorders, takes out what does not belong to its chain, and puts the hints
+    /// right. With the gate closed: nobody changes a chain meanwhile.
+    pub fn tidy(&self, chains: Range<u64>) {
+        let mut heads = vec![DirectEntry::default(); HEADS_AT_ONCE.min((chains.end - chains.start) as usize)];
+        let mut first = chains.start;
+        while first < chains.end {
+            // Most are empty.
+            let in_segment = DIRECT_PER_SEGMENT - first % DIRECT_PER_SEGMENT;
+            let count = (chains.end - first).min(in_segment).min(heads.len() as u64);
+            let heads = &mut heads[..count as usize];
+            self.region.scan_into(self.head_offset(first), heads.as_mut_bytes());
+            let used = (first..).zip(heads.iter()).filter(|(_, head)| **head != DirectEntry::default());
+            used.for_each(|(chain, _)| self.tidy_one(chain));
+            first += count;
+        }
+        self.counted.store(chains.end, Ordering::Relaxed);
+    }
+
+    fn tidy_one(&self, chain: u64) {
         let _held = self.hold(chain);
         self.counted.store(chain + 1, Ordering::Relaxed);
-        let head = self.head(chain);
-        if head == DirectEntry::default() {
-            return;
-        }
         let head = self.in_order(chain);
         let mut flight = Flight::new();
         let direct = BlockNumber(u64::from(head.block));

@@ -262,7 +262,7 @@ impl Core {
     fn tidy_chains(&self, from: u64) -> Option<u64> {
         let index = self.chunks.index.fact()?;
         let end = index.chains().min(from + CHAINS_STEP);
-        (from..end).for_each(|chain| index.tidy(chain));
+        index.tidy(from..end);
         if end == index.chains() {
             index.end_count();
             return None;
