@@ -1,8 +1,8 @@
 //! Every state that a crash can leave behind, of every operation, is recovered.
 //!
 //! `make test`: all sequences of length 1, a sample of those of length 2, and random longer ones, for each subject;
-//! `make soak`: all of length 2, each for a subject that is drawn, and more random ones. `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` runs the
-//! workloads of length 1 whose names begin so, `NVFOLD_SUBJECT` those of one subject.
+//! `make soak`: all of length 2, each for a subject that is drawn, and more random ones. `NVFOLD_SEED` replays the
+//! samples, `NVFOLD_CRASH` runs the workloads of length 1 whose names begin so, `NVFOLD_SUBJECT` those of one subject.
 
 use std::time::Instant;
 

@@ -173,7 +173,9 @@ fn file_names(line: &str) -> impl Iterator<Item = &str> {
     let is_name =
         |word: &str| [".rs", ".md", ".sh"].iter().any(|ending| word.len() > ending.len() && word.ends_with(ending));
     // Not patterns, paths that a program puts together, and what is built.
-    words.filter(move |word| is_name(word) && !word.contains(['*', '$']) && !word.starts_with("target/"))
+    // FILE.md stands for a name that the user gives.
+    let is_open = |word: &&str| word.contains(['*', '$']) || word.starts_with("target/") || word.starts_with("FILE.");
+    words.filter(move |word| is_name(word) && !is_open(word))
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn write_and_read_measure_what_is_mounted() {
         return;
     }
     let scratch = Scratch::new();
-    let written = report_with_mounts(&scratch, &["write", "--summary", "write.md"]);
+    let written = report_with_mounts(&scratch, &["write", "--summary", "summary"]);
     let read = report_with_mounts(&scratch, &["read"]);
     for report in [&written, &read] {
         assert_figures_are_plausible(report);
@@ -108,7 +108,7 @@ fn write_and_read_measure_what_is_mounted() {
             assert_eq!(count(format!("{name}, fsync at the end")), 4, "{name} in {names:?}");
         }
     }
-    let summary = std::fs::read_to_string(scratch.path("write.md")).unwrap();
+    let summary = std::fs::read_to_string(scratch.path("summary")).unwrap();
     assert!(summary.contains("| raw limit | 1.00 | 1.00 | 1.00 | 1.00 |"), "{summary}");
     assert!(summary.contains("| mounted FUSE ceiling, O_DIRECT | 1.00 | 1.00 | 1.00 | 1.00 |"), "{summary}");
 }
