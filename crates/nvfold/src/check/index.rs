@@ -69,19 +69,18 @@ impl Survey<'_> {
         let chains = 1u64 << prefix_bits(self.geometry.blocks());
         for (ordinal, segment) in self.chains.segments.clone().into_iter().enumerate() {
             let start = segment * SEGMENT_BYTES;
+            let end = start + SEGMENT_BYTES;
             // A chain whose head the host holds no memory for is empty.
-            for range in self.region.allocated_ranges(start, SEGMENT_BYTES) {
-                let (first, end) = (range.start / BLOCK_BYTES * BLOCK_BYTES, range.end.next_multiple_of(BLOCK_BYTES));
-                for offset in (first..end).step_by(heads.as_bytes().len()) {
-                    let count = heads.len().min(((end - offset) / DIRECT_BYTES) as usize);
-                    let heads = &mut heads[..count];
-                    self.region.scan_into(offset, heads.as_mut_bytes());
-                    if self.note_bad("pm index") {
-                        continue;
-                    }
+            let mut offset = self.region.next_allocated(start, end) / DIRECT_BYTES * DIRECT_BYTES;
+            while offset < end {
+                let count = heads.len().min(((end - offset) / DIRECT_BYTES) as usize);
+                let heads = &mut heads[..count];
+                self.region.scan_into(offset, heads.as_mut_bytes());
+                let first = ordinal as u64 * DIRECT_PER_SEGMENT + (offset - start) / DIRECT_BYTES;
+                if !self.note_bad("pm index") {
                     let is_used = |(_, head): &(u64, &DirectEntry)| **head != DirectEntry::default();
-                    for (at, head) in (offset..).step_by(DIRECT_BYTES as usize).zip(heads.iter()).filter(is_used) {
-                        let chain = ordinal as u64 * DIRECT_PER_SEGMENT + (at - start) / DIRECT_BYTES;
+                    for (chain, head) in (first..).zip(heads.iter()).filter(is_used) {
+                        let at = offset + (chain - first) * DIRECT_BYTES;
                         if chain < chains {
                             self.check_chain(chain, *head, at, function);
                         } else {
@@ -89,6 +88,8 @@ impl Survey<'_> {
                         }
                     }
                 }
+                let next = offset + heads.as_bytes().len() as u64;
+                offset = self.region.next_allocated(next, end) / DIRECT_BYTES * DIRECT_BYTES;
             }
         }
         let mut lost: Vec<u64> = self.chains.expected.difference(&self.chains.met).copied().collect();

@@ -357,14 +357,16 @@ impl Survey<'_> {
     fn inodes(&mut self, segments: &[u64], stores: &[WordStore]) {
         for (ordinal, segment) in segments.iter().enumerate() {
             let start = segment * SEGMENT_BYTES;
-            for range in self.region.allocated_ranges(start, SEGMENT_BYTES) {
-                let (first, end) = (range.start / INODE_BYTES * INODE_BYTES, range.end.next_multiple_of(INODE_BYTES));
-                for slot in (first..end).step_by(INODE_BYTES as usize) {
+            let end = start + SEGMENT_BYTES;
+            let mut page = self.region.next_allocated(start, end) / BLOCK_BYTES * BLOCK_BYTES;
+            while page < end {
+                for slot in (page..page + BLOCK_BYTES).step_by(INODE_BYTES as usize) {
                     let ino = ordinal as u64 * INODES_PER_SEGMENT + (slot - start) / INODE_BYTES;
                     if ino != 0 {
                         self.inode(ino, slot, stores);
                     }
                 }
+                page = self.region.next_allocated(page + BLOCK_BYTES, end) / BLOCK_BYTES * BLOCK_BYTES;
             }
         }
         if !matches!(self.inodes.get(&ROOT), Some(Facts { kind: FileKind::Directory, .. })) {

@@ -270,7 +270,7 @@ fn an_inode_is_not_read_from_a_segment_that_left_the_table() {
         FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
         let segment = geometry.first_segment() + 1;
-        write_segment(&region, &geometry, segment, 1);
+        write_segment(&region, &geometry, segment, 1).unwrap();
         let fs = FileSystem::mount(region.clone(), MountOptions::default()).unwrap();
         let device = Device { region, fs };
         let ino = INODES_PER_SEGMENT + 1;

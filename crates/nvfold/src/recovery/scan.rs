@@ -77,22 +77,20 @@ fn scan_inodes(core: &Core) -> u64 {
 
 /// Sets a bit for each slot in use. What the host holds no memory for was never used.
 fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64], slots: &mut [u8]) {
-    let start = segment * SEGMENT_BYTES;
-    for range in core.region.allocated_ranges(start, SEGMENT_BYTES) {
-        let (first, end) = (range.start / INODE_BYTES * INODE_BYTES, range.end.next_multiple_of(INODE_BYTES));
-        for offset in (first..end).step_by(READ_AT_ONCE) {
-            let slots = &mut slots[..(end - offset).min(READ_AT_ONCE as u64) as usize];
-            core.region.scan_into(offset, slots);
-            let has_bad_memory = core.region.check().is_err();
-            for (slot, bytes) in (offset..).step_by(INODE_BYTES as usize).zip(slots.chunks_exact(INODE_BYTES as usize))
-            {
-                // What bad memory held is not known: its number is not handed out.
-                let is_bad = || has_bad_memory && !core.region.is_sound(slot, INODE_BYTES);
-                let is_used = bytes[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
-                let index = (slot - start) / INODE_BYTES;
-                words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
-            }
+    let (start, end) = (segment * SEGMENT_BYTES, (segment + 1) * SEGMENT_BYTES);
+    let mut at = core.region.next_allocated(start, end) / INODE_BYTES * INODE_BYTES;
+    while at < end {
+        let slots = &mut slots[..(end - at).min(READ_AT_ONCE as u64) as usize];
+        core.region.scan_into(at, slots);
+        let has_bad_memory = core.region.check().is_err();
+        for (slot, bytes) in (at..).step_by(INODE_BYTES as usize).zip(slots.chunks_exact(INODE_BYTES as usize)) {
+            // What bad memory held is not known: its number is not handed out.
+            let is_bad = || has_bad_memory && !core.region.is_sound(slot, INODE_BYTES);
+            let is_used = bytes[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
+            let index = (slot - start) / INODE_BYTES;
+            words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
         }
+        at = core.region.next_allocated(at + slots.len() as u64, end) / INODE_BYTES * INODE_BYTES;
     }
 }
 
