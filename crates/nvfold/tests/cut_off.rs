@@ -23,6 +23,18 @@ fn fsck(region: &Region) -> Report {
     check(region, &CheckOptions::default()).unwrap()
 }
 
+/// Panics unless no extent names anything after a crash before this event, fsck finds nothing then, and nothing after
+/// recovery.
+#[track_caller]
+fn names_no_data(image: &[u8], event: usize) {
+    let crashed = recorded();
+    let _ = crashed.fence(crashed.write(0, image).flush());
+    let report = fsck(&crashed);
+    assert_eq!((report.extents, report.findings), (0, vec![]), "crash before event {event}");
+    mount(&crashed).unmount().unwrap();
+    assert_eq!(fsck(&crashed).findings, []);
+}
+
 /// The device after a crash just before the first fence of a mkdir in a fresh file system, with those words of the new
 /// inode's slot that `reached` the media (by their offset in the slot).
 fn mkdir_cut_off(reached: impl Fn(u64) -> bool) -> Region {
@@ -132,13 +144,7 @@ fn the_log_of_a_removed_file_does_not_come_back_with_its_slot() {
         let fences = (0..recording.events.len()).filter(|at| recording.events[*at].action == Action::Fence);
         for fence in fences {
             let identity = |word: &PendingWord| (slot + 8..slot + SLOT_BYTES).contains(&word.offset);
-            let crashed = recorded();
-            let image = recording.image(&before, fence, StoreOrder::AnyWord, identity);
-            let _ = crashed.fence(crashed.write(0, &image[..]).flush());
-            let report = fsck(&crashed);
-            assert_eq!((report.extents, report.findings), (0, vec![]), "crash before event {fence}");
-            mount(&crashed).unmount().unwrap();
-            assert_eq!(fsck(&crashed).findings, []);
+            names_no_data(&recording.image(&before, fence, StoreOrder::AnyWord, identity), fence);
         }
     }
 }
@@ -162,13 +168,7 @@ fn a_symlink_that_was_cut_off_in_the_slot_of_a_file_does_not_name_the_blocks_of_
     // The head says that there is one log line; what the file wrote into that line must be gone by then.
     for fence in (0..recording.events.len()).filter(|at| recording.events[*at].action == Action::Fence) {
         let head = |word: &PendingWord| (slot..slot + 64).contains(&word.offset);
-        let crashed = recorded();
-        let image = recording.image(&before, fence, StoreOrder::AnyWord, head);
-        let _ = crashed.fence(crashed.write(0, &image[..]).flush());
-        let report = fsck(&crashed);
-        assert_eq!((report.extents, report.findings), (0, vec![]), "crash before event {fence}");
-        mount(&crashed).unmount().unwrap();
-        assert_eq!(fsck(&crashed).findings, []);
+        names_no_data(&recording.image(&before, fence, StoreOrder::AnyWord, head), fence);
     }
 }
 
