@@ -12,6 +12,7 @@
 //! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
 //! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs mounted for a run, and gone after it |
+//! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
 //! | `place` | proof that a row was measured on the file system that it names |
 //! | `ceiling` | the simplest FUSE file system in memory: what FUSE itself allows |
 //! | `data` | blocks with an exact share of duplicates |
@@ -27,6 +28,7 @@ mod meta;
 mod mounts;
 mod paper;
 mod place;
+mod profiles;
 mod recovery;
 mod report;
 mod summary;
@@ -54,6 +56,8 @@ enum What {
     Recovery(recovery::RecoveryOptions),
     /// The figures and tables of a paper, measured here
     Paper(paper::PaperArgs),
+    /// What emulated devices charge, beside what is published of the real ones
+    Profiles(profiles::Options),
     /// Fill a device and die, for `recovery`
     #[command(hide = true)]
     Fill(recovery::FillOptions),
@@ -194,6 +198,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Meta(options) => meta::run(&options.clone().settled())?,
         What::Recovery(options) => return recovery::run(options, json),
         What::Paper(args) => return paper::run(args, json),
+        What::Profiles(options) => return profiles::run(options, json),
         What::Fill(options) => return recovery::fill(options),
         What::Dram(options) => return paper::dram(options),
         What::Ceiling { dir } => return ceiling::serve(dir),

@@ -173,3 +173,11 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
 }
+
+/// The width of the middle half of the values.
+pub fn middle_half(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let quarter = sorted.len() / 4;
+    sorted[sorted.len() - 1 - quarter] - sorted[quarter]
+}

@@ -1,16 +1,18 @@
-//! Clocks: the time of day, the processor time of a thread, and what a thread owes to emulated devices.
+//! Clocks: the time of day, what a thread's work costs, and the time as an emulated device has it.
 //!
-//! What an operation costs is the processor time that its thread took and the growth of its debt: `thread_cpu_ns` and
-//! `owed_ns` before and behind it. A time that a person would have waited is that of any other clock and the debt.
+//! A wall clock on a shared machine cannot tell differences of a few percent. What work costs is told by [`cost_ns`]:
+//! the processor time of the thread, and what devices charged it. Neither depends on who else uses the machine, as far
+//! as caches and clock rates are the same.
 
 use crate::thread;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;
 
-/// Nanoseconds that emulated devices have charged the calling thread and that it has not waited for: below a microsecond
-/// where it waits, all of it where time is only counted (`OpenOptions::counts_only`). Its growth is what counts.
-pub fn owed_ns() -> f64 {
-    thread::unpaid_ps() as f64 / 1000.0
+/// What the calling thread's work has cost so far, nanoseconds: its processor time, without what it spent waiting for
+/// emulated devices, and what those charged it (of large copies without what the host took for them, which is processor
+/// time already). Differences count. A system call: some 300 ns.
+pub fn cost_ns() -> f64 {
+    (thread_cpu_ns() - thread::spun_ns()) as f64 + thread::left_ps() as f64 / 1000.0
 }
 
 /// Nanoseconds since `epoch` as the calling thread's devices have it: what it owes has passed too. Differences within
@@ -19,8 +21,8 @@ pub fn device_ns(epoch: Instant) -> u64 {
     (epoch.elapsed().as_nanos() as i64).saturating_add(thread::unpaid_ps() / 1000).max(0) as u64
 }
 
-/// Nanoseconds of processor time that the calling thread has taken. A system call: some 300 ns.
-pub fn thread_cpu_ns() -> i64 {
+/// Nanoseconds of processor time that the calling thread has taken.
+pub(crate) fn thread_cpu_ns() -> i64 {
     now_ns(ClockId::ThreadCPUTime)
 }
 

@@ -32,13 +32,13 @@
 
 use crate::Counters;
 use crate::LINE_BYTES;
-use crate::thread;
+use crate::{clock, thread};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A debt of a microsecond is waited for: a thousandth of it is a look at the clock.
+/// A debt of a microsecond is waited for; the looks at the clocks that this takes are part of the wait.
 pub(crate) const SPIN_FROM_PS: i64 = 1_000_000;
 /// Lines of an access from which the host's time for it is taken: below, two looks at the clock would take longer.
 pub(crate) const BULK_LINES: u64 = 16;
@@ -300,7 +300,7 @@ impl Throttle {
     pub(crate) fn write(&self, start: Option<Instant>, lines: u64) -> u64 {
         let charged = lines * self.write_line_ps;
         thread::note_write(charged.saturating_sub(self.write_line_ps));
-        self.charge(charged, self.left(&self.writes, start, lines, charged));
+        self.charge(&self.writes, start, lines, charged);
         charged
     }
 
@@ -308,7 +308,7 @@ impl Throttle {
     pub(crate) fn fence(&self) -> u64 {
         let Some(since_ps) = thread::take_write() else { return 0 };
         let charged = self.fence_ps.saturating_sub(since_ps);
-        self.charge(charged, charged as i64);
+        self.charge(&self.writes, None, 0, charged);
         charged
     }
 
@@ -318,36 +318,36 @@ impl Throttle {
             return 0;
         }
         let charged = self.read_latency_ps + fetched * self.read_line_ps;
-        self.charge(charged, self.left(&self.reads, start, fetched, charged));
+        self.charge(&self.reads, start, fetched, charged);
         charged
     }
 
-    /// What is left of a charge after what the host took, and after the queue behind other threads.
-    fn left(&self, lane: &Lane, start: Option<Instant>, lines: u64, charged: u64) -> i64 {
+    /// Charges the thread. What is left to wait for is less by what the host took, and more by the queue behind other
+    /// threads.
+    fn charge(&self, lane: &Lane, start: Option<Instant>, lines: u64, charged: u64) {
         let host = start.map_or(0, |start| start.elapsed().as_nanos() as u64 * 1000);
-        let queued = if self.waits { lane.behind_others(start, lines, charged) } else { 0 };
-        charged.saturating_sub(host) as i64 + queued
-    }
-
-    /// Charges the thread, of which so many picoseconds are left to wait for.
-    fn charge(&self, charged: u64, left: i64) {
-        thread::charge(charged);
+        let left = charged.saturating_sub(host);
+        thread::charge(charged, left);
         if self.waits {
-            thread::owe(left);
-            self.wait();
+            thread::owe((left + lane.behind_others(start, lines, charged)) as i64);
+            wait();
         } else {
             thread::count(left);
         }
     }
+}
 
-    /// Spins until the thread has paid what it owes, once that is enough to be spun.
-    fn wait(&self) {
-        let owed = thread::owed_ps();
-        if owed >= SPIN_FROM_PS {
-            let start = Instant::now();
-            let end = start + Duration::from_nanos(owed as u64 / 1000);
-            thread::owe(-((spin_until(end) - start).as_nanos() as i64 * 1000));
+/// Spins until the thread has paid what it owes, once that is enough to be spun.
+fn wait() {
+    let owed = thread::owed_ps();
+    if owed >= SPIN_FROM_PS {
+        let (start, cpu) = (Instant::now(), clock::thread_cpu_ns());
+        let end = start + Duration::from_nanos(owed as u64 / 1000);
+        while Instant::now() < end {
+            std::hint::spin_loop();
         }
+        thread::note_spun(clock::thread_cpu_ns() - cpu);
+        thread::owe(-(start.elapsed().as_nanos() as i64 * 1000));
     }
 }
 
@@ -368,7 +368,7 @@ impl Lane {
 
     /// Queues lines behind those of other threads. Returns by how many picoseconds more they take than the thread is
     /// charged. An access that began at no known time takes its share of the bandwidth and does not wait.
-    fn behind_others(&self, start: Option<Instant>, lines: u64, charged: u64) -> i64 {
+    fn behind_others(&self, start: Option<Instant>, lines: u64, charged: u64) -> u64 {
         if self.line_ps == 0 {
             return 0;
         }
@@ -383,18 +383,7 @@ impl Lane {
         let done = match self.busy_until_ps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update) {
             Ok(before) | Err(before) => done(before),
         };
-        (done - start_ps).saturating_sub(charged) as i64
-    }
-}
-
-/// Keeps the CPU busy until then, as a slower device would. Returns the time it is at last.
-fn spin_until(end: Instant) -> Instant {
-    loop {
-        let now = Instant::now();
-        if now >= end {
-            return now;
-        }
-        std::hint::spin_loop();
+        (done - start_ps).saturating_sub(charged)
     }
 }
 

@@ -21,10 +21,14 @@ thread_local! {
     static STREAMED: Cell<bool> = const { Cell::new(false) };
     /// Picoseconds that devices have charged.
     static CHARGED: Cell<u64> = const { Cell::new(0) };
-    /// Of those, what the thread has yet to wait for; negative after it waited for too long.
+    /// Of those, what the host did not take for the accesses themselves.
+    static LEFT: Cell<u64> = const { Cell::new(0) };
+    /// Of those, and of the queues for the devices, what it has yet to wait for; negative after it waited for too long.
     static OWED: Cell<i64> = const { Cell::new(0) };
     /// Of those, what it never waits for.
-    static COUNTED: Cell<i64> = const { Cell::new(0) };
+    static COUNTED: Cell<u64> = const { Cell::new(0) };
+    /// Nanoseconds of processor time that it has spent waiting.
+    static SPUN: Cell<i64> = const { Cell::new(0) };
     /// `CHARGED` when it began to write its last line.
     static WRITE: Cell<Option<u64>> = const { Cell::new(None) };
     /// Mapping and offset of bad memory that was read.
@@ -45,9 +49,25 @@ pub(crate) fn take_streamed() -> bool {
     STREAMED.replace(false)
 }
 
-/// Charges picoseconds to this thread.
-pub(crate) fn charge(ps: u64) {
+/// Charges picoseconds to this thread, of which so many are left behind what the host took.
+pub(crate) fn charge(ps: u64, left_ps: u64) {
     CHARGED.set(CHARGED.get() + ps);
+    LEFT.set(LEFT.get() + left_ps);
+}
+
+/// Picoseconds charged to this thread that the host did not take.
+pub(crate) fn left_ps() -> u64 {
+    LEFT.get()
+}
+
+/// Adds processor time spent waiting, nanoseconds.
+pub(crate) fn note_spun(ns: i64) {
+    SPUN.set(SPUN.get() + ns);
+}
+
+/// Nanoseconds of processor time spent waiting.
+pub(crate) fn spun_ns() -> i64 {
+    SPUN.get()
 }
 
 /// Changes what this thread has yet to wait for.
@@ -56,7 +76,7 @@ pub(crate) fn owe(ps: i64) {
 }
 
 /// Adds what it never waits for.
-pub(crate) fn count(ps: i64) {
+pub(crate) fn count(ps: u64) {
     COUNTED.set(COUNTED.get() + ps);
 }
 
@@ -67,7 +87,7 @@ pub(crate) fn owed_ps() -> i64 {
 
 /// Picoseconds charged to this thread that it has not waited for.
 pub(crate) fn unpaid_ps() -> i64 {
-    OWED.get() + COUNTED.get()
+    OWED.get() + COUNTED.get() as i64
 }
 
 /// Notes that this thread begins to write a line once so many picoseconds more are charged.

@@ -35,13 +35,31 @@ impl Device {
         region.map_err(nvfold::Error::from).doing("make a memory device")
     }
 
-    /// Formats and mounts it, with all its memory there before any clock starts, and with clocks of its own.
-    pub fn mount(&self, mkfs: &MkfsOptions, mount: MountOptions) -> Result<FileSystem> {
+    /// Formats it, with all its memory there before any clock starts.
+    pub fn format(&self, mkfs: &MkfsOptions) -> Result<Region> {
         let region = self.create()?;
         FileSystem::mkfs(&region, mkfs).doing("format")?;
         // Behind mkfs, which gives back what the device has.
-        region.populate(0, self.bytes);
-        remount(region, mount)
+        populate(&[&region]);
+        Ok(region)
+    }
+
+    /// Formats and mounts it, with clocks of its own.
+    pub fn mount(&self, mkfs: &MkfsOptions, mount: MountOptions) -> Result<FileSystem> {
+        remount(self.format(mkfs)?, mount)
+    }
+}
+
+/// Asks for the memory of devices that are compared, for each a piece in turn: so each gets the same mix of what the
+/// host has. Memory of one device differs from that of another by up to a third in the time that it takes to write, for
+/// as long as both live, by where the host happens to have it.
+pub fn populate(regions: &[&Region]) {
+    const PIECE_BYTES: u64 = 2 << 20;
+    let longest = regions.iter().map(|region| region.len_bytes()).max().unwrap_or(0);
+    for at in (0..longest).step_by(PIECE_BYTES as usize) {
+        for region in regions.iter().filter(|region| at < region.len_bytes()) {
+            region.populate(at, PIECE_BYTES.min(region.len_bytes() - at));
+        }
     }
 }
 

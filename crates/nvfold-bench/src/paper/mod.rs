@@ -14,6 +14,7 @@
 //! | `machine` | the class of machine |
 //! | `device` | emulated devices, formatted and mounted |
 //! | `dram` | the memory of a process that writes |
+//! | `spent` | what work took: its cost, and wall time |
 //! | `system` | what NV-Dedup is compared with, mounted |
 //! | `workload` | the requests |
 //! | `rivals` | the systems that the papers compare with |
@@ -27,11 +28,13 @@ mod machine;
 mod nv_dedup;
 mod page;
 mod rivals;
+mod spent;
 mod system;
 mod turn;
 mod workload;
 
 pub(crate) use chart::font;
+pub(crate) use device::Device;
 pub use dram::{ChildOptions as DramOptions, child as dram};
 pub use rivals::RivalError;
 

@@ -1,11 +1,12 @@
 //! What the papers' figures compare: file systems on devices in memory that differ in what answers "share or store?".
 //!
 //! Each system has a device of its own with the same profile, so that a figure can run them in turn, pass by pass,
-//! and drift of the machine hits all alike. Flush instructions are issued as on a DAX device, and the device's memory
-//! is there before any clock starts.
+//! and drift of the machine hits all alike. Flush instructions are issued as on a DAX device. The devices' memory is
+//! there before any clock starts, handed out in turn ([`populate`]).
 
-use super::device::Device;
+use super::device::{Device, populate, remount};
 use super::rivals::{self, Rival};
+use super::spent::{Spent, in_groups};
 use super::workload::Batch;
 use crate::{BenchError, Doing, Result};
 use nvfold::chunk::Chunks;
@@ -21,7 +22,7 @@ use pmem::{Profile, Region};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of a request.
 pub const BLOCK: usize = 4096;
@@ -135,19 +136,15 @@ pub struct Mounted {
     rival: Option<(Arc<Watched>, Region)>,
 }
 
-/// A competitor whose shares are counted and whose time for fingerprints is taken.
+/// A competitor whose shares are counted.
 struct Watched {
     rival: Rival,
     shared: AtomicU64,
-    fingerprint_ns: AtomicU64,
 }
 
 impl Dedup for Watched {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
-        let clock = Instant::now();
-        let fingerprint = self.rival.fingerprint(piece);
-        self.fingerprint_ns.fetch_add(clock.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        fingerprint
+        self.rival.fingerprint(piece)
     }
 
     fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
@@ -170,10 +167,25 @@ impl Dedup for Watched {
 }
 
 impl Mounted {
-    /// Formats a device for the system and mounts it.
-    pub fn new(system: &System, setup: &Setup) -> Result<Mounted> {
-        let device = Device { counts_writes: setup.counts_metadata, ..Device::new(&setup.profile, setup.device_bytes) };
-        let rival = rival_of(system, &device)?;
+    /// Formats a device for each system and mounts it.
+    pub fn all(systems: &[System], setup: &Setup) -> Result<Vec<Mounted>> {
+        let counts_writes = setup.counts_metadata;
+        let device = Device { counts_writes, ..Device::new(&setup.profile, setup.device_bytes) };
+        let prepare = |system: &System| -> Result<Prepared> {
+            let region = device.create()?;
+            FileSystem::mkfs(&region, &MkfsOptions::default()).doing("format")?;
+            Ok(Prepared { region, rival: rival_of(system, &device)? })
+        };
+        let prepared = systems.iter().map(prepare).collect::<Result<Vec<Prepared>>>()?;
+        let regions = prepared.iter().flat_map(|prepared| {
+            std::iter::once(&prepared.region).chain(prepared.rival.as_ref().map(|(_, metadata)| metadata))
+        });
+        populate(&regions.collect::<Vec<&Region>>());
+        systems.iter().zip(prepared).map(|(system, prepared)| Mounted::new(system, setup, prepared)).collect()
+    }
+
+    fn new(system: &System, setup: &Setup, prepared: Prepared) -> Result<Mounted> {
+        let Prepared { region, rival } = prepared;
         let mount = MountOptions {
             policy: if system.kind == Kind::NoDedup { Policy::Off } else { Policy::NvDedup },
             foreign: rival.as_ref().map(|(rival, _)| rival.clone() as Arc<dyn Dedup>),
@@ -182,7 +194,7 @@ impl Mounted {
             cores: setup.threads,
             ..MountOptions::default()
         };
-        let fs = device.mount(&MkfsOptions::default(), mount)?;
+        let fs = remount(region, mount)?;
         let (_, geometry) = nvfold::read_superblock(fs.region()).doing("read the superblock")?;
         let tables = (geometry.journal_offset, geometry.data_offset - geometry.journal_offset);
         Ok(Mounted { system: system.clone(), fs, tables, rival })
@@ -214,12 +226,6 @@ impl Mounted {
         }
     }
 
-    /// Seconds that a competitor spent on fingerprints since the mount.
-    pub fn fingerprint_seconds(&self) -> f64 {
-        let ns = self.rival.as_ref().map_or(0, |(rival, _)| rival.fingerprint_ns.load(Ordering::Relaxed));
-        ns as f64 / 1e9
-    }
-
     /// Bytes of deduplication metadata flushed since the mount: lines of the chunk table and the transaction numbers,
     /// or those of the competitor's own structures. `None` unless the setup counts them.
     pub fn metadata_bytes(&self) -> Option<u64> {
@@ -229,25 +235,29 @@ impl Mounted {
         Some(self.fs.region().lines_written_in(self.tables.0, self.tables.1)? * LINE)
     }
 
-    /// Does the work of this system with its background thread beside it, as a mount has one.
-    pub fn with_background<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Does the work of this system with its background thread beside it, as a mount has one. Returns what that thread
+    /// cost, too: it works for the system, on whatever processor.
+    pub fn with_background<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
         if self.system.kind == Kind::NoDedup || self.rival.is_some() {
-            return work();
+            return Ok((work()?, 0.0));
         }
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let filler = scope.spawn(|| -> Result<()> {
-                while !over.load(Ordering::Relaxed) {
-                    if self.fs.dedup_step().doing("fill in fingerprints")? {
-                        std::thread::sleep(Duration::from_millis(1));
+            let filler = scope.spawn(|| {
+                let fill = || {
+                    while !over.load(Ordering::Relaxed) {
+                        if self.fs.dedup_step().doing("fill in fingerprints")? {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
                     }
-                }
-                Ok(())
+                    Ok(())
+                };
+                Spent::on(fill)
             });
             let done = work();
             over.store(true, Ordering::Relaxed);
-            filler.join().expect("the filler does not panic")?;
-            done
+            let ((), spent) = filler.join().expect("the filler does not panic")?;
+            Ok((done?, spent.cost_ns))
         })
     }
 
@@ -257,9 +267,10 @@ impl Mounted {
         self.rival.map_or(Ok(()), |(watched, _)| Ok(watched.rival.close()?))
     }
 
-    /// Writes a batch, request by request. Returns the seconds that the writes took.
-    pub fn write(&self, file: &File, batch: &Batch) -> Result<f64> {
-        self.with_background(|| Ok(write_all(file, batch)?.as_secs_f64()))
+    /// Writes a batch, request by request. Returns what the writes took, and the background thread's cost with it.
+    pub fn write(&self, file: &File, batch: &Batch) -> Result<Spent> {
+        let (spent, background_ns) = self.with_background(|| write_all(file, batch))?;
+        Ok(Spent { cost_ns: spent.cost_ns + background_ns, ..spent })
     }
 
     /// Reads a part of a batch back: what is measured must be right.
@@ -282,19 +293,16 @@ impl Mounted {
     }
 }
 
-/// Writes every request of a batch to its place in a file; the time that the writes took. Each request comes from a
-/// buffer that was filled just before, as a program's does: an emulated device hides the time that cold data takes to
-/// come into the cache while it is stored, and that would be counted against whoever hashes it first.
-pub fn write_all(file: &File, batch: &Batch) -> Result<Duration> {
-    let mut request = [0; BLOCK];
-    let mut took = Duration::ZERO;
-    for (at, content) in batch.at.iter().zip(batch.data.chunks(BLOCK)) {
-        request.copy_from_slice(content);
-        let clock = Instant::now();
-        file.write_at(at * BLOCK as u64, &request).doing("write")?;
-        took += clock.elapsed();
-    }
-    Ok(took)
+/// Writes every request of a batch to its place in a file.
+pub fn write_all(file: &File, batch: &Batch) -> Result<Spent> {
+    let requests = batch.at.iter().zip(batch.data.chunks(BLOCK));
+    in_groups(requests, |at, content| file.write_at(at * BLOCK as u64, content).doing("write"), |_| ())
+}
+
+/// What is there of a system before it is mounted: its device, and a competitor with the device of its metadata.
+struct Prepared {
+    region: Region,
+    rival: Option<(Arc<Watched>, Region)>,
 }
 
 /// The competitor that answers, if one does, and the device of its metadata.
@@ -306,7 +314,6 @@ fn rival_of(system: &System, device: &Device) -> Result<Option<(Arc<Watched>, Re
     };
     let bytes = kind.region_bytes(device.bytes / BLOCK as u64);
     let metadata = Device { bytes, ..device.clone() }.create()?;
-    metadata.populate(0, bytes);
     let rival = Rival::open(kind, system.strong.unwrap_or(StrongFunction::Md5), metadata.clone())?;
-    Ok(Some((Arc::new(Watched { rival, shared: AtomicU64::new(0), fingerprint_ns: AtomicU64::new(0) }), metadata)))
+    Ok(Some((Arc::new(Watched { rival, shared: AtomicU64::new(0) }), metadata)))
 }

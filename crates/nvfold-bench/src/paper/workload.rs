@@ -1,9 +1,9 @@
 //! The requests of the papers' workloads: which block of a file is written, and with what.
 //!
 //! A request is one block of 4 KiB. Of each hundred requests exactly as many repeat a block as is asked for; all
-//! others write what occurs nowhere else. What is repeated is what is stored now at the place of one of the last
-//! [`RECENT`] requests: fio too repeats what it wrote just before, and so the block is there though files are
-//! overwritten all the time.
+//! others write what occurs nowhere else. What is repeated is what is stored at that moment at some place of the files,
+//! **drawn from all of them**: evenly, or by Zipf's law (the place of rank r with a weight of 1/r; ranks are spread over
+//! the files). So a duplicate is seldom of a block that was written just before, and is in no processor's cache.
 //!
 //! | workload | where it writes |
 //! |---|---|
@@ -12,10 +12,9 @@
 
 use super::system::BLOCK;
 use crate::data::Random;
-use std::collections::VecDeque;
 
-/// Places whose blocks a duplicate may repeat.
-const RECENT: usize = 1024;
+/// Spreads ranks over places: a prime, and larger than any number of places.
+const SPREAD: u64 = 0xFFFF_FFFB;
 
 /// Requests, made before the clock starts.
 #[derive(Default)]
@@ -26,17 +25,29 @@ pub struct Batch {
     pub at: Vec<u64>,
 }
 
+/// How stored blocks are drawn that a duplicate repeats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Draw {
+    /// Each with the same probability.
+    #[default]
+    Evenly,
+    /// By Zipf's law with exponent 1: few of them very often.
+    Zipf,
+}
+
 /// A stream of requests that never ends.
 pub struct Workload {
     random: Random,
     percent: u64,
+    draw: Draw,
     /// Duplicates to come, in hundredths.
     owed: u64,
     order: Order,
-    /// What each block of the file holds: the number that it is made from.
-    file: Vec<u64>,
-    /// Where the last requests wrote.
-    recent: VecDeque<u64>,
+    /// What each block holds, of the files that stay and, behind them, of the one that is written: the number that it
+    /// is made from.
+    stored: Vec<u64>,
+    /// Blocks of files that stay and are not written.
+    beside: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,16 +57,29 @@ enum Order {
 }
 
 impl Workload {
-    /// Random overwrites of a file of so many blocks, `percent` of them duplicates.
+    /// Random overwrites of a file of so many blocks, `percent` of them duplicates. [`Workload::lay_out`] makes the
+    /// file.
     pub fn fio(file_blocks: u64, percent: u64, seed: u64) -> Workload {
         let workload = Workload::vdbench(percent, seed);
-        Workload { order: Order::Random, file: vec![0; file_blocks as usize], ..workload }
+        Workload { order: Order::Random, stored: vec![0; file_blocks as usize], ..workload }
     }
 
     /// Sequential writes: every batch is a file, `percent` of its blocks duplicates.
     pub fn vdbench(percent: u64, seed: u64) -> Workload {
-        let (file, recent) = (Vec::new(), VecDeque::new());
-        Workload { random: Random(seed << 40), percent, owed: 0, order: Order::Sequential, file, recent }
+        let random = Random(seed << 40);
+        let (draw, order) = (Draw::default(), Order::Sequential);
+        Workload { random, percent, draw, owed: 0, order, stored: Vec::new(), beside: 0 }
+    }
+
+    /// The file of a `fio` workload stays as it is, and new files are written beside it, whose duplicates repeat blocks
+    /// of both.
+    pub fn beside(self) -> Workload {
+        Workload { order: Order::Sequential, beside: self.stored.len(), ..self }
+    }
+
+    /// Duplicates drawn in another way.
+    pub fn drawn(self, draw: Draw) -> Workload {
+        Workload { draw, ..self }
     }
 
     /// Another share of duplicates from now on.
@@ -65,16 +89,17 @@ impl Workload {
 
     /// The first content of the file that fio overwrites.
     pub fn lay_out(&mut self, batch: &mut Batch) {
-        self.fill((0..self.file.len() as u64).collect(), batch);
+        let blocks = self.stored.len() as u64;
+        self.stored.clear();
+        self.fill((0..blocks).collect(), batch);
     }
 
     /// The next requests.
     pub fn next(&mut self, requests: usize, batch: &mut Batch) {
         let places = match self.order {
-            Order::Random => (0..requests).map(|_| self.random.next() % self.file.len() as u64).collect(),
+            Order::Random => (0..requests).map(|_| self.random.next() % self.stored.len() as u64).collect(),
             Order::Sequential => {
-                self.file.resize(requests, 0);
-                self.recent.clear();
+                self.stored.truncate(self.beside);
                 (0..requests as u64).collect()
             }
         };
@@ -86,11 +111,10 @@ impl Workload {
         batch.at = places;
         for (block, place) in batch.data.chunks_mut(BLOCK).zip(&batch.at) {
             let content = self.next_content();
-            self.file[*place as usize] = content;
-            if self.recent.len() == RECENT {
-                self.recent.pop_front();
+            match self.stored.get_mut(self.beside + *place as usize) {
+                Some(stored) => *stored = content,
+                None => self.stored.push(content),
             }
-            self.recent.push_back(*place);
             let mut words = Random(content);
             block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = words.next().to_le_bytes());
         }
@@ -99,12 +123,27 @@ impl Workload {
     /// What the next block is made from: equal numbers make equal blocks.
     fn next_content(&mut self) -> u64 {
         self.owed += self.percent;
-        if self.owed < 100 || self.recent.is_empty() {
+        if self.owed < 100 || self.stored.is_empty() {
             return self.random.next();
         }
         self.owed -= 100;
-        let place = self.recent[self.random.next() as usize % self.recent.len()];
-        self.file[place as usize]
+        let place = self.draw_place();
+        self.stored[place]
+    }
+
+    fn draw_place(&mut self) -> usize {
+        let places = self.stored.len() as u64;
+        let drawn = self.random.next();
+        let place = match self.draw {
+            Draw::Evenly => drawn % places,
+            // The share of the first r ranks grows with the logarithm of r.
+            Draw::Zipf => {
+                let share = (drawn >> 11) as f64 / (1u64 << 53) as f64;
+                let rank = (share * (places as f64 + 1.0).ln()).exp() as u64 - 1;
+                rank.min(places - 1) * SPREAD % places
+            }
+        };
+        place as usize
     }
 }
 
@@ -130,9 +169,10 @@ mod tests {
 
     #[test]
     fn exactly_the_share_that_is_asked_for_is_stored_already() {
-        for percent in [0, 10, 30, 50, 70] {
+        let draws = [Draw::Evenly, Draw::Zipf];
+        for (percent, draw) in [0, 10, 30, 50, 70].into_iter().flat_map(|percent| draws.map(|draw| (percent, draw))) {
             // A small file: most of what is written is overwritten soon.
-            let mut workload = Workload::fio(50, percent, 7);
+            let mut workload = Workload::fio(50, percent, 7).drawn(draw);
             let (mut batch, mut file) = (Batch::default(), HashMap::new());
             workload.lay_out(&mut batch);
             duplicates(&batch, &mut file);
@@ -155,6 +195,42 @@ mod tests {
             seen.extend(batch.data.chunks(BLOCK).map(<[u8]>::to_vec));
             assert_eq!(seen.len() - before, 70);
         }
+    }
+
+    #[test]
+    fn what_repeats_a_file_beside_is_drawn_from_all_of_it() {
+        let (mut batch, mut laid_out) = (Batch::default(), HashMap::new());
+        let mut workload = Workload::fio(1000, 0, 3);
+        workload.lay_out(&mut batch);
+        laid_out.extend(batch.data.chunks(BLOCK).map(<[u8]>::to_vec).zip(0..));
+        let mut workload = workload.beside();
+        workload.set_percent(50);
+        for _ in 0..2 {
+            workload.next(1000, &mut batch);
+            let places: Vec<usize> = batch.data.chunks(BLOCK).filter_map(|block| laid_out.get(block).copied()).collect();
+            // Half of what is written repeats something; at first all of it, in the end half of it, is of that file.
+            assert!((300..460).contains(&places.len()), "{}", places.len());
+            assert!((0..10).all(|tenth| places.iter().any(|place| place / 100 == tenth)), "{places:?}");
+        }
+    }
+
+    #[test]
+    fn zipf_repeats_few_blocks_often_and_all_places_can_be_drawn() {
+        let mut workload = Workload::fio(1 << 12, 0, 9).drawn(Draw::Zipf);
+        let mut batch = Batch::default();
+        workload.lay_out(&mut batch);
+        let mut counts = vec![0u32; 1 << 12];
+        (0..200_000).for_each(|_| counts[workload.draw_place()] += 1);
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        // Of ln(4097) = 8.3 parts the first has ln 2, the second ln(3/2).
+        assert!((16_000..17_400).contains(&counts[0]), "{}", counts[0]);
+        assert!((9_200..10_300).contains(&counts[1]), "{}", counts[1]);
+        assert!(counts.iter().filter(|count| **count > 0).count() > 3500);
+        let mut even = Workload::fio(1 << 12, 0, 9);
+        assert!((0..200_000).fold(vec![0u32; 1 << 12], |mut counts, _| {
+            counts[even.draw_place()] += 1;
+            counts
+        }).iter().all(|count| (10..120).contains(count)));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The paper's workload: many small files of 4 KiB or fewer large ones of 128 KiB, each written with one request, with
 //! an exact share of duplicate blocks, and with time to think between.
 //!
-//! Requests come from a buffer that was filled just before, as a program's do (see `system::write_all`). Think time is
-//! as long as the requests took, given whenever 0.1 ms of them have come together: the paper's cycle of 0.2 ms. The
-//! thread sleeps meanwhile, as fio's does; what it sleeps too long is taken off the next time.
+//! Requests come from buffers that were filled just before, as a program's do, and are timed in groups (see `spent`).
+//! Think time is as long as the requests took, given whenever 0.1 ms of them have come together: the paper's cycle of
+//! 0.2 ms. The thread sleeps meanwhile, as fio's does; what it sleeps too long is taken off the next time.
 
+use super::super::spent::{Spent, in_groups};
 use super::super::workload::{Batch, Workload};
 use super::volume::{BLOCK, Volume};
 use crate::{BenchError, Doing, Result};
@@ -13,7 +14,7 @@ use nvfold::fingerprint::weak64;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-const THINK_FROM: Duration = Duration::from_micros(100);
+const THINK_FROM_NS: f64 = 100_000.0;
 
 /// Small files or large ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,35 +93,41 @@ impl Lane {
         (total - blocks.map(weak64).collect::<HashSet<u64>>().len()) as u64
     }
 
-    fn contents(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fn contents(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.names.iter().map(Vec::as_slice).zip(self.batch.data.chunks(self.size.bytes()))
     }
 
     /// Makes the files in a directory. Returns what the requests took.
-    pub fn write(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Duration> {
+    pub fn write(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Spent> {
         self.each(think, |name, content| volume.write_new(directory, name, content))
     }
 
     /// Writes the files over. Returns what the requests took.
-    pub fn overwrite(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Duration> {
+    pub fn overwrite(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Spent> {
         self.each(think, |name, content| volume.overwrite(directory, name, content))
     }
 
-    fn each(&self, think: Think, request: impl Fn(&[u8], &[u8]) -> Result<()>) -> Result<Duration> {
-        let mut buffer = vec![0; self.size.bytes()];
-        let (mut took, mut thought) = (Duration::ZERO, Duration::ZERO);
-        for (name, content) in self.contents() {
-            buffer.copy_from_slice(content);
-            let clock = Instant::now();
-            request(name, &buffer)?;
-            took += clock.elapsed();
-            if think == Think::AsInPaper && took >= thought + THINK_FROM {
+    fn each(&self, think: Think, request: impl Fn(&[u8], &[u8]) -> Result<()>) -> Result<Spent> {
+        // Nanoseconds of requests that are not followed by as much thinking yet.
+        let mut unthought: f64 = 0.0;
+        let think = |took: Spent| {
+            unthought += took.wall_ns;
+            if think == Think::AsInPaper && unthought >= THINK_FROM_NS {
                 let clock = Instant::now();
-                std::thread::sleep(took - thought);
-                thought += clock.elapsed();
+                std::thread::sleep(Duration::from_nanos(unthought as u64));
+                unthought -= clock.elapsed().as_nanos() as f64;
             }
-        }
-        Ok(took)
+        };
+        in_groups(self.contents(), request, think)
+    }
+
+    /// Makes some of the files and removes them again, so that a file system that was mounted a moment ago has its
+    /// memory.
+    pub fn warm_up(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
+        let some = || self.contents().take(self.names.len().div_ceil(16));
+        some().try_for_each(|(name, content)| volume.write_new(directory, name, content))?;
+        volume.drain()?;
+        some().try_for_each(|(name, _)| volume.remove(directory, name))
     }
 
     /// Reads a part of the files back: what is measured must be right.

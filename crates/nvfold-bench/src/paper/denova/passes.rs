@@ -1,21 +1,27 @@
 //! Timing systems against the baseline: all of them in turn, pass by pass, on the same files, each with a baseline of
-//! its own run right before it or, every other pass, right behind it. A system's figure is the median of its passes, and
-//! its drop the median of the passes' own: so what moves slowly on a shared machine moves both. The baselines are many
-//! so that each lies as long untouched as what it is held against: a device that was written a moment ago is faster, for
-//! its page tables are in the cache. One pass before all is not timed.
+//! its own run right before it or, every other pass, right behind it, **on the same device**. A system's figure is the
+//! median of its passes, and its drop the median of the passes' own: so what moves slowly on a shared machine moves
+//! both.
 //!
-//! A pass makes the files with the daemon at work, lets everything be shared, and asks what that saved. Then it may
-//! write the files over with others. In the end what is stored is read back and the files are removed.
+//! Why on the same device: memory of one device takes up to a third longer to write than that of another, by where the
+//! host happens to have it, for as long as both live. Held against itself on two devices, off once differed by 33 to 38
+//! % with large files. So a pair shares a device, and each pass mounts it anew.
+//!
+//! A pass makes a few files that are not timed, then the files with the daemon at work, lets everything be shared, and
+//! asks what that saved. Then it may write the files over with others. In the end what is stored is read back and the
+//! files are removed. One pass before all is not timed.
 
 use super::super::figure::{Chart, Kind as Drawn};
+use super::super::spent::Spent;
 use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{BLOCK, System, Volume, When};
 use crate::Result;
-use crate::throughput::median;
+use crate::throughput::{median, middle_half};
 use nvfold::InodeNumber;
+use pmem::Region;
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What is written, and how.
 #[derive(Clone, Copy)]
@@ -34,13 +40,24 @@ pub struct Shape<'a> {
     pub repeats: usize,
 }
 
-/// How fast something was.
+/// What something took.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
-    /// MB/s, median.
+    /// By cost.
+    pub cost: Drop,
+    /// By the wall clock.
+    pub wall: Drop,
+    /// Cost of a file, microseconds, median.
+    pub cost_us: f64,
+    /// MB/s by the wall clock, median.
     pub rate: f64,
-    /// To the baseline, percent less: median of pairs.
-    pub drop: f64,
+}
+
+/// How much slower than the baseline.
+#[derive(Clone, Copy, Debug)]
+pub struct Drop {
+    /// Percent of the throughput: median of pairs.
+    pub percent: f64,
     /// The middle half of the pairs lies within so many points of percent.
     pub spread: f64,
 }
@@ -58,19 +75,17 @@ pub struct Cell {
     pub duplicates: u64,
 }
 
-/// Measures all systems at a share of duplicates; a cell each.
+/// Measures all systems at each share of duplicates; a cell each.
 pub fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Cell>>> {
-    let mut pair = Pair::new(run, shape);
-    let (bytes, files) = pair.written();
-    let place = |system: &System| -> Result<Place> {
-        let volume = Volume::new(system, &run.turn.profile, bytes, files, shape.threads)?;
-        let directories = (0..shape.threads).map(|lane| volume.directory(&format!("lane{lane}")));
-        let directories = directories.collect::<Result<Vec<InodeNumber>>>()?;
-        Ok(Place { volume, directories })
-    };
+    let mut work = Work::new(run, shape);
+    let (bytes, files) = work.written();
     let (base, others) = shape.systems.split_first().expect("there is a baseline");
-    let places = others.iter().map(|system| Ok([place(base)?, place(system)?]));
-    let places = places.collect::<Result<Vec<[Place; 2]>>>()?;
+    let device = Volume::device(&run.turn.profile, bytes, files, shape.threads);
+    let place = |system: &System| -> Result<Place> {
+        let region = device.format(&system.mkfs())?;
+        Ok(Place { region, base: base.clone(), system: system.clone() })
+    };
+    let places = others.iter().map(place).collect::<Result<Vec<Place>>>()?;
     let cells = percents.iter().map(|percent| {
         run.turn.say(&format!(
             "{}, {percent} % duplicates, {} thread(s){}",
@@ -78,43 +93,44 @@ pub fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Ce
             shape.threads,
             if shape.think == Think::Never { ", no think time" } else { "" }
         ));
-        at_one_share(&places, &mut pair, *percent, shape.repeats)
+        at_one_share(&places, &mut work, *percent, shape.repeats)
     });
-    let cells = cells.collect::<Result<Vec<_>>>()?;
-    places.into_iter().flatten().try_for_each(|place| place.volume.close())?;
-    Ok(cells)
+    cells.collect()
 }
 
-/// A system, and where each thread's files are.
+/// A device, and the two that use it in turn.
 struct Place {
-    volume: Volume,
-    directories: Vec<InodeNumber>,
+    region: Region,
+    base: System,
+    system: System,
 }
 
-/// What is written first, and what it is written over with.
-struct Pair {
+/// What a pass does.
+struct Work {
+    /// What is written first, a lane for each thread.
     first: Vec<Lane>,
+    /// What it is written over with.
     second: Vec<Lane>,
     think: Think,
     overwrites: bool,
 }
 
-/// What one pass of one system took, seconds.
+/// What one pass of one system took.
 #[derive(Clone, Copy)]
 struct Took {
-    new: f64,
-    over: f64,
+    new: Spent,
+    over: Spent,
     saved_blocks: u64,
 }
 
-impl Pair {
-    fn new(run: &Run, shape: Shape<'_>) -> Pair {
+impl Work {
+    fn new(run: &Run, shape: Shape<'_>) -> Work {
         let files = run.files(shape.size) / shape.threads;
         let lanes = |from: usize| -> Vec<Lane> {
             (0..shape.threads).map(|lane| Lane::new(shape.size, files, 0, (from + lane) as u64)).collect()
         };
         let second = if shape.overwrites { lanes(1 + shape.threads) } else { Vec::new() };
-        Pair { first: lanes(1), second, think: shape.think, overwrites: shape.overwrites }
+        Work { first: lanes(1), second, think: shape.think, overwrites: shape.overwrites }
     }
 
     /// Bytes and files that are there at once, the overwritten ones aside.
@@ -127,85 +143,92 @@ impl Pair {
     }
 
     /// One pass of one system.
-    fn pass(&self, place: &Place) -> Result<Took> {
-        let volume = &place.volume;
+    fn pass(&self, system: &System, region: &Region) -> Result<Took> {
+        let mounted = Volume::mount(system, region.clone(), self.first.len())?;
+        let volume = &mounted;
+        let directories = (0..self.first.len()).map(|lane| volume.directory(&format!("lane{lane}")));
+        let directories = directories.collect::<Result<Vec<InodeNumber>>>()?;
+        self.first[0].warm_up(volume, directories[0])?;
+        let think = self.think;
         let new = volume.with_daemon(|| {
-            timed(place, &self.first, |lane, volume, directory| lane.write(volume, directory, self.think))
+            timed(&self.first, &directories, |lane, directory| lane.write(volume, directory, think))
         })?;
         volume.drain()?;
         let saved_blocks = volume.saved_bytes() / BLOCK as u64;
-        let mut over = 0.0;
+        let mut over = Spent::default();
         let mut last = &self.first;
         if self.overwrites {
             last = &self.second;
             over = volume.with_daemon(|| {
-                timed(place, last, |lane, volume, directory| lane.overwrite(volume, directory, self.think))
+                timed(last, &directories, |lane, directory| lane.overwrite(volume, directory, think))
             })?;
             volume.drain()?;
         }
-        for (lane, directory) in last.iter().zip(&place.directories) {
+        for (lane, directory) in last.iter().zip(&directories) {
             lane.verify(volume, *directory)?;
             lane.remove(volume, *directory)?;
         }
+        mounted.close()?;
         Ok(Took { new, over, saved_blocks })
     }
 }
 
-/// Seconds that lanes take: of one what its requests took, of several from the first start to the last end, think time
-/// and all.
+/// What lanes take: of one what its requests took; of several the sum of their costs, and the wall clock's time from the
+/// first start to the last end, think time and all.
 fn timed(
-    place: &Place,
     lanes: &[Lane],
-    work: impl Fn(&Lane, &Volume, InodeNumber) -> Result<Duration> + Sync,
-) -> Result<f64> {
+    directories: &[InodeNumber],
+    work: impl Fn(&Lane, InodeNumber) -> Result<Spent> + Sync,
+) -> Result<Spent> {
     if let [lane] = lanes {
-        return Ok(work(lane, &place.volume, place.directories[0])?.as_secs_f64());
+        return work(lane, directories[0]);
     }
     let start = Barrier::new(lanes.len());
     // The lanes read the clock themselves: who waits for them may be woken long after they began.
-    let one = |lane: &Lane, directory: InodeNumber| -> Result<(Instant, Instant)> {
+    let one = |lane: &Lane, directory: InodeNumber| -> Result<(Instant, Spent, Instant)> {
         start.wait();
         let began = Instant::now();
-        let _ = work(lane, &place.volume, directory)?;
-        Ok((began, Instant::now()))
+        let spent = work(lane, directory)?;
+        Ok((began, spent, Instant::now()))
     };
-    let times = std::thread::scope(|scope| {
+    let lanes = std::thread::scope(|scope| {
         let one = &one;
-        let started = lanes.iter().zip(&place.directories);
+        let started = lanes.iter().zip(directories);
         let started: Vec<_> = started.map(|(lane, directory)| scope.spawn(move || one(lane, *directory))).collect();
         let times = started.into_iter().map(|lane| lane.join().expect("a lane does not panic"));
-        times.collect::<Result<Vec<(Instant, Instant)>>>()
+        times.collect::<Result<Vec<(Instant, Spent, Instant)>>>()
     })?;
-    let began = times.iter().map(|(began, _)| *began).min().expect("one lane at least");
-    let ended = times.iter().map(|(_, ended)| *ended).max().expect("one lane at least");
-    Ok((ended - began).as_secs_f64())
+    let began = lanes.iter().map(|(began, ..)| *began).min().expect("one lane at least");
+    let ended = lanes.iter().map(|(.., ended)| *ended).max().expect("one lane at least");
+    let spent: Spent = lanes.iter().map(|(_, spent, _)| *spent).sum();
+    Ok(Spent { wall_ns: (ended - began).as_nanos() as f64, ..spent })
 }
 
-/// A cell of the baseline, and one of each other system: `places` has both for each.
-fn at_one_share(places: &[[Place; 2]], pair: &mut Pair, percent: u64, repeats: usize) -> Result<Vec<Cell>> {
+/// A cell of the baseline, and one of each other system.
+fn at_one_share(places: &[Place], work: &mut Work, percent: u64, repeats: usize) -> Result<Vec<Cell>> {
     let mut took: Vec<Vec<Paired>> = places.iter().map(|_| Vec::new()).collect();
     for pass in 0..=repeats {
-        pair.refill(percent);
+        work.refill(percent);
         for turn in 0..places.len() {
             let at = (turn + pass) % places.len();
-            let [base, of] = &places[at];
+            let Place { region, base, system } = &places[at];
             let paired = if pass % 2 == 0 {
-                let base = pair.pass(base)?;
-                Paired { of: pair.pass(of)?, base }
+                let base = work.pass(base, region)?;
+                Paired { of: work.pass(system, region)?, base }
             } else {
-                let of = pair.pass(of)?;
-                Paired { of, base: pair.pass(base)? }
+                let of = work.pass(system, region)?;
+                Paired { of, base: work.pass(base, region)? }
             };
             if pass > 0 {
                 took[at].push(paired);
             }
         }
     }
-    let duplicates = pair.first.iter().map(Lane::duplicates).sum();
-    let bytes = pair.written().0 as f64;
+    let duplicates = work.first.iter().map(Lane::duplicates).sum();
+    let written = work.written();
     let cell = |of: &Vec<Paired>| Cell {
-        new: speed(bytes, of, |took| took.new),
-        over: pair.overwrites.then(|| speed(bytes, of, |took| took.over)),
+        new: speed(written, of, |took| took.new),
+        over: work.overwrites.then(|| speed(written, of, |took| took.over)),
         saved_blocks: of.last().map_or(0, |last| last.of.saved_blocks),
         duplicates,
     };
@@ -220,14 +243,20 @@ struct Paired {
     base: Took,
 }
 
-fn speed(bytes: f64, pairs: &[Paired], what: impl Fn(&Took) -> f64) -> Speed {
-    let seconds: Vec<f64> = pairs.iter().map(|pair| what(&pair.of)).collect();
-    let drop = |pair: &Paired| 100.0 * (1.0 - what(&pair.base) / what(&pair.of));
-    let mut drops: Vec<f64> = pairs.iter().map(drop).collect();
-    drops.sort_by(f64::total_cmp);
-    let quarter = drops.len() / 4;
-    let spread = drops[drops.len() - 1 - quarter] - drops[quarter];
-    Speed { rate: bytes / 1e6 / median(&seconds), drop: median(&drops), spread }
+fn speed((bytes, files): (u64, u64), pairs: &[Paired], what: impl Fn(&Took) -> Spent) -> Speed {
+    let of = |clock: fn(Spent) -> f64| median(&pairs.iter().map(|pair| clock(what(&pair.of))).collect::<Vec<f64>>());
+    let (cost, wall): (fn(Spent) -> f64, fn(Spent) -> f64) = (|spent| spent.cost_ns, |spent| spent.wall_ns);
+    let drop = |clock: fn(Spent) -> f64| {
+        let of_pair = |pair: &Paired| 100.0 * (1.0 - clock(what(&pair.base)) / clock(what(&pair.of)));
+        let drops: Vec<f64> = pairs.iter().map(of_pair).collect();
+        Drop { percent: median(&drops), spread: middle_half(&drops) }
+    };
+    Speed {
+        cost: drop(cost),
+        wall: drop(wall),
+        cost_us: of(cost) / 1e3 / files as f64,
+        rate: bytes as f64 * 1e3 / of(wall),
+    }
 }
 
 /// All systems at all places of an x axis.

@@ -5,6 +5,7 @@
 //! by a wrapper that holds a watch ([`Watched`]).
 
 use super::super::device::Device;
+use super::super::spent::{Spent, in_groups};
 use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
 use super::Run;
 use super::files::{Lane, Size, Think};
@@ -64,14 +65,16 @@ pub const WAYS: [Way; 6] = [
 /// A policy under a watch.
 struct Watched {
     policy: NvDedup,
+    epoch: Instant,
     ns: AtomicU64,
 }
 
 impl Watched {
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
-        let clock = Instant::now();
+        // What the device charges is not waited for at once: it counts when it is charged.
+        let began = pmem::clock::device_ns(self.epoch);
         let done = work();
-        self.ns.fetch_add(clock.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.ns.fetch_add(pmem::clock::device_ns(self.epoch) - began, Ordering::Relaxed);
         done
     }
 }
@@ -116,7 +119,7 @@ impl Bench {
             method: MethodChoice::Fixed(way.method),
             ..NvDedupOptions::default()
         };
-        let watch = Arc::new(Watched { policy: NvDedup::new(&nv_dedup), ns: AtomicU64::new(0) });
+        let watch = Arc::new(Watched { policy: NvDedup::new(&nv_dedup), epoch: Instant::now(), ns: AtomicU64::new(0) });
         let foreign = Some(watch.clone() as Arc<dyn Dedup>);
         let mount = MountOptions { policy: Policy::Off, nv_dedup, foreign, ..MountOptions::default() };
         let mkfs = MkfsOptions { index: IndexKind::Pm, weak: way.weak, ..MkfsOptions::default() };
@@ -172,7 +175,7 @@ fn unique(bytes: usize, seed: u64) -> Vec<u8> {
     content
 }
 
-/// T_w: nanoseconds to store a request on a device of this profile so that it is durable; median of rounds. The device
+/// T_w: what it costs, nanoseconds, to store a request on a device of this profile so that it is durable; median of rounds. The device
 /// is larger than a cache, unless it is so slow that this makes no difference.
 pub fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Result<f64> {
     let bytes = if run.turn.smoke { 1 << 20 } else { 128 << 20 };
@@ -181,47 +184,51 @@ pub fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Result<f6
     let region = device.create()?;
     region.populate(0, device.bytes);
     let content = unique(bytes, 1);
-    let mut buffer = vec![0; request_bytes];
-    let mut round = || {
-        let mut ns = 0;
-        for (at, request) in (0..).step_by(request_bytes).zip(content.chunks(request_bytes)) {
-            buffer.copy_from_slice(request);
-            let clock = Instant::now();
-            let _ = region.fence(region.stream(at, &buffer));
-            ns += clock.elapsed().as_nanos();
-        }
-        ns as f64 / (bytes / request_bytes) as f64
+    let round = |_| {
+        let requests = (0..bytes / request_bytes).zip(content.chunks(request_bytes));
+        let write = |at: usize, request: &[u8]| {
+            let _ = region.fence(region.stream((at * request_bytes) as u64, request));
+            Ok(())
+        };
+        let spent = in_groups(requests, write, |_| ())?;
+        Ok(spent.cost_ns / (bytes / request_bytes) as f64)
     };
-    round();
-    Ok(median(&(0..rounds).map(|_| round()).collect::<Vec<f64>>()))
+    round(0)?;
+    Ok(median(&(0..rounds).map(round).collect::<Result<Vec<f64>>>()?))
 }
 
-/// Nanoseconds to read a block of a device of this profile that is in no cache; median of rounds.
+/// What it costs, nanoseconds, to read a block of a device of this profile that is in no cache; median of rounds.
 fn read_ns(profile: &Profile, bytes: usize, rounds: usize) -> Result<f64> {
     let device = Device::new(profile, bytes as u64);
     let region = device.create()?;
     region.populate(0, device.bytes);
     let mut buffer = vec![0; BLOCK];
-    let mut round = || {
-        let clock = Instant::now();
-        for at in (0..device.bytes).step_by(BLOCK) {
-            region.read_into(at, &mut buffer);
-            std::hint::black_box(&buffer);
-        }
-        clock.elapsed().as_nanos() as f64 / (device.bytes / BLOCK as u64) as f64
+    let round = |_| {
+        let read_all = || {
+            for at in (0..device.bytes).step_by(BLOCK) {
+                region.read_into(at, &mut buffer);
+                std::hint::black_box(&buffer);
+            }
+            Ok(())
+        };
+        let ((), spent) = Spent::on(read_all)?;
+        Ok(spent.cost_ns / (device.bytes / BLOCK as u64) as f64)
     };
-    Ok(median(&(0..rounds).map(|_| round()).collect::<Vec<f64>>()))
+    Ok(median(&(0..rounds).map(round).collect::<Result<Vec<f64>>>()?))
 }
 
-/// Nanoseconds for the fingerprint of a block that is in the cache.
-fn fingerprint_ns(hash: Hash, blocks: usize) -> f64 {
+/// What it costs, nanoseconds, to make the fingerprint of a block that is in the cache.
+fn fingerprint_ns(hash: Hash, blocks: usize) -> Result<f64> {
     let options = hash.options();
     let content = unique(16 * BLOCK, 1);
-    let clock = Instant::now();
-    for (block, _) in content.chunks(BLOCK).cycle().zip(0..blocks) {
-        std::hint::black_box(Fingerprint::of(block, options.weak, options.strong));
-    }
-    clock.elapsed().as_nanos() as f64 / blocks as f64
+    let fingerprints = || {
+        for (block, _) in content.chunks(BLOCK).cycle().zip(0..blocks) {
+            std::hint::black_box(Fingerprint::of(block, options.weak, options.strong));
+        }
+        Ok(())
+    };
+    let ((), spent) = Spent::on(fingerprints)?;
+    Ok(spent.cost_ns / blocks as f64)
 }
 
 /// Figure 2: T_w and T_f over write sizes.
@@ -293,7 +300,7 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     let reading = read_ns(profile, if run.turn.smoke { 8 << 20 } else { 128 << 20 }, run.fewer)? / 1000.0;
     let mut times = Vec::new();
     for hash in Hash::ALL {
-        let fingerprint = fingerprint_ns(hash, if run.turn.smoke { 1000 } else { 100_000 }) / 1000.0;
+        let fingerprint = fingerprint_ns(hash, if run.turn.smoke { 1000 } else { 100_000 })? / 1000.0;
         for size in Size::ALL {
             run.turn.say(&format!("latencies, {}, {}", size.name(), hash.name()));
             let (write, share) = write_and_share(run, hash, size)?;
@@ -336,7 +343,7 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// Microseconds that a file takes to write, and to share.
+/// Microseconds that a file costs to write, and to share.
 fn write_and_share(run: &Run, hash: Hash, size: Size) -> Result<(f64, f64)> {
     let mut lane = Lane::new(size, run.files(size), 50, 1);
     let system = System::denova(DedupMode::Immediate, hash);
@@ -346,14 +353,12 @@ fn write_and_share(run: &Run, hash: Hash, size: Size) -> Result<(f64, f64)> {
     for pass in 0..=run.fewer {
         lane.refill(50);
         let took = lane.write(&volume, directory, Think::Never)?;
-        let clock = Instant::now();
-        volume.drain()?;
-        let drained = clock.elapsed();
+        let ((), drained) = Spent::on(|| volume.drain())?;
         lane.verify(&volume, directory)?;
         lane.remove(&volume, directory)?;
         if pass > 0 {
-            write.push(1e6 * took.as_secs_f64() / lane.files() as f64);
-            share.push(1e6 * drained.as_secs_f64() / lane.files() as f64);
+            write.push(took.cost_ns / 1e3 / lane.files() as f64);
+            share.push(drained.cost_ns / 1e3 / lane.files() as f64);
         }
     }
     volume.close()?;

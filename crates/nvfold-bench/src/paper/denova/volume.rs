@@ -1,12 +1,12 @@
 //! What DeNOVA's figures compare, each on an emulated device of its own, with its daemon on a thread while there is
 //! work, as a mount has it.
 
-use super::super::device::Device;
+use super::super::device::{Device, remount};
 use crate::{Doing, Result};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{Daemon, DeNovaOptions, DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, NewInode};
 use nvfold::{DeNovaStats, MkfsOptions, MountOptions, NvDedupOptions, Policy, ReorderOptions, Verify};
-use pmem::Profile;
+use pmem::{Profile, Region};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -111,12 +111,13 @@ impl System {
         matches!(self.when, When::Mode(mode) if mode != DedupMode::Inline)
     }
 
-    fn mkfs(&self) -> MkfsOptions {
+    /// How its device is formatted.
+    pub fn mkfs(&self) -> MkfsOptions {
         let index = if matches!(self.when, When::Mode(_)) { IndexKind::Pm } else { IndexKind::Dram };
         MkfsOptions { index, weak: self.hash.weak(), ..MkfsOptions::default() }
     }
 
-    fn mount(&self) -> MountOptions {
+    fn mount_options(&self) -> MountOptions {
         let (policy, mode) = match self.when {
             When::Never | When::NeverAgain => (Policy::Off, DedupMode::Immediate),
             When::Mode(mode) => (Policy::DeNova, mode),
@@ -135,23 +136,36 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// On an empty device with room for so many bytes in so many files, twice: an overwritten file is there in both
-    /// versions until the old one is given up.
-    pub fn new(system: &System, profile: &Profile, data_bytes: u64, files: u64, threads: usize) -> Result<Volume> {
+    /// A device with room for so many bytes in so many files, twice: an overwritten file is there in both versions until
+    /// the old one is given up.
+    pub fn device(profile: &Profile, data_bytes: u64, files: u64, threads: usize) -> Device {
         // A file takes a slot of 512 bytes and a name in a log; each thread fills segments of its own.
         let bytes = 2 * data_bytes + data_bytes / 4 + 1024 * files + ((32 + 8 * threads as u64) << 20);
-        Volume::on(system, &Device::new(profile, bytes), threads)
+        Device::new(profile, bytes)
     }
 
-    /// On this device.
+    /// On an empty device of that size.
+    pub fn new(system: &System, profile: &Profile, data_bytes: u64, files: u64, threads: usize) -> Result<Volume> {
+        Volume::on(system, &Volume::device(profile, data_bytes, files, threads), threads)
+    }
+
+    /// On this device, empty.
     pub fn on(system: &System, device: &Device, threads: usize) -> Result<Volume> {
-        let mount = MountOptions { cores: threads + 1, ..system.mount() };
-        Ok(Volume { system: system.clone(), fs: device.mount(&system.mkfs(), mount)? })
+        Volume::mount(system, device.format(&system.mkfs())?, threads)
     }
 
-    /// Makes a directory in the root.
+    /// On a device that is formatted.
+    pub fn mount(system: &System, region: Region, threads: usize) -> Result<Volume> {
+        let mount = MountOptions { cores: threads + 1, ..system.mount_options() };
+        Ok(Volume { system: system.clone(), fs: remount(region, mount)? })
+    }
+
+    /// A directory in the root, made if it is not there.
     pub fn directory(&self, name: &str) -> Result<InodeNumber> {
-        Ok(self.fs.mkdir(InodeNumber::ROOT, name.as_bytes(), &NEW).doing("make a directory")?.ino)
+        match self.fs.lookup(InodeNumber::ROOT, name.as_bytes()) {
+            Ok(found) => Ok(found.ino),
+            Err(_) => Ok(self.fs.mkdir(InodeNumber::ROOT, name.as_bytes(), &NEW).doing("make a directory")?.ino),
+        }
     }
 
     /// Makes a file and writes it.

@@ -5,6 +5,7 @@
 //! interval is the one that it should have had from then on.
 
 use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
+use super::super::spent::Spent;
 use super::super::system::{Kind, Mounted, Setup, System};
 use super::super::workload::{Batch, Workload};
 use super::Run;
@@ -20,7 +21,10 @@ const LOOKS: usize = 20;
 /// What one system did in one interval.
 struct Interval {
     percent: u64,
+    /// Requests a second by the wall clock.
     rate: f64,
+    /// Cost of a request, microseconds.
+    cost_us: f64,
     shared: u64,
     /// Duplicate ratio that it had found by the end, percent.
     detected: f64,
@@ -52,7 +56,7 @@ fn measure(run: &Run, kind: Kind, percents: &[u64]) -> Result<Vec<Interval>> {
     // The layout and what follows it before the first interval are a whole number of periods.
     let file_blocks = run.file_blocks.min(period);
     let setup = Setup { period, ..Setup::new(&run.turn.profile, file_blocks, 2) };
-    let mounted = Mounted::new(&System::of(kind), &setup)?;
+    let mounted = Mounted::all(&[System::of(kind)], &setup)?.remove(0);
     let mut workload = Workload::fio(file_blocks, percents[0], 10);
     let mut batch = Batch::default();
     workload.lay_out(&mut batch);
@@ -64,12 +68,12 @@ fn measure(run: &Run, kind: Kind, percents: &[u64]) -> Result<Vec<Interval>> {
     let mut intervals = Vec::new();
     for percent in percents {
         workload.set_percent(*percent);
-        let (before, mut seconds, mut methods) = (mounted.shared(), 0.0, Vec::new());
+        let (before, mut spent, mut methods) = (mounted.shared(), Spent::default(), Vec::new());
         let mut left = (PERIODS * period) as usize;
         while left > 0 {
             workload.next(look.min(left), &mut batch);
             left -= batch.at.len();
-            seconds += mounted.write(&file, &batch)?;
+            spent += mounted.write(&file, &batch)?;
             methods.push(model(&mounted).method);
         }
         mounted.verify(&file, &batch)?;
@@ -77,7 +81,8 @@ fn measure(run: &Run, kind: Kind, percents: &[u64]) -> Result<Vec<Interval>> {
         let detected = 100.0 * model(&mounted).ratio.unwrap_or(0.0);
         intervals.push(Interval {
             percent: *percent,
-            rate: (PERIODS * period) as f64 / seconds,
+            cost_us: spent.cost_ns / 1e3 / (PERIODS * period) as f64,
+            rate: (PERIODS * period) as f64 * 1e9 / spent.wall_ns,
             shared,
             detected,
             methods,

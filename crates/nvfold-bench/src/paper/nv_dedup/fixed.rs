@@ -3,6 +3,7 @@
 
 use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, largest, number, smallest};
 use super::super::system::{Kind, System};
+use super::super::workload::Draw;
 use super::Run;
 use super::passes::{Cell, Passes, Pattern, counted_cells};
 use crate::Result;
@@ -19,7 +20,8 @@ impl Grid {
     fn measure(run: &Run, pattern: Pattern) -> Result<Grid> {
         let systems: Vec<System> = Kind::ALL.into_iter().map(System::of).collect();
         let (profile, percents) = (&run.turn.profile, &run.percents[..]);
-        let passes = Passes { profile, systems: &systems, pattern, percents, file_blocks: run.file_blocks };
+        let draw = Draw::Evenly;
+        let passes = Passes { profile, systems: &systems, pattern, percents, draw, file_blocks: run.file_blocks };
         let cells = counted_cells(run, passes)?;
         Ok(Grid { percents: run.percents.clone(), cells, systems })
     }

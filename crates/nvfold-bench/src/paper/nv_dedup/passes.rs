@@ -2,11 +2,12 @@
 //! requests. The file is laid out and one pass is run before the clock starts, so every system has its memory and has
 //! chosen its method.
 
+use super::super::spent::Spent;
 use super::super::system::{Mounted, Setup, System};
-use super::super::workload::{Batch, Workload};
+use super::super::workload::{Batch, Draw, Workload};
 use super::Run;
 use crate::Result;
-use crate::throughput::median;
+use crate::throughput::{median, middle_half};
 use nvfold::NvDedupStats;
 use pmem::Profile;
 
@@ -25,16 +26,18 @@ pub enum Pattern {
 /// What one system did at one share of duplicates.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Requests a second: the median pass.
+    /// Requests a second by the wall clock: the median pass.
     pub rate: f64,
+    /// The middle half of the passes lies within so many percent of that.
+    pub spread: f64,
+    /// Cost of a request, its share of the background thread's with it, microseconds: the median pass.
+    pub cost_us: f64,
     /// Requests in all timed passes.
     pub requests: u64,
     /// How many of them were shared.
     pub shared: u64,
     /// Bytes of metadata flushed a request.
     pub metadata: f64,
-    /// Share of the time that went into fingerprints; of competitors only.
-    pub fingerprinting: f64,
     /// What policy `nv-dedup` says at the end.
     pub model: Option<NvDedupStats>,
 }
@@ -50,6 +53,8 @@ pub struct Passes<'a> {
     pub pattern: Pattern,
     /// Shares of duplicates.
     pub percents: &'a [u64],
+    /// How the blocks are drawn that duplicates repeat.
+    pub draw: Draw,
     /// Blocks of the file that is laid out once: fio overwrites it, vdbench writes its files beside it.
     pub file_blocks: u64,
 }
@@ -70,19 +75,19 @@ pub fn counted_cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
 }
 
 fn measure(run: &Run, passes: Passes<'_>, repeats: usize, counts_metadata: bool) -> Result<Vec<Vec<Cell>>> {
-    let Passes { profile, systems, pattern, percents, file_blocks } = passes;
+    let Passes { profile, systems, pattern, percents, draw, file_blocks } = passes;
     let blocks =
         file_blocks.max(run.requests as u64) + if pattern == Pattern::Vdbench { run.requests as u64 } else { 0 };
     let setup = Setup { period: run.period, counts_metadata, ..Setup::new(profile, blocks, 2) };
-    let mounted = systems.iter().map(|system| Mounted::new(system, &setup)).collect::<Result<Vec<Mounted>>>()?;
+    let mounted = Mounted::all(systems, &setup)?;
     let mut batch = Batch::default();
-    let mut workload = Workload::fio(file_blocks, percents[0], 1);
+    let mut workload = Workload::fio(file_blocks, percents[0], 1).drawn(draw);
     workload.lay_out(&mut batch);
     for mounted in &mounted {
         mounted.write(&mounted.create(LAID_OUT)?, &batch)?;
     }
     if pattern == Pattern::Vdbench {
-        workload = Workload::vdbench(percents[0], 2);
+        workload = workload.beside();
     }
     let mut cells = Vec::new();
     for percent in percents {
@@ -104,37 +109,40 @@ fn at_one_share(
     pattern: Pattern,
     repeats: usize,
 ) -> Result<Vec<Cell>> {
-    let mut seconds = vec![Vec::new(); mounted.len()];
-    let mut before = vec![(0, None, 0.0); mounted.len()];
+    let mut spent = vec![Vec::new(); mounted.len()];
+    let mut before = vec![(0, None); mounted.len()];
     for pass in 0..=repeats {
         workload.next(run.requests, batch);
         for (at, mounted) in mounted.iter().enumerate() {
             if pass == 1 {
-                before[at] = (mounted.shared(), mounted.metadata_bytes(), mounted.fingerprint_seconds());
+                before[at] = (mounted.shared(), mounted.metadata_bytes());
             }
             let took = one_pass(mounted, pattern, batch)?;
             if pass > 0 {
-                seconds[at].push(took);
+                spent[at].push(took);
             }
         }
     }
     let requests = (run.requests * repeats) as u64;
     let cell = |at: usize, mounted: &Mounted| {
         let metadata = mounted.metadata_bytes().zip(before[at].1);
+        let wall_ns: Vec<f64> = spent[at].iter().map(|spent| spent.wall_ns).collect();
+        let cost_ns: Vec<f64> = spent[at].iter().map(|spent| spent.cost_ns).collect();
         Cell {
-            rate: run.requests as f64 / median(&seconds[at]),
+            rate: run.requests as f64 * 1e9 / median(&wall_ns),
+            spread: 100.0 * middle_half(&wall_ns) / median(&wall_ns),
+            cost_us: median(&cost_ns) / 1e3 / run.requests as f64,
             requests,
             shared: mounted.shared() - before[at].0,
             metadata: metadata.map_or(f64::NAN, |(after, before)| (after - before) as f64 / requests as f64),
-            fingerprinting: (mounted.fingerprint_seconds() - before[at].2) / seconds[at].iter().sum::<f64>(),
             model: mounted.fs.stats().nv_dedup,
         }
     };
     Ok(mounted.iter().enumerate().map(|(at, mounted)| cell(at, mounted)).collect())
 }
 
-/// Seconds that a system takes for a batch; what it wrote is compared afterwards.
-fn one_pass(mounted: &Mounted, pattern: Pattern, batch: &Batch) -> Result<f64> {
+/// What a system takes for a batch; what it wrote is compared afterwards.
+fn one_pass(mounted: &Mounted, pattern: Pattern, batch: &Batch) -> Result<Spent> {
     let file = match pattern {
         Pattern::Fio => mounted.open(LAID_OUT)?,
         Pattern::Vdbench => mounted.create(NEW)?,

@@ -59,7 +59,7 @@ fn measure(run: &Run, systems: &[System], threads: usize, percent: u64) -> Resul
     let file_blocks = run.file_blocks.min(FILE_BLOCKS);
     let (requests, blocks) = (run.requests / threads, file_blocks / threads as u64);
     let setup = Setup { period: run.period, ..Setup::new(&run.turn.profile, file_blocks, threads) };
-    let mounted = systems.iter().map(|system| Mounted::new(system, &setup)).collect::<Result<Vec<Mounted>>>()?;
+    let mounted = Mounted::all(systems, &setup)?;
     let lane = |number| Lane { workload: Workload::fio(blocks, percent, 1 + number), batch: Batch::default() };
     let mut lanes: Vec<Lane> = (0..threads as u64).map(lane).collect();
     lanes.iter_mut().for_each(|lane| lane.workload.lay_out(&mut lane.batch));
@@ -96,7 +96,7 @@ fn timed(mounted: &Mounted, files: &[File], lanes: &[Lane]) -> Result<f64> {
         let _ = write_all(file, &lane.batch)?;
         Ok((began, Instant::now()))
     };
-    mounted.with_background(|| {
+    let (seconds, _) = mounted.with_background(|| {
         std::thread::scope(|scope| {
             let work = &work;
             let started = files.iter().zip(lanes).map(|(file, lane)| scope.spawn(move || work(file, lane)));
@@ -107,7 +107,8 @@ fn timed(mounted: &Mounted, files: &[File], lanes: &[Lane]) -> Result<f64> {
             let ended = times.iter().map(|(_, ended)| *ended).max().expect("one lane at least");
             Ok((ended - began).as_secs_f64())
         })
-    })
+    })?;
+    Ok(seconds)
 }
 
 /// Two threads to one, and the most to two.

@@ -1,0 +1,116 @@
+//! What work took: its cost, and the time of the wall clock.
+//!
+//! The problem: a wall clock on a shared machine tells differences of a tenth, the papers' claims are of hundredths.
+//!
+//! The idea: the **cost** of work is what emulated devices charged its thread and the thread's processor time, without
+//! what it spent waiting for them ([`pmem::clock::cost_ns`]). A device charges the same in every run; processor time
+//! moves with caches and clock rates but not with who else wants the processor. The wall clock's time stands beside it.
+//!
+//! Requests are timed in groups of [`GROUP_BYTES`], from buffers that were filled just before, as a program's are: a
+//! look at the processor time takes as long as a tenth of a small request, and an emulated device hides the time that
+//! cold data takes to come into the cache while it is stored, which would be counted against whoever hashes it first.
+
+use crate::Result;
+use std::iter::Sum;
+use std::ops::AddAssign;
+use std::time::Instant;
+
+/// Bytes of requests that are filled in and then timed together.
+const GROUP_BYTES: usize = 128 << 10;
+
+/// What some work took, nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Charged by devices, and processor time.
+    pub cost_ns: f64,
+    /// By the wall clock.
+    pub wall_ns: f64,
+}
+
+impl AddAssign for Spent {
+    fn add_assign(&mut self, more: Spent) {
+        self.cost_ns += more.cost_ns;
+        self.wall_ns += more.wall_ns;
+    }
+}
+
+impl Sum for Spent {
+    fn sum<I: Iterator<Item = Spent>>(parts: I) -> Spent {
+        parts.fold(Spent::default(), |mut sum, part| {
+            sum += part;
+            sum
+        })
+    }
+}
+
+impl Spent {
+    /// Does some work; what it took of this thread.
+    pub fn on<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Spent)> {
+        let (wall, cost) = (Instant::now(), pmem::clock::cost_ns());
+        let done = work()?;
+        let spent = Spent { cost_ns: pmem::clock::cost_ns() - cost, wall_ns: wall.elapsed().as_nanos() as f64 };
+        Ok((done, spent))
+    }
+}
+
+/// Makes requests, each with its data, and calls `between` behind each group with what the group took. Returns what all
+/// took.
+pub fn in_groups<'d, K>(
+    requests: impl ExactSizeIterator<Item = (K, &'d [u8])>,
+    mut request: impl FnMut(K, &[u8]) -> Result<()>,
+    mut between: impl FnMut(Spent),
+) -> Result<Spent> {
+    let mut requests = requests.peekable();
+    let Some(bytes) = requests.peek().map(|(_, content)| content.len()) else { return Ok(Spent::default()) };
+    let size = (GROUP_BYTES / bytes).max(1);
+    let mut buffer = vec![0; size * bytes];
+    let mut keys = Vec::with_capacity(size);
+    let mut spent = Spent::default();
+    while requests.peek().is_some() {
+        for (place, (key, content)) in buffer.chunks_mut(bytes).zip(&mut requests) {
+            place.copy_from_slice(content);
+            keys.push(key);
+        }
+        let group = keys.drain(..).zip(buffer.chunks(bytes));
+        let ((), took) = Spent::on(|| {
+            for (key, content) in group {
+                request(key, content)?;
+            }
+            Ok(())
+        })?;
+        spent += took;
+        between(took);
+    }
+    Ok(spent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_is_made_once_in_order_from_a_warm_buffer() {
+        let data: Vec<u8> = (0..70 * 4096u32).map(|at| (at / 4096) as u8).collect();
+        let (mut seen, mut groups) = (Vec::new(), 0);
+        let each = |key: usize, content: &[u8]| {
+            assert_eq!((content.len(), content[0] as usize), (4096, key));
+            seen.push(key);
+            Ok(())
+        };
+        let spent = in_groups((0..).zip(data.chunks(4096)).take(70), each, |_| groups += 1).unwrap();
+        assert_eq!((seen, groups), ((0..70).collect(), 3));
+        assert!(spent.wall_ns > 0.0);
+        let none = in_groups(std::iter::empty::<((), &[u8])>(), |(), _| Ok(()), |_| ()).unwrap();
+        assert_eq!(none.wall_ns, 0.0);
+    }
+
+    #[test]
+    fn what_is_slept_is_no_cost() {
+        let work = || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            Ok(())
+        };
+        let ((), spent) = Spent::on(work).unwrap();
+        assert!(spent.wall_ns >= 50e6 && spent.cost_ns < spent.wall_ns / 2.0, "{spent:?}");
+    }
+}
