@@ -215,8 +215,9 @@ where
 
     fn draw_lines(&self) -> Drawn<()> {
         for (series, look) in self.chart.series.iter().zip(&self.looks) {
-            let point = |(at, y): (usize, &f64)| (self.frame.middle(at), self.frame.y(*y));
-            let points: Vec<Point> = series.y.iter().enumerate().map(point).collect();
+            // A ratio to nothing has no place.
+            let finite = series.y.iter().enumerate().filter(|(_, y)| y.is_finite());
+            let points: Vec<Point> = finite.map(|(at, y)| (self.frame.middle(at), self.frame.y(*y))).collect();
             self.stroke(points.clone(), *look)?;
             if self.chart.x.len() <= MOST_MARKERS {
                 points.into_iter().try_for_each(|point| self.mark(point, *look))?;
@@ -228,9 +229,10 @@ where
     fn draw_bars(&self) -> Drawn<()> {
         let mut below = vec![0.0; self.chart.x.len()];
         for (number, (series, look)) in self.chart.series.iter().zip(&self.looks).enumerate() {
-            for (at, y) in series.y.iter().enumerate() {
+            for (at, y) in series.y.iter().enumerate().filter(|(_, y)| y.is_finite()) {
                 let (from, to) = self.bar(at, number);
-                self.rectangle((from, self.frame.y(below[at] + y)), (to, self.frame.y(below[at])), *look)?;
+                let ends = [below[at], below[at] + y].map(|value| self.frame.y(value));
+                self.rectangle((from, ends[0].min(ends[1])), (to, ends[0].max(ends[1])), *look)?;
             }
             if self.chart.kind == Kind::Stacked {
                 below.iter_mut().zip(&series.y).for_each(|(below, y)| *below += y);

@@ -120,7 +120,7 @@ impl PaperValue {
 pub struct Series {
     /// What it is.
     pub name: String,
-    /// One value for each `x` of the chart; NaN (null in JSON) where there is none, in a table only.
+    /// One value for each `x` of the chart; not finite (null in JSON) where there is none: that is not drawn.
     #[serde(deserialize_with = "numbers_or_null")]
     pub y: Vec<f64>,
 }

@@ -1,6 +1,6 @@
 //! Figure 11: several threads, each with files and requests of its own, and where their transaction numbers come from.
 
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
+use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Measure, Row, number};
 use super::super::system::{Kind, Mounted, Setup, System, write_all};
 use super::super::workload::{Batch, Workload};
 use super::Run;
@@ -148,8 +148,8 @@ fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
     }
     if run.is_the_papers() {
         figure.aims = vec![
-            Aim::at_least("2 threads at least 1.8x one", least.0, 1.8),
-            Aim::at_least("8 threads on 2 processors no slower than 0.9 of 2", least.1, 0.9),
+            Aim::at_least("2 threads at least 1.8x one", least.0, 1.8).by(Measure::Wall),
+            Aim::at_least("8 threads on 2 processors no slower than 0.9 of 2", least.1, 0.9).by(Measure::Wall),
         ];
     }
     figure.reading = format!(
