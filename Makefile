@@ -6,7 +6,7 @@ CARGO ?= cargo
 # What `make build` makes. The tests run the command that cargo builds for them; `make soak` runs this one.
 RELEASE := $(CURDIR)/target/release/nvfold
 test test-fast: export NVFOLD_BIN := $(CURDIR)/target/debug/nvfold
-demo soak bench cli-page: export NVFOLD_BIN := $(RELEASE)
+demo soak bench results cli-page: export NVFOLD_BIN := $(RELEASE)
 # Seed of the property tests: the same one each time, a new one in `make soak` (tests/src/random.rs says the same of all
 # other random tests).
 export PROPTEST_RNG_SEED ?= 1
@@ -14,7 +14,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build demo test test-fast soak fuzz bench bench-page picture cli-page fmt lint doc clean
+.PHONY: help build demo test test-fast soak fuzz bench bench-page results picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench: build ## Writes, reads, metadata and recovery beside what bounds them: ta
 
 bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
 	scripts/bench-page.sh >target/benchmarks.md && mv target/benchmarks.md docs/benchmarks.md
+
+results: build ## All figures of both papers and all costs, from one commit: docs/results/ (hours; goes on if cut short)
+	scripts/results.sh
 
 picture: ## Draw docs/img/demo.svg again from the last demo's figures
 	scripts/demo-picture.sh target/demo/figures docs/img/demo.svg

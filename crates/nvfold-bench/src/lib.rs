@@ -163,6 +163,9 @@ pub enum BenchError {
         /// Why not.
         why: String,
     },
+    /// What was made from this commit cannot be told.
+    #[error("resume a run: the commit of this program is not known: give it in NVFOLD_COMMIT")]
+    NoCommit,
     /// The plot could not be drawn.
     #[error("draw the plot: {0}")]
     Plot(String),

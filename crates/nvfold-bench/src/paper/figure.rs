@@ -9,8 +9,8 @@ use crate::{Doing, Result};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::Path;
 
-/// Version of the JSON; a new field does not change it.
-pub const VERSION: u32 = 1;
+/// Version of the JSON; a new field that may be left out does not change it.
+pub const VERSION: u32 = 2;
 
 /// One figure or table on one device profile.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,6 +25,8 @@ pub struct Figure {
     pub title: String,
     /// Version of nvfold.
     pub nvfold: String,
+    /// The commit, if it is known.
+    pub commit: Option<String>,
     /// The command that made it.
     pub command: String,
     /// What it ran on.
@@ -87,6 +89,30 @@ pub struct Chart {
     pub x: Vec<String>,
     /// The values.
     pub series: Vec<Series>,
+    /// What the paper's text and tables give, in the unit of the chart.
+    #[serde(default)]
+    pub paper: Vec<PaperValue>,
+}
+
+/// A value, or a range, that the paper gives for a place of a chart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PaperValue {
+    /// Name of the series that it is compared with; `None`: of none in particular. In a stacked chart a value is a
+    /// height from the axis on, so it is that of the lowest series or, with `None`, of all.
+    pub series: Option<String>,
+    /// The place: one of the chart's `x`.
+    pub x: String,
+    /// Lowest value.
+    pub low: f64,
+    /// Highest value; the lowest again if the paper gives one value.
+    pub high: f64,
+}
+
+impl PaperValue {
+    /// Whether the paper gives a range.
+    pub fn is_range(&self) -> bool {
+        self.low != self.high
+    }
 }
 
 /// One line, or the bars of one colour.
@@ -94,7 +120,7 @@ pub struct Chart {
 pub struct Series {
     /// What it is.
     pub name: String,
-    /// One value for each `x` of the chart; NaN (null in JSON) where there is none, in a table only.
+    /// One value for each `x` of the chart; not finite (null in JSON) where there is none: that is not drawn.
     #[serde(deserialize_with = "numbers_or_null")]
     pub y: Vec<f64>,
 }
@@ -126,13 +152,42 @@ pub struct Aim {
     pub ours: String,
     /// Whether that is enough.
     pub met: bool,
+    /// What it is judged by.
+    #[serde(default)]
+    pub by: Measure,
+    /// Of a missed aim: what bounds it here, one sentence with a figure.
+    pub floor: Option<String>,
+}
+
+/// What an aim is judged by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measure {
+    /// Charged device time and CPU time of the thread.
+    Cost,
+    /// Time on the clock of a shared machine.
+    Wall,
+    /// Something counted: bytes, blocks, entries.
+    #[default]
+    Count,
+}
+
+impl Measure {
+    /// As it stands in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Cost => "cost",
+            Measure::Wall => "wall",
+            Measure::Count => "count",
+        }
+    }
 }
 
 impl Chart {
     /// Without series yet.
     pub fn new(kind: Kind, title: &str, x_label: &str, y_label: &str, x: impl IntoIterator<Item = String>) -> Chart {
         let [title, x_label, y_label] = [title, x_label, y_label].map(String::from);
-        Chart { kind, title, x_label, y_label, x: x.into_iter().collect(), series: Vec::new() }
+        Chart { kind, title, x_label, y_label, x: x.into_iter().collect(), series: Vec::new(), paper: Vec::new() }
     }
 
     /// With one more series.
@@ -141,6 +196,21 @@ impl Chart {
         assert_eq!(y.len(), self.x.len(), "{}: {name} has a value for each x", self.title);
         self.series.push(Series { name: name.into(), y });
         self
+    }
+
+    /// With what the paper gives for a place; both ends may be one value. Left out where the chart has no such place:
+    /// a test's sizes have fewer.
+    pub fn with_paper(mut self, series: Option<&str>, x: &str, low: f64, high: f64) -> Chart {
+        if self.x.iter().any(|place| place == x) {
+            self.paper.push(PaperValue { series: series.map(String::from), x: x.into(), low, high });
+        }
+        self
+    }
+
+    /// With what the paper gives for every place.
+    pub fn with_paper_everywhere(self, series: Option<&str>, low: f64, high: f64) -> Chart {
+        let places = self.x.clone();
+        places.iter().fold(self, |chart, place| chart.with_paper(series, place, low, high))
     }
 }
 
@@ -168,30 +238,59 @@ impl Row {
 }
 
 impl Aim {
+    /// An aim that is judged by a count.
+    pub fn new(aim: impl Into<String>, ours: impl Into<String>, met: bool) -> Aim {
+        Aim { aim: aim.into(), ours: ours.into(), met, by: Measure::default(), floor: None }
+    }
+
     /// A value that is to be at least `least`.
     pub fn at_least(aim: impl Into<String>, ours: f64, least: f64) -> Aim {
-        Aim { aim: aim.into(), ours: number(ours), met: ours >= least }
+        Aim::new(aim, number(ours), ours >= least)
     }
 
     /// A value that is to be at most `most`.
     pub fn at_most(aim: impl Into<String>, ours: f64, most: f64) -> Aim {
-        Aim { aim: aim.into(), ours: number(ours), met: ours <= most }
+        Aim::new(aim, number(ours), ours <= most)
+    }
+    /// Judged by something else than a count.
+    pub fn by(self, by: Measure) -> Aim {
+        Aim { by, ..self }
+    }
+
+    /// With what bounds it here, if it is missed.
+    pub fn with_floor(self, floor: impl Into<String>) -> Aim {
+        let floor = (!self.met).then(|| floor.into());
+        Aim { floor, ..self }
     }
 }
 
 impl Figure {
+    /// Whether the figure of this id and profile lies in the folder `out`, made from this commit.
+    pub fn is_there(out: &Path, profile: &str, id: &str, commit: &str) -> bool {
+        /// What is looked at; the rest may be of an older schema.
+        #[derive(Deserialize)]
+        struct Origin {
+            version: u32,
+            commit: Option<String>,
+        }
+        let text = std::fs::read_to_string(out.join(profile).join(format!("{id}.json")));
+        let origin: Option<Origin> = text.ok().and_then(|text| serde_json::from_str(&text).ok());
+        origin.is_some_and(|origin| origin.version == VERSION && origin.commit.as_deref() == Some(commit))
+    }
+
     /// Writes `<id>.json` and, where there is something to draw, `<id>.svg` and `<id>.png` into the folder of its
     /// profile in `out`.
     pub fn save(&self, out: &Path) -> Result<()> {
         let folder = out.join(&self.profile);
         std::fs::create_dir_all(&folder).doing(format!("make {}", folder.display()))?;
-        let file = folder.join(format!("{}.json", self.id));
-        let json = serde_json::to_string_pretty(self).expect("numbers and strings have a JSON form");
-        std::fs::write(&file, json + "\n").doing(format!("write {}", file.display()))?;
         if self.is_drawn() {
             super::chart::draw(&self.charts, &folder.join(&self.id))?;
         }
-        Ok(())
+        // The JSON comes last and as a whole, so a run that is cut short leaves none that is half there.
+        let [file, unfinished] = ["json", "json.tmp"].map(|ending| folder.join(format!("{}.{ending}", self.id)));
+        let json = serde_json::to_string_pretty(self).expect("numbers and strings have a JSON form");
+        std::fs::write(&unfinished, json + "\n").doing(format!("write {}", unfinished.display()))?;
+        std::fs::rename(&unfinished, &file).doing(format!("write {}", file.display()))
     }
 
     /// Whether there is a picture.

@@ -10,6 +10,8 @@
 //! | `turn` | what the runs of all papers have in common |
 //! | `figure` | what a figure holds, its JSON |
 //! | `chart` | its picture |
+//! | `axis` | the y axis of a picture |
+//! | `look` | colours and markers of systems |
 //! | `page` | the page of all figures of a paper |
 //! | `machine` | the class of machine |
 //! | `device` | emulated devices, formatted and mounted |
@@ -19,11 +21,13 @@
 //! | `workload` | the requests |
 //! | `rivals` | the systems that the papers compare with |
 
+mod axis;
 mod chart;
 mod denova;
 mod device;
 mod dram;
 mod figure;
+mod look;
 mod machine;
 mod nv_dedup;
 mod page;

@@ -54,6 +54,7 @@ fn read(page: &Page, out: &Path) -> Result<Vec<Figure>> {
 fn text(page: &Page, figures: &[Figure]) -> String {
     let mut text = format!("# {}\n\n", page.title);
     page.introduction.iter().for_each(|paragraph| text.push_str(&format!("{}\n\n", wrap(paragraph))));
+    text.push_str(&commits(figures));
     text.push_str(&runs(figures));
     text.push_str(&aims(figures));
     for id in page.figures {
@@ -65,6 +66,28 @@ fn text(page: &Page, figures: &[Figure]) -> String {
     }
     text.truncate(text.trim_end().len());
     text + "\n"
+}
+
+/// What the figures were made from: one commit, or each with how many of them.
+fn commits(figures: &[Figure]) -> String {
+    let mut counts: Vec<(Option<&str>, usize)> = Vec::new();
+    for figure in figures {
+        let commit = figure.commit.as_deref();
+        match counts.iter_mut().find(|(known, _)| *known == commit) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((commit, 1)),
+        }
+    }
+    let name = |commit: Option<&str>| commit.map_or("unknown".into(), |commit| format!("`{commit}`"));
+    let line = match counts[..] {
+        [] => return String::new(),
+        [(commit, _)] => format!("Commit of all figures: {}.", name(commit)),
+        _ => {
+            let of = |(commit, count): &(Option<&str>, usize)| format!("{} (of {count})", name(*commit));
+            format!("Commits of the figures: {}.", counts.iter().map(of).collect::<Vec<String>>().join(", "))
+        }
+    };
+    wrap(&line) + "\n\n"
 }
 
 /// Where and how the figures were made: each machine and command once.
@@ -87,11 +110,15 @@ fn aims(figures: &[Figure]) -> String {
         return String::new();
     }
     let met = all.iter().filter(|(_, aim)| aim.met).count();
-    let mut text = format!("## Aims: {met} of {} met\n\n| aim | ours | | where |\n|---|---|---|---|\n", all.len());
+    let mut text = format!("## Aims: {met} of {} met\n\n", all.len());
+    text.push_str("| aim | ours | judged by | | what bounds it | where |\n|---|---|---|---|---|---|\n");
     for (figure, aim) in all {
         let verdict = if aim.met { "met" } else { "**missed**" };
         let place = format!("[{}](#{}), {}", figure.id.replace('-', " "), anchor(&figure.title), figure.profile);
-        writeln!(text, "| {} | {} | {verdict} | {place} |", aim.aim, aim.ours).expect("a string takes it");
+        let floor = aim.floor.as_deref().unwrap_or(if aim.met { "" } else { "-" });
+        let Aim { aim, ours, by, .. } = aim;
+        writeln!(text, "| {aim} | {ours} | {} | {verdict} | {floor} | {place} |", by.name())
+            .expect("a string takes it");
     }
     text + "\n"
 }
@@ -167,7 +194,7 @@ fn wrap(paragraph: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figure::Kind;
+    use super::super::figure::{Kind, Measure};
     use super::super::machine::Machine;
     use super::*;
 
@@ -178,13 +205,17 @@ mod tests {
             id: "figure-1".into(),
             title: "Figure 1: speed".into(),
             nvfold: "1.0.0".into(),
+            commit: Some("0123456789ab".into()),
             command: "nvfold bench paper a-paper".into(),
             machine: Machine::here().unwrap(),
             profile: profile.into(),
             settings: "Run once.".into(),
             charts: vec![Chart::new(Kind::Bars, "speed", "x", "requests/s", ["a".into()]).with("ours", [2.0])],
             rows: vec![Row::range("ours to theirs", 1.0, 1.5, 3.0, "x"), Row::picture("more", 1.0, "")],
-            aims: vec![Aim { aim: "be fast".into(), ours: "2".into(), met }],
+            aims: vec![
+                Aim::new("be fast", "2", met).by(Measure::Cost).with_floor("Copying alone takes 3 us."),
+                Aim::new("be small", "2", met),
+            ],
             reading: "It is fast.".into(),
             left_out: Vec::new(),
         }
@@ -201,14 +232,38 @@ mod tests {
         let text = fs::read_to_string(out.path().join("README.md")).unwrap();
         let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in {text}"));
         assert!(place("### Figure 1, b") < place("### Figure 1, a"), "in the order of the page");
-        place("Aims: 1 of 2 met");
-        place("| be fast | 2 | **missed** | [figure 1](#figure-1-speed), b |");
+        place("Aims: 2 of 4 met");
+        place("| be fast | 2 | cost | **missed** | Copying alone takes 3 us. | [figure 1](#figure-1-speed), b |");
+        place("| be small | 2 | count | **missed** | - | [figure 1](#figure-1-speed), b |");
+        place("| be fast | 2 | cost | met |  | [figure 1](#figure-1-speed), a |");
+        assert_eq!(text.matches("0123456789ab").count(), 1, "one commit is named once");
         place("| ours to theirs | 1.00 to 1.50 x | 3.00 x | 2.00 |");
         place("| more | picture only | 1.00 | - |");
         place("| speed, requests/s | a |");
         for picture in ["a/figure-1.png", "a/figure-1.svg", "b/figure-1.png"] {
             assert!(fs::metadata(out.path().join(picture)).unwrap().len() > 1000, "{picture} is drawn");
         }
+    }
+
+    #[test]
+    fn figures_of_several_commits_are_told_apart() {
+        let other = Figure { commit: None, ..figure("a", true) };
+        let told = commits(&[figure("a", true), other, figure("b", true)]);
+        assert_eq!(told, "Commits of the figures: `0123456789ab` (of 2), unknown (of 1).\n\n");
+    }
+
+    #[test]
+    fn a_figure_is_there_only_with_its_commit_and_schema() {
+        let out = tempfile::tempdir().unwrap();
+        let is_there = |profile: &str, commit: &str| Figure::is_there(out.path(), profile, "figure-1", commit);
+        assert!(!is_there("a", "0123456789ab"));
+        figure("a", true).save(out.path()).unwrap();
+        assert!(is_there("a", "0123456789ab"));
+        assert!(!is_there("a", "ba9876543210") && !is_there("b", "0123456789ab"));
+        Figure { version: VERSION - 1, ..figure("a", true) }.save(out.path()).unwrap();
+        assert!(!is_there("a", "0123456789ab"));
+        fs::write(out.path().join("a/figure-1.json"), "{").unwrap();
+        assert!(!is_there("a", "0123456789ab"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use super::figure::{Figure, Report, VERSION};
 use super::machine::Machine;
 use super::page::{self, Page};
-use crate::Result;
+use crate::{BenchError, Result, report};
 use pmem::Profile;
 use std::path::Path;
 use std::time::Instant;
@@ -39,6 +39,7 @@ impl Turn {
             id: id.into(),
             title: title.into(),
             nvfold: env!("CARGO_PKG_VERSION").into(),
+            commit: report::commit(),
             command: command(),
             machine: self.machine.clone(),
             profile: self.name.clone(),
@@ -79,36 +80,60 @@ pub struct Plan<'a, R: 'static> {
     pub figures: &'a [String],
     /// Folder for JSON, pictures and the page.
     pub out: &'a Path,
+    /// Whether what the folder has from this commit is left as it is.
+    pub resume: bool,
 }
 
-impl<R> Plan<'_, R> {
+impl<R: AsRef<Turn>> Plan<'_, R> {
     /// Makes the figures that are asked for, profile by profile, and the page; says where they are, or prints them as
     /// JSON.
     pub fn make(&self, turns: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
-        let wanted = |id: &str| self.figures.is_empty() || self.figures.iter().any(|figure| figure == id);
+        let began = Instant::now();
+        let resumed = self.resume.then(|| report::commit().ok_or(BenchError::NoCommit)).transpose()?;
         let mut report = Report { version: VERSION, command: command(), paper: self.paper, figures: Vec::new() };
+        let mut skipped = 0;
         for (turn, run) in turns.enumerate() {
             let run = run?;
             for group in self.groups.iter().filter(|group| turn == 0 || !group.once) {
-                if !group.ids.iter().any(|id| wanted(id)) {
+                let ids = self.wanted_of(group);
+                if ids.is_empty() {
                     continue;
                 }
-                for figure in (group.run)(&run)?.into_iter().filter(|figure| wanted(&figure.id)) {
+                let is_there = |commit: &String| self.are_there(run.as_ref(), &ids, commit);
+                if resumed.as_ref().is_some_and(is_there) {
+                    run.as_ref().say(&format!("skipped, made from this commit already: {}", ids.join(", ")));
+                    skipped += ids.len();
+                    continue;
+                }
+                for figure in (group.run)(&run)?.into_iter().filter(|figure| ids.contains(&figure.id.as_str())) {
                     figure.save(self.out)?;
                     report.figures.push(figure);
                 }
                 page::write(self.page, self.out)?;
             }
         }
+        page::write(self.page, self.out)?;
         if json {
             println!("{}", serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form"));
             return Ok(());
         }
         let aims: Vec<bool> = report.figures.iter().flat_map(|figure| &figure.aims).map(|aim| aim.met).collect();
         let met = aims.iter().filter(|met| **met).count();
-        let page = self.out.join("README.md");
-        println!("figures made: {}; aims met: {met} of {}; page: {}", report.figures.len(), aims.len(), page.display());
+        let (made, all, seconds) = (report.figures.len(), aims.len(), began.elapsed().as_secs());
+        println!("figures made: {made}; skipped: {skipped}; aims met: {met} of {all}; time: {seconds} s");
+        println!("page: {}", self.out.join("README.md").display());
         Ok(())
+    }
+
+    /// Ids of a group's figures that are asked for.
+    fn wanted_of(&self, group: &Group<R>) -> Vec<&'static str> {
+        let is_wanted = |id: &&str| self.figures.is_empty() || self.figures.iter().any(|figure| figure == id);
+        group.ids.iter().copied().filter(is_wanted).collect()
+    }
+
+    /// Whether all of these figures lie in the folder, made from this commit.
+    fn are_there(&self, turn: &Turn, ids: &[&str], commit: &str) -> bool {
+        ids.iter().all(|id| Figure::is_there(self.out, &turn.name, id, commit))
     }
 }
 

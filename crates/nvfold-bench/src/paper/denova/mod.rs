@@ -67,6 +67,9 @@ pub struct Options {
     /// Real trees whose duplicates are shared
     #[arg(long = "tree", value_name = "DIR", value_delimiter = ',', default_values = ["/usr/share", "/usr/lib"])]
     trees: Vec<PathBuf>,
+    /// Leave alone what the folder has from this commit (in the environment: NVFOLD_COMMIT) already
+    #[arg(long)]
+    resume: bool,
     /// Sizes for a test that it runs at all, not for figures
     #[arg(long)]
     smoke: bool,
@@ -93,6 +96,9 @@ const PAGE: Page = Page {
          in one process, in turn; rates are medians of passes, and a *drop* is the median of the passes' own \
          differences to `off`. The line *off, again* is the baseline held against itself: what it differs by, any \
          difference is worth no more than.",
+        "**Pictures.** A system has one colour in all of them; dashed, hollow or pale is *as in the paper*, solid is \
+         *ours*. A hollow diamond is a value that the paper's text gives, a bar with ends a range; what the paper shows in \
+         a picture only is not drawn in.",
         "**What is not the paper's.** nvfold runs in the program's own process, not in the kernel. The files are ours, with \
          an exact share of duplicate blocks; there are fewer of them, and the intervals of delayed(750, 20000) are \
          shorter by as much (Figure 10 has them as they are). Think time is as long as the requests take, given for \
@@ -223,9 +229,16 @@ impl Run {
     }
 }
 
+impl AsRef<Turn> for Run {
+    fn as_ref(&self) -> &Turn {
+        &self.turn
+    }
+}
+
 /// Makes the figures that are asked for, and the page.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
-    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures: &options.figures, out: &options.out };
+    let Options { figures, out, resume, .. } = options;
+    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };
     plan.make(options.profiles.iter().map(|name| Run::new(options, name, began)), json)
 }

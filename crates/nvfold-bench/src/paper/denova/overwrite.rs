@@ -26,16 +26,19 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         run.settings(Think::AsInPaper, run.repeats)
     );
     let mut figure = run.turn.figure("figure-11", title, settings);
+    let mut grids = Vec::new();
     for (think, how) in THINKS {
         for size in Size::ALL {
             let shape =
                 Shape { systems: &systems, size, think, threads: 1, overwrites: true, repeats: run.passes(think) };
             let cells = cells(run, shape, &[PERCENT])?;
             let grid = Grid { x_label: "", x: vec![how.into()], cells, systems: systems.clone() };
-            figure.charts.push(normalized(&grid, &format!("{title}: {}, {how}", size.name())));
+            figure.charts.push(normalized(&grid, size, &format!("{title}: {}, {how}", size.name())));
             claims(&mut figure, &grid, size, think, how);
+            grids.push((size, how, grid));
         }
     }
+    figure.charts.insert(0, drops(&grids));
     let drops: Vec<String> = figure.aims.iter().map(|aim| aim.ours.clone()).collect();
     figure.reading = format!(
         "With think time sharing later slows overwriting down by {} % (in the order of the aims).",
@@ -48,23 +51,45 @@ fn over(cell: &Cell) -> Speed {
     cell.over.expect("files are written over")
 }
 
+/// What the paper says: how much faster off is at overwriting, and by how many percent immediate is slower than that.
+fn paper(size: Size) -> (f64, f64) {
+    match size {
+        Size::Small => (1.03, 5.0),
+        Size::Large => (1.01, 18.0),
+    }
+}
+
+/// How much slower sharing later makes overwriting.
+fn drops(grids: &[(Size, &str, Grid)]) -> Chart {
+    let place = |size: Size, how: &str| format!("{} {how}", size.name());
+    let x = grids.iter().map(|(size, how, _)| place(*size, how));
+    let chart = Chart::new(Drawn::Bars, "Figure 11: files written over: sharing later", "", "drop, % of off", x);
+    let paper_system = System::denova(DedupMode::Immediate, Hash::AsInPaper);
+    let systems = [System::off_again(), paper_system.clone(), System::denova(DedupMode::Immediate, Hash::Ours)];
+    let add = |chart: Chart, system: &System| {
+        chart.with(&system.name, grids.iter().map(|(.., grid)| grid.of(system, |cell| over(cell).drop)[0]))
+    };
+    Size::ALL.into_iter().fold(systems.iter().fold(chart, add), |chart, size| {
+        let (_, slower) = paper(size);
+        chart.with_paper(Some(&paper_system.name), &place(size, THINKS[0].1), slower, slower)
+    })
+}
+
 /// All rates to that of off's new files.
-fn normalized(grid: &Grid, title: &str) -> Chart {
+fn normalized(grid: &Grid, size: Size, title: &str) -> Chart {
     let base = grid.of(&System::off(), |cell| cell.new.rate)[0];
     let chart = Chart::new(Drawn::Bars, title, "", "times off's new files", ["new".into(), "over".into()]);
     let add = |chart: Chart, system: &System| {
         let rates = [grid.of(system, |cell| cell.new.rate)[0], grid.of(system, |cell| over(cell).rate)[0]];
         chart.with(&system.name, rates.map(|rate| rate / base))
     };
-    grid.systems.iter().fold(chart, add)
+    let (faster, _) = paper(size);
+    grid.systems.iter().fold(chart, add).with_paper(Some(&System::off().name), "over", faster, faster)
 }
 
-/// What the paper says: off is 3 and 1 % faster at overwriting, denova 5 and 18 % slower than that.
+/// The paper's words beside ours.
 fn claims(figure: &mut Figure, grid: &Grid, size: Size, think: Think, how: &str) {
-    let (faster, slower) = match size {
-        Size::Small => (1.03, 5.0),
-        Size::Large => (1.01, 18.0),
-    };
+    let (faster, slower) = paper(size);
     let name = size.name();
     let gain = grid.of(&System::off(), |cell| over(cell).rate / cell.new.rate)[0];
     figure.rows.push(Row::value(format!("off: {name} over to new, {how}"), faster, gain, "x"));

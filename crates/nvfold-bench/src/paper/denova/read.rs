@@ -54,8 +54,10 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let content = content(file_bytes, 1);
     let twins = systems.iter().map(|system| Twins::new(run, system, &content)).collect::<Result<Vec<Twins>>>()?;
     let mut figure = run.turn.figure("figure-12", title, settings);
-    let mut chart = Chart::new(Drawn::Bars, title, "", "MB/s", BESIDE.map(|(_, name)| name.to_string()));
+    let x = || BESIDE.map(|(_, name)| name.to_string());
+    let mut chart = Chart::new(Drawn::Table, title, "", "MB/s", x());
     let mut rates = vec![Vec::new(); systems.len()];
+    let mut drops = vec![Vec::new(); systems.len()];
     let mut worst: f64 = 0.0;
     for (beside, name) in BESIDE {
         run.turn.say(name);
@@ -66,6 +68,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         for (at, system) in systems.iter().enumerate() {
             rates[at].push((ROUNDS * file_bytes) as f64 / 1e6 / median(&seconds[at]));
             let drop = median(&paired(&seconds[at]));
+            drops[at].push(drop);
             match at {
                 0 => {}
                 1 => figure.rows.push(Row::own(format!("off to itself: {name}, difference"), drop.abs(), "%")),
@@ -79,7 +82,10 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     for (system, rates) in systems.iter().zip(rates) {
         chart = chart.with(&system.name, rates);
     }
-    figure.charts.push(chart);
+    let drawn = Chart::new(Drawn::Bars, &format!("{title}: drop"), "", "drop, % of off", x());
+    let add = |chart: Chart, (system, drops): (&System, &Vec<f64>)| chart.with(&system.name, drops.iter().copied());
+    let drawn = systems.iter().zip(&drops).skip(1).fold(drawn, add);
+    figure.charts = vec![drawn.with_paper_everywhere(None, 0.0, 1.0), chart];
     figure.reading =
         format!("Reading shared blocks is at most {} % slower than reading blocks of one's own.", number(worst));
     twins.into_iter().try_for_each(|twins| {

@@ -5,7 +5,7 @@ use super::Run;
 use super::files::{Size, Think};
 use super::passes::{Grid, Shape, cells};
 use super::volume::System;
-use super::write::systems;
+use super::write::{drops, systems};
 use crate::Result;
 
 const PERCENT: u64 = 50;
@@ -40,8 +40,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         let x = counts.iter().map(usize::to_string).collect();
         let grid = Grid { x_label: "threads", x, cells: columns, systems: systems.clone() };
         figure.charts.push(rates(&grid, counts, &format!("{title}: {}", size.name())));
-        let drops = format!("drop of {}, %", size.name());
-        figure.charts.push(grid.chart(Drawn::Table, &drops, &drops, false, |cell| cell.new.drop));
+        figure.charts.extend(drops(&grid, size, title));
         for system in systems.iter().filter(|system| system.is_offline()) {
             let drop = largest(&grid.of(system, |cell| cell.new.drop));
             most = most.max(drop);

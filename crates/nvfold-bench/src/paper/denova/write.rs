@@ -57,6 +57,26 @@ fn inline_drop(size: Size) -> f64 {
     }
 }
 
+/// Drops of sharing at once, and of sharing later, of which the paper says that they are below one percent.
+pub fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
+    let chart = |what: &str, is_shown: &dyn Fn(&System) -> bool| {
+        let title = format!("{title}: {what}, {}", size.name());
+        let chart = Chart::new(Drawn::Lines, &title, grid.x_label, "drop, % of off", grid.x.iter().cloned());
+        let shown = grid.systems[1..].iter().filter(|system| is_shown(system));
+        shown.fold(chart, |chart, system| chart.with(&system.name, grid.of(system, |cell| cell.new.drop)))
+    };
+    let is_later = |system: &System| system.is_offline() || *system == System::off_again();
+    let inline = System::denova(DedupMode::Inline, Hash::AsInPaper);
+    [
+        chart("sharing at once", &|system| !is_later(system)).with_paper_everywhere(
+            Some(&inline.name),
+            inline_drop(size),
+            100.0,
+        ),
+        chart("sharing later", &is_later).with_paper_everywhere(None, 0.0, 1.0),
+    ]
+}
+
 fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: Think) -> Figure {
     let mut figure = run.turn.figure(id, title, run.settings(think, run.passes(think)));
     let mut offline_drops = Vec::new();
@@ -64,9 +84,8 @@ fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: T
     for (size, grid) in grids {
         let size_name = size.name();
         let rates = format!("{title}: {size_name}");
-        figure.charts.push(grid.chart(Drawn::Lines, &rates, "MB/s", true, |cell| cell.new.rate));
-        let drops = format!("drop of {size_name}, %");
-        figure.charts.push(grid.chart(Drawn::Table, &drops, &drops, false, |cell| cell.new.drop));
+        figure.charts.extend(drops(grid, *size, title));
+        figure.charts.push(grid.chart(Drawn::Table, &rates, "MB/s", true, |cell| cell.new.rate));
         let spread = format!("drop of {size_name}, the middle half of the passes within points");
         figure.charts.push(grid.chart(Drawn::Table, &spread, &spread, false, |cell| cell.new.spread));
         noise = noise.max(grid.of(&System::off_again(), |cell| cell.new.drop.abs()).into_iter().fold(0.0, f64::max));
@@ -128,4 +147,20 @@ fn savings(run: &Run, grids: &[(Size, Grid)]) -> Figure {
     figure.reading =
         format!("After the drain {} % of the duplicate blocks are shared, as inline does at once.", number(least));
     figure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::look;
+    use super::*;
+
+    #[test]
+    fn every_system_has_a_look_of_its_own() {
+        let delayed = DedupMode::Delayed { interval_ms: 1, entries: 1 };
+        let modes = [DedupMode::Inline, DedupMode::Immediate, delayed];
+        let systems = Hash::ALL.into_iter().flat_map(|hash| modes.map(|mode| System::denova(mode, hash)));
+        for system in systems.chain([System::off(), System::off_again()]) {
+            assert!(look::of_system(&system.name).is_some(), "{}", system.name);
+        }
+    }
 }

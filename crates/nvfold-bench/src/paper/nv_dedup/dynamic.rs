@@ -134,7 +134,7 @@ fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
     for (at, kind) in kinds.iter().enumerate() {
         let name = kind.name();
         rates = rates.with(name, of(at, |interval| interval.rate));
-        ratios = ratios.with(&format!("detected, {name}"), of(at, |interval| interval.detected));
+        ratios = ratios.with(&format!("detected: {name}"), of(at, |interval| interval.detected));
         written = written.with(name, lines[at].iter().map(|interval| (chunks - interval.shared) as f64));
         let last = |interval: &Interval| interval.methods.last().map_or(f64::NAN, |method| f64::from(*method as u8));
         method = method.with(name, of(at, last));

@@ -54,6 +54,12 @@ impl Grid {
         kinds.iter().fold(chart, |chart, kind| chart.with(kind.name(), self.of(*kind, &what)))
     }
 
+    /// Throughput of systems to that of another.
+    fn times(&self, title: &str, base: Kind, kinds: &[Kind]) -> Chart {
+        let chart = Chart::new(Drawn::Lines, title, "duplicates", &format!("times {}", base.name()), self.x());
+        kinds.iter().fold(chart, |chart, kind| chart.with(kind.name(), self.ratios(*kind, base)))
+    }
+
     /// The place of a share of duplicates.
     fn at(&self, percent: u64) -> usize {
         self.percents.iter().position(|known| *known == percent).expect("a share that is measured")
@@ -103,9 +109,9 @@ pub fn vdbench(run: &Run) -> Result<Vec<Figure>> {
 fn degradation(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let title = "Figure 1: deduplication as on block devices";
     let mut figure = run.turn.figure("figure-1", title, settings.into());
-    figure
-        .charts
-        .push(grid.chart(Drawn::Lines, title, "requests/s", &[Kind::NoDedup, Kind::DedupBlock], |cell| cell.rate));
+    let kinds = [Kind::NoDedup, Kind::DedupBlock];
+    let times = grid.times(title, Kind::NoDedup, &kinds).with_paper(Some(Kind::DedupBlock.name()), "50 %", 0.42, 0.42);
+    figure.charts = vec![times, grid.chart(Drawn::Table, title, "requests/s", &kinds, |cell| cell.rate)];
     let half = grid.at(50);
     let slower = grid.ratios(Kind::DedupBlock, Kind::NoDedup)[half];
     // Bytes a block of 4 KiB, as MB for 2048 MB of data.
@@ -121,14 +127,29 @@ fn degradation(run: &Run, grid: &Grid, settings: &str) -> Figure {
     figure
 }
 
-/// Requests a second of all systems, and what the paper says of NV-Dedup to No_dedup at the lowest and highest share.
+/// All systems beside No_dedup and NV-Dedup beside each competitor, with the paper's values; requests a second.
+fn ratios(grid: &Grid, title: &str, ends: (f64, f64), rivals: [(Kind, (f64, f64)); 2]) -> Vec<Chart> {
+    let bound = grid.percents.iter().map(|percent| 100.0 / (100 - percent) as f64);
+    let of_paper = Some(Kind::AsInPaper.name());
+    let to_none = grid
+        .times(title, Kind::NoDedup, &Kind::ALL)
+        .with("1 / (1 - r)", bound)
+        .with_paper(of_paper, "10 %", ends.0, ends.0)
+        .with_paper(of_paper, "70 %", ends.1, ends.1);
+    let to_rival = |(base, (low, high)): (Kind, (f64, f64))| {
+        grid.times(title, base, &[Kind::AsInPaper, Kind::Ours]).with_paper_everywhere(of_paper, low, high)
+    };
+    let rates = grid.chart(Drawn::Table, title, "requests/s", &Kind::ALL, |cell| cell.rate);
+    [to_none].into_iter().chain(rivals.map(to_rival)).chain([rates]).collect()
+}
+
+/// Figures 6 and 8; `ends` are what the paper says of NV-Dedup to No_dedup at the lowest and highest share.
 fn throughput(run: &Run, grid: &Grid, id: &str, title: &str, ends: (f64, f64), settings: &str) -> Figure {
     let mut figure = run.turn.figure(id, title, settings.into());
-    figure.charts.push(grid.chart(Drawn::Lines, title, "requests/s", &Kind::ALL, |cell| cell.rate));
-    let bound = grid.percents.iter().map(|percent| 100.0 / (100 - percent) as f64);
-    let times = Chart::new(Drawn::Table, "times No_dedup", "duplicates", "times No_dedup", grid.x());
-    let add = |chart: Chart, kind: &Kind| chart.with(kind.name(), grid.ratios(*kind, Kind::NoDedup));
-    figure.charts.push(Kind::ALL[1..].iter().fold(times, add).with("1 / (1 - r)", bound));
+    // What the paper says of Figure 8 fits the other order of the two: 2.0 of Dedup_block, 1.3 of the other.
+    let (block, fine) = if id == "figure-6" { ((3.0, 3.9), (1.3, 1.4)) } else { ((1.0, 2.0), (1.0, 1.3)) };
+    let rivals = [(Kind::DedupBlock, block), (Kind::DedupFineGrained, fine)];
+    figure.charts = ratios(grid, title, ends, rivals);
     for kind in [Kind::AsInPaper, Kind::Ours] {
         let to = |base| grid.ratios(kind, base);
         let name = kind.name();
@@ -144,9 +165,7 @@ fn throughput(run: &Run, grid: &Grid, id: &str, title: &str, ends: (f64, f64), s
             to(Kind::NoDedup)[grid.at(70)],
             "x",
         ));
-        // What the paper says of Figure 8 fits the other order of the two: 2.0 of Dedup_block, 1.3 of the other.
-        let (block, fine) = if id == "figure-6" { ((3.0, 3.9), (1.3, 1.4)) } else { ((1.0, 2.0), (1.0, 1.3)) };
-        for (base, paper) in [(Kind::DedupBlock, block), (Kind::DedupFineGrained, fine)] {
+        for (base, paper) in rivals {
             for (which, ours) in [("least", smallest(&to(base))), ("most", largest(&to(base)))] {
                 let what = format!("{name} to {}, {which}", base.name());
                 figure.rows.push(Row::range(what, paper.0, paper.1, ours, "x"));
@@ -209,6 +228,13 @@ fn against_rivals(run: &Run, grid: &Grid, figure: &mut Figure) {
     let share = |of, to| -> Vec<f64> {
         grid.metadata(of).iter().zip(grid.metadata(to)).map(|(of, to)| 100.0 * of / to).collect()
     };
+    for (base, low, high) in [(Kind::DedupBlock, 3.2, 5.8), (Kind::DedupFineGrained, 50.0, 50.0)] {
+        let unit = format!("% of {}'s bytes", base.name());
+        let chart = Chart::new(Drawn::Lines, &figure.title, "duplicates", &unit, grid.x());
+        let add = |chart: Chart, kind: Kind| chart.with(kind.name(), share(kind, base));
+        let chart = [Kind::AsInPaper, Kind::Ours].into_iter().fold(chart, add);
+        figure.charts.push(chart.with_paper_everywhere(Some(Kind::AsInPaper.name()), low, high));
+    }
     for kind in [Kind::AsInPaper, Kind::Ours] {
         let (block, fine) = (share(kind, Kind::DedupBlock), share(kind, Kind::DedupFineGrained));
         let name = kind.name();
@@ -238,17 +264,25 @@ fn costs(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let us = |ns: u64| ns as f64 / 1000.0;
     let percent = |ratio: Option<f64>| ratio.map_or(f64::NAN, |ratio| 100.0 * ratio);
     let (paper, ours) = (stats(Kind::AsInPaper), stats(Kind::Ours));
-    figure.rows = vec![
-        Row::value("c, writing a chunk", 9.7, us(paper.costs.c), "us"),
-        Row::value("w, CRC32", 0.8, us(paper.costs.w), "us"),
-        Row::value("s, MD5", 6.2, us(paper.costs.s), "us"),
-        Row::value("lambda, searching a fingerprint", 0.1, us(paper.costs.lambda), "us"),
+    let times = [
+        ("c, writing a chunk", 9.7, us(paper.costs.c)),
+        ("w, CRC32", 0.8, us(paper.costs.w)),
+        ("s, MD5", 6.2, us(paper.costs.s)),
+        ("lambda, searching a fingerprint", 0.1, us(paper.costs.lambda)),
+    ];
+    let name = Kind::AsInPaper.name();
+    let x = times.iter().map(|(what, ..)| what.to_string());
+    let chart = Chart::new(Drawn::Bars, &figure.title, "", "us", x).with(name, times.iter().map(|(.., ours)| *ours));
+    let add = |chart: Chart, (what, paper, _): &(&str, f64, f64)| chart.with_paper(Some(name), what, *paper, *paper);
+    figure.charts.push(times.iter().fold(chart, add));
+    figure.rows = times.iter().map(|(what, paper, ours)| Row::value(*what, *paper, *ours, "us")).collect();
+    figure.rows.extend([
         Row::own("w, XXH3 (ours)", us(ours.costs.w), "us"),
         Row::own("v, comparing bytes (ours)", us(ours.costs.v), "us"),
         Row::value("w_s_Fin pays from", 25.7, percent(paper.thresholds.w_s), "%"),
         Row::value("Str_Fin pays from", 64.9, percent(paper.thresholds.strong), "%"),
         Row::own("w_b_Fin (ours) pays from", percent(ours.thresholds.w_b), "%"),
-    ];
+    ]);
     figure.reading = format!(
         "A chunk takes {} us to write here and {} us to hash with MD5; a weak fingerprint and a compare take {} us.",
         number(us(paper.costs.c)),
@@ -267,9 +301,15 @@ fn stored(run: &Run, grid: &Grid, settings: &str) -> Figure {
         .with("issued", grid.of(Kind::Ours, |cell| mib(cell.requests)))
         .with("stored, ours", grid.of(Kind::Ours, |cell| mib(cell.requests - cell.shared)))
         .with("stored, as in the paper", grid.of(Kind::AsInPaper, |cell| mib(cell.requests - cell.shared)));
-    figure.charts.push(chart);
     let found = |cell: &Cell| 100.0 * cell.shared as f64 / cell.requests as f64;
-    for (percent, paper) in [(10, 5.0), (30, 30.0), (50, 50.0), (70, 69.0)] {
+    let removed = [(10, 5.0), (30, 30.0), (50, 50.0), (70, 69.0)];
+    let kinds = [Kind::AsInPaper, Kind::Ours];
+    let shares = grid.chart(Drawn::Bars, "Table 4: duplicates removed with fio", "% of the data issued", &kinds, found);
+    let add = |chart: Chart, (percent, paper): &(u64, f64)| {
+        chart.with_paper(Some(Kind::AsInPaper.name()), &format!("{percent} %"), *paper, *paper)
+    };
+    figure.charts = vec![removed.iter().fold(shares, add), chart];
+    for (percent, paper) in removed {
         for kind in [Kind::AsInPaper, Kind::Ours] {
             let ours = grid.of(kind, found)[grid.at(percent)];
             let what = format!("{}: removed at {percent} %", kind.name());

@@ -53,6 +53,9 @@ pub struct Options {
     /// Requests of a timed pass (pcm: a thirtieth)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
     requests: Option<u64>,
+    /// Leave alone what the folder has from this commit (in the environment: NVFOLD_COMMIT) already
+    #[arg(long)]
+    resume: bool,
     /// Sizes for a test that it runs at all, not for figures
     #[arg(long)]
     smoke: bool,
@@ -73,6 +76,9 @@ const PAGE: Page = Page {
          emulated: the device lies in memory, and a profile charges time for lines, fences and reads (see `pmem`'s \
          module `profile`). nvdimm-8x is the paper's setting. All systems of a figure run in one process, in turn, on \
          the same requests; a figure is the median of its passes. Ratios within a run are what to read.",
+        "**Pictures.** A system has one colour in all of them; dashed, hollow or pale is *as in the paper*, solid is \
+         *ours*. A hollow diamond is a value that the paper's text gives, a bar with ends a range; what the paper shows in \
+         a picture only is not drawn in.",
         "**What is not the paper's.** nvfold runs in the program's own process, not in the kernel, and writes by copy \
          on write with a commit a request; a device in memory is emulated by waiting. The requests are ours, with an \
          exact share of duplicates, each of a block that is stored when it comes; runs are shorter, and on pcm the \
@@ -196,9 +202,16 @@ impl Run {
     }
 }
 
+impl AsRef<Turn> for Run {
+    fn as_ref(&self) -> &Turn {
+        &self.turn
+    }
+}
+
 /// Makes the figures that are asked for, and the page.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
-    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures: &options.figures, out: &options.out };
+    let Options { figures, out, resume, .. } = options;
+    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };
     plan.make(options.profiles.iter().map(|name| Run::new(options, name, began)), json)
 }

@@ -1,6 +1,6 @@
 //! Figure 11: several threads, each with files and requests of its own, and where their transaction numbers come from.
 
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
+use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Measure, Row, number};
 use super::super::system::{Kind, Mounted, Setup, System, write_all};
 use super::super::workload::{Batch, Workload};
 use super::Run;
@@ -29,7 +29,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
             counts.iter().map(|threads| measure(run, &systems, *threads, percent)).collect::<Result<Vec<_>>>()?;
         let title = format!("Figure 11: threads at {percent} % duplicates");
         let x = counts.iter().map(usize::to_string);
-        let chart = Chart::new(Drawn::Bars, &title, "threads", "requests/s", x);
+        let chart = Chart::new(Drawn::Table, &title, "threads", "requests/s", x);
         let add = |chart: Chart, (at, system): (usize, &System)| {
             chart.with(&system.name, rates.iter().map(|rates| rates[at]))
         };
@@ -116,6 +116,18 @@ fn gains(rates: &[f64]) -> (f64, f64) {
     (rates[1] / rates[0], rates[rates.len() - 1] / rates[1])
 }
 
+/// Throughput of each system to that of its one thread; the paper's doubles whenever the threads do.
+fn times_one_thread(rates: &Chart) -> Chart {
+    let chart = Chart::new(Drawn::Lines, &rates.title, "threads", "times one thread", rates.x.iter().cloned());
+    let chart = rates.series.iter().fold(chart, |chart, series| {
+        let one = series.y[0];
+        chart.with(&series.name, series.y.iter().map(|rate| rate / one))
+    });
+    [2.0, 4.0, 8.0].into_iter().fold(chart, |chart, threads| {
+        chart.with_paper(Some(Kind::AsInPaper.name()), &threads.to_string(), threads, threads)
+    })
+}
+
 fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
     let settings = format!(
         "Random overwrites, {} requests a pass shared out among the threads, each with a file of its own. The \
@@ -137,8 +149,8 @@ fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
     }
     if run.is_the_papers() {
         figure.aims = vec![
-            Aim::at_least("2 threads at least 1.8x one", least.0, 1.8),
-            Aim::at_least("8 threads on 2 processors no slower than 0.9 of 2", least.1, 0.9),
+            Aim::at_least("2 threads at least 1.8x one", least.0, 1.8).by(Measure::Wall),
+            Aim::at_least("8 threads on 2 processors no slower than 0.9 of 2", least.1, 0.9).by(Measure::Wall),
         ];
     }
     figure.reading = format!(
@@ -148,6 +160,7 @@ fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
         number(least.1),
         std::thread::available_parallelism().map_or(1, usize::from)
     );
-    figure.charts = charts;
+    // The pictures first.
+    figure.charts = charts.iter().map(times_one_thread).chain(charts.iter().cloned()).collect();
     figure
 }

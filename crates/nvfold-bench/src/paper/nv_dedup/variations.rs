@@ -55,7 +55,9 @@ pub fn media(run: &Run) -> Result<Vec<Figure>> {
         shares.iter().map(|(name, _)| name.to_string()),
     )
     .with("fingerprints", shares.iter().map(|(_, share)| *share))
-    .with("I/O and the rest", shares.iter().map(|(_, share)| 100.0 - share));
+    .with("I/O and the rest", shares.iter().map(|(_, share)| 100.0 - share))
+    .with_paper(Some("fingerprints"), "disk", 21.0, 21.0)
+    .with_paper(Some("fingerprints"), "NVM", 44.0, 44.0);
     figure.charts.push(chart);
     figure.rows = vec![
         Row::value("fingerprints on disk", 21.0, shares[0].1, "%"),
@@ -108,16 +110,27 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
         run.requests, run.turn.profile.write_line_ns
     );
     let mut figure = run.turn.figure("figure-12", "Figure 12: write latencies", settings);
-    let x = LATENCIES_NS.iter().map(|ns| format!("{ns} ns"));
-    let chart = Chart::new(Drawn::Bars, "Figure 12: write latencies", "write latency", "requests/s", x);
-    let add = |chart: Chart, (at, system): (usize, &System)| {
-        chart.with(&system.name, columns.iter().map(|column| column[at].rate))
-    };
-    figure.charts.push(systems.iter().enumerate().fold(chart, add));
+    let x = || LATENCIES_NS.iter().map(|ns| format!("{ns} ns"));
     let rate = |kind: Kind, column: usize| {
         let at = systems.iter().position(|system| system.kind == kind).expect("every kind is measured");
         columns[column][at].rate
     };
+    let chart = |drawn, base: Option<Kind>, unit: &str, kinds: &[Kind]| {
+        let chart = Chart::new(drawn, "Figure 12: write latencies", "write latency", unit, x());
+        let of = |kind, column| rate(kind, column) / base.map_or(1.0, |base| rate(base, column));
+        kinds.iter().fold(chart, |chart, kind| chart.with(kind.name(), (0..columns.len()).map(|at| of(*kind, at))))
+    };
+    let times = |base: Kind, kinds: &[Kind], first: f64, last: f64| {
+        let name = Some(Kind::AsInPaper.name());
+        chart(Drawn::Bars, Some(base), &format!("times {}", base.name()), kinds)
+            .with_paper(name, "400 ns", first, first)
+            .with_paper(name, "700 ns", last, last)
+    };
+    figure.charts = vec![
+        times(Kind::NoDedup, &Kind::ALL, 1.4, 1.6),
+        times(Kind::DedupFineGrained, &[Kind::AsInPaper, Kind::Ours], 1.5, 1.3),
+        chart(Drawn::Table, None, "requests/s", &Kind::ALL),
+    ];
     let last = LATENCIES_NS.len() - 1;
     for kind in [Kind::AsInPaper, Kind::Ours] {
         let to = |base: Kind, column: usize| rate(kind, column) / rate(base, column);

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# make results: all figures of both papers, and the cost of each operation, into docs/results/, from one commit. A run
+# that was cut short goes on where it stopped when it is started again; results of other commits are removed first (git
+# has them). It takes hours: a machine with nothing else to do gives the best figures.
+#
+#   RESULTS_DIRTY=1   run although the work tree has changes that are not committed; results then name the commit with
+#                     "-dirty" behind it, and a run is not resumed
+#   RESULTS_ARGS      handed on to both papers, for example RESULTS_ARGS=--smoke
+#   RESULTS_DIR       folder of the results (docs/results)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+NVFOLD=${NVFOLD_BIN:-$PWD/target/release/nvfold}
+OUT=${RESULTS_DIR:-docs/results}
+read -r -a extra <<<"${RESULTS_ARGS:-}"
+resume=(--resume)
+
+# What was made must be what the commit says; results themselves may differ.
+NVFOLD_COMMIT=$(git rev-parse --short=12 HEAD)
+changed=$(git status --porcelain -- . ':(exclude)docs/results')
+if [ -n "$changed" ]; then
+    if [ -z "${RESULTS_DIRTY:-}" ]; then
+        printf 'results: the work tree has changes that are not committed (RESULTS_DIRTY=1 runs anyway):\n%s\n' \
+            "$changed" >&2
+        exit 1
+    fi
+    NVFOLD_COMMIT+=-dirty
+    resume=()
+fi
+export NVFOLD_COMMIT
+
+# Whether a result names this commit, as all of its JSON does.
+is_of_this_commit() {
+    grep -q "\"commit\": \"$NVFOLD_COMMIT\"" "$1"
+}
+
+mkdir -p "$OUT"
+find "$OUT" -name '*.json' | sort | while read -r file; do
+    if ! is_of_this_commit "$file"; then
+        echo "results: $file is of another commit: removed"
+        rm -f "$file" "${file%.json}.svg" "${file%.json}.png"
+    fi
+done
+
+paper() {
+    local paper=$1 profiles=$2
+    printf '\n== %s on %s\n' "$paper" "$profiles"
+    "$NVFOLD" bench paper "$paper" --profile "$profiles" --out "$OUT/$paper" "${resume[@]}" "${extra[@]}"
+}
+paper nv-dedup nvdimm-8x,optane,native,pcm
+paper denova optane,native
+
+printf '\n== cost\n'
+if [ "${#resume[@]}" -gt 0 ] && [ -f "$OUT/cost/cost.json" ] && is_of_this_commit "$OUT/cost/cost.json"; then
+    echo "skipped, made from this commit already: $OUT/cost/cost.json"
+else
+    "$NVFOLD" bench cost --out "$OUT/cost"
+fi
+printf '\nresults: %s is of %s; %d min %d s\n' "$OUT" "$NVFOLD_COMMIT" $((SECONDS / 60)) $((SECONDS % 60))
