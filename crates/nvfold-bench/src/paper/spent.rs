@@ -56,7 +56,7 @@ impl Spent {
 /// Makes requests, each with its data, and calls `between` behind each group with what the group took. Returns what all
 /// took.
 pub fn in_groups<'d, K>(
-    requests: impl ExactSizeIterator<Item = (K, &'d [u8])>,
+    requests: impl Iterator<Item = (K, &'d [u8])>,
     mut request: impl FnMut(K, &[u8]) -> Result<()>,
     mut between: impl FnMut(Spent),
 ) -> Result<Spent> {

@@ -207,7 +207,8 @@ mod tests {
         workload.set_percent(50);
         for _ in 0..2 {
             workload.next(1000, &mut batch);
-            let places: Vec<usize> = batch.data.chunks(BLOCK).filter_map(|block| laid_out.get(block).copied()).collect();
+            let places: Vec<usize> =
+                batch.data.chunks(BLOCK).filter_map(|block| laid_out.get(block).copied()).collect();
             // Half of what is written repeats something; at first all of it, in the end half of it, is of that file.
             assert!((300..460).contains(&places.len()), "{}", places.len());
             assert!((0..10).all(|tenth| places.iter().any(|place| place / 100 == tenth)), "{places:?}");
@@ -227,10 +228,15 @@ mod tests {
         assert!((9_200..10_300).contains(&counts[1]), "{}", counts[1]);
         assert!(counts.iter().filter(|count| **count > 0).count() > 3500);
         let mut even = Workload::fio(1 << 12, 0, 9);
-        assert!((0..200_000).fold(vec![0u32; 1 << 12], |mut counts, _| {
-            counts[even.draw_place()] += 1;
-            counts
-        }).iter().all(|count| (10..120).contains(count)));
+        assert!(
+            (0..200_000)
+                .fold(vec![0u32; 1 << 12], |mut counts, _| {
+                    counts[even.draw_place()] += 1;
+                    counts
+                })
+                .iter()
+                .all(|count| (10..120).contains(count))
+        );
     }
 
     #[test]

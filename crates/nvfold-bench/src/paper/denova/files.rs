@@ -93,7 +93,7 @@ impl Lane {
         (total - blocks.map(weak64).collect::<HashSet<u64>>().len()) as u64
     }
 
-    fn contents(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+    fn contents(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.names.iter().map(Vec::as_slice).zip(self.batch.data.chunks(self.size.bytes()))
     }
 

@@ -150,9 +150,8 @@ impl Work {
         let directories = directories.collect::<Result<Vec<InodeNumber>>>()?;
         self.first[0].warm_up(volume, directories[0])?;
         let think = self.think;
-        let new = volume.with_daemon(|| {
-            timed(&self.first, &directories, |lane, directory| lane.write(volume, directory, think))
-        })?;
+        let new = volume
+            .with_daemon(|| timed(&self.first, &directories, |lane, directory| lane.write(volume, directory, think)))?;
         volume.drain()?;
         let saved_blocks = volume.saved_bytes() / BLOCK as u64;
         let mut over = Spent::default();

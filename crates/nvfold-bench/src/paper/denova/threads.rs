@@ -5,7 +5,7 @@ use super::Run;
 use super::files::{Size, Think};
 use super::passes::{Grid, Shape, cells};
 use super::volume::System;
-use super::write::{drops, systems};
+use super::write::{drops, systems, tables};
 use crate::Result;
 
 const PERCENT: u64 = 50;
@@ -41,16 +41,17 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         let grid = Grid { x_label: "threads", x, cells: columns, systems: systems.clone() };
         figure.charts.push(rates(&grid, counts, &format!("{title}: {}", size.name())));
         figure.charts.extend(drops(&grid, size, title));
+        figure.charts.extend(tables(&grid, size));
         for system in systems.iter().filter(|system| system.is_offline()) {
-            let drop = largest(&grid.of(system, |cell| cell.new.drop));
+            let drop = largest(&grid.of(system, |cell| cell.new.cost.percent));
             most = most.max(drop);
             let what = format!("{}: drop of {}, most over the threads", system.name, size.name());
             figure.rows.push(Row::range(what, 0.0, 1.0, drop, "%"));
         }
     }
     figure.reading = format!(
-        "With {} to {} threads on {} processors, one of which the daemon would like to have, sharing later takes at most {} \
-         % of off's throughput.",
+        "By cost, with {} to {} threads on {} processors, one of which the daemon would like to have, sharing later takes \
+         at most {} % of off's throughput.",
         counts[0],
         counts[counts.len() - 1],
         std::thread::available_parallelism().map_or(1, usize::from),

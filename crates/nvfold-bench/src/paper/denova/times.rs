@@ -5,8 +5,8 @@
 //! by a wrapper that holds a watch ([`Watched`]).
 
 use super::super::device::Device;
-use super::super::spent::{Spent, in_groups};
 use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::super::spent::{Spent, in_groups};
 use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{BLOCK, Hash, System, Volume};
