@@ -4,8 +4,8 @@
 //! has. One once wrote 15 GB/s and read 1.2 where the real device does it the other way round.
 //!
 //! The idea: do on each profile what its sources measured, and put what is charged beside what they published. The wall
-//! clock stands beside it where a device is waited for: copies take what they are charged; single lines take the time
-//! of their instructions on top, for no processor can wait for 19 ns.
+//! clock stands beside it where a device is waited for: what takes microseconds takes what it is charged; of single lines
+//! it tells what the host and two looks at the clock take, for no processor can wait for 19 ns.
 
 use crate::paper::Device;
 use crate::report::{commit, heading};
@@ -225,8 +225,8 @@ fn page(report: &Report) -> String {
          Made by `{} --out docs/results/profiles`{}. {right} of {} values are within {ALLOWED_PERCENT} % of what is\n\
          published.\n\n\
          *Emulated* is what a profile charges for one access, the same in every run. *Wall clock* is the median of\n\
-         {ROUNDS} rounds of {ACCESSES} accesses on this machine: copies take what they are charged, single lines the time\n\
-         of their instructions on top; `-`: not waited for. The model, and where its figures come from, stands in\n\
+         {ROUNDS} rounds of {ACCESSES} accesses on this machine: what takes microseconds takes what it is charged, of single\n\
+         lines it tells what the host and two looks at the clock take; `-`: not waited for. The model, and where its figures come from, stands in\n\
          `crates/pmem/src/profile.rs`; which reads find their line in the cache in `crates/pmem/src/cache.rs`.\n\n\
          | {} |\n|---|---|--:|--:|--:|--:|---|\n",
         report.command,

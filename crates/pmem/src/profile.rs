@@ -11,9 +11,9 @@
 //! **What is charged** depends on what the thread does and on nothing else: not on the clock, not on other threads. It
 //! is the same in every run, and [`Counters::charged_ns`] adds it up.
 //!
-//! **What is waited for.** A charge becomes a debt of the thread, and from [`SPIN_FROM_PS`] on the thread spins until
-//! the debt is paid; shorter times cannot be spun exactly. Copies of [`BULK_LINES`] and more are timed: what the host
-//! took for one is part of its charge. The host's time for smaller accesses comes on top. Threads that together ask for
+//! **What is waited for.** What the host takes for an access is part of its charge, so accesses that are charged much are
+//! timed: writes of [`BULK_LINES`] and more, reads that fetch, fences. What is left becomes a debt of the thread, and
+//! from [`SPIN_FROM_PS`] on the thread spins until the debt is paid; shorter times cannot be spun exactly. Threads that together ask for
 //! more than the device's bandwidth wait for one another, at copies of that size. A device whose line takes a
 //! microsecond or more (pcm) is counted and never waited for: see [`Profile::waits`].
 //!
@@ -305,16 +305,16 @@ impl Throttle {
     }
 
     /// Charges what is left of the latency of the thread's last write. Returns the picoseconds.
-    pub(crate) fn fence(&self) -> u64 {
+    pub(crate) fn fence(&self, start: Option<Instant>) -> u64 {
         let Some(since_ps) = thread::take_write() else { return 0 };
         let charged = self.fence_ps.saturating_sub(since_ps);
-        self.charge(&self.writes, None, 0, charged);
+        self.charge(&self.writes, start, 0, charged);
         charged
     }
 
     /// Charges a read that fetched so many lines. Returns the picoseconds.
     pub(crate) fn read(&self, start: Option<Instant>, fetched: u64) -> u64 {
-        if fetched == 0 {
+        if fetched == 0 || !self.charges {
             return 0;
         }
         let charged = self.read_latency_ps + fetched * self.read_line_ps;
@@ -417,7 +417,7 @@ mod tests {
     /// Nanoseconds charged for writing lines and a fence behind them.
     fn persist_ns(name: &str, lines: u64) -> f64 {
         let throttle = Throttle::new(name.parse().unwrap(), true);
-        (throttle.write(None, lines) + throttle.fence()) as f64 / 1000.0
+        (throttle.write(None, lines) + throttle.fence(None)) as f64 / 1000.0
     }
 
     fn read_ns(name: &str, lines: u64) -> f64 {
@@ -451,11 +451,11 @@ mod tests {
     fn a_fence_waits_for_what_was_written_before_it() {
         let throttle = Throttle::new("custom:fence_ns=1000,write_line_ns=100,read_line_ns=10".parse().unwrap(), true);
         throttle.write(None, 3);
-        assert_eq!(throttle.fence(), 900_000, "its last line began 100 ns before it");
+        assert_eq!(throttle.fence(None), 900_000, "its last line began 100 ns before it");
         throttle.write(None, 3);
         throttle.read(None, 5);
-        assert_eq!(throttle.fence(), 850_000, "50 ns passed while the thread read");
-        assert_eq!(throttle.fence(), 0, "nothing was written since");
+        assert_eq!(throttle.fence(None), 850_000, "50 ns passed while the thread read");
+        assert_eq!(throttle.fence(None), 0, "nothing was written since");
     }
 
     #[test]

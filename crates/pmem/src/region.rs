@@ -156,8 +156,8 @@ impl Region {
                 _ => break,
             }
         }
-        let start = self.before_read(offset, done as u64);
-        self.after_read(start, offset, done as u64);
+        let reading = self.before_read(offset, done as u64);
+        self.after_read(reading, offset, done as u64);
         self.read_into(offset + done as u64, &mut buffer[done..]);
     }
 
@@ -175,9 +175,9 @@ impl Region {
     /// (copy on write), or of a region that nobody writes.
     #[inline]
     pub fn bytes(&self, offset: u64, length: u64) -> &[u8] {
-        let start = self.before_read(offset, length);
+        let reading = self.before_read(offset, length);
         let from = self.at(offset, length);
-        self.after_read(start, offset, length);
+        self.after_read(reading, offset, length);
         // SAFETY: mapped as long as self lives, and not written meanwhile by the contract above.
         unsafe { std::slice::from_raw_parts(from, length as usize) }
     }
@@ -207,9 +207,9 @@ impl Region {
     /// Loads an aligned word (acquire).
     #[inline]
     pub fn load_u64(&self, offset: u64) -> u64 {
-        self.touch(offset, 8);
+        let reading = self.before_read(offset, 8);
         let word = u64::from_le(self.word(offset).load(Ordering::Acquire));
-        self.after_read(None, offset, 8);
+        self.after_read(reading, offset, 8);
         word
     }
 
@@ -218,10 +218,10 @@ impl Region {
     pub fn load_u128(&self, offset: u64) -> u128 {
         assert!(offset.is_multiple_of(16), "16-byte atomics are aligned");
         let at = self.at(offset, 16);
-        self.touch(offset, 16);
+        let reading = self.before_read(offset, 16);
         // SAFETY: mapped and aligned (the base is page-aligned); pairs are written through `atomic` alone.
         let pair = u128::from_le(unsafe { atomic::load(at.cast()) });
-        self.after_read(None, offset, 16);
+        self.after_read(reading, offset, 16);
         pair
     }
 }
@@ -295,10 +295,11 @@ impl Region {
     #[track_caller]
     pub fn store_u128(&self, offset: u64, value: u128) -> Pm<'_, u128, Dirty> {
         let at = self.pair(offset);
+        let reading = self.before_read(offset, 16);
         let recorder = self.lock_recorder();
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
         unsafe { atomic::store(at, value.to_le()) };
-        self.exchanged(offset, 16); // what such a store is made of
+        self.exchanged(reading, offset, 16); // what such a store is made of
         self.stored(recorder, offset, &value.to_le_bytes(), true);
         Pm::new(self, offset, 16)
     }
@@ -312,10 +313,10 @@ impl Region {
     pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<Pm<'_, u64, Dirty>, u64> {
         self.assert_writable();
         let word = self.word(offset);
-        self.touch(offset, 8);
+        let reading = self.before_read(offset, 8);
         let recorder = self.lock_recorder();
         let exchanged = word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire);
-        self.exchanged(offset, 8);
+        self.exchanged(reading, offset, 8);
         exchanged.map_err(u64::from_le)?;
         self.stored(recorder, offset, &new.to_le_bytes(), false);
         Ok(Pm::new(self, offset, 8))
@@ -329,11 +330,11 @@ impl Region {
     #[track_caller]
     pub fn compare_exchange_u128(&self, offset: u64, current: u128, new: u128) -> Result<Pm<'_, u128, Dirty>, u128> {
         let at = self.pair(offset);
-        self.touch(offset, 16);
+        let reading = self.before_read(offset, 16);
         let recorder = self.lock_recorder();
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
         let seen = u128::from_le(unsafe { atomic::compare_exchange(at, current.to_le(), new.to_le()) });
-        self.exchanged(offset, 16);
+        self.exchanged(reading, offset, 16);
         if seen != current {
             return Err(seen);
         }
@@ -358,14 +359,16 @@ impl Region {
     #[inline]
     #[track_caller]
     pub fn fence<G: Group>(&self, group: G) -> G::Clean {
+        let mut start = None;
         if thread::take_streamed() || self.mapping.flushes {
+            start = self.watch(u64::MAX);
             store_fence();
         } else {
             std::sync::atomic::fence(Ordering::Release); // for the compiler: no instruction on x86
         }
         self.mapping.tally.add(Counter::Fences, 1);
         if self.faults.watched() {
-            self.fenced();
+            self.fenced(start);
         }
         group.landed(Fenced(()))
     }
@@ -607,14 +610,6 @@ impl Region {
         std::ptr::from_ref(self.faults).addr()
     }
 
-    /// Lines that a test has poisoned fail when they are touched.
-    #[inline]
-    fn touch(&self, offset: u64, length: u64) {
-        if self.faults.watched() {
-            self.touch_poisoned(offset, length);
-        }
-    }
-
     #[cold]
     #[inline(never)]
     fn touch_poisoned(&self, offset: u64, length: u64) {
@@ -792,9 +787,15 @@ impl Region {
 /// What the recorder holds while a store is done, so that the log has the order of the stores.
 type Recorder<'r> = Option<MutexGuard<'r, Vec<Event>>>;
 
+/// A read under way: the lines that it fetches from the media, and when it began if it fetches any and is charged.
+struct Reading {
+    fetched: u64,
+    start: Option<Instant>,
+}
+
 /// Watching: charges, wear and the recorder.
 impl Region {
-    /// When a large access began, if its time is charged. Everything below is off the fast path by one branch.
+    /// When an access of so many bytes began, if it is large and its time is charged. Everything below is off the fast path by one branch.
     #[inline]
     fn watch(&self, length: u64) -> Option<Instant> {
         if self.faults.watched() { self.watch_charged(length) } else { None }
@@ -859,9 +860,9 @@ impl Region {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn fenced(&self) {
+    fn fenced(&self, start: Option<Instant>) {
         record(self.lock_recorder(), || Action::Fence);
-        self.charged(self.mapping.throttle.fence());
+        self.charged(self.mapping.throttle.fence(start));
     }
 
     /// Lines reached the media.
@@ -876,46 +877,46 @@ impl Region {
 
     /// A word or a pair was exchanged, or not: its line was read.
     #[inline]
-    fn exchanged(&self, offset: u64, length: u64) {
+    fn exchanged(&self, reading: Option<Reading>, offset: u64, length: u64) {
         self.mapping.tally.add(Counter::Exchanges, 1);
-        self.after_read(None, offset, length);
+        self.after_read(reading, offset, length);
     }
 
     /// Before bytes are read. Lines that a test has poisoned fail now, as bad memory does when it is touched.
     #[inline]
-    fn before_read(&self, offset: u64, length: u64) -> Option<Instant> {
+    fn before_read(&self, offset: u64, length: u64) -> Option<Reading> {
         if self.faults.watched() { self.watch_read(offset, length) } else { None }
     }
 
     #[cold]
     #[inline(never)]
-    fn watch_read(&self, offset: u64, length: u64) -> Option<Instant> {
+    fn watch_read(&self, offset: u64, length: u64) -> Option<Reading> {
         self.touch_poisoned(offset, length);
-        self.watch_charged(length)
+        let charges = self.mapping.throttle.charges();
+        let fetched = match &self.mapping.wear {
+            // A recorded region is read at full speed.
+            None if !charges => return None,
+            None => cache::read(self.mapping.number, line_range(offset, length)),
+            Some([_, read]) => self.fetch_by_block(read, offset, length),
+        };
+        Some(Reading { fetched, start: (charges && fetched > 0).then(Instant::now) })
     }
 
-    /// After bytes were read, by an access that began at `start` if that was looked at.
+    /// After bytes were read.
     #[inline]
-    fn after_read(&self, start: Option<Instant>, offset: u64, length: u64) {
+    fn after_read(&self, reading: Option<Reading>, offset: u64, length: u64) {
         if self.faults.watched() {
-            self.was_read(start, offset, length);
+            self.was_read(reading, offset, length);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn was_read(&self, start: Option<Instant>, offset: u64, length: u64) {
+    fn was_read(&self, reading: Option<Reading>, offset: u64, length: u64) {
         self.note_bad(offset, length);
-        let Mapping { throttle, wear, tally, .. } = &*self.mapping;
-        let fetched = match wear {
-            // A recorded region is read at full speed.
-            None if !throttle.charges() => return,
-            None => cache::read(self.mapping.number, line_range(offset, length)),
-            Some([_, read]) => self.fetch_by_block(read, offset, length),
-        };
-        tally.add(Counter::LinesRead, fetched);
-        if throttle.charges() {
-            self.charged(throttle.read(start, fetched));
+        if let Some(Reading { fetched, start }) = reading {
+            self.mapping.tally.add(Counter::LinesRead, fetched);
+            self.charged(self.mapping.throttle.read(start, fetched));
         }
     }
 

@@ -23,11 +23,12 @@ impl Device {
         Device { profile: profile.clone(), bytes: bytes.next_multiple_of(2 << 20), counts_writes: false }
     }
 
-    /// Its memory, which is not all there yet. Flush instructions are issued as on a DAX device.
+    /// Its memory, which is not all there yet. Flush instructions are issued as on a DAX device where nothing else stands
+    /// for them; what an emulated device charges for a line is what its flush takes.
     pub fn create(&self) -> Result<Region> {
         let options = OpenOptions {
             profile: self.profile.clone(),
-            flush: FlushMode::Always,
+            flush: if self.profile.is_native() { FlushMode::Always } else { FlushMode::Auto },
             track_wear: self.counts_writes,
             ..OpenOptions::default()
         };

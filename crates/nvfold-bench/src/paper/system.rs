@@ -1,8 +1,8 @@
 //! What the papers' figures compare: file systems on devices in memory that differ in what answers "share or store?".
 //!
 //! Each system has a device of its own with the same profile, so that a figure can run them in turn, pass by pass,
-//! and drift of the machine hits all alike. Flush instructions are issued as on a DAX device. The devices' memory is
-//! there before any clock starts, handed out in turn ([`populate`]).
+//! and drift of the machine hits all alike. The devices' memory is there before any clock starts, handed out in turn
+//! ([`populate`]).
 
 use super::device::{Device, populate, remount};
 use super::rivals::{self, Rival};

@@ -91,11 +91,16 @@ const PAGE: Page = Page {
          holds nvfold against *DeNOVA: Deduplication Extended NOVA File System* (IPDPS 2022).",
         "**How to read it.** The paper gives most results as pictures; where its text or tables give a value it stands \
          beside ours, with ours divided by it (by the nearer end of a range, 1.00 within it). Persistent memory is \
-         emulated: the device lies in memory, and a profile charges time for lines, fences and reads (see `pmem`'s \
-         module `profile`); optane is the paper's setting, native is the memory as it is. All systems of a figure run \
-         in one process, in turn; rates are medians of passes, and a *drop* is the median of the passes' own \
-         differences to `off`. The line *off, again* is the baseline held against itself: what it differs by, any \
-         difference is worth no more than.",
+         emulated: the device lies in memory, and a profile charges time for lines, fences and reads (see \
+         ../profiles/README.md); optane is the paper's setting, native is the memory as it is. All systems of a figure \
+         run in one process, in turn.",
+        "**Cost and wall clock.** A *drop* is by *cost*: what the emulated device charged the writer, the same in every \
+         run, and the writer's processor time; the daemon's work is not in it. It is the median of the passes' own \
+         differences to `off`, which runs on the same device right before or behind. What the wall clock said stands in \
+         the tables, with the width of the middle half of its pairs. *off, again* is the baseline held against itself: \
+         what it differs by, any difference is worth no more than. (It once differed by 33 to 38 % with large files: \
+         each system had a device of its own, and memory of one device takes up to a third longer to write than that \
+         of another, by where the host happens to have it.)",
         "**Pictures.** A system has one colour in all of them; dashed, hollow or pale is *as in the paper*, solid is \
          *ours*. A hollow diamond is a value that the paper's text gives, a bar with ends a range; what the paper shows in \
          a picture only is not drawn in.",
