@@ -81,7 +81,8 @@ pub fn clock() -> Clock {
 /// What costs are measured with.
 pub fn stopwatch() -> Stopwatch {
     let start = Instant::now();
-    Arc::new(move || start.elapsed().as_nanos() as u64)
+    // What a thread owes to an emulated device has passed too.
+    Arc::new(move || pmem::clock::device_ns(start))
 }
 
 /// Threads worth having: the processors.

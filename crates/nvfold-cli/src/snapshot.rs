@@ -325,7 +325,7 @@ impl Snapshot {
         let counters = region.counters();
         let traffic = Traffic {
             profile: region.profile().to_string(),
-            bytes_read: counters.bytes_read,
+            bytes_read: counters.bytes_read(),
             bytes_stored: counters.bytes_stored,
             bytes_streamed: counters.bytes_streamed,
             lines_flushed: counters.lines_flushed,

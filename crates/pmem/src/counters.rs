@@ -19,10 +19,13 @@ pub struct Counters {
     pub bytes_streamed: u64,
     /// Fences.
     pub fences: u64,
-    /// Bytes of the lines read; counted with a profile other than `native` only.
-    pub bytes_read: u64,
-    /// Nanoseconds that the profile charged.
-    pub charged_ns: u64,
+    /// Lines fetched from the media, as far as the model of the cache knows (module `cache`). Counted with a profile
+    /// other than `native`, or where wear is tracked.
+    pub lines_read: u64,
+    /// Words and pairs replaced by compare-and-exchange, or tried to be: locked instructions.
+    pub exchanges: u64,
+    /// Picoseconds that the profile charged.
+    pub charged_ps: u64,
 }
 
 impl Counters {
@@ -35,6 +38,16 @@ impl Counters {
     pub fn lines_written(&self) -> u64 {
         self.lines_flushed + self.lines_streamed()
     }
+
+    /// Bytes of the lines fetched.
+    pub fn bytes_read(&self) -> u64 {
+        self.lines_read * LINE_BYTES
+    }
+
+    /// Nanoseconds that the profile charged.
+    pub fn charged_ns(&self) -> u64 {
+        self.charged_ps / 1000
+    }
 }
 
 impl Sub for Counters {
@@ -46,8 +59,9 @@ impl Sub for Counters {
             lines_flushed: self.lines_flushed - earlier.lines_flushed,
             bytes_streamed: self.bytes_streamed - earlier.bytes_streamed,
             fences: self.fences - earlier.fences,
-            bytes_read: self.bytes_read - earlier.bytes_read,
-            charged_ns: self.charged_ns - earlier.charged_ns,
+            lines_read: self.lines_read - earlier.lines_read,
+            exchanges: self.exchanges - earlier.exchanges,
+            charged_ps: self.charged_ps - earlier.charged_ps,
         }
     }
 }
@@ -59,20 +73,21 @@ pub(crate) enum Counter {
     LinesFlushed,
     BytesStreamed,
     Fences,
-    BytesRead,
-    ChargedNs,
+    LinesRead,
+    Exchanges,
+    ChargedPs,
 }
 
 /// Two lines, for the hardware prefetches lines in pairs.
 #[repr(align(128))]
-struct Slot([AtomicU64; 6]);
+struct Slot([AtomicU64; 7]);
 
 /// The counters of one region.
 pub(crate) struct Tally([Slot; SLOTS]);
 
 impl Tally {
     pub(crate) fn new() -> Tally {
-        Tally([const { Slot([const { AtomicU64::new(0) }; 6]) }; SLOTS])
+        Tally([const { Slot([const { AtomicU64::new(0) }; 7]) }; SLOTS])
     }
 
     #[inline]
@@ -94,8 +109,9 @@ impl Tally {
             lines_flushed: sum(Counter::LinesFlushed),
             bytes_streamed: sum(Counter::BytesStreamed),
             fences: sum(Counter::Fences),
-            bytes_read: sum(Counter::BytesRead),
-            charged_ns: sum(Counter::ChargedNs),
+            lines_read: sum(Counter::LinesRead),
+            exchanges: sum(Counter::Exchanges),
+            charged_ps: sum(Counter::ChargedPs),
         }
     }
 }

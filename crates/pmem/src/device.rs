@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
@@ -101,7 +101,10 @@ pub struct OpenOptions {
     pub profile: Profile,
     /// When flush instructions are issued.
     pub flush: FlushMode,
-    /// Count line writes a block (4 bytes of DRAM a block).
+    /// Charge the emulated device's time without letting threads wait for it: it shows in `Region::counters` and
+    /// `clock::owed_ns` alone.
+    pub counts_only: bool,
+    /// Count lines written and lines read a block (8 bytes of DRAM a block).
     pub track_wear: bool,
     /// Record every store, flush and fence.
     pub record: bool,
@@ -115,6 +118,7 @@ impl Default for OpenOptions {
             read_only: false,
             profile: Profile::default(),
             flush: FlushMode::default(),
+            counts_only: false,
             track_wear: false,
             record: false,
             huge_pages: true,
@@ -230,7 +234,10 @@ pub(crate) struct Mapping {
     pub(crate) instruction: Instruction,
     pub(crate) tally: Tally,
     pub(crate) throttle: Throttle,
-    pub(crate) wear: Option<Wear>,
+    /// Lines written and lines read, a block.
+    pub(crate) wear: Option<[Wear; 2]>,
+    /// Tells this mapping's lines from those of others in the model of a thread's cache.
+    pub(crate) number: u64,
     pub(crate) recorder: Option<Mutex<Vec<Event>>>,
 }
 
@@ -315,7 +322,8 @@ impl Mapping {
 
     fn map(opened: Opened, spec: &DeviceSpec, length: u64, options: &OpenOptions) -> Result<Mapping, PmemError> {
         check_length(spec, length)?;
-        let wear = match options.track_wear.then(|| Wear::new(length)) {
+        static MAPPINGS: AtomicU64 = AtomicU64::new(0);
+        let wear = match options.track_wear.then(|| Wear::new(length).zip(Wear::new(length))) {
             Some(None) => return Err(io("count the wear of", spec, Errno::NOMEM)),
             wear => wear.flatten(),
         };
@@ -343,8 +351,9 @@ impl Mapping {
             streaming: Streaming::detect(),
             instruction: Instruction::detect(),
             tally: Tally::new(),
-            throttle: Throttle::new(options.profile.clone()),
-            wear,
+            throttle: Throttle::new(options.profile.clone(), options.counts_only),
+            wear: wear.map(|(written, read)| [written, read]),
+            number: MAPPINGS.fetch_add(1, Ordering::Relaxed),
             recorder: options.record.then(|| Mutex::new(Vec::new())),
         })
     }

@@ -21,10 +21,10 @@
 //! | `device` | opening, mapping, locking; what a fence is worth there |
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
 //! | `flush`, `atomic` | clwb, clflushopt, clflush; 16-byte atomics |
-//! | `profile` | emulated devices |
+//! | `profile`, `cache` | emulated devices: what they charge, and for which reads |
 //! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block |
 //! | `recorder` | every store, flush and fence, and the states a crash could leave |
-//! | [`clock`] | time of day |
+//! | [`clock`] | time of day, processor time, what is owed to emulated devices |
 //! | `schedule` | feature `shuttle`: accesses as points where a test switches threads |
 //!
 //! All `unsafe` of nvfold's core lives here. The story is told once, in `device`: a mapping is shared memory
@@ -33,6 +33,7 @@
 #![warn(missing_docs)]
 
 mod atomic;
+mod cache;
 pub mod clock;
 mod copy;
 mod counters;

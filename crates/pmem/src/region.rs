@@ -8,10 +8,10 @@ use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemErro
 use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
 use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
-use crate::profile::Profile;
+use crate::profile::{BULK_LINES, Profile};
 use crate::recorder::{Action, Event, Recording};
-use crate::wear::WearSummary;
-use crate::{LINE_BYTES, atomic, thread};
+use crate::wear::{Wear, WearSummary};
+use crate::{BLOCK_BYTES, LINE_BYTES, atomic, cache, thread};
 use parking_lot::MutexGuard;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -209,7 +209,7 @@ impl Region {
     pub fn load_u64(&self, offset: u64) -> u64 {
         self.touch(offset, 8);
         let word = u64::from_le(self.word(offset).load(Ordering::Acquire));
-        self.note_bad(offset, 8);
+        self.after_read(None, offset, 8);
         word
     }
 
@@ -221,7 +221,7 @@ impl Region {
         self.touch(offset, 16);
         // SAFETY: mapped and aligned (the base is page-aligned); pairs are written through `atomic` alone.
         let pair = u128::from_le(unsafe { atomic::load(at.cast()) });
-        self.note_bad(offset, 16);
+        self.after_read(None, offset, 16);
         pair
     }
 }
@@ -298,6 +298,7 @@ impl Region {
         let recorder = self.lock_recorder();
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
         unsafe { atomic::store(at, value.to_le()) };
+        self.exchanged(offset, 16); // what such a store is made of
         self.stored(recorder, offset, &value.to_le_bytes(), true);
         Pm::new(self, offset, 16)
     }
@@ -314,6 +315,7 @@ impl Region {
         self.touch(offset, 8);
         let recorder = self.lock_recorder();
         let exchanged = word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire);
+        self.exchanged(offset, 8);
         exchanged.map_err(u64::from_le)?;
         self.stored(recorder, offset, &new.to_le_bytes(), false);
         Ok(Pm::new(self, offset, 8))
@@ -331,6 +333,7 @@ impl Region {
         let recorder = self.lock_recorder();
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
         let seen = u128::from_le(unsafe { atomic::compare_exchange(at, current.to_le(), new.to_le()) });
+        self.exchanged(offset, 16);
         if seen != current {
             return Err(seen);
         }
@@ -355,15 +358,14 @@ impl Region {
     #[inline]
     #[track_caller]
     pub fn fence<G: Group>(&self, group: G) -> G::Clean {
-        let start = self.watch();
         if thread::take_streamed() || self.mapping.flushes {
             store_fence();
         } else {
             std::sync::atomic::fence(Ordering::Release); // for the compiler: no instruction on x86
         }
         self.mapping.tally.add(Counter::Fences, 1);
-        if let Some(start) = start {
-            self.fenced(start);
+        if self.faults.watched() {
+            self.fenced();
         }
         group.landed(Fenced(()))
     }
@@ -372,14 +374,14 @@ impl Region {
     #[inline]
     #[track_caller]
     pub(crate) fn flush_lines(&self, offset: u64, length: u64) {
-        let start = self.watch();
+        let start = self.watch(length);
         if self.mapping.flushes {
             let at = self.at(offset, length);
             // SAFETY: mapped; the instruction was detected when the device was opened.
             unsafe { self.mapping.instruction.flush(at, length as usize) };
         }
         self.mapping.tally.add(Counter::LinesFlushed, lines_touched(offset, length));
-        if let Some(start) = start {
+        if self.faults.watched() {
             self.flushed(start, offset, length);
         }
     }
@@ -531,7 +533,7 @@ impl Region {
     #[inline(never)]
     fn check_frozen(&self, offset: u64, length: u64) -> Result<(), PmemError> {
         let frozen = self.faults.frozen_in(offset, length);
-        frozen.map_or(Ok(()), |page| Err(self.bad_memory("write", page, crate::BLOCK_BYTES)))
+        frozen.map_or(Ok(()), |page| Err(self.bad_memory("write", page, BLOCK_BYTES)))
     }
 
     /// Whether the device is lost: truncated by another process, on a host without memory for it, or a store was made
@@ -658,13 +660,20 @@ impl Region {
 
     /// Line writes a block, when `track_wear` was asked for.
     pub fn wear(&self) -> Option<WearSummary> {
-        self.mapping.wear.as_ref().map(|wear| wear.summary())
+        self.mapping.wear.as_ref().map(|[written, _]| written.summary())
     }
 
     /// Line writes to the blocks that a range touches, when `track_wear` was asked for.
     pub fn lines_written_in(&self, offset: u64, length: u64) -> Option<u64> {
         assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
-        self.mapping.wear.as_ref().map(|wear| wear.lines_in(offset, length))
+        self.mapping.wear.as_ref().map(|[written, _]| written.lines_in(offset, length))
+    }
+
+    /// Lines of the blocks that a range touches that were fetched from the media (module `cache`), when `track_wear`
+    /// was asked for.
+    pub fn lines_read_in(&self, offset: u64, length: u64) -> Option<u64> {
+        assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
+        self.mapping.wear.as_ref().map(|[_, read]| read.lines_in(offset, length))
     }
 
     /// A copy of what was recorded, when `record` was asked for.
@@ -763,7 +772,7 @@ impl Region {
         }
         debug_assert!(offset.is_multiple_of(LINE_BYTES));
         let to = self.at_mut(offset, bytes.len() as u64);
-        let start = self.watch();
+        let start = self.watch(bytes.len() as u64);
         let recorder = self.lock_recorder();
         thread::note_stream();
         // SAFETY: the source is a slice of this many lines, the target was checked; `offset` is a multiple of 64 and
@@ -785,10 +794,16 @@ type Recorder<'r> = Option<MutexGuard<'r, Vec<Event>>>;
 
 /// Watching: charges, wear and the recorder.
 impl Region {
-    /// When the operation began, if anybody wants to know. Everything below is off the fast path by this one branch.
+    /// When a large access began, if its time is charged. Everything below is off the fast path by one branch.
     #[inline]
-    fn watch(&self) -> Option<Instant> {
-        self.faults.watched().then(Instant::now)
+    fn watch(&self, length: u64) -> Option<Instant> {
+        if self.faults.watched() { self.watch_charged(length) } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn watch_charged(&self, length: u64) -> Option<Instant> {
+        (length >= BULK_LINES * LINE_BYTES && self.mapping.throttle.charges()).then(Instant::now)
     }
 
     #[inline]
@@ -819,6 +834,7 @@ impl Region {
     #[track_caller]
     fn record_store(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8], at_once: bool) {
         record(recorder, || Action::Store { offset, bytes: bytes.to_vec(), at_once });
+        cache::store(self.mapping.number, line_range(offset, bytes.len() as u64));
         self.lose_if_frozen(offset, bytes.len() as u64);
     }
 
@@ -827,16 +843,15 @@ impl Region {
     #[track_caller]
     fn streamed(&self, start: Option<Instant>, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
         record(recorder, || Action::Stream { offset, bytes: bytes.to_vec() });
-        if let Some(start) = start {
-            self.written(start, offset, bytes.len() as u64);
-        }
+        cache::stream(self.mapping.number, line_range(offset, bytes.len() as u64));
+        self.written(start, offset, bytes.len() as u64);
         self.lose_if_frozen(offset, bytes.len() as u64);
     }
 
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn flushed(&self, start: Instant, offset: u64, length: u64) {
+    fn flushed(&self, start: Option<Instant>, offset: u64, length: u64) {
         record(self.lock_recorder(), || Action::Flush { offset, length });
         self.written(start, offset, length);
     }
@@ -844,17 +859,26 @@ impl Region {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn fenced(&self, start: Instant) {
+    fn fenced(&self) {
         record(self.lock_recorder(), || Action::Fence);
-        self.charge(self.mapping.throttle.fence(start));
+        self.charged(self.mapping.throttle.fence());
     }
 
     /// Lines reached the media.
-    fn written(&self, start: Instant, offset: u64, length: u64) {
-        self.charge(self.mapping.throttle.write(start, lines_touched(offset, length)));
-        if let Some(wear) = &self.mapping.wear {
-            wear.add(offset, length);
+    fn written(&self, start: Option<Instant>, offset: u64, length: u64) {
+        if self.mapping.throttle.charges() {
+            self.charged(self.mapping.throttle.write(start, lines_touched(offset, length)));
         }
+        if let Some([written, _]) = &self.mapping.wear {
+            written.add(offset, length);
+        }
+    }
+
+    /// A word or a pair was exchanged, or not: its line was read.
+    #[inline]
+    fn exchanged(&self, offset: u64, length: u64) {
+        self.mapping.tally.add(Counter::Exchanges, 1);
+        self.after_read(None, offset, length);
     }
 
     /// Before bytes are read. Lines that a test has poisoned fail now, as bad memory does when it is touched.
@@ -867,11 +891,10 @@ impl Region {
     #[inline(never)]
     fn watch_read(&self, offset: u64, length: u64) -> Option<Instant> {
         self.touch_poisoned(offset, length);
-        // Only a profile wants to know how long reads take: a recorded region is read at full speed.
-        self.mapping.throttle.charges().then(Instant::now)
+        self.watch_charged(length)
     }
 
-    /// After bytes were read.
+    /// After bytes were read, by an access that began at `start` if that was looked at.
     #[inline]
     fn after_read(&self, start: Option<Instant>, offset: u64, length: u64) {
         if self.faults.watched() {
@@ -883,15 +906,34 @@ impl Region {
     #[inline(never)]
     fn was_read(&self, start: Option<Instant>, offset: u64, length: u64) {
         self.note_bad(offset, length);
-        if let Some(start) = start {
-            let lines = lines_touched(offset, length);
-            self.mapping.tally.add(Counter::BytesRead, lines * LINE_BYTES);
-            self.charge(self.mapping.throttle.read(start, lines));
+        let Mapping { throttle, wear, tally, .. } = &*self.mapping;
+        let fetched = match wear {
+            // A recorded region is read at full speed.
+            None if !throttle.charges() => return,
+            None => cache::read(self.mapping.number, line_range(offset, length)),
+            Some([_, read]) => self.fetch_by_block(read, offset, length),
+        };
+        tally.add(Counter::LinesRead, fetched);
+        if throttle.charges() {
+            self.charged(throttle.read(start, fetched));
         }
     }
 
-    fn charge(&self, ns: u64) {
-        self.mapping.tally.add(Counter::ChargedNs, ns);
+    /// Lines of a range that are fetched; each is counted in its block.
+    fn fetch_by_block(&self, read: &Wear, offset: u64, length: u64) -> u64 {
+        let blocks = offset / BLOCK_BYTES..(offset + length).div_ceil(BLOCK_BYTES);
+        let in_block = |block: u64| {
+            let start = offset.max(block * BLOCK_BYTES);
+            let end = (offset + length).min((block + 1) * BLOCK_BYTES);
+            let fetched = cache::read(self.mapping.number, line_range(start, end - start));
+            read.add_lines(start, fetched);
+            fetched
+        };
+        blocks.map(in_block).sum()
+    }
+
+    fn charged(&self, ps: u64) {
+        self.mapping.tally.add(Counter::ChargedPs, ps);
     }
 }
 
@@ -922,8 +964,16 @@ unsafe fn store_words(to: *mut u64, words: &[[u8; 8]]) {
     }
 }
 
-/// Lines that a range touches; none for an empty one.
+/// Numbers of the lines that a range touches; none for an empty one.
+#[inline]
+fn line_range(offset: u64, length: u64) -> Range<u64> {
+    let first = offset / LINE_BYTES;
+    first..if length == 0 { first } else { (offset + length).div_ceil(LINE_BYTES) }
+}
+
+/// How many they are.
 #[inline]
 fn lines_touched(offset: u64, length: u64) -> u64 {
-    if length == 0 { 0 } else { (offset + length).div_ceil(LINE_BYTES) - offset / LINE_BYTES }
+    let lines = line_range(offset, length);
+    lines.end - lines.start
 }

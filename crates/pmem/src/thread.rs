@@ -1,5 +1,5 @@
-//! What one thread keeps for itself: a counter slot, whether it has streamed since its last fence, and whether it
-//! has read bad memory.
+//! What one thread keeps for itself: a counter slot, whether it has streamed since its last fence, whether it has read
+//! bad memory, and what emulated devices charge it.
 //!
 //! A slot has one owner at a time, so the owner counts without atomic read-modify-write. It goes back when the
 //! thread ends; threads beyond the slots share the last one.
@@ -7,7 +7,6 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
 
 /// Counter slots of a region, the shared one included.
 pub(crate) const SLOTS: usize = 64;
@@ -20,7 +19,14 @@ static OWNED: Owned = Owned::none();
 
 thread_local! {
     static STREAMED: Cell<bool> = const { Cell::new(false) };
-    static WRITE: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Picoseconds that devices have charged.
+    static CHARGED: Cell<u64> = const { Cell::new(0) };
+    /// Of those, what the thread has yet to wait for; negative after it waited for too long.
+    static OWED: Cell<i64> = const { Cell::new(0) };
+    /// Of those, what it never waits for.
+    static COUNTED: Cell<i64> = const { Cell::new(0) };
+    /// `CHARGED` when it began to write its last line.
+    static WRITE: Cell<Option<u64>> = const { Cell::new(None) };
     /// Mapping and offset of bad memory that was read.
     static BAD: Cell<Option<(usize, u64)>> = const { Cell::new(None) };
     static SLOT: Cell<usize> = const { Cell::new(UNASSIGNED) };
@@ -39,14 +45,39 @@ pub(crate) fn take_streamed() -> bool {
     STREAMED.replace(false)
 }
 
-/// Notes when this thread began to write its last line.
-pub(crate) fn note_write(began: Instant) {
-    WRITE.set(Some(began));
+/// Charges picoseconds to this thread.
+pub(crate) fn charge(ps: u64) {
+    CHARGED.set(CHARGED.get() + ps);
 }
 
-/// When this thread began to write the last line since it was last asked, if it wrote any.
-pub(crate) fn take_write() -> Option<Instant> {
-    WRITE.take()
+/// Changes what this thread has yet to wait for.
+pub(crate) fn owe(ps: i64) {
+    OWED.set(OWED.get() + ps);
+}
+
+/// Adds what it never waits for.
+pub(crate) fn count(ps: i64) {
+    COUNTED.set(COUNTED.get() + ps);
+}
+
+/// Picoseconds that this thread has yet to wait for.
+pub(crate) fn owed_ps() -> i64 {
+    OWED.get()
+}
+
+/// Picoseconds charged to this thread that it has not waited for.
+pub(crate) fn unpaid_ps() -> i64 {
+    OWED.get() + COUNTED.get()
+}
+
+/// Notes that this thread begins to write a line once so many picoseconds more are charged.
+pub(crate) fn note_write(from_now_ps: u64) {
+    WRITE.set(Some(CHARGED.get() + from_now_ps));
+}
+
+/// Picoseconds charged since this thread began to write its last line, if it wrote any since it was last asked.
+pub(crate) fn take_write() -> Option<u64> {
+    WRITE.take().map(|began| CHARGED.get() - began)
 }
 
 /// Notes that this thread has read bad memory of a mapping. The first place counts.

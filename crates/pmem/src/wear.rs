@@ -1,10 +1,11 @@
-//! Wear: how often the lines of each block were written, so that endurance claims come from counts.
+//! Wear: how often the lines of each block were written, so that endurance claims come from counts; and how often they
+//! were read, counted by the same table.
 
 use crate::{BLOCK_BYTES, LINE_BYTES};
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::FromZeros;
 
-/// Line writes per block, with `OpenOptions::track_wear`: 4 bytes a block, zeroed lazily by the allocator, so that a
+/// Line writes (or reads) per block, with `OpenOptions::track_wear`: 4 bytes a block, zeroed lazily by the allocator, so that a
 /// sparse device of any size costs what is written of it.
 pub(crate) struct Wear(Box<[AtomicU32]>);
 
@@ -22,9 +23,14 @@ impl Wear {
             let block_end = (at / BLOCK_BYTES + 1) * BLOCK_BYTES;
             let stop = end.min(block_end);
             let lines = stop.div_ceil(LINE_BYTES) - at / LINE_BYTES;
-            self.0[(at / BLOCK_BYTES) as usize].fetch_add(lines as u32, Ordering::Relaxed);
+            self.add_lines(at, lines);
             at = stop;
         }
+    }
+
+    /// Counts lines in the block of an offset.
+    pub(crate) fn add_lines(&self, offset: u64, lines: u64) {
+        self.0[(offset / BLOCK_BYTES) as usize].fetch_add(lines as u32, Ordering::Relaxed);
     }
 
     /// Line writes to the blocks that a range touches.

@@ -14,6 +14,7 @@ const READ_ONLY: OpenOptions = OpenOptions {
     read_only: true,
     profile: Profile::NATIVE,
     flush: FlushMode::Auto,
+    counts_only: false,
     track_wear: false,
     record: false,
     huge_pages: false,
@@ -199,16 +200,54 @@ fn what_is_read_is_charged_to_a_slow_device_only() {
         ..OpenOptions::default()
     };
     let slow = Region::create(&DeviceSpec::Memory, 1 << 20, &options).unwrap();
-    let _: [u8; 64] = slow.read(32);
-    slow.read_into(4096, &mut [0; 4096]);
-    let _ = slow.bytes(0, 1);
-    assert!(slow.equal(0, &[0; 256]));
+    let _: [u8; 64] = slow.read(32); // two lines
+    slow.read_into(8192, &mut [0; 4096]);
+    let _ = slow.bytes(0, 1); // read a moment ago
+    assert!(slow.equal(0, &[0; 256])); // two of four were
     let counters = slow.counters();
-    assert_eq!((counters.bytes_read, counters.charged_ns), ((2 + 64 + 1 + 4) * 64, 4 * 100 + 71 * 10));
+    assert_eq!((counters.lines_read, counters.charged_ns()), (2 + 64 + 2, 3 * 100 + 68 * 10));
     let native = memory(1 << 20);
     native.read_into(0, &mut [0; 4096]);
     assert_eq!(native.counters(), Counters::default());
     assert_eq!(native.wear(), None);
+}
+
+#[test]
+fn words_and_pairs_are_charged_like_any_other_read() {
+    let profile = "custom:read_latency_ns=100,read_line_ns=10".parse().unwrap();
+    let options = OpenOptions { profile, track_wear: true, ..OpenOptions::default() };
+    let region = Region::create(&DeviceSpec::Memory, 1 << 20, &options).unwrap();
+    let charged = |work: &dyn Fn()| {
+        let before = region.counters();
+        work();
+        (region.counters() - before).charged_ns()
+    };
+    assert_eq!(charged(&|| assert_eq!(region.load_u64(64), 0)), 110);
+    assert_eq!(charged(&|| assert_eq!(region.load_u64(72), 0)), 0, "the same line");
+    assert_eq!(charged(&|| assert_eq!(region.load_u128(128), 0)), 110);
+    assert_eq!(charged(&|| assert!(region.compare_exchange_u64(4096, 0, 1).is_ok())), 110);
+    assert_eq!(charged(&|| assert!(region.compare_exchange_u128(4160, 5, 1).is_err())), 110);
+    assert_eq!(charged(&|| drop(region.store_u64(8192, 7))), 0, "a store is charged when it is flushed");
+    assert_eq!(charged(&|| assert_eq!(region.read::<u64>(8192), 7)), 0, "and its line is in the cache");
+    let counters = region.counters();
+    assert_eq!((counters.lines_read, counters.exchanges), (4, 2));
+    assert_eq!((region.lines_read_in(0, 1), region.lines_read_in(4096, 1)), (Some(2), Some(2)));
+    assert_eq!(region.lines_read_in(8192, 4096), Some(0));
+}
+
+#[test]
+fn a_thread_that_does_not_wait_owes_what_it_was_charged() {
+    let options = OpenOptions { profile: "nvdimm-8x".parse().unwrap(), counts_only: true, ..OpenOptions::default() };
+    let region = Region::create(&DeviceSpec::Memory, 8 << 20, &options).unwrap();
+    let (owed, epoch) = (pmem::clock::owed_ns(), std::time::Instant::now());
+    let block = [1; 4096];
+    (0..2000).for_each(|at| drop(region.fence(region.stream(at * 4096, &block))));
+    let charged = region.counters().charged_ns() as f64;
+    assert_eq!(charged, 2000.0 * (63.0 * 144.0 + 600.0));
+    let owed = pmem::clock::owed_ns() - owed;
+    let device_ns = pmem::clock::device_ns(epoch) as f64;
+    assert!(owed <= charged && owed > charged / 4.0, "less what the host took: {owed} of {charged}");
+    assert!(device_ns >= owed && pmem::clock::thread_cpu_ns() > 0);
 }
 
 #[test]
@@ -238,7 +277,7 @@ fn traffic_is_counted_and_charged() {
     let counters = region.counters() - before;
     assert_eq!((counters.bytes_stored, counters.lines_flushed), (8, 2));
     assert_eq!((counters.bytes_streamed, counters.fences, counters.lines_written()), (4096, 1, 66));
-    assert_eq!(counters.charged_ns, 66 * 64 * 150, "DeEXT: 150 ns a byte");
+    assert_eq!(counters.charged_ns(), 66 * 64 * 150, "DeEXT: 150 ns a byte");
     let wear = region.wear().unwrap();
     assert_eq!((wear.lines_written, wear.blocks_written, wear.lines_written_max), (66, 2, 64));
     assert!((region.profile().joules(&counters).unwrap() - 66.0 * 64.0 * 6.0 / 1e9).abs() < 1e-12);

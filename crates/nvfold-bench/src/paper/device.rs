@@ -49,7 +49,7 @@ impl Device {
 pub fn remount(region: Region, mount: MountOptions) -> Result<FileSystem> {
     let epoch = Instant::now();
     let mount = MountOptions {
-        stopwatch: Some(Arc::new(move || epoch.elapsed().as_nanos() as u64)),
+        stopwatch: Some(Arc::new(move || pmem::clock::device_ns(epoch))),
         clock: Arc::new(pmem::clock::coarse_now_ns),
         discard: Some(false),
         ..mount

@@ -175,11 +175,7 @@ fn unique(bytes: usize, seed: u64) -> Vec<u8> {
 /// T_w: nanoseconds to store a request on a device of this profile so that it is durable; median of rounds. The device
 /// is larger than a cache, unless it is so slow that this makes no difference.
 pub fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Result<f64> {
-    let bytes = match profile.write_line_ns {
-        _ if run.turn.smoke => 1 << 20,
-        0..1000 => 128 << 20,
-        _ => 1 << 20,
-    };
+    let bytes = if run.turn.smoke { 1 << 20 } else { 128 << 20 };
     let rounds = run.fewer;
     let device = Device::new(profile, bytes as u64);
     let region = device.create()?;

@@ -18,9 +18,9 @@ const FILE_BLOCKS: u64 = 16_384;
 const SLOW_MEDIA: [(&str, &str); 2] = [("disk", "custom:write_mb_s=100"), ("flash", "custom:write_mb_s=250")];
 
 /// Write latencies of Figure 12, nanoseconds.
-const LATENCIES_NS: [u64; 4] = [400, 500, 600, 700];
+const LATENCIES_NS: [f64; 4] = [400.0, 500.0, 600.0, 700.0];
 /// That of the profile which they vary.
-const LATENCY_NS: u64 = 600;
+const LATENCY_NS: f64 = 600.0;
 
 /// A file as large as fits the time of many runs; of what the fixed shares take where that is less.
 fn passes<'a>(run: &Run, profile: &'a Profile, systems: &'a [System], pattern: Pattern) -> Passes<'a> {
@@ -66,7 +66,7 @@ pub fn media(run: &Run) -> Result<Vec<Figure>> {
 }
 
 /// The profile with another write latency: the time of a fence, and that of a line in proportion.
-fn with_latency(profile: &Profile, latency_ns: u64) -> Profile {
+fn with_latency(profile: &Profile, latency_ns: f64) -> Profile {
     let mut changed = profile.clone();
     changed.fence_ns = latency_ns;
     changed.write_line_ns = profile.write_line_ns * latency_ns / LATENCY_NS;
