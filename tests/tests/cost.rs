@@ -7,7 +7,7 @@ use nvfold_bench::cost::{self, Report};
 use std::path::Path;
 
 /// Writes the numbers anew, and the page beside them.
-const COMMAND: &str = "cargo run --release -p nvfold-cli -- bench cost --out docs/results/cost";
+const COMMAND: &str = "make cost";
 
 fn committed() -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results/cost/cost.json");

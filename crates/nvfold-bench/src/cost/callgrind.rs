@@ -1,46 +1,80 @@
 //! Instructions, counted by callgrind.
 //!
-//! The command runs itself under valgrind. Callgrind counts only inside [`super::operation::run_measured_calls`], and
-//! writes a file each time that function returns; so one process gives one file for each cell, in order, and nothing
+//! The command runs itself under valgrind, once for each operation. Callgrind counts only inside [`super::operation::run_measured_calls`], and
+//! writes a file each time that function returns; so a process gives one file for each system, in order, and nothing
 //! needs to be told to valgrind from inside.
 //!
 //! Valgrind is a processor of its own: it has AVX2 and neither AVX-512 nor SHA extensions nor `clwb`. What is detected at
-//! run time there is what is counted. The environment is empty, for what stands on the stack moves what lies above it.
+//! run time there is what is counted. What lies below the stack - environment, path of the program - has the same length
+//! in every run, for addresses decide a little of what an allocator or a copy does.
 
 use super::measure::all_cells;
 use super::operation::Operation;
 use crate::{BenchError, Doing, Result};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Name of the hidden subcommand that runs the measured calls of the cells.
 pub const SUBCOMMAND: &str = "cost-calls";
-const FUNCTION: &str = "*run_measured_calls*";
+/// Its name as valgrind has it; `--dump-after` takes no pattern that begins with a star.
+const FUNCTION: &str = "nvfold_bench::cost::operation::run_measured_calls";
+/// Where valgrind is looked for.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// What counts, with its version; `None` when it is not installed.
 pub fn version() -> Option<String> {
-    let output = Command::new("valgrind").arg("--version").output().ok().filter(|output| output.status.success())?;
+    let output = Command::new("valgrind")
+        .arg("--version")
+        .env("PATH", PATH)
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
     Some(format!("callgrind of {}", String::from_utf8_lossy(&output.stdout).trim()))
 }
 
-/// Instructions of the measured calls of every cell of these operations, in the order of [`all_cells`].
+/// Instructions of the measured calls of every cell of these operations, in the order of [`all_cells`]. A process for
+/// each operation, as many at once as there are processors.
 pub fn instructions(wanted: &[Operation]) -> Result<Vec<u64>> {
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(usize, Vec<u64>)>> {
+        let mine = std::iter::from_fn(|| {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            wanted.get(at).map(|operation| (at, *operation))
+        });
+        mine.map(|(at, operation)| Ok((at, of_operation(operation)?))).collect()
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut counts = Vec::new();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| {
+            counts.extend(worker.join().expect("it does not panic")?);
+            Ok::<(), BenchError>(())
+        })
+    })?;
+    counts.sort_unstable();
+    Ok(counts.into_iter().flat_map(|(_, of_systems)| of_systems).collect())
+}
+
+/// Instructions of the measured calls of an operation, one number for each system that does it.
+fn of_operation(operation: Operation) -> Result<Vec<u64>> {
     let folder = tempfile::tempdir().doing("make a folder for callgrind's files")?;
     let dumps = folder.path().join("calls");
-    let program = std::env::current_exe().doing("find this program")?;
+    let program = folder.path().join("nvfold");
+    let here = std::env::current_exe().doing("find this program")?;
+    std::os::unix::fs::symlink(here, &program).doing("link this program")?;
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--quiet", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect={FUNCTION}")).arg(format!("--dump-after={FUNCTION}"));
     command.arg(format!("--callgrind-out-file={}", dumps.display()));
-    command.arg(program).args(["bench", SUBCOMMAND]);
-    command.args(wanted.iter().flat_map(|operation| ["--operation".into(), operation.name()]));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let output = command.env_clear().env("PATH", path).output().doing("run valgrind")?;
+    command.arg(program).args(["bench", SUBCOMMAND, &operation.name()]);
+    let output = command.env_clear().env("PATH", PATH).output().doing("run valgrind")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(BenchError::Callgrind(format!("{}: {said}", output.status)));
     }
-    let cells = all_cells().into_iter().filter(|(operation, _)| wanted.contains(operation)).count();
+    let cells = all_cells().into_iter().filter(|(other, _)| *other == operation).count();
     (1..=cells).map(|number| total_in(&dumps.with_extension(number.to_string()))).collect()
 }
 

@@ -64,7 +64,7 @@ impl Traffic {
         let blocks = || (0..region.len_bytes()).step_by(BLOCK_BYTES as usize);
         Traffic {
             written: blocks().map(|at| region.lines_written_in(at, BLOCK_BYTES).unwrap_or(0)).collect(),
-            read: blocks().map(|_| 0).collect(),
+            read: blocks().map(|at| region.lines_read_in(at, BLOCK_BYTES).unwrap_or(0)).collect(),
         }
     }
 

@@ -68,7 +68,7 @@ pub fn measure(operation: Operation, system: System) -> Result<Cell> {
     let mut cell = counted(operation, system)?;
     for profile in Profile::all().into_iter().filter(|profile| !profile.is_native()) {
         let name = profile.name().into();
-        cell.charged_ns.insert(name, charged(operation, system, profile)?.charged_ns);
+        cell.charged_ns.insert(name, charged(operation, system, profile)?.charged_ns());
     }
     Ok(cell)
 }
@@ -100,11 +100,12 @@ pub fn counted(operation: Operation, system: System) -> Result<Cell> {
         fences: counters.fences,
         written,
         read,
-        locked,
+        locked: locked + counters.exchanges,
         instructions: None,
         charged_ns: BTreeMap::new(),
     };
-    let (of_blocks, of_device) = ((cell.lines_written(), cell.lines_read()), (counters.lines_written(), 0));
+    let (of_blocks, of_device) =
+        ((cell.lines_written(), cell.lines_read()), (counters.lines_written(), counters.lines_read));
     if of_blocks != of_device {
         let what = format!("{}: lines written and read by block: {of_blocks:?}, in all: {of_device:?}", cell.operation);
         return Err(BenchError::Miscounted(what));
@@ -114,7 +115,7 @@ pub fn counted(operation: Operation, system: System) -> Result<Cell> {
 
 /// What a device with this profile charges.
 fn charged(operation: Operation, system: System, profile: Profile) -> Result<Counters> {
-    let device = OpenOptions { profile, ..OpenOptions::default() };
+    let device = OpenOptions { profile, counts_only: true, ..OpenOptions::default() };
     let (stage, mut calls) = prepared(operation, system, &device)?;
     let before = stage.fs.region().counters();
     run_measured_calls(&mut *calls.call, WARM_UP..WARM_UP + CALLS).doing(operation.name())?;
@@ -124,6 +125,7 @@ fn charged(operation: Operation, system: System, profile: Profile) -> Result<Cou
 fn prepared(operation: Operation, system: System, device: &OpenOptions) -> Result<(Stage, Calls)> {
     let stage = Stage::new(system, device)?;
     let mut calls = operation.prepare(&stage, WARM_UP + CALLS)?;
+    stage.forget_lines();
     calls.run_warm_up(WARM_UP)?;
     Ok((stage, calls))
 }

@@ -53,9 +53,8 @@ pub struct CostOptions {
 /// Which cells to run: hands over to the process that callgrind watches.
 #[derive(Args, Clone, Debug)]
 pub struct CallsOptions {
-    /// Names of operations
-    #[arg(long = "operation", value_name = "NAME")]
-    operations: Vec<String>,
+    /// Name of an operation
+    operation: String,
 }
 
 /// Measures, writes what was asked for, and prints the report.
@@ -85,10 +84,10 @@ pub fn counts() -> Result<Report> {
     Ok(Report::new(cells_of(&Operation::all(), counted)?))
 }
 
-/// Runs the measured calls of cells, for callgrind.
+/// Runs the measured calls of an operation's cells, for callgrind.
 pub(crate) fn run_calls(options: &CallsOptions) -> Result<()> {
-    let operations: Vec<Operation> = options.operations.iter().filter_map(|name| Operation::named(name)).collect();
-    cells_of(&operations, measure::run).map(drop)
+    let operation: Vec<Operation> = Operation::named(&options.operation).into_iter().collect();
+    cells_of(&operation, measure::run).map(drop)
 }
 
 fn cells_of<T>(operations: &[Operation], measure: impl Fn(Operation, System) -> Result<T>) -> Result<Vec<T>> {

@@ -8,6 +8,7 @@
 //! ```text
 //! let stage = Stage::new(system, &device)?;
 //! let mut calls = operation.prepare(&stage, WARM_UP + CALLS)?;
+//! stage.forget_lines();
 //! calls.run_warm_up(WARM_UP)?;
 //! run_measured_calls(&mut *calls.call, WARM_UP..WARM_UP + CALLS)?;
 //! ```
@@ -26,6 +27,8 @@ pub const SMALL: usize = 4 << 10;
 /// Bytes of a large write, of a file that is cloned or removed, and of what the daemons find of a file.
 pub const LARGE: usize = 128 << 10;
 const BLOCK: usize = 4 << 10;
+/// More than the modelled cache holds.
+const CACHE_BYTES: usize = 1 << 20;
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
 
@@ -159,6 +162,14 @@ impl Stage {
             clone_all(&copies, &files).doing("clone files")?;
         }
         Ok(files)
+    }
+
+    /// Fills the modelled cache of the thread (`pmem`, module `cache`) with lines that no operation uses: what the
+    /// preparation has touched is not cheaper for that.
+    pub fn forget_lines(&self) {
+        let region = self.fs.region();
+        let mut unused = vec![0; CACHE_BYTES];
+        region.read_into(region.len_bytes() - CACHE_BYTES as u64, &mut unused);
     }
 
     /// Does what is left to be done in the background.

@@ -9,7 +9,33 @@ use comfy_table::{Table, presets};
 use std::fmt::Write;
 
 /// What the page says before its tables.
-const INTRODUCTION: &str = include_str!("introduction.md");
+const INTRODUCTION: &str = "\
+# What an operation costs
+
+This page and the JSON beside it are written by the command below; do not edit them. A test (`tests/tests/cost.rs`)
+measures fences, lines and locked instructions anew and compares them with the JSON: a change that adds a flush, a read
+or a lock fails it, names the cell, and is committed together with the new numbers or not at all.
+
+**How to read it.** One table an operation, one row for each policy and index. Every figure is the sum over the measured
+calls divided by their number, after a few calls that are not measured, so what an operation does only now and then (a
+new log page, a new segment) shows as a fraction. Daemons are measured by the block. One thread, a fixed clock, fixed
+content; every cell has a fresh device in memory.
+
+- **fences**: `sfence` instructions.
+- **lines written**: 64-byte lines flushed or streamed, and what for. *data*: bytes of files; *log*: log pages; *entry*:
+  chunk table, with the lists of the pm index; *index*: heads of the chains of the pm index; *generator*: TX_IDs;
+  *inode*: inode slots, with the five log lines that each has; *other*: superblocks, journal, segment table.
+- **lines read**: likewise, those that are fetched from the media. A small model of the processor's cache decides which
+  are (`pmem`, module `cache`); nothing of the operation's own lines is in it before the calls.
+- **locked**: locked instructions of locks and atomics in DRAM and of compare-and-exchanges on media, about 20 cycles
+  each without contention. Reference counts of `Arc` are not counted.
+- **instructions**: counted by callgrind on the memory as it is. Valgrind's processor has neither AVX-512 nor SHA
+  extensions nor `clwb`, so these are the instructions of the AVX2 paths. They move with the compiler.
+- **ns**: what each emulated device charges for the lines, reads and fences above, in nanoseconds.
+
+*private* data is named by one file only, *shared* data by two. *duplicate* data is stored in one other file. Policy
+`denova, immediate` shares nothing while it writes; its daemon does, and has tables of its own.
+";
 
 /// Every table under the name of its operation.
 pub fn terminal(report: &Report) -> String {

@@ -2,8 +2,8 @@
 
 use crate::{Doing, Result};
 use nvfold::{
-    DeNovaOptions, DedupMode, FileSystem, IndexKind, Method, MethodChoice, MkfsOptions, MountOptions, NvDedupOptions,
-    Policy,
+    DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, Method, MethodChoice, MkfsOptions, MountOptions,
+    NvDedupOptions, Policy,
 };
 use pmem::{DeviceSpec, FlushMode, OpenOptions, Region};
 
@@ -84,6 +84,8 @@ impl System {
             nv_dedup: NvDedupOptions { method, ..NvDedupOptions::default() },
             denova: DeNovaOptions { mode: self.mode, ..DeNovaOptions::default() },
             cores: 1,
+            // Which generator a thread has follows from how many threads there were: here it is always the same.
+            generators: Generators::Global,
             discard: Some(false),
             ..MountOptions::default()
         }
