@@ -14,7 +14,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build demo test test-fast soak fuzz bench bench-page results picture cli-page fmt lint doc clean
+.PHONY: help build demo test test-fast soak fuzz bench bench-page cost results picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ fuzz: ## Each fuzz target for FUZZ_SECONDS (1800): executions, coverage, crashes
 
 bench: build ## Writes, reads, metadata and recovery beside what bounds them: target/bench/
 	scripts/bench.sh
+
+cost: build ## Count what each operation costs, into docs/results/cost (installs valgrind)
+	scripts/need.sh valgrind=valgrind
+	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(RELEASE) bench cost \
+		--out docs/results/cost
 
 bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
 	scripts/bench-page.sh >target/benchmarks.md && mv target/benchmarks.md docs/benchmarks.md

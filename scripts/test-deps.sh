@@ -28,6 +28,7 @@ declare -A PACKAGE_OF=(
     [tar]=tar
     [timeout]=coreutils
     [cc]=gcc
+    [valgrind]=valgrind
 )
 
 as_root() {

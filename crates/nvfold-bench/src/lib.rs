@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `throughput` | `bench write`, `bench read`: bytes a second |
 //! | `meta` | `bench meta`: operations on names a second |
+//! | [`cost`] | `bench cost`: fences, lines, locks and instructions of each operation |
 //! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
 //! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
@@ -22,6 +23,7 @@
 #![warn(missing_docs)]
 
 mod ceiling;
+pub mod cost;
 mod data;
 mod lanes;
 mod meta;
@@ -52,12 +54,17 @@ enum What {
     Read(Options),
     /// Files made, looked up, listed, renamed and removed a second
     Meta(Options),
+    /// What each operation costs, counted: fences, lines written and read, locked instructions, instructions
+    Cost(cost::CostOptions),
     /// Time to the first byte and to exact counts, after a kill and after an orderly unmount
     Recovery(recovery::RecoveryOptions),
     /// The figures and tables of a paper, measured here
     Paper(paper::PaperArgs),
     /// What emulated devices charge, beside what is published of the real ones
     Profiles(profiles::Options),
+    /// Run the measured calls of `cost`, for callgrind
+    #[command(hide = true)]
+    CostCalls(cost::CallsOptions),
     /// Fill a device and die, for `recovery`
     #[command(hide = true)]
     Fill(recovery::FillOptions),
@@ -152,6 +159,12 @@ pub enum BenchError {
         /// Bytes to share.
         expected: u64,
     },
+    /// What was counted cannot be right.
+    #[error("the counts are wrong: {0}")]
+    Miscounted(String),
+    /// Callgrind failed.
+    #[error("callgrind: {0}; --no-instructions leaves it out")]
+    Callgrind(String),
     /// The metadata of a competitor.
     #[error(transparent)]
     Rival(#[from] paper::RivalError),
@@ -171,7 +184,8 @@ pub enum BenchError {
     Plot(String),
 }
 
-pub(crate) type Result<T> = std::result::Result<T, BenchError>;
+/// What a benchmark gives.
+pub type Result<T> = std::result::Result<T, BenchError>;
 
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl Into<String>) -> Result<T>;
@@ -199,6 +213,8 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Write(options) => throughput::run(&options.clone().settled(), throughput::Direction::Write)?,
         What::Read(options) => throughput::run(&options.clone().settled(), throughput::Direction::Read)?,
         What::Meta(options) => meta::run(&options.clone().settled())?,
+        What::Cost(options) => return cost::run(options, json),
+        What::CostCalls(options) => return cost::run_calls(options),
         What::Recovery(options) => return recovery::run(options, json),
         What::Paper(args) => return paper::run(args, json),
         What::Profiles(options) => return profiles::run(options, json),

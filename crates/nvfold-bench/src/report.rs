@@ -58,6 +58,12 @@ impl Row {
     }
 }
 
+/// The command that runs.
+pub fn command() -> String {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    format!("nvfold {}", arguments.join(" "))
+}
+
 /// Commit of the program, where the environment tells it in `NVFOLD_COMMIT`; `make bench` does.
 pub fn commit() -> Option<String> {
     std::env::var("NVFOLD_COMMIT").ok().filter(|commit| !commit.is_empty())
@@ -90,11 +96,10 @@ pub struct Report {
 impl Report {
     /// An empty report.
     pub fn new(benchmark: &str, ratio_to: &str) -> Report {
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
         Report {
             version: 1,
             benchmark: benchmark.into(),
-            command: format!("nvfold {}", arguments.join(" ")),
+            command: command(),
             commit: commit(),
             ratio_to: ratio_to.into(),
             left_out: Vec::new(),

@@ -43,6 +43,8 @@ mod types;
 pub use error::{Error, Result, errno};
 pub use fs::{Daemon, File, FileSystem, UndedupPlan};
 pub use recovery::{convert_index, read_superblock};
+#[cfg(not(feature = "shuttle"))]
+pub use sync::locked_instructions;
 pub use types::*;
 
 // The README's example is compiled and run with the documentation tests.

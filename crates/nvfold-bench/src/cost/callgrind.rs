@@ -1,0 +1,100 @@
+//! Instructions, counted by callgrind.
+//!
+//! The command runs itself under valgrind, once for each operation. Callgrind counts only inside [`super::operation::run_measured_calls`], and
+//! writes a file each time that function returns; so a process gives one file for each system, in order, and nothing
+//! needs to be told to valgrind from inside.
+//!
+//! Valgrind is a processor of its own: it has AVX2 and neither AVX-512 nor SHA extensions nor `clwb`. What is detected at
+//! run time there is what is counted. What lies below the stack - environment, path of the program - has the same length
+//! in every run, for addresses decide a little of what an allocator or a copy does.
+
+use super::measure::all_cells;
+use super::operation::Operation;
+use crate::{BenchError, Doing, Result};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Name of the hidden subcommand that runs the measured calls of the cells.
+pub const SUBCOMMAND: &str = "cost-calls";
+/// Its name as valgrind has it; `--dump-after` takes no pattern that begins with a star.
+const FUNCTION: &str = "nvfold_bench::cost::operation::run_measured_calls";
+/// Where valgrind is looked for.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// What counts, with its version; `None` when it is not installed.
+pub fn version() -> Option<String> {
+    let output = Command::new("valgrind")
+        .arg("--version")
+        .env("PATH", PATH)
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    Some(format!("callgrind of {}", String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+/// Instructions of the measured calls of every cell of these operations, in the order of [`all_cells`]. A process for
+/// each operation, as many at once as there are processors.
+pub fn instructions(wanted: &[Operation]) -> Result<Vec<u64>> {
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(usize, Vec<u64>)>> {
+        let mine = std::iter::from_fn(|| {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            wanted.get(at).map(|operation| (at, *operation))
+        });
+        mine.map(|(at, operation)| Ok((at, of_operation(operation)?))).collect()
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut counts = Vec::new();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| {
+            counts.extend(worker.join().expect("it does not panic")?);
+            Ok::<(), BenchError>(())
+        })
+    })?;
+    counts.sort_unstable();
+    Ok(counts.into_iter().flat_map(|(_, of_systems)| of_systems).collect())
+}
+
+/// Instructions of the measured calls of an operation, one number for each system that does it.
+fn of_operation(operation: Operation) -> Result<Vec<u64>> {
+    let folder = tempfile::tempdir().doing("make a folder for callgrind's files")?;
+    let dumps = folder.path().join("calls");
+    let program = folder.path().join("nvfold");
+    let here = std::env::current_exe().doing("find this program")?;
+    std::os::unix::fs::symlink(here, &program).doing("link this program")?;
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--quiet", "--collect-atstart=no"]);
+    command.arg(format!("--toggle-collect={FUNCTION}")).arg(format!("--dump-after={FUNCTION}"));
+    command.arg(format!("--callgrind-out-file={}", dumps.display()));
+    command.arg(program).args(["bench", SUBCOMMAND, &operation.name()]);
+    let output = command.env_clear().env("PATH", PATH).output().doing("run valgrind")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(BenchError::Callgrind(format!("{}: {said}", output.status)));
+    }
+    let cells = all_cells().into_iter().filter(|(other, _)| *other == operation).count();
+    (1..=cells).map(|number| total_in(&dumps.with_extension(number.to_string()))).collect()
+}
+
+/// The instructions in a file of callgrind.
+fn total_in(file: &Path) -> Result<u64> {
+    let text = std::fs::read_to_string(file).doing(format!("read {}", file.display()))?;
+    parse_total(&text).ok_or_else(|| BenchError::Callgrind(format!("{} has no total", file.display())))
+}
+
+fn parse_total(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("totals:")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_found() {
+        assert_eq!(parse_total("version: 1\nevents: Ir\n\nfn=(1) x\n3 4\n\ntotals: 8123\n"), Some(8123));
+        assert_eq!(parse_total("version: 1\n"), None);
+    }
+}

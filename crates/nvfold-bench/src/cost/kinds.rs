@@ -1,0 +1,113 @@
+//! What lines were for: each is told by where it lies on the device.
+//!
+//! The media format gives every block one use, and the device itself says which: the superblock where the tables are,
+//! the segment table what a segment holds, the footer of a log page whose it is. So the lines of a block, which `pmem`
+//! counts, are of the kind of that block. Blocks are looked at after the operation: a log page keeps its footer until
+//! the block gets another use.
+
+use crate::{BenchError, Doing, Result};
+use nvfold::media::log_entry::PageFooter;
+use nvfold::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::media::superblock::Geometry;
+use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use pmem::{LINE_BYTES, Region};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a block of the device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Bytes of files.
+    Data,
+    /// Log pages.
+    Log,
+    /// Chunk table, and with it the lists of the pm index.
+    Entry,
+    /// Heads of the chains of the pm index.
+    Index,
+    /// TX_ID generators.
+    Generator,
+    /// Inode slots, and with them the five log lines that each has.
+    Inode,
+    /// Superblocks, journal, segment table.
+    Other,
+}
+
+impl Kind {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Data => "data",
+            Kind::Log => "log",
+            Kind::Entry => "entry",
+            Kind::Index => "index",
+            Kind::Generator => "generator",
+            Kind::Inode => "inode",
+            Kind::Other => "other",
+        }
+    }
+}
+
+/// Lines of each kind; what has none is not there.
+pub type Lines = BTreeMap<Kind, u64>;
+
+/// Lines written to and read from each block of a device since it was opened.
+pub struct Traffic {
+    written: Vec<u64>,
+    read: Vec<u64>,
+}
+
+impl Traffic {
+    /// Until now. The device must have been opened with `track_wear`.
+    pub fn of(region: &Region) -> Traffic {
+        let blocks = || (0..region.len_bytes()).step_by(BLOCK_BYTES as usize);
+        Traffic {
+            written: blocks().map(|at| region.lines_written_in(at, BLOCK_BYTES).unwrap_or(0)).collect(),
+            read: blocks().map(|at| region.lines_read_in(at, BLOCK_BYTES).unwrap_or(0)).collect(),
+        }
+    }
+
+    /// Lines written and lines read by kind from `self` to `after`.
+    pub fn until(&self, after: &Traffic, region: &Region) -> Result<(Lines, Lines)> {
+        let (_, geometry) = nvfold::read_superblock(region).doing("read the superblock")?;
+        let by_kind = |before: &[u64], after: &[u64]| -> Result<Lines> {
+            let mut lines = Lines::new();
+            for (block, count) in before.iter().zip(after).map(|(before, after)| after - before).enumerate() {
+                if count > 0 {
+                    *lines.entry(kind_of(region, &geometry, block as u64 * BLOCK_BYTES)?).or_insert(0) += count;
+                }
+            }
+            Ok(lines)
+        };
+        Ok((by_kind(&self.written, &after.written)?, by_kind(&self.read, &after.read)?))
+    }
+}
+
+/// What the block at this offset is for.
+fn kind_of(region: &Region, geometry: &Geometry, at: u64) -> Result<Kind> {
+    if at < geometry.generators_offset {
+        return Ok(Kind::Other);
+    } else if at < geometry.segment_table_offset {
+        return Ok(Kind::Generator);
+    } else if at < geometry.chunk_table_offset {
+        return Ok(Kind::Other);
+    } else if at < geometry.data_offset {
+        return Ok(Kind::Entry);
+    }
+    let segment = at / SEGMENT_BYTES;
+    match region.read::<SegmentEntry>(geometry.segment_entry_offset(segment)).usage(segment) {
+        SegmentUse::Inodes(_) => Ok(Kind::Inode),
+        SegmentUse::Index(_) => Ok(Kind::Index),
+        SegmentUse::Blocks if is_log_page(region, at) => Ok(Kind::Log),
+        SegmentUse::Blocks => Ok(Kind::Data),
+        SegmentUse::Free | SegmentUse::Torn => {
+            Err(BenchError::Miscounted(format!("segment {segment} was used and does not say for what")))
+        }
+    }
+}
+
+fn is_log_page(region: &Region, at: u64) -> bool {
+    let footer: PageFooter = region.read(at + BLOCK_BYTES - LINE_BYTES);
+    footer.ino != 0 && footer.belongs(at, footer.ino)
+}

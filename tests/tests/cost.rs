@@ -1,0 +1,44 @@
+//! What operations cost is what the repository says they cost: fences, lines written and read, locked instructions.
+//!
+//! A timing does not show one flush more. These counts do not depend on the machine, so any change of them is a change
+//! of the code, and whoever makes it sees it here, cell by cell.
+
+use nvfold_bench::cost::{self, Report};
+use std::path::Path;
+
+/// Writes the numbers anew, and the page beside them.
+const COMMAND: &str = "make cost";
+
+fn committed() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results/cost/cost.json");
+    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}; write it: {COMMAND}", file.display()))
+}
+
+/// Holds the costs of now to those in a text; what differs.
+fn differences(committed: &str, now: &Report) -> Vec<String> {
+    Report::parse(committed).unwrap_or_else(|why| panic!("cost.json: {why}; write it anew: {COMMAND}")).differences(now)
+}
+
+#[test]
+fn operations_cost_what_the_committed_table_says() {
+    let found = differences(&committed(), &cost::counts().unwrap());
+    assert!(
+        found.is_empty(),
+        "{} costs are not those of docs/results/cost/cost.json:\n  {}\nIf that is meant, write them anew: {COMMAND}",
+        found.len(),
+        found.join("\n  ")
+    );
+}
+
+#[test]
+fn a_changed_cost_is_told() {
+    let text = committed();
+    let now = Report::parse(&text).unwrap();
+    let cell = &now.cells[0];
+    let (fences, more) = (format!("\"fences\": {}", cell.fences), format!("\"fences\": {}", cell.fences + cell.units));
+    // The first cell of the text is the first of the report.
+    let found = differences(&text.replacen(&fences, &more, 1), &now);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let name = format!("{} | {} | {}: fences", cell.operation, cell.policy, cell.index);
+    assert!(found[0].starts_with(&name), "{found:?}");
+}
