@@ -57,7 +57,7 @@ fn inline_drop(size: Size) -> f64 {
     }
 }
 
-/// Drops of sharing at once, and of sharing later, of which the paper says that they are below one percent.
+/// Drops of sharing at once, and of sharing later.
 pub fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
     let chart = |what: &str, is_shown: &dyn Fn(&System) -> bool| {
         let title = format!("{title}: {what}, {}", size.name());
@@ -66,15 +66,7 @@ pub fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
         shown.fold(chart, |chart, system| chart.with(&system.name, grid.of(system, |cell| cell.new.drop)))
     };
     let is_later = |system: &System| system.is_offline() || *system == System::off_again();
-    let inline = System::denova(DedupMode::Inline, Hash::AsInPaper);
-    [
-        chart("sharing at once", &|system| !is_later(system)).with_paper_everywhere(
-            Some(&inline.name),
-            inline_drop(size),
-            100.0,
-        ),
-        chart("sharing later", &is_later).with_paper_everywhere(None, 0.0, 1.0),
-    ]
+    [chart("sharing at once", &|system| !is_later(system)), chart("sharing later", &is_later)]
 }
 
 fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: Think) -> Figure {
@@ -84,7 +76,15 @@ fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: T
     for (size, grid) in grids {
         let size_name = size.name();
         let rates = format!("{title}: {size_name}");
-        figure.charts.extend(drops(grid, *size, title));
+        let [at_once, later] = drops(grid, *size, title);
+        figure.charts.extend(match think {
+            Think::AsInPaper => {
+                let inline = System::denova(DedupMode::Inline, Hash::AsInPaper);
+                let at_once = at_once.with_paper_everywhere(Some(&inline.name), inline_drop(*size), 100.0);
+                [at_once, later.with_paper_everywhere(None, 0.0, 1.0)]
+            }
+            Think::Never => [at_once, later],
+        });
         figure.charts.push(grid.chart(Drawn::Table, &rates, "MB/s", true, |cell| cell.new.rate));
         let spread = format!("drop of {size_name}, the middle half of the passes within points");
         figure.charts.push(grid.chart(Drawn::Table, &spread, &spread, false, |cell| cell.new.spread));
