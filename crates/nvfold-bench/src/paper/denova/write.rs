@@ -104,7 +104,11 @@ fn above_off(grid: &Grid, system: &System) -> String {
     let [off, more] = [Speed::base_us as fn(&Speed) -> f64, Speed::more_us];
     let at = |what: fn(&Speed) -> f64| grid.of(system, |cell| what(&cell.new));
     let (off, more) = at(off).into_iter().zip(at(more)).max_by(|a, b| a.1.total_cmp(&b.1)).expect("a place at least");
-    format!("a file costs off {} us; its entry in the queue and the daemon beside it add {} us", number(off), number(more))
+    format!(
+        "a file costs off {} us; its entry in the queue and the daemon beside it add {} us",
+        number(off),
+        number(more)
+    )
 }
 
 fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: Think) -> Figure {
