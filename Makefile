@@ -14,10 +14,10 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build demo test test-fast soak fuzz bench bench-page cost results picture cli-page fmt lint doc clean
+.PHONY: help build demo test test-fast soak fuzz bench instructions bench-page cost results picture cli-page fmt lint doc clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## The nvfold command, optimised: target/release/nvfold
 	$(CARGO) build --release -p nvfold-cli
@@ -29,6 +29,7 @@ test: ## All tests: units, docs, conformance suites, real programs, crashes (ins
 	scripts/test-deps.sh
 	$(CARGO) test --workspace --no-fail-fast
 	$(RACES)
+	scripts/instructions.sh
 
 test-fast: ## Unit and documentation tests only: no mount, no root, nothing installed
 	$(CARGO) test --workspace --exclude nvfold-tests
@@ -50,6 +51,10 @@ cost: build ## Count what each operation costs, into docs/results/cost (installs
 	scripts/need.sh valgrind=valgrind
 	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(RELEASE) bench cost \
 		--out docs/results/cost
+
+instructions: ## Count the instructions of the ten hottest operations and hold them to their bounds (valgrind)
+	scripts/test-deps.sh
+	scripts/instructions.sh
 
 bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
 	scripts/bench-page.sh >target/benchmarks.md && mv target/benchmarks.md docs/benchmarks.md

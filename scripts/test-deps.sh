@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Installs what the end-to-end tests run beside nvfold itself: Debian packages, and two Rust
-# programs (pjdfstest, fsx) under target/tools, where nothing outside the work tree is touched.
+# Installs what the end-to-end tests run beside nvfold itself: Debian packages, and three Rust
+# programs (pjdfstest, fsx, gungraun-runner) under target/tools, where nothing outside the work tree is touched.
 # Says what it installs; does nothing, quickly, when everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PJDFSTEST_VERSION=0.2.2
 FSX_VERSION=0.3.2
+# Exactly the version of the library in Cargo.lock: the runner refuses any other.
+GUNGRAUN_VERSION=$(grep -A1 '^name = "gungraun"$' Cargo.lock | sed -n 's/^version = "\(.*\)"$/\1/p')
 TOOLS=target/tools
 
 # command -> Debian package that brings it
@@ -61,4 +63,5 @@ cargo_tool() { # crate version
 mkdir -p "$TOOLS"
 cargo_tool pjdfstest "$PJDFSTEST_VERSION"
 cargo_tool fsx "$FSX_VERSION"
+cargo_tool gungraun-runner "$GUNGRAUN_VERSION"
 echo "test-deps: all there"
