@@ -1,15 +1,15 @@
 //! Instructions, counted by callgrind.
 //!
-//! The command runs itself under valgrind, once for each operation. Callgrind counts only inside [`super::operation::run_measured_calls`], and
-//! writes a file each time that function returns; so a process gives one file for each system, in order, and nothing
-//! needs to be told to valgrind from inside.
+//! The command runs itself under valgrind, once for each operation. Callgrind counts only inside
+//! [`super::operation::run_measured_calls`], and writes a file each time that function returns; so a process gives one
+//! file for each system, in order, and nothing needs to be told to valgrind from inside.
 //!
-//! Valgrind is a processor of its own: it has AVX2 and neither AVX-512 nor SHA extensions nor `clwb`. What is detected at
-//! run time there is what is counted.
+//! Valgrind is a processor of its own: it has AVX2 and neither AVX-512 nor SHA extensions nor `clwb`. What is detected
+//! at run time there is what is counted.
 //!
-//! Two runs of one program count the same. What lies below the stack - environment, path of the program - is the same in
-//! each, for hash tables seed themselves with an address of the stack. Of another build that address differs, and with
-//! it the counts of operations on names, by up to two percent.
+//! Two runs of one program count the same. What lies below the stack - environment, path of the program - is the same
+//! in each, for hash tables seed themselves with an address of the stack. Of another build that address differs, and
+//! with it the counts of operations on names, by up to two percent.
 
 use super::measure::all_cells;
 use super::operation::Operation;
