@@ -1,12 +1,15 @@
 //! Instructions, counted by callgrind.
 //!
-//! The command runs itself under valgrind, once for each operation. Callgrind counts only inside [`super::operation::run_measured_calls`], and
-//! writes a file each time that function returns; so a process gives one file for each system, in order, and nothing
-//! needs to be told to valgrind from inside.
+//! The command runs itself under valgrind, once for each operation. Callgrind counts only inside
+//! [`super::operation::run_measured_calls`], and writes a file each time that function returns; so a process gives one
+//! file for each system, in order, and nothing needs to be told to valgrind from inside.
 //!
-//! Valgrind is a processor of its own: it has AVX2 and neither AVX-512 nor SHA extensions nor `clwb`. What is detected at
-//! run time there is what is counted. What lies below the stack - environment, path of the program - has the same length
-//! in every run, for addresses decide a little of what an allocator or a copy does.
+//! Valgrind is a processor of its own: it has AVX2 and neither AVX-512 nor SHA extensions nor `clwb`. What is detected
+//! at run time there is what is counted.
+//!
+//! Two runs of one program count the same. What lies below the stack - environment, path of the program - is the same
+//! in each, for hash tables seed themselves with an address of the stack. Of another build that address differs, and
+//! with it the counts of operations on names, by up to two percent.
 
 use super::measure::all_cells;
 use super::operation::Operation;
@@ -19,6 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub const SUBCOMMAND: &str = "cost-calls";
 /// Its name as valgrind has it; `--dump-after` takes no pattern that begins with a star.
 const FUNCTION: &str = "nvfold_bench::cost::operation::run_measured_calls";
+/// Where its files go: a path of the same length in every run.
+const FOLDER: &str = "/tmp";
 /// Where valgrind is looked for.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -59,23 +64,21 @@ pub fn instructions(wanted: &[Operation]) -> Result<Vec<u64>> {
 
 /// Instructions of the measured calls of an operation, one number for each system that does it.
 fn of_operation(operation: Operation) -> Result<Vec<u64>> {
-    let folder = tempfile::tempdir().doing("make a folder for callgrind's files")?;
-    let dumps = folder.path().join("calls");
-    let program = folder.path().join("nvfold");
+    let folder = tempfile::tempdir_in(FOLDER).doing("make a folder for callgrind's files")?;
     let here = std::env::current_exe().doing("find this program")?;
-    std::os::unix::fs::symlink(here, &program).doing("link this program")?;
+    std::os::unix::fs::symlink(here, folder.path().join("nvfold")).doing("link this program")?;
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--quiet", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect={FUNCTION}")).arg(format!("--dump-after={FUNCTION}"));
-    command.arg(format!("--callgrind-out-file={}", dumps.display()));
-    command.arg(program).args(["bench", SUBCOMMAND, &operation.name()]);
-    let output = command.env_clear().env("PATH", PATH).output().doing("run valgrind")?;
+    command.args(["--callgrind-out-file=calls", "./nvfold", "bench", SUBCOMMAND, &operation.name()]);
+    command.current_dir(folder.path()).env_clear().env("PATH", PATH);
+    let output = command.output().doing("run valgrind")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(BenchError::Callgrind(format!("{}: {said}", output.status)));
     }
     let cells = all_cells().into_iter().filter(|(other, _)| *other == operation).count();
-    (1..=cells).map(|number| total_in(&dumps.with_extension(number.to_string()))).collect()
+    (1..=cells).map(|number| total_in(&folder.path().join(format!("calls.{number}")))).collect()
 }
 
 /// The instructions in a file of callgrind.

@@ -1,9 +1,9 @@
 //! What is measured: operations, each with its preparation.
 //!
-//! The problem: what an operation costs depends on what is there already, and its first call does what later calls need
-//! not. The idea: an [`Operation`] prepares a fresh file system for a number of calls, so that each call finds what its
-//! name says, and gives a closure that makes one call by its number. Everything that is not the operation - names, data,
-//! open files - is made before.
+//! The problem: what an operation costs depends on what is there already, and its first call does what later calls
+//! need not. The idea: an [`Operation`] prepares a fresh file system for a number of calls, so that each call finds
+//! what its name says, and gives a closure that makes one call by its number. Everything that is not the operation -
+//! names, data, open files - is made before.
 //!
 //! ```text
 //! let stage = Stage::new(system, &device)?;
