@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make results: all figures of both papers, and the cost of each operation, into docs/results/, from one commit. A run
-# that was cut short goes on where it stopped when it is started again; results of other commits are removed first (git
-# has them). It takes hours: a machine with nothing else to do gives the best figures.
+# make results: all figures of both papers, what emulated devices charge, and the cost of each operation, into
+# docs/results/, from one commit. A run that was cut short goes on where it stopped when it is started again; results of
+# other commits are removed first (git has them). Give it a machine with nothing else to do.
 #
 #   RESULTS_DIRTY=1   run although the work tree has changes that are not committed; results then name the commit with
 #                     "-dirty" behind it, and a run is not resumed
@@ -34,6 +34,7 @@ is_of_this_commit() {
     grep -q "\"commit\": \"$NVFOLD_COMMIT\"" "$1"
 }
 
+scripts/need.sh valgrind=valgrind fio=fio fusermount3=fuse3
 mkdir -p "$OUT"
 find "$OUT" -name '*.json' | sort | while read -r file; do
     if ! is_of_this_commit "$file"; then
@@ -50,10 +51,16 @@ paper() {
 paper nv-dedup nvdimm-8x,optane,native,pcm
 paper denova optane,native
 
-printf '\n== cost\n'
-if [ "${#resume[@]}" -gt 0 ] && [ -f "$OUT/cost/cost.json" ] && is_of_this_commit "$OUT/cost/cost.json"; then
-    echo "skipped, made from this commit already: $OUT/cost/cost.json"
-else
-    "$NVFOLD" bench cost --out "$OUT/cost"
-fi
+# What makes one file, unless it is there from this commit.
+table() {
+    local what=$1
+    printf '\n== %s\n' "$what"
+    if [ "${#resume[@]}" -gt 0 ] && [ -f "$OUT/$what/$what.json" ] && is_of_this_commit "$OUT/$what/$what.json"; then
+        echo "skipped, made from this commit already: $OUT/$what/$what.json"
+    else
+        "$NVFOLD" bench "$what" --out "$OUT/$what" >/dev/null
+    fi
+}
+table profiles
+table cost
 printf '\nresults: %s is of %s; %d min %d s\n' "$OUT" "$NVFOLD_COMMIT" $((SECONDS / 60)) $((SECONDS % 60))

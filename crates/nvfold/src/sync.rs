@@ -241,20 +241,20 @@ mod tests {
     use super::atomic::{AtomicBool, AtomicU64, Ordering};
     use super::{Mutex, RwLock, locked_instructions, zeroed};
 
-    fn counted(work: impl FnOnce()) -> u64 {
+    fn counted<T>(work: impl FnOnce() -> T) -> u64 {
         let before = locked_instructions();
-        work();
+        let _done = work();
         locked_instructions() - before
     }
 
     #[test]
     fn locked_instructions_are_counted_as_the_table_says() {
         let (number, flag) = (AtomicU64::new(1), AtomicBool::new(false));
-        assert_eq!(counted(|| drop(number.fetch_add(1, Ordering::Relaxed))), 1);
-        assert_eq!(counted(|| drop(flag.swap(true, Ordering::AcqRel))), 1);
-        assert_eq!(counted(|| drop(number.compare_exchange(7, 8, Ordering::Relaxed, Ordering::Relaxed))), 1);
-        assert_eq!(counted(|| drop(number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |_| None))), 0);
-        assert_eq!(counted(|| drop(number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n + 1)))), 1);
+        assert_eq!(counted(|| number.fetch_add(1, Ordering::Relaxed)), 1);
+        assert_eq!(counted(|| flag.swap(true, Ordering::AcqRel)), 1);
+        assert_eq!(counted(|| number.compare_exchange(7, 8, Ordering::Relaxed, Ordering::Relaxed)), 1);
+        assert_eq!(counted(|| number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |_| None)), 0);
+        assert_eq!(counted(|| number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n + 1))), 1);
         assert_eq!(counted(|| number.store(number.load(Ordering::SeqCst), Ordering::Release)), 0);
         assert_eq!(counted(|| number.store(1, Ordering::SeqCst)), 1);
         let (mutex, lock) = (Mutex::new(()), RwLock::new(()));

@@ -16,7 +16,7 @@ This page and the JSON beside it are written by the command below; do not edit t
 measures fences, lines and locked instructions anew and compares them with the JSON: a change that adds a flush, a read
 or a lock fails it, names the cell, and is committed together with the new numbers or not at all.
 
-**How to read it.** One table an operation, one row for each policy and index. Every figure is the sum over the measured
+**How to read it.** One table an operation; policies and indexes with the same figures share a row. Every figure is the sum over the measured
 calls divided by their number, after a few calls that are not measured, so what an operation does only now and then (a
 new log page, a new segment) shows as a fraction. Daemons are measured by the block. One thread, a fixed clock, fixed
 content; every cell has a fresh device in memory.
@@ -44,7 +44,7 @@ pub fn terminal(report: &Report) -> String {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         table.set_header(columns(report));
-        table.add_rows(cells.iter().map(|cell| row(cell, report)));
+        table.add_rows(rows(&cells, report));
         write!(text, "\n\n{}\n{table}", title(operation)).expect("a string takes it");
     }
     notes(report).iter().for_each(|note| write!(text, "\n\n{note}").expect("a string takes it"));
@@ -64,8 +64,8 @@ pub fn markdown(report: &Report) -> String {
         let columns = columns(report);
         writeln!(text, "\n## {}\n\n| {} |", title(operation), columns.join(" | ")).expect("a string takes it");
         writeln!(text, "|{}", "---|".repeat(columns.len())).expect("a string takes it");
-        for cell in cells {
-            writeln!(text, "| {} |", row(cell, report).join(" | ")).expect("a string takes it");
+        for row in rows(&cells, report) {
+            writeln!(text, "| {} |", row.join(" | ")).expect("a string takes it");
         }
     }
     text
@@ -97,8 +97,40 @@ fn profiles(report: &Report) -> Vec<&str> {
     report.cells.first().map_or(Vec::new(), |cell| cell.charged_ns.keys().map(String::as_str).collect())
 }
 
-fn row(cell: &Cell, report: &Report) -> Vec<String> {
-    let mut row = vec![cell.policy.clone(), cell.index.clone(), each(cell.fences, cell.units)];
+/// The rows of an operation. Cells with the same figures share a row, in the place of the first of them.
+fn rows(cells: &[&Cell], report: &Report) -> Vec<Vec<String>> {
+    // Figures and indexes of each policy, then policies with the same.
+    let mut policies: Vec<(&str, Vec<(Vec<String>, Vec<&str>)>)> = Vec::new();
+    for cell in cells {
+        let figures = figures(cell, report);
+        let at = policies.iter().position(|(policy, _)| *policy == cell.policy).unwrap_or(policies.len());
+        if at == policies.len() {
+            policies.push((&cell.policy, Vec::new()));
+        }
+        let of_policy = &mut policies[at].1;
+        match of_policy.iter_mut().find(|(known, _)| *known == figures) {
+            Some((_, indexes)) => indexes.push(&cell.index),
+            None => of_policy.push((figures, vec![&cell.index])),
+        }
+    }
+    let mut rows: Vec<(Vec<&str>, Vec<&str>, Vec<String>)> = Vec::new();
+    for (policy, of_policy) in policies {
+        for (figures, indexes) in of_policy {
+            let same = rows.iter_mut().find(|(_, known, of_row)| *known == indexes && *of_row == figures);
+            match same {
+                Some((names, ..)) => names.push(policy),
+                None => rows.push((vec![policy], indexes, figures)),
+            }
+        }
+    }
+    let row = |(policies, indexes, figures): (Vec<&str>, Vec<&str>, Vec<String>)| {
+        [vec![policies.join("; "), indexes.join(", ")], figures].concat()
+    };
+    rows.into_iter().map(row).collect()
+}
+
+fn figures(cell: &Cell, report: &Report) -> Vec<String> {
+    let mut row = vec![each(cell.fences, cell.units)];
     row.extend([&cell.written, &cell.read].map(|lines| lines_by_kind(lines, cell.units)));
     row.push(each(cell.locked, cell.units));
     let whole = |sum: u64| format!("{:.0}", sum as f64 / cell.units as f64);

@@ -60,9 +60,14 @@ impl Report {
         Ok(report)
     }
 
-    /// As JSON.
+    /// As JSON, a cell a line: what changes is seen in review.
     pub fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("numbers and strings have a JSON form") + "\n"
+        let head = Report { cells: Vec::new(), ..self.clone() };
+        let head = serde_json::to_string_pretty(&head).expect("numbers and strings have a JSON form");
+        let cell = |cell: &Cell| "    ".to_owned() + &serde_json::to_string(cell).expect("likewise");
+        let cells: Vec<String> = self.cells.iter().map(cell).collect();
+        let cells = if cells.is_empty() { "[]".into() } else { format!("[\n{}\n  ]", cells.join(",\n")) };
+        head.replace("\"cells\": []", &format!("\"cells\": {cells}")) + "\n"
     }
 
     /// What is not the same in `now`, cell by cell: fences, lines and locked instructions, which do not depend on the

@@ -163,12 +163,13 @@ where
         self.draw_title()?;
         self.draw_axis()?;
         self.draw_places()?;
+        // Beneath lines, whose markers its white edges would hide; on bars, which would hide it.
+        let draw_paper = || self.chart.paper.iter().try_for_each(|value| self.draw_paper(value));
         match self.chart.kind {
-            Kind::Lines => self.draw_lines()?,
-            Kind::Bars | Kind::Stacked => self.draw_bars()?,
+            Kind::Lines => draw_paper().and_then(|()| self.draw_lines())?,
+            Kind::Bars | Kind::Stacked => self.draw_bars().and_then(|()| draw_paper())?,
             Kind::Table => return Ok(()),
         }
-        self.chart.paper.iter().try_for_each(|value| self.draw_paper(value))?;
         self.draw_legend()
     }
 

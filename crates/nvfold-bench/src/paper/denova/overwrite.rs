@@ -118,19 +118,17 @@ fn claims(figure: &mut Figure, grid: &Grid, size: Size, think: Think, how: &str)
     let gain = grid.of(&System::off(), |cell| cell.new.cost_us / over(cell).cost_us)[0];
     figure.rows.push(Row::value(format!("off: {name} over to new, {how}"), faster, gain, "x"));
     noise_rows(figure, &format!("{name} over, {how}"), noise(grid, over));
-    let off_us = grid.of(&System::off(), |cell| over(cell).cost_us)[0];
     for hash in Hash::ALL {
         let system = System::denova(DedupMode::Immediate, hash);
         let drop = grid.of(&system, |cell| over(cell).cost.percent)[0];
         let what = format!("immediate, {}: drop of {name} over, {how}", hash.name());
         figure.rows.push(Row::value(what, slower, drop, "%"));
         if think == Think::AsInPaper {
-            let more_us = grid.of(&system, |cell| over(cell).cost_us)[0] - off_us;
             let blocks = size.bytes() / BLOCK;
             let floor = format!(
                 "over private blocks a file costs {} us; releasing {blocks} shared block(s) and queueing adds {} us",
-                number(off_us),
-                number(more_us)
+                number(grid.of(&system, |cell| over(cell).base_us())[0]),
+                number(grid.of(&system, |cell| over(cell).more_us())[0])
             );
             let aim = |aim: String, most| Aim::at_most(aim, drop, most).by(Measure::Cost).with_floor(floor.clone());
             figure.aims.push(aim(

@@ -5,20 +5,22 @@
 //!
 //! Why on the same device: memory of one device takes up to a third longer to write than that of another, by where the
 //! host happens to have it, for as long as both live. Held against itself on two devices, off once differed by 33 to 38
-//! % with large files. So a pair shares a device, and each pass mounts it anew.
+//! % with large files. So a pair shares a device, and each pass mounts it anew;
+//! all devices get the same mix of the host's memory ([`populate`]).
 //!
 //! A pass makes a few files that are not timed, then the files with the daemon at work, lets everything be shared, and
 //! asks what that saved. Then it may write the files over with others. In the end what is stored is read back and the
 //! files are removed. One pass before all is not timed.
 
+use super::super::device::populate;
 use super::super::figure::{Chart, Kind as Drawn};
 use super::super::spent::Spent;
 use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{BLOCK, System, Volume, When};
-use crate::Result;
 use crate::throughput::{median, middle_half};
-use nvfold::InodeNumber;
+use crate::{Doing, Result};
+use nvfold::{FileSystem, InodeNumber};
 use pmem::Region;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -53,6 +55,18 @@ pub struct Speed {
     pub rate: f64,
 }
 
+impl Speed {
+    /// What it adds to the baseline's cost of a file, by pairs, microseconds.
+    pub fn more_us(&self) -> f64 {
+        self.cost_us * self.cost.percent / 100.0
+    }
+
+    /// The baseline's cost of a file, by pairs, microseconds.
+    pub fn base_us(&self) -> f64 {
+        self.cost_us - self.more_us()
+    }
+}
+
 /// How much slower than the baseline.
 #[derive(Clone, Copy, Debug)]
 pub struct Drop {
@@ -82,10 +96,12 @@ pub fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Ce
     let (base, others) = shape.systems.split_first().expect("there is a baseline");
     let device = Volume::device(&run.turn.profile, bytes, files, shape.threads);
     let place = |system: &System| -> Result<Place> {
-        let region = device.format(&system.mkfs())?;
+        let region = device.create()?;
+        FileSystem::mkfs(&region, &system.mkfs()).doing("format")?;
         Ok(Place { region, base: base.clone(), system: system.clone() })
     };
     let places = others.iter().map(place).collect::<Result<Vec<Place>>>()?;
+    populate(&places.iter().map(|place| &place.region).collect::<Vec<&Region>>());
     let cells = percents.iter().map(|percent| {
         run.turn.say(&format!(
             "{}, {percent} % duplicates, {} thread(s){}",

@@ -40,7 +40,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         let x = counts.iter().map(usize::to_string).collect();
         let grid = Grid { x_label: "threads", x, cells: columns, systems: systems.clone() };
         figure.charts.push(rates(&grid, counts, &format!("{title}: {}", size.name())));
-        figure.charts.extend(drops(&grid, size, title));
+        let [at_once, later] = drops(&grid, size, title);
+        figure.charts.extend([at_once, later.with_paper_everywhere(None, 0.0, 1.0)]);
         figure.charts.extend(tables(&grid, size));
         for system in systems.iter().filter(|system| system.is_offline()) {
             let drop = largest(&grid.of(system, |cell| cell.new.cost.percent));

@@ -57,7 +57,7 @@ fn inline_drop(size: Size) -> f64 {
     }
 }
 
-/// Drops of sharing at once, and of sharing later, of which the paper says that they are below one percent.
+/// Drops of sharing at once, and of sharing later.
 pub fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
     let chart = |what: &str, is_shown: &dyn Fn(&System) -> bool| {
         let title = format!("{title}: {what}, {}", size.name());
@@ -66,15 +66,7 @@ pub fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
         shown.fold(chart, |chart, system| chart.with(&system.name, grid.of(system, |cell| cell.new.cost.percent)))
     };
     let is_later = |system: &System| system.is_offline() || *system == System::off_again();
-    let inline = System::denova(DedupMode::Inline, Hash::AsInPaper);
-    [
-        chart("sharing at once", &|system| !is_later(system)).with_paper_everywhere(
-            Some(&inline.name),
-            inline_drop(size),
-            100.0,
-        ),
-        chart("sharing later", &is_later).with_paper_everywhere(None, 0.0, 1.0),
-    ]
+    [chart("sharing at once", &|system| !is_later(system)), chart("sharing later", &is_later)]
 }
 
 /// What stands behind the pictures: drops by the wall clock with their spread, costs and rates.
@@ -107,17 +99,15 @@ pub fn noise_rows(figure: &mut Figure, what: &str, noise: [f64; 3]) {
     figure.rows.extend(rows.map(|(how, noise)| Row::own(format!("off to itself, {what}, largest, {how}"), noise, "%")));
 }
 
-/// By how much a system's cost of a file is above the baseline's, at the place where that is most.
+/// What bounds a system that shares later: what it adds to the cost of a file, where that is most.
 fn above_off(grid: &Grid, system: &System) -> String {
-    let costs =
-        grid.of(system, |cell| cell.new.cost_us).into_iter().zip(grid.of(&System::off(), |cell| cell.new.cost_us));
-    let (most, off) = costs
-        .map(|(of, off)| (of - off, off))
-        .fold((f64::NEG_INFINITY, 0.0), |most, next| if next.0 > most.0 { next } else { most });
+    let [off, more] = [Speed::base_us as fn(&Speed) -> f64, Speed::more_us];
+    let at = |what: fn(&Speed) -> f64| grid.of(system, |cell| what(&cell.new));
+    let (off, more) = at(off).into_iter().zip(at(more)).max_by(|a, b| a.1.total_cmp(&b.1)).expect("a place at least");
     format!(
-        "a file costs off {} us; entering the queue and a daemon beside it add up to {} us",
+        "a file costs off {} us; its entry in the queue and the daemon beside it add {} us",
         number(off),
-        number(most)
+        number(more)
     )
 }
 
@@ -127,7 +117,15 @@ fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: T
     let mut largest_noise: f64 = 0.0;
     for (size, grid) in grids {
         let size_name = size.name();
-        figure.charts.extend(drops(grid, *size, title));
+        let [at_once, later] = drops(grid, *size, title);
+        figure.charts.extend(match think {
+            Think::AsInPaper => {
+                let inline = System::denova(DedupMode::Inline, Hash::AsInPaper);
+                let at_once = at_once.with_paper_everywhere(Some(&inline.name), inline_drop(*size), 100.0);
+                [at_once, later.with_paper_everywhere(None, 0.0, 1.0)]
+            }
+            Think::Never => [at_once, later],
+        });
         figure.charts.extend(tables(grid, *size));
         let noise = noise(grid, |cell| cell.new);
         largest_noise = largest_noise.max(noise[0]);
