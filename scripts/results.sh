@@ -49,9 +49,10 @@ paper() {
     printf '\n== %s on %s\n' "$paper" "$profiles"
     "$NVFOLD" bench paper "$paper" --profile "$profiles" --out "$OUT/$paper" "${resume[@]}" "$@" "${extra[@]}"
 }
-# The paper's own setting has three times the requests of the others.
+# The paper's own setting has three times the requests of the others, and what is the same on all of them.
 paper nv-dedup nvdimm-8x
-paper nv-dedup optane,native,pcm --requests 10000
+paper nv-dedup optane,native,pcm --requests 10000 \
+    --figure 1,2,6,7,8,9,10,11,12,13,table-4,table-5,costs,skew
 paper denova optane,native
 
 # What makes one file, unless it is there from this commit.

@@ -11,11 +11,11 @@
 //! **What is charged** depends on what the thread does and on nothing else: not on the clock, not on other threads. It
 //! is the same in every run, and [`Counters::charged_ns`] adds it up.
 //!
-//! **What is waited for.** What the host takes for an access is part of its charge, so accesses that are charged much are
-//! timed: writes of [`BULK_LINES`] and more, reads that fetch, fences. What is left becomes a debt of the thread, and
-//! from [`SPIN_FROM_PS`] on the thread spins until the debt is paid; shorter times cannot be spun exactly. Threads that together ask for
-//! more than the device's bandwidth wait for one another, at copies of that size. A device whose line takes a
-//! microsecond or more (pcm) is counted and never waited for: see [`Profile::waits`].
+//! **What is waited for.** What the host takes for an access is part of its charge, so accesses that are charged much
+//! are timed: writes of [`BULK_LINES`] and more, reads that fetch, fences. What is left becomes a debt of the thread,
+//! and from [`SPIN_FROM_PS`] on the thread spins until the debt is paid; shorter times cannot be spun exactly. Threads
+//! that together ask for more than the device's bandwidth wait for one another, at copies of that size. A device whose
+//! line takes a microsecond or more (pcm) is counted and never waited for: see [`Profile::waits`].
 //!
 //! Where a paper gives a range the middle is taken; what no source gives is left out (0: no charge, no limit).
 //! `nvfold bench profiles` measures what comes out beside what the sources say (docs/results/profiles).
@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 /// A debt of a microsecond is waited for; the looks at the clocks that this takes are part of the wait.
 pub(crate) const SPIN_FROM_PS: i64 = 1_000_000;
-/// Lines of an access from which the host's time for it is taken: below, two looks at the clock would take longer.
+/// Lines of a write from which the host's time for it is taken: below, two looks at the clock would take longer.
 pub(crate) const BULK_LINES: u64 = 16;
 /// Nanoseconds a line from which a device is too slow to be waited for.
 const COUNTED_FROM_NS: f64 = 1000.0;

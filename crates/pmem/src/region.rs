@@ -795,7 +795,8 @@ struct Reading {
 
 /// Watching: charges, wear and the recorder.
 impl Region {
-    /// When an access of so many bytes began, if it is large and its time is charged. Everything below is off the fast path by one branch.
+    /// When an access of so many bytes began, if it is large and its time is charged. Everything below is off the fast
+    /// path by one branch.
     #[inline]
     fn watch(&self, length: u64) -> Option<Instant> {
         if self.faults.watched() { self.watch_charged(length) } else { None }

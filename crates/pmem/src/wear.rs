@@ -5,8 +5,8 @@ use crate::{BLOCK_BYTES, LINE_BYTES};
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::FromZeros;
 
-/// Line writes (or reads) per block, with `OpenOptions::track_wear`: 4 bytes a block, zeroed lazily by the allocator, so that a
-/// sparse device of any size costs what is written of it.
+/// Line writes (or reads) per block, with `OpenOptions::track_wear`: 4 bytes a block, zeroed lazily by the allocator, so
+/// that a sparse device of any size costs what is written of it.
 pub(crate) struct Wear(Box<[AtomicU32]>);
 
 impl Wear {

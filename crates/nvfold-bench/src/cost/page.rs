@@ -16,10 +16,10 @@ This page and the JSON beside it are written by the command below; do not edit t
 measures fences, lines and locked instructions anew and compares them with the JSON: a change that adds a flush, a read
 or a lock fails it, names the cell, and is committed together with the new numbers or not at all.
 
-**How to read it.** One table an operation; policies and indexes with the same figures share a row. Every figure is the sum over the measured
-calls divided by their number, after a few calls that are not measured, so what an operation does only now and then (a
-new log page, a new segment) shows as a fraction. Daemons are measured by the block. One thread, a fixed clock, fixed
-content; every cell has a fresh device in memory.
+**How to read it.** One table an operation; policies and indexes with the same figures share a row. Every figure is the
+sum over the measured calls divided by their number, after a few calls that are not measured, so what an operation does
+only now and then (a new log page, a new segment) shows as a fraction. Daemons are measured by the block. One thread, a
+fixed clock, fixed content; every cell has a fresh device in memory.
 
 - **fences**: `sfence` instructions.
 - **lines written**: 64-byte lines flushed or streamed, and what for. *data*: bytes of files; *log*: log pages; *entry*:

@@ -29,6 +29,8 @@ use std::path::Path;
 use std::sync::Once;
 
 // Pixels.
+/// Places up to which bars are drawn side by side.
+const BARS_PLACES_MAX: usize = 12;
 const WIDTH: i32 = 960;
 const HEIGHT: i32 = 360;
 /// Around everything.
@@ -72,12 +74,19 @@ pub fn font(size: u32) -> FontDesc<'static> {
 
 /// Draws `<stem>.svg` and `<stem>.png`.
 pub fn draw(charts: &[Chart], stem: &Path) -> Result<()> {
-    let charts: Vec<&Chart> = charts.iter().filter(|chart| chart.kind != Kind::Table).collect();
+    let charts: Vec<Chart> = charts.iter().filter(|chart| chart.kind != Kind::Table).map(legible).collect();
+    let charts: Vec<&Chart> = charts.iter().collect();
     let size = (WIDTH as u32, HEIGHT as u32 * charts.len() as u32);
     let failed = |error: Box<dyn Error>| BenchError::Plot(format!("{}: {error}", stem.display()));
     let (svg, png) = (stem.with_extension("svg"), stem.with_extension("png"));
     draw_all(&charts, SVGBackend::new(&svg, size).into_drawing_area()).map_err(failed)?;
     draw_all(&charts, BitMapBackend::new(&png, size).into_drawing_area()).map_err(failed)
+}
+
+/// The chart as it is drawn: bars at many places would be too thin to be told apart, so they become lines.
+fn legible(chart: &Chart) -> Chart {
+    let is_crowded = chart.kind == Kind::Bars && chart.x.len() > BARS_PLACES_MAX;
+    Chart { kind: if is_crowded { Kind::Lines } else { chart.kind }, ..chart.clone() }
 }
 
 fn draw_all<B: DrawingBackend>(charts: &[&Chart], root: Area<B>) -> Drawn<()>

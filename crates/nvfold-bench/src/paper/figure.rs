@@ -5,7 +5,7 @@
 //! [`Row`]s (what the paper says in words, beside ours) and the [`Aim`]s (what we set out to reach).
 
 use super::machine::Machine;
-use crate::{Doing, Result};
+use crate::{BenchError, Doing, Result};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::Path;
 
@@ -276,6 +276,16 @@ impl Figure {
         let text = std::fs::read_to_string(out.join(profile).join(format!("{id}.json")));
         let origin: Option<Origin> = text.ok().and_then(|text| serde_json::from_str(&text).ok());
         origin.is_some_and(|origin| origin.version == VERSION && origin.commit.as_deref() == Some(commit))
+    }
+
+    /// Draws the picture of a figure that lies in the folder `out` anew.
+    pub fn redraw(out: &Path, profile: &str, id: &str) -> Result<()> {
+        let stem = out.join(profile).join(id);
+        let file = stem.with_extension("json");
+        let text = std::fs::read_to_string(&file).doing(format!("read {}", file.display()))?;
+        let figure: Figure = serde_json::from_str(&text)
+            .map_err(|error| BenchError::Stale { file: file.display().to_string(), why: error.to_string() })?;
+        if figure.is_drawn() { super::chart::draw(&figure.charts, &stem) } else { Ok(()) }
     }
 
     /// Writes `<id>.json` and, where there is something to draw, `<id>.svg` and `<id>.png` into the folder of its

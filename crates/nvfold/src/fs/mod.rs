@@ -64,6 +64,7 @@ use gate::Gate;
 use hashbrown::HashMap;
 use inode::Inode;
 use pmem::{Flight, Region};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 const CACHE_SHARDS: usize = 64;
@@ -128,6 +129,31 @@ impl Drop for Pin {
     }
 }
 
+/// Inodes by their numbers.
+type InodeMap = HashMap<u64, Arc<Inode>, BuildHasherDefault<NumberHasher>>;
+
+/// Hashes inode numbers. The file system chooses them, so nobody can make them collide and no random seed is needed;
+/// with one, the instructions of an operation would be others in each process.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        // Both halves of the product: the low bits choose the place, the high ones the tag.
+        let product = u128::from(self.0 ^ number) * 0x9E37_79B9_7F4A_7C15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
 /// Everything behind a mount.
 pub(crate) struct Core {
     pub(crate) region: Region,
@@ -142,7 +168,7 @@ pub(crate) struct Core {
     pub(crate) table: InodeTable,
     journal: Journal,
     tree: Mutex<()>,
-    cached: Vec<Mutex<HashMap<u64, Arc<Inode>>>>,
+    cached: Vec<Mutex<InodeMap>>,
     pub(crate) mapped_bytes: Padded<AtomicU64>,
     pub(crate) data_blocks: Padded<AtomicU64>,
     unmounted: AtomicBool,
@@ -271,7 +297,7 @@ impl Core {
         self.shard(ino).lock().remove(&ino);
     }
 
-    fn shard(&self, ino: u64) -> &Mutex<HashMap<u64, Arc<Inode>>> {
+    fn shard(&self, ino: u64) -> &Mutex<InodeMap> {
         &self.cached[ino as usize % CACHE_SHARDS]
     }
 
@@ -308,7 +334,7 @@ impl Core {
 }
 
 /// Lets go of inodes nobody uses when a shard of the cache is full.
-fn make_room(shard: &mut HashMap<u64, Arc<Inode>>) {
+fn make_room(shard: &mut InodeMap) {
     if shard.len() >= CACHED_PER_SHARD {
         shard.retain(|ino, inode| ino % 2 == 0 && *ino > 1 || Arc::strong_count(inode) > 1);
         if shard.len() >= CACHED_PER_SHARD {

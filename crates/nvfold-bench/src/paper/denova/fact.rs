@@ -3,8 +3,8 @@
 //! repeats few blocks often and most seldom (Zipf).
 //!
 //! The device is as large as a power of two, so the direct area has a place for each block and none to spare: nothing
-//! fills it more, and what is missing to 100 % are the blocks of the tables and logs. Rows say how full it was. Blocks are drawn by ranks that have nothing to do with when they were stored, for a chain has its
-//! oldest entry first.
+//! fills it more, and what is missing to 100 % are the blocks of the tables and logs. Rows say how full it was. Blocks
+//! are drawn by ranks that have nothing to do with when they were stored, for a chain has its oldest entry first.
 
 use super::super::device::Device;
 use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};

@@ -92,7 +92,7 @@ const PAGE: Page = Page {
         "**How to read it.** The paper gives most results as pictures; where its text or tables give a value it stands \
          beside ours, with ours divided by it (by the nearer end of a range, 1.00 within it). Persistent memory is \
          emulated: the device lies in memory, and a profile charges time for lines, fences and reads (see \
-         ../profiles/README.md); optane is the paper's setting, native is the memory as it is. All systems of a figure \
+         docs/results/profiles); optane is the paper's setting, native is the memory as it is. All systems of a figure \
          run in one process, in turn.",
         "**Cost and wall clock.** A *drop* is by *cost*: what the emulated device charged the writer, the same in every \
          run, and the writer's processor time; the daemon's work is not in it. It is the median of the passes' own \

@@ -175,8 +175,8 @@ fn unique(bytes: usize, seed: u64) -> Vec<u8> {
     content
 }
 
-/// T_w: what it costs, nanoseconds, to store a request on a device of this profile so that it is durable; median of rounds. The device
-/// is larger than a cache, unless it is so slow that this makes no difference.
+/// T_w: what it costs, nanoseconds, to store a request on a device of this profile so that it is durable; median of
+/// rounds. The device is larger than a cache.
 pub fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Result<f64> {
     let bytes = if run.turn.smoke { 1 << 20 } else { 128 << 20 };
     let rounds = run.fewer;

@@ -89,15 +89,10 @@ impl Grid {
     fn least_gain(&self, base: Kind) -> String {
         let ratios = self.ratios(Kind::Ours, base);
         let at = (0..ratios.len()).min_by(|a, b| ratios[*a].total_cmp(&ratios[*b])).expect("a share at least");
-        let us = |kind| number(self.costs(kind)[at]);
-        format!(
-            "at {} % a request costs ours {} us, {} {} us and No_dedup {} us",
-            self.percents[at],
-            us(Kind::Ours),
-            base.name(),
-            us(base),
-            us(Kind::NoDedup)
-        )
+        let mut kinds = vec![Kind::Ours, base];
+        kinds.extend((base != Kind::NoDedup).then_some(Kind::NoDedup));
+        let costs = kinds.iter().map(|kind| format!("{} {} us", kind.name(), number(self.costs(*kind)[at])));
+        format!("a request at {} % costs: {}", self.percents[at], costs.collect::<Vec<String>>().join(", "))
     }
 
     fn x(&self) -> Vec<String> {
@@ -378,8 +373,11 @@ fn stored(run: &Run, grid: &Grid, settings: &str) -> Figure {
                 let aim = format!("at {percent} % duplicates at least {paper} % found");
                 let model = grid.cells[grid.at(percent)].last().and_then(|cell| cell.model.as_ref());
                 let from = model.and_then(|model| model.thresholds.w_b).map_or(f64::NAN, |share| 100.0 * share);
-                let floor =
-                    format!("fingerprinting pays from {} % here; below, blocks are stored as they come", number(from));
+                let floor = format!(
+                    "fingerprinting pays from {} % here and is done where it promises to save a twelfth; elsewhere blocks \
+                     are stored as they come",
+                    number(from)
+                );
                 figure.aims.push(Aim::at_least(aim, ours, paper).with_floor(floor));
             }
         }

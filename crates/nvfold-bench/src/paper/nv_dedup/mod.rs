@@ -76,7 +76,7 @@ const PAGE: Page = Page {
         "**How to read it.** The paper gives most results as pictures; where its text or tables give a value it stands \
          beside ours, with ours divided by it (by the nearer end of a range, 1.00 within it). Persistent memory is \
          emulated: the device lies in memory, and a profile charges time for lines, fences and reads (see \
-         ../profiles/README.md). nvdimm-8x is the paper's setting; pcm is counted, never waited for. All systems of a \
+         docs/results/profiles). nvdimm-8x is the paper's setting; pcm is counted, never waited for. All systems of a \
          figure run in one process, in turn, on the same requests; a figure is the median of its passes.",
         "**Cost and wall clock.** Ratios are by *cost*: what the emulated device charged the thread, the same in every run, \
          and the processor time of the thread and of the system's background thread. What the wall clock said stands \
