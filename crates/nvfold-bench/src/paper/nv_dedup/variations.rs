@@ -170,8 +170,7 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     }
     let gain = |column| rate(Kind::Ours, column) / rate(Kind::NoDedup, column);
     figure.reading = format!(
-        "By cost, from {} to {} the gain of NV-Dedup (ours) over No_dedup goes from {} to {}: the slower the medium writes, \
-         the more a write saved is worth.",
+        "By cost, NV-Dedup (ours) to No_dedup goes from {2} to {3} where the write latency goes from {0} to {1}.",
         at(0),
         at(last),
         number(gain(0)),
