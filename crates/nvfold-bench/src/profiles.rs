@@ -222,12 +222,13 @@ fn page(report: &Report) -> String {
     let right = report.rows.iter().filter(|row| row.deviation_percent.abs() <= ALLOWED_PERCENT).count();
     let mut text = format!(
         "# Emulated devices: published and emulated values\n\n\
-         Made by `{} --out docs/results/profiles`{}. {right} of {} values are within {ALLOWED_PERCENT} % of what is\n\
-         published.\n\n\
+         Made by `{} --out docs/results/profiles`{}.\n\
+         {right} of {} values are within {ALLOWED_PERCENT} % of what is published.\n\n\
          *Emulated* is what a profile charges for one access, the same in every run. *Wall clock* is the median of\n\
          {ROUNDS} rounds of {ACCESSES} accesses on this machine: what takes microseconds takes what it is charged, of\n\
          single lines it tells what the host and two looks at the clock take; `-`: not waited for. The model, and where\n\
-         its figures come from, stands in `crates/pmem/src/profile.rs`; which reads find their line in the cache in `crates/pmem/src/cache.rs`.\n\n\
+         its figures come from, stands in `crates/pmem/src/profile.rs`; which reads find their line in the cache, in\n\
+         `crates/pmem/src/cache.rs`.\n\n\
          | {} |\n|---|---|--:|--:|--:|--:|---|\n",
         report.command,
         report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
