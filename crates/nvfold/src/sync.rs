@@ -136,30 +136,6 @@ mod real_or_tested {
                     }
 
                     #[inline]
-                    pub(crate) fn compare_exchange(
-                        &self,
-                        current: $value,
-                        new: $value,
-                        success: Ordering,
-                        failure: Ordering,
-                    ) -> Result<$value, $value> {
-                        count_locked(1);
-                        self.0.compare_exchange(current, new, success, failure)
-                    }
-
-                    #[inline]
-                    pub(crate) fn compare_exchange_weak(
-                        &self,
-                        current: $value,
-                        new: $value,
-                        success: Ordering,
-                        failure: Ordering,
-                    ) -> Result<$value, $value> {
-                        count_locked(1);
-                        self.0.compare_exchange_weak(current, new, success, failure)
-                    }
-
-                    #[inline]
                     pub(crate) fn fetch_update(
                         &self,
                         set: Ordering,
@@ -173,7 +149,21 @@ mod real_or_tested {
                         })
                     }
 
+                    counted!(@exchanges $value, compare_exchange compare_exchange_weak);
                     counted!(@methods $value, swap fetch_and fetch_or $($arithmetic)*);
+                }
+            )*};
+            (@exchanges $value:ty, $($method:ident)*) => {$(
+                #[inline]
+                pub(crate) fn $method(
+                    &self,
+                    current: $value,
+                    new: $value,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$value, $value> {
+                    count_locked(1);
+                    self.0.$method(current, new, success, failure)
                 }
             )*};
             (@methods $value:ty, $($method:ident)*) => {$(

@@ -8,8 +8,7 @@
 //! at run time there is what is counted.
 //!
 //! Two runs of one program count the same. What lies below the stack - environment, path of the program - is the same
-//! in each, for hash tables seed themselves with an address of the stack. Of another build that address differs, and
-//! with it the counts of operations on names, by up to two percent.
+//! in each, for the hash tables that a write of several blocks makes seed themselves with an address of the stack.
 
 use super::measure::all_cells;
 use super::operation::Operation;

@@ -278,14 +278,25 @@ impl Figure {
         origin.is_some_and(|origin| origin.version == VERSION && origin.commit.as_deref() == Some(commit))
     }
 
-    /// Draws the picture of a figure that lies in the folder `out` anew.
-    pub fn redraw(out: &Path, profile: &str, id: &str) -> Result<()> {
-        let stem = out.join(profile).join(id);
-        let file = stem.with_extension("json");
-        let text = std::fs::read_to_string(&file).doing(format!("read {}", file.display()))?;
-        let figure: Figure = serde_json::from_str(&text)
-            .map_err(|error| BenchError::Stale { file: file.display().to_string(), why: error.to_string() })?;
-        if figure.is_drawn() { super::chart::draw(&figure.charts, &stem) } else { Ok(()) }
+    /// The figure of this id and profile in the folder `out`; `None` if there is none.
+    pub fn load(out: &Path, profile: &str, id: &str) -> Result<Option<Figure>> {
+        let file = out.join(profile).join(format!("{id}.json"));
+        let text = match std::fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).doing(format!("read {}", file.display())),
+        };
+        let stale = |why: String| BenchError::Stale { file: file.display().to_string(), why };
+        let figure: Figure = serde_json::from_str(&text).map_err(|error| stale(error.to_string()))?;
+        match figure.version {
+            VERSION => Ok(Some(figure)),
+            version => Err(stale(format!("version {version} of its schema"))),
+        }
+    }
+
+    /// Draws its picture in the folder of its profile in `out`, where there is something to draw.
+    pub fn draw(&self, out: &Path) -> Result<()> {
+        if self.is_drawn() { super::chart::draw(&self.charts, &out.join(&self.profile).join(&self.id)) } else { Ok(()) }
     }
 
     /// Writes `<id>.json` and, where there is something to draw, `<id>.svg` and `<id>.png` into the folder of its
@@ -293,9 +304,7 @@ impl Figure {
     pub fn save(&self, out: &Path) -> Result<()> {
         let folder = out.join(&self.profile);
         std::fs::create_dir_all(&folder).doing(format!("make {}", folder.display()))?;
-        if self.is_drawn() {
-            super::chart::draw(&self.charts, &folder.join(&self.id))?;
-        }
+        self.draw(out)?;
         // The JSON comes last and as a whole, so a run that is cut short leaves none that is half there.
         let [file, unfinished] = ["json", "json.tmp"].map(|ending| folder.join(format!("{}.{ending}", self.id)));
         let json = serde_json::to_string_pretty(self).expect("numbers and strings have a JSON form");

@@ -1,8 +1,8 @@
 //! The page of a paper's results: made from the JSON files that lie in its folder, so that figures can be run one by
 //! one, on one profile or on all, and the page shows the newest of each.
 
-use super::figure::{Aim, Chart, Figure, Row, VERSION, number};
-use crate::{BenchError, Doing, Result};
+use super::figure::{Aim, Chart, Figure, Row, number};
+use crate::{Doing, Result};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -33,19 +33,7 @@ fn read(page: &Page, out: &Path) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for id in page.figures {
         for profile in page.profiles {
-            let file = out.join(profile).join(format!("{id}.json"));
-            let text = match fs::read_to_string(&file) {
-                Ok(text) => text,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error).doing(format!("read {}", file.display())),
-            };
-            let figure: Figure = serde_json::from_str(&text)
-                .map_err(|error| BenchError::Stale { file: file.display().to_string(), why: error.to_string() })?;
-            if figure.version != VERSION {
-                let why = format!("version {} of its schema", figure.version);
-                return Err(BenchError::Stale { file: file.display().to_string(), why });
-            }
-            figures.push(figure);
+            figures.extend(Figure::load(out, profile, id)?);
         }
     }
     Ok(figures)
@@ -194,7 +182,7 @@ fn wrap(paragraph: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figure::{Kind, Measure};
+    use super::super::figure::{Kind, Measure, VERSION};
     use super::super::machine::Machine;
     use super::*;
 

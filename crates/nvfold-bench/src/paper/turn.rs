@@ -102,7 +102,10 @@ impl<R: AsRef<Turn>> Plan<'_, R> {
                 let is_there = |commit: &String| self.are_there(run.as_ref(), &ids, commit);
                 if resumed.as_ref().is_some_and(is_there) {
                     run.as_ref().say(&format!("skipped, made from this commit already: {}", ids.join(", ")));
-                    ids.iter().try_for_each(|id| Figure::redraw(self.out, &run.as_ref().name, id))?;
+                    for id in &ids {
+                        Figure::load(self.out, &run.as_ref().name, id)?
+                            .map_or(Ok(()), |figure| figure.draw(self.out))?;
+                    }
                     skipped += ids.len();
                     continue;
                 }
