@@ -342,7 +342,9 @@ fn a_full_mount_says_so_and_recovers() {
         drop(file);
         assert!(std::fs::read(mount.join("kept")).expect("read") == kept);
         std::fs::remove_file(mount.join("filler")).expect("delete on a full device");
+        // At once: the kernel may not have let go of the file yet. Its writing back would fail with nobody told.
         std::fs::write(mount.join("new"), &kept).expect("there is space again");
+        OsFile::open(mount.join("new")).and_then(|new| new.sync_all()).expect("what was written is there");
         mount.remount();
         assert!(std::fs::read(mount.join("kept")).expect("read") == kept);
         assert!(std::fs::read(mount.join("new")).expect("read") == kept);

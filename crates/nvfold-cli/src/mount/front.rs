@@ -134,6 +134,17 @@ impl Front {
         (convert::attr(attr), Generation(u64::from(attr.generation)))
     }
 
+    /// Runs an operation, again if it finds too little space and a file that has lost its name gives some back.
+    fn with_room<T>(&self, operation: impl Fn() -> nvfold::Result<T>) -> nvfold::Result<T> {
+        loop {
+            let freed = self.lookups.freed();
+            match operation() {
+                Err(nvfold::Error::NoSpace { .. }) if self.lookups.wait_for_a_freed(freed) => {}
+                result => return result,
+            }
+        }
+    }
+
     fn answer_entry(&self, answer: Answer<Attr>, reply: ReplyEntry) {
         match answer {
             Ok(attr) => {
@@ -155,10 +166,10 @@ impl Front {
             None => (mode & 0o7777 & !umask, None),
         };
         let new = NewInode { kind, mode, uid: who.uid(), gid: who.gid(), rdev };
-        let made = match kind {
+        let made = self.with_room(|| match kind {
             FileKind::Directory => self.fs.mkdir(parent, name.as_bytes(), &new),
             _ => self.fs.create(parent, name.as_bytes(), &new),
-        };
+        });
         let attr = made.map_err(convert::errno)?;
         self.counters.change();
         let set =
@@ -192,7 +203,7 @@ impl Front {
         if loses_privileges && change.mode.is_none() {
             change.mode = self.unprivileged_mode(ino)?;
         }
-        let attr = self.fs.setattr(ino, &change).map_err(convert::errno)?;
+        let attr = self.with_room(|| self.fs.setattr(ino, &change)).map_err(convert::errno)?;
         self.counters.change();
         if let (Some(mode), Ok(access)) = (change.mode, self.fs.get_xattr(ino, acl::ACCESS)) {
             let access = Acl::decode(&access).ok_or(Errno::EIO)?.with_mode(mode);
@@ -262,7 +273,7 @@ impl Front {
                     check_may_manage(who)?;
                     setting.set(&self.fs, value).ok_or(Errno::EINVAL)
                 }
-                None => self.fs.set_xattr(ino, name, value, mode).map_err(convert::errno),
+                None => self.with_room(|| self.fs.set_xattr(ino, name, value, mode)).map_err(convert::errno),
             },
         }
     }
@@ -349,7 +360,7 @@ impl Front {
     fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8]) -> nvfold::Result<()> {
         let file = self.fs.open(ino)?;
         let before = file.attr().blocks;
-        file.write_at(offset, data)?;
+        self.with_room(|| file.write_at(offset, data))?;
         self.counters.write(data.len());
         let ino = INodeNo(ino.0);
         let notice = match before {
@@ -385,7 +396,8 @@ impl Front {
             flags if flags == ZERO_RANGE | KEEP_SIZE => AllocateMode::ZeroRangeKeepSize,
             _ => return Err(Errno::EOPNOTSUPP),
         };
-        self.fs.open(ino).and_then(|file| file.allocate(offset, length, mode)).map_err(convert::errno)
+        let reserve = |file: nvfold::File| self.with_room(|| file.allocate(offset, length, mode));
+        self.fs.open(ino).and_then(reserve).map_err(convert::errno)
     }
 
     /// An fsync. At levels where a fence is all there is, ENOSYS makes the kernel stop asking (it counts as success).
@@ -544,7 +556,8 @@ impl Filesystem for Front {
 
     fn symlink(&self, who: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: who.uid(), gid: who.gid(), rdev: 0 };
-        let made = self.fs.symlink(convert::ino(parent), name.as_bytes(), target.as_os_str().as_bytes(), &new);
+        let (parent, target) = (convert::ino(parent), target.as_os_str().as_bytes());
+        let made = self.with_room(|| self.fs.symlink(parent, name.as_bytes(), target, &new));
         self.counters.change();
         self.answer_entry(made.map_err(convert::errno), reply);
     }
@@ -566,12 +579,13 @@ impl Filesystem for Front {
             _ => return reply.error(Errno::EINVAL),
         };
         let (from, to) = (convert::ino(parent), convert::ino(new_parent));
-        let rename = || self.fs.rename(from, name.as_bytes(), to, new_name.as_bytes(), mode);
+        let rename = || self.with_room(|| self.fs.rename(from, name.as_bytes(), to, new_name.as_bytes(), mode));
         answer_empty(self.removing(new_parent, new_name, rename), reply);
     }
 
     fn link(&self, _who: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
-        let linked = self.fs.link(convert::ino(ino), convert::ino(new_parent), new_name.as_bytes());
+        let (ino, parent) = (convert::ino(ino), convert::ino(new_parent));
+        let linked = self.with_room(|| self.fs.link(ino, parent, new_name.as_bytes()));
         self.counters.change();
         self.answer_entry(linked.map_err(convert::errno), reply);
     }
@@ -829,7 +843,7 @@ impl Filesystem for Front {
             let (source, target) = (self.fs.open(convert::ino(source))?, self.fs.open(target)?);
             // The reply counts in 32 bits; whoever copies goes on where it stopped.
             let length = length.min(COPIED_AT_A_TIME);
-            target.clone_from(&source, source_offset, target_offset, length)
+            self.with_room(|| target.clone_from(&source, source_offset, target_offset, length))
         };
         match may.and_then(|()| clone().map_err(convert::errno)) {
             Ok(cloned) => reply.written(cloned as u32),

@@ -3,12 +3,20 @@
 //! The kernel counts how often it was told of an inode and says `forget` when it drops those counts. Until then it
 //! may use the inode, though its last name is gone; the library frees such an inode when its last [`File`] goes.
 //! So one `File` is kept for every inode that lost its last name while the kernel knew it.
+//!
+//! The kernel says `forget` a moment after the last close, and nobody waits for it. A program that removes a file on a
+//! full device and writes at once may come first: what finds too little space waits for that moment
+//! ([`Lookups::wait_for_a_freed`]).
 
 use nvfold::{File, InodeNumber};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 const SHARDS: u64 = 64;
+/// How long an operation that finds too little space waits for a file without a name to be freed. The kernel takes
+/// microseconds and a large file some milliseconds; a file that is still open is waited for in vain.
+const WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct Shard {
@@ -18,15 +26,28 @@ struct Shard {
     nameless: HashMap<u64, File>,
 }
 
+/// Files without a name.
+#[derive(Default, Clone, Copy)]
+struct Nameless {
+    kept: u64,
+    freed: u64,
+}
+
 /// See the module.
 pub struct Lookups {
     shards: Vec<Mutex<Shard>>,
+    nameless: Mutex<Nameless>,
+    one_freed: Condvar,
 }
 
 impl Lookups {
     /// Nothing known yet.
     pub fn new() -> Lookups {
-        Lookups { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Lookups {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            nameless: Mutex::default(),
+            one_freed: Condvar::new(),
+        }
     }
 
     /// The kernel is about to be told of an inode. Call it before the reply goes out.
@@ -44,7 +65,13 @@ impl Lookups {
             let nameless = shard.nameless.remove(&ino.0);
             // Dropping it may free a large file: not under our lock.
             drop(shard);
-            drop(nameless);
+            if let Some(file) = nameless {
+                drop(file);
+                let mut nameless = self.nameless.lock();
+                nameless.kept -= 1;
+                nameless.freed += 1;
+                self.one_freed.notify_all();
+            }
         }
     }
 
@@ -55,9 +82,26 @@ impl Lookups {
             return;
         }
         let mut shard = self.shard(ino).lock();
-        if shard.told.contains_key(&ino.0) {
-            shard.nameless.insert(ino.0, file);
+        if shard.told.contains_key(&ino.0) && shard.nameless.insert(ino.0, file).is_none() {
+            self.nameless.lock().kept += 1;
         }
+    }
+
+    /// How many files without a name were freed since the mount.
+    pub fn freed(&self) -> u64 {
+        self.nameless.lock().freed
+    }
+
+    /// Waits a moment until more such files are freed than `seen`; false when none is, or none is there to wait for.
+    pub fn wait_for_a_freed(&self, seen: u64) -> bool {
+        let deadline = Instant::now() + WAIT;
+        let mut nameless = self.nameless.lock();
+        while nameless.freed == seen {
+            if nameless.kept == 0 || self.one_freed.wait_until(&mut nameless, deadline).timed_out() {
+                return false;
+            }
+        }
+        true
     }
 
     fn shard(&self, ino: InodeNumber) -> &Mutex<Shard> {
@@ -105,5 +149,23 @@ mod tests {
         let ino = file.ino();
         lookups.name_removed(file);
         assert!(fs.getattr(ino).is_err());
+    }
+
+    #[test]
+    fn what_needs_space_waits_for_a_nameless_file_and_for_nothing_else() {
+        let (fs, lookups) = (file_system(), Lookups::new());
+        assert!(!lookups.wait_for_a_freed(lookups.freed()), "there is none");
+        let file = unlinked_file(&fs);
+        let ino = file.ino();
+        lookups.told(ino);
+        lookups.name_removed(file);
+        let seen = lookups.freed();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| lookups.wait_for_a_freed(seen));
+            lookups.forget(ino, 1);
+            assert!(waiter.join().unwrap());
+        });
+        assert!(lookups.wait_for_a_freed(seen), "it was freed before anybody waited");
+        assert!(!lookups.wait_for_a_freed(lookups.freed()));
     }
 }
