@@ -3,49 +3,56 @@
 //! This crate is the file system itself, without a front end: it knows nothing of FUSE, and no thread of its own
 //! outlives a call (a mount scans its tables with several). A program embeds it through [`FileSystem`] (names) and [`File`] (bytes).
 //!
-//! # The rooms, in reading order (arrows go down, never up)
+//! # The rooms, in reading order (arrows go down, never up: `tests/tests/rooms.rs`)
 //!
 //! | room | question it answers |
 //! |---|---|
+//! | [`check`] | the numbered invariants as code (fsck) |
+//! | `api` | [`FileSystem`] and [`File`]: the only door; waits for space or recovery |
+//! | `mount` | mkfs, mounting, what a crash left open |
 //! | `fs` | the operations; the only room that knows names, files and dedup |
-//! | `recovery`, [`check`] | mount after a crash; the numbered invariants as code (fsck) |
 //! | [`dedup`] | share or store? |
-//! | `namespace` | inode table, inode logs, directories |
-//! | `file` | extents |
+//! | `inode` | inodes: their table, logs, directories, extents |
 //! | [`chunk`] | chunk table, references, dedup transactions, index |
 //! | `space` | segments, block allocation, giving memory back |
-//! | [`chunking`], [`fingerprint`] | pure functions of bytes |
 //! | [`media`] | the bytes on the device |
+//! | [`chunking`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
 //!
-//! To follow one write: [`File::write_at`], then `fs::data`, `dedup::inline`, `chunk`, `fs::commit`.
+//! To follow one write: ARCHITECTURE.md, "One write".
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod api;
 pub mod check;
 pub mod chunk;
 pub mod chunking;
 pub mod dedup;
 mod error;
-mod file;
 pub mod fingerprint;
 mod fs;
+mod inode;
 pub mod media;
-mod namespace;
+mod mount;
 mod padded;
 mod parallel;
 #[cfg(all(test, feature = "shuttle"))]
 mod races;
-mod recovery;
 mod space;
 mod sync;
-mod types;
+mod words;
 
+pub use api::{Daemon, File, FileSystem, Stats};
+pub use chunk::transaction::Generators;
+pub use dedup::denova::options::{DeNovaOptions, DeNovaStats, DedupMode};
+pub use dedup::nv_dedup::options::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats, Thresholds};
+pub use dedup::policy::{POLICY_ATTRIBUTE, Policy, PolicyOf, PolicyStats, Verify};
 pub use error::{Error, Result, errno};
-pub use fs::{Daemon, File, FileSystem, UndedupPlan};
-pub use recovery::{convert_index, read_superblock};
+pub use fs::UndedupPlan;
+pub use fs::options::MountOptions;
+pub use mount::{MkfsOptions, Recovery, convert_index, read_superblock};
 #[cfg(not(feature = "shuttle"))]
 pub use sync::locked_instructions;
-pub use types::*;
+pub use words::*;
 
 // The README's example is compiled and run with the documentation tests.
 #[cfg(doctest)]

@@ -84,7 +84,7 @@ fn it_saves_what_the_dram_index_saves() {
                 let systems = [mount(&devices[0], policy), mount(&devices[1], policy)];
                 for fs in &systems {
                     work(fs, seed * 10 + round, 300);
-                    while !fs.dedup_step().unwrap() {}
+                    while !fs.fill_step().unwrap() {}
                 }
                 assert_eq!(told(&systems[0].stats()), told(&systems[1].stats()), "{policy:?}, seed {seed}");
                 assert_eq!(systems[1].index_kind(), IndexKind::Pm);

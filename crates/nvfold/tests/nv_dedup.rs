@@ -219,11 +219,11 @@ fn what_non_fin_stored_is_found_once_it_is_filled() {
         "everything is stored, without entries"
     );
     assert_eq!(stats.nv_dedup.unwrap().pieces, [30, 0, 0, 0]);
-    assert!(fs.dedup_step().unwrap(), "nobody looks for fingerprints now");
+    assert!(fs.fill_step().unwrap(), "nobody looks for fingerprints now");
     assert_eq!(fs.stats().chunks_filled, 0);
 
     fs.set_method(MethodChoice::Fixed(Method::WSFin));
-    while !fs.dedup_step().unwrap() {}
+    while !fs.fill_step().unwrap() {}
     assert_eq!(fs.stats().chunks_filled, 30);
     let copy = create(&fs, "copy");
     (0..10).for_each(|block| copy.write_at(block * 4096, &content(block)).unwrap());
@@ -247,7 +247,7 @@ fn fingerprints_of_other_functions_are_replaced() {
     drop(file);
     unmount_clean(fs, &region);
     let fs = mount(&region, of(WeakFunction::Xxh3, StrongFunction::Sha1));
-    while !fs.dedup_step().unwrap() {}
+    while !fs.fill_step().unwrap() {}
     assert_eq!(fs.stats().chunks_filled, 200);
     let before = stored_blocks(&fs);
     let again = create(&fs, "again");
@@ -336,7 +336,7 @@ fn the_method_changes_under_two_writers() {
             .collect();
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                fs.dedup_step().unwrap();
+                fs.fill_step().unwrap();
                 std::thread::yield_now();
             }
         });
@@ -376,7 +376,7 @@ fn costs_are_measured_at_mount_and_kept_current() {
     };
     let fs = FileSystem::mount(region.clone(), options(None)).unwrap();
     let stats = fs.stats().nv_dedup.unwrap();
-    let Costs { c, w, s, lambda, v } = stats.costs;
+    let Costs { write_ns: c, weak_ns: w, strong_ns: s, lookup_ns: lambda, compare_ns: v } = stats.costs;
     assert!(stats.measured && stats.costs != Costs::PAPER);
     assert!(c > 0 && s > c && v > s && lambda > v && w > 0, "in the order in which they were measured: {stats:?}");
     assert_eq!(stats.thresholds, Thresholds::default(), "s and v take longer than c");
@@ -390,7 +390,7 @@ fn costs_are_measured_at_mount_and_kept_current() {
     fs.unlink(InodeNumber::ROOT, b"file").unwrap();
     unmount_clean(fs, &region);
 
-    let given = Costs { c: 1, w: 2, s: 3, lambda: 4, v: 5 };
+    let given = Costs { write_ns: 1, weak_ns: 2, strong_ns: 3, lookup_ns: 4, compare_ns: 5 };
     let fs = FileSystem::mount(region.clone(), options(Some(given))).unwrap();
     let stats = fs.stats().nv_dedup.unwrap();
     assert_eq!((stats.costs, stats.measured), (given, false), "what is given is not measured");

@@ -182,6 +182,12 @@ impl Region {
         unsafe { std::slice::from_raw_parts(from, length as usize) }
     }
 
+    /// Asks for a line, so that reading it soon after need not wait. It is no access: nothing is charged or recorded.
+    #[inline]
+    pub fn prefetch(&self, offset: u64) {
+        crate::prefetch(self.at(offset, 1) as usize);
+    }
+
     /// Whether the media holds these bytes at `offset`. Stops at the first difference. For bytes that nobody changes
     /// meanwhile, as [`Region::bytes`]. The platform's memcmp is vectorised at run time: loops of our own measured no
     /// faster (`examples/raw_limit.rs`).

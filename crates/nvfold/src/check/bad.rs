@@ -4,11 +4,11 @@
 //! is bad: a second pass over the directories.
 
 use super::{ROOT, Survey};
-use crate::fs::inode::{Body, Inode};
+use crate::inode::{Body, Inode};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
 use crate::media::inode::INODE_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber};
-use crate::types::FileKind;
+use crate::words::FileKind;
 use hashbrown::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -105,7 +105,7 @@ impl Survey<'_> {
         let ranges = self.region.bad_ranges();
         for (ino, slot) in self.inodes.iter().map(|(ino, facts)| (*ino, facts.slot)).collect::<BTreeMap<_, _>>() {
             let Ok(Some(inode)) = Inode::load(self.region, &self.geometry, slot, ino) else { continue };
-            let state = inode.state.into_inner();
+            let state = inode.into_state();
             let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
             for (offset, extent) in extents.filter(|(_, extent)| !extent.unwritten) {
                 let media = extent.address..extent.address + extent.length;
@@ -137,7 +137,7 @@ impl Survey<'_> {
         let mut names: HashMap<u64, (u64, String)> = HashMap::new();
         for (ino, facts) in self.inodes.iter().filter(|(_, facts)| facts.kind == FileKind::Directory) {
             let Ok(Some(inode)) = Inode::load(self.region, &self.geometry, facts.slot, *ino) else { continue };
-            let state = inode.state.into_inner();
+            let state = inode.into_state();
             let Body::Directory(directory) = &state.body else { continue };
             for slot in directory.after(0) {
                 if slot.kind() == FileKind::Directory || wanted.contains(&slot.ino) {

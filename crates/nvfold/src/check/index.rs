@@ -7,8 +7,8 @@ use crate::media::direct::{BEGUN, DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry,
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::Superblock;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
-use crate::recovery::index_segments_in;
-use crate::types::IndexKind;
+use crate::mount::index_segments_in;
+use crate::words::IndexKind;
 use hashbrown::HashSet;
 use zerocopy::IntoBytes;
 

@@ -26,8 +26,10 @@ mod space;
 use crate::error::{Error, Result};
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::fs::Core;
-use crate::fs::inode::{Body, Inode, State};
-use crate::fs::remap::{each_pending, node_of};
+use crate::fs::options::MountOptions;
+use crate::fs::share_queued::{each_pending, token_of};
+use crate::inode::table::{read_uses, table_segments};
+use crate::inode::{Body, Inode, State};
 use crate::media::chunk_entry::{ChunkEntry, tag};
 use crate::media::generator::{GENERATORS, Generator, parts};
 use crate::media::inode::{
@@ -38,11 +40,10 @@ use crate::media::log_entry::{LINE, dedupe};
 use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::namespace::table::{read_uses, table_segments};
-use crate::recovery;
+use crate::mount;
 use crate::space::WORDS_PER_SEGMENT;
 use crate::sync::atomic::Ordering;
-use crate::types::{FileKind, InodeNumber, MountOptions};
+use crate::words::{FileKind, InodeNumber};
 use hashbrown::{HashMap, HashSet};
 use pmem::Region;
 use zerocopy::IntoBytes;
@@ -146,8 +147,8 @@ pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
 
 /// Reconcile finds counts and allocation anew from the logs; what it cannot know of is done here.
 fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
-    let (superblock, geometry) = recovery::read_superblock(region)?;
-    recovery::require_known_features(&superblock)?;
+    let (superblock, geometry) = mount::read_superblock(region)?;
+    mount::require_known_features(&superblock)?;
     for segment in unmarked {
         let offset = geometry.segment_entry_offset(*segment);
         let is_free = region.read::<SegmentEntry>(offset).usage(*segment) == SegmentUse::Free;
@@ -166,21 +167,22 @@ fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
             let _ = region.fence(region.write(offset, &seen.mended()).flush());
         }
     }
-    recovery::write_superblock(region, Superblock { state: STATE_IN_USE, saved_state: 0, ..superblock });
+    mount::write_superblock(region, Superblock { state: STATE_IN_USE, saved_state: 0, ..superblock });
     // A device whose logs are damaged stays as it is: which blocks they named is not known, and cutting them off would
     // be a guess.
-    let Ok(core) = recovery::mount(region.clone(), &MountOptions::default()) else { return Ok(()) };
-    if core.reconcile().is_err() {
+    let Ok(mounted) = mount::open(region.clone(), &MountOptions::default()) else { return Ok(()) };
+    if mounted.reconcile().is_err() {
         return Ok(());
     }
-    for (directory, cookie) in names_to_nowhere(&core)? {
+    let core = &mounted.core;
+    for (directory, cookie) in names_to_nowhere(core)? {
         core.drop_name(directory, cookie)?;
     }
-    for (ino, names) in count_names(&core)? {
+    for (ino, names) in count_names(core)? {
         core.set_link_count(ino, names)?;
     }
     core.space.trim()?;
-    recovery::saved::leave_clean(&core)
+    mount::saved::leave_clean(core)
 }
 
 /// How many names lead to each inode that is no directory.
@@ -188,7 +190,7 @@ fn count_names(core: &Core) -> Result<HashMap<u64, u32>> {
     let mut names = HashMap::new();
     for ino in (1..core.table.end()).filter(|ino| core.table.is_used(*ino)) {
         let inode = core.inode(ino)?;
-        if let Body::Directory(directory) = &inode.state.read().body {
+        if let Body::Directory(directory) = &inode.peek().body {
             let files = directory.after(0).filter(|name| name.kind() != FileKind::Directory);
             files.for_each(|name| *names.entry(name.ino).or_insert(0) += 1);
         }
@@ -201,7 +203,7 @@ fn names_to_nowhere(core: &Core) -> Result<Vec<(u64, u64)>> {
     for ino in 1..core.table.end() {
         let slot = core.table.slot(ino).expect("in the table");
         let Some(inode) = Inode::load(&core.region, &core.geometry, slot, ino)? else { continue };
-        if let Body::Directory(directory) = &inode.state.into_inner().body {
+        if let Body::Directory(directory) = &inode.into_state().body {
             let leads_nowhere = |target: u64| {
                 let slot = core.table.slot(target);
                 slot.is_none_or(|slot| core.region.read::<InodeHead>(slot).live(target).is_none())
@@ -255,7 +257,7 @@ struct Survey<'r> {
 
 /// Looks at everything. Also the segments that hold something and are not marked.
 fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)> {
-    let (superblock, geometry) = recovery::read_superblock(region)?;
+    let (superblock, geometry) = mount::read_superblock(region)?;
     let mut survey = Survey {
         region,
         geometry,
@@ -284,7 +286,7 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
             return Ok((survey.report, Vec::new()));
         }
     };
-    let stores = recovery::journal_stores(region, &geometry, &segments);
+    let stores = mount::journal_stores(region, &geometry, &segments);
     survey.note_bad("journal");
     let stores = match stores {
         Ok(stores) => stores,
@@ -406,7 +408,7 @@ impl Survey<'_> {
     fn live_inode(&mut self, inode: Inode, slot: u64) {
         let (ino, kind, parent) = (inode.ino, inode.kind, inode.parent.load(Ordering::Relaxed));
         self.dedupe_flags(&inode);
-        let state = inode.state.into_inner();
+        let state = inode.into_state();
         self.report.inodes += 1;
         let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
         self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent, names });
@@ -440,9 +442,9 @@ impl Survey<'_> {
         }
     }
 
-    /// Entries that the daemon of policy `denova` has still to look at.
+    /// Entries that still wait to be shared.
     fn dedupe_flags(&mut self, inode: &Inode) {
-        if inode.state.read().needed.load(Ordering::Relaxed) == 0 {
+        if inode.peek().needed.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut pending = Vec::new();
@@ -453,7 +455,7 @@ impl Survey<'_> {
         for (position, entry) in pending {
             let what = |flag: &str| format!("inode {}: a log entry {flag}", inode.ino);
             match entry.dedupe {
-                dedupe::NEEDED => self.space.needs(&node_of(inode, position, &entry)),
+                dedupe::NEEDED => self.space.needs(token_of(inode, position, &entry)),
                 dedupe::IN_PROCESS => self.trace(2, what("is in process of being shared"), position),
                 _ => self.find(0, what("has a dedupe-flag that is none"), position),
             }

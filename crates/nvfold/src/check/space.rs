@@ -3,11 +3,12 @@
 use super::Survey;
 use crate::chunk::dram::{self, SHARDS};
 use crate::dedup::denova::queue::{NODE_WORDS, Node};
+use crate::dedup::work::Token;
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::Superblock;
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
-use crate::recovery::saved::Saved;
+use crate::mount::saved::Saved;
 use crate::space::WORDS_PER_SEGMENT;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +46,8 @@ impl Expected {
     }
 
     /// A log entry needs the daemon.
-    pub fn needs(&mut self, node: &Node) {
+    pub fn needs(&mut self, (entry, blocks): (Token, u32)) {
+        let node = Node { entry, blocks, queued_at: 0 };
         self.needed.insert(node.words());
     }
 

@@ -17,7 +17,8 @@
 use crate::media::BlockNumber;
 use crate::padded::Padded;
 use crate::sync::Mutex;
-use crate::types::{IndexKind, IndexStats};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::words::{IndexKind, IndexStats};
 
 const SHARD_BITS: u32 = 6;
 /// Parts of the index, each with a lock of its own.
@@ -30,7 +31,28 @@ const RESERVED_SLOTS: usize = (160 << 10) / 8;
 
 /// The dram index: sharded by fingerprint, safe to use from any thread.
 pub struct DramIndex {
-    shards: Vec<Padded<Mutex<Shard>>>,
+    shards: Vec<Padded<Locked>>,
+}
+
+/// A shard behind its lock.
+#[derive(Default)]
+struct Locked {
+    shard: Mutex<Shard>,
+    /// Where its slots lie and how many homes they have, as of a moment ago: good enough to ask for one of them before
+    /// the lock is taken.
+    slots_at: AtomicUsize,
+    homes: AtomicUsize,
+}
+
+impl Locked {
+    /// Sees to it that slots are asked for where they lie now.
+    fn note(&self, shard: &Shard) {
+        let slots_at = shard.slots.as_ptr() as usize;
+        if self.slots_at.load(Ordering::Relaxed) != slots_at || self.homes.load(Ordering::Relaxed) != shard.capacity {
+            self.slots_at.store(slots_at, Ordering::Relaxed);
+            self.homes.store(shard.capacity, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Default for DramIndex {
@@ -48,39 +70,54 @@ impl DramIndex {
     /// The first block behind `after` that has this fingerprint and that `take` takes. It is asked under the lock of
     /// the shard, so the block has not been removed yet; it may have lost its last reference: the count decides.
     pub fn find(&self, weak: u32, after: BlockNumber, take: impl FnMut(&BlockNumber) -> bool) -> Option<BlockNumber> {
-        self.shard(weak).lock().find(weak, after).find(take)
+        self.locked(weak).shard.lock().find(weak, after).find(take)
+    }
+
+    /// Asks for the slot of a fingerprint, so that a search soon after need not wait for it. Takes no lock.
+    pub fn prefetch(&self, weak: u32) {
+        let locked = self.locked(weak);
+        let home = home_of(slot(weak, BlockNumber(0)), locked.homes.load(Ordering::Relaxed));
+        pmem::prefetch(locked.slots_at.load(Ordering::Relaxed).wrapping_add(home * size_of::<u64>()));
     }
 
     /// Adds a block.
     pub fn insert(&self, weak: u32, block: BlockNumber) {
         debug_assert!(block.0 != 0 && block.0 <= u64::from(u32::MAX));
-        self.shard(weak).lock().insert(slot(weak, block));
+        let locked = self.locked(weak);
+        let mut shard = locked.shard.lock();
+        shard.insert(slot(weak, block));
+        locked.note(&shard);
     }
 
     /// Adds a block unless there is one with the same fingerprint that is none of `known`; says whether it did.
     pub fn insert_first(&self, weak: u32, block: BlockNumber, known: &[BlockNumber]) -> bool {
-        let mut shard = self.shard(weak).lock();
+        let locked = self.locked(weak);
+        let mut shard = locked.shard.lock();
         let is_first = shard.find(weak, BlockNumber(0)).all(|other| known.contains(&other));
         if is_first {
             shard.insert(slot(weak, block));
+            locked.note(&shard);
         }
         is_first
     }
 
     /// Removes a block; nothing happens when it is not there.
     pub fn remove(&self, weak: u32, block: BlockNumber) {
-        self.shard(weak).lock().remove(slot(weak, block));
+        let locked = self.locked(weak);
+        let mut shard = locked.shard.lock();
+        shard.remove(slot(weak, block));
+        locked.note(&shard);
     }
 
     /// Mount: fills an empty shard with these slots, in any order.
     pub fn build(&self, shard: usize, mut slots: Vec<u64>) {
         sort(&mut slots);
-        *self.shards[shard].lock() = Shard::laid_out(&slots, slots.len() + slots.len() / 6);
+        self.replace(shard, Shard::laid_out(&slots, slots.len() + slots.len() / 6));
     }
 
     /// A shard as it is saved: capacity and slots, gaps included.
     pub fn save(&self, shard: usize) -> (u64, Vec<u64>) {
-        let shard = self.shards[shard].lock();
+        let shard = self.shards[shard].shard.lock();
         (shard.capacity as u64, shard.slots.clone())
     }
 
@@ -96,13 +133,13 @@ impl DramIndex {
         if !loaded.is_in_order() {
             return false;
         }
-        *self.shards[shard].lock() = loaded;
+        self.replace(shard, loaded);
         true
     }
 
     /// Fingerprints in the index.
     pub fn entries(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().len as u64).sum()
+        self.shards.iter().map(|locked| locked.shard.lock().len as u64).sum()
     }
 
     /// What it costs.
@@ -117,11 +154,17 @@ impl DramIndex {
 
     /// DRAM it takes, bytes.
     pub fn dram_bytes(&self) -> u64 {
-        let slots: usize = self.shards.iter().map(|shard| shard.lock().slots.len()).sum();
-        (slots * 8 + self.shards.len() * size_of::<Padded<Mutex<Shard>>>()) as u64
+        let slots: usize = self.shards.iter().map(|locked| locked.shard.lock().slots.len()).sum();
+        (slots * 8 + self.shards.len() * size_of::<Padded<Locked>>()) as u64
     }
 
-    fn shard(&self, weak: u32) -> &Mutex<Shard> {
+    fn replace(&self, at: usize, with: Shard) {
+        let mut shard = self.shards[at].shard.lock();
+        *shard = with;
+        self.shards[at].note(&shard);
+    }
+
+    fn locked(&self, weak: u32) -> &Locked {
         &self.shards[(weak >> (32 - SHARD_BITS)) as usize]
     }
 }
@@ -133,6 +176,12 @@ pub fn slot(weak: u32, block: BlockNumber) -> u64 {
 
 fn block(slot: u64) -> BlockNumber {
     BlockNumber(slot & u64::from(u32::MAX))
+}
+
+/// The proportional place of a slot among the homes of its shard.
+fn home_of(slot: u64, homes: usize) -> usize {
+    let in_shard = ((slot >> 32) as u32) << SHARD_BITS;
+    ((u64::from(in_shard) * homes as u64) >> 32) as usize
 }
 
 /// Which shard a slot belongs to.
@@ -185,8 +234,7 @@ struct Shard {
 
 impl Shard {
     fn home(&self, slot: u64) -> usize {
-        let in_shard = ((slot >> 32) as u32) << SHARD_BITS;
-        ((u64::from(in_shard) * self.capacity as u64) >> 32) as usize
+        home_of(slot, self.capacity)
     }
 
     /// Whether slots ascend, and each is found from its home without a gap between.

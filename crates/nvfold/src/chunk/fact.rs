@@ -41,7 +41,7 @@ use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::types::{IndexKind, IndexStats, ReorderOptions};
+use crate::words::{IndexKind, IndexStats, ReorderOptions};
 use hashbrown::HashSet;
 use pmem::{Flight, InFlight, Pm, Region};
 use std::ops::Range;
@@ -529,6 +529,11 @@ impl Fact {
     pub fn head_offset(&self, chain: u64) -> u64 {
         let segment = self.segments[(chain / DIRECT_PER_SEGMENT) as usize];
         segment * SEGMENT_BYTES + chain % DIRECT_PER_SEGMENT * DIRECT_BYTES
+    }
+
+    /// Asks for the head of a fingerprint's chain.
+    pub fn prefetch(&self, weak: u32) {
+        self.region.prefetch(self.head_offset(self.chain_of(weak)));
     }
 
     fn head(&self, chain: u64) -> DirectEntry {

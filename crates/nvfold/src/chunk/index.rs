@@ -6,7 +6,7 @@
 use super::dram::DramIndex;
 use super::fact::Fact;
 use crate::media::BlockNumber;
-use crate::types::IndexStats;
+use crate::words::IndexStats;
 use pmem::Flight;
 
 /// The index of a device; may be used from any thread.
@@ -25,6 +25,14 @@ impl Index {
         match self {
             Index::Dram(index) => index.find(weak, after, take),
             Index::Pm(index) => index.find(weak, after, take),
+        }
+    }
+
+    /// Asks for where a search for this fingerprint begins, so that it need not wait for that.
+    pub fn prefetch(&self, weak: u32) {
+        match self {
+            Index::Dram(index) => index.prefetch(weak),
+            Index::Pm(index) => index.prefetch(weak),
         }
     }
 

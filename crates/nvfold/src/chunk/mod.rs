@@ -24,6 +24,7 @@ pub mod dram;
 pub mod fact;
 pub mod index;
 pub mod recount;
+pub mod reference;
 pub mod transaction;
 mod update;
 
@@ -37,11 +38,10 @@ use crate::parallel;
 use crate::space::WORDS_PER_SEGMENT;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
-use crate::types::Generators as GeneratorKind;
 use index::Index;
 use pmem::{Flight, PmemError, Region};
 use recount::Recount;
-use transaction::{Generators, Sequences, Transaction};
+use transaction::{GeneratorLines, Generators, Sequences, Transaction};
 use zerocopy::IntoBytes;
 
 /// Where delete pointer, flags and functions lie in an entry: one word.
@@ -89,7 +89,7 @@ pub struct Chunks {
     /// What makes the fingerprints; the index holds the weak ones. Those of other functions count as missing.
     weak: WeakFunction,
     strong: StrongFunction,
-    generators: Generators,
+    generators: GeneratorLines,
     /// Dram index: one bit a block, has an entry. A private block is released without a look at the media, so the
     /// table of a device that shares nothing stays a hole. With a pm index there is one bit a segment, has had an
     /// entry since the mount, and the table itself tells the rest.
@@ -110,13 +110,13 @@ impl Chunks {
         geometry: Geometry,
         index: Index,
         (weak, strong): (WeakFunction, StrongFunction),
-        generators: GeneratorKind,
+        generators: Generators,
     ) -> Chunks {
         let words = if index.fact().is_some() { 1 } else { SEGMENT_BLOCKS };
         Chunks {
             weak,
             strong,
-            generators: Generators::new(generators),
+            generators: GeneratorLines::new(generators),
             region,
             geometry,
             index,
@@ -167,6 +167,12 @@ impl Chunks {
         let equal = piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece);
         // Bad memory equals nothing, and is no failure of who compares with it.
         self.region.is_sound(block.address(), BLOCK_BYTES) && equal
+    }
+
+    /// Asks for the first bytes of a block, so that comparing it soon after need not wait for them: the processor sees
+    /// where that leads and asks for the rest.
+    pub(crate) fn prefetch(&self, block: BlockNumber) {
+        self.region.prefetch(block.address());
     }
 
     /// What makes the weak fingerprints.
@@ -231,7 +237,7 @@ impl Chunks {
     }
 
     /// Unmount: makes the decreases of all threads durable, for a device that is clean has exact counts.
-    pub(crate) fn settle_decreases(&self, segments: impl Iterator<Item = u64>) {
+    pub(crate) fn flush_decreases(&self, segments: impl Iterator<Item = u64>) {
         let mut flight = Flight::new();
         let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
         for segment in segments.filter(|segment| self.entries_in(*segment).iter().any(|word| *word != 0)) {
@@ -289,7 +295,7 @@ impl Chunks {
 
     /// decrease_RC, or null_entry for the last reference: the extent that was the reference cannot be reached any
     /// more. An entry that was emptied must be durable before its block gets another user; a decrease need not be until
-    /// the unmount ([`Chunks::settle_decreases`]).
+    /// the unmount ([`Chunks::flush_decreases`]).
     ///
     /// After a crash a block of before it stays as it is until it has been counted anew: nothing is freed by a count
     /// that may be wrong.

@@ -28,6 +28,7 @@
 //! * A generator for each core ([`crate::media::generator`]): nobody waits.
 //! * One transaction for all chunks of a write, since a write is atomic here.
 
+use super::reference::Reference;
 use super::{Chunks, Unshareable};
 use crate::fingerprint::{Fingerprint, Strong};
 use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
@@ -37,12 +38,21 @@ use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread_number};
-use crate::types::Generators as Kind;
 use pmem::{Flight, Group, Landed, Region};
 
+/// Where dedup transactions get their TX_IDs (NV-Dedup 4.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Generators {
+    /// From a generator of the core's own: transactions on different cores never wait for one another.
+    #[default]
+    PerCore,
+    /// From one for all, as in the paper: one transaction at a time.
+    Global,
+}
+
 /// The TX_ID generators in DRAM.
-pub(super) struct Generators {
-    kind: Kind,
+pub(super) struct GeneratorLines {
+    kind: Generators,
     lines: Vec<Padded<Line>>,
 }
 
@@ -54,11 +64,11 @@ struct Line {
     next: AtomicU64,
 }
 
-impl Generators {
-    pub(super) fn new(kind: Kind) -> Generators {
+impl GeneratorLines {
+    pub(super) fn new(kind: Generators) -> GeneratorLines {
         let lines: Vec<Padded<Line>> = (0..GENERATORS).map(|_| Padded::default()).collect();
         lines.iter().for_each(|line| line.next.store(1, Ordering::Relaxed));
-        Generators { kind, lines }
+        GeneratorLines { kind, lines }
     }
 
     /// Mount: what the media say.
@@ -89,8 +99,8 @@ impl Generators {
     /// The generator that is meant for the calling thread.
     fn own(&self) -> usize {
         match self.kind {
-            Kind::PerCore => thread_number() % GENERATORS as usize,
-            Kind::Global => 0,
+            Generators::PerCore => thread_number() % GENERATORS as usize,
+            Generators::Global => 0,
         }
     }
 
@@ -98,7 +108,7 @@ impl Generators {
     fn hold(&self) -> (usize, MutexGuard<'_, ()>) {
         let own = self.own();
         let others = (1..self.lines.len()).map(|step| (own + step) % self.lines.len());
-        let tried = others.take_while(|_| self.kind == Kind::PerCore);
+        let tried = others.take_while(|_| self.kind == Generators::PerCore);
         let free = std::iter::once(own).chain(tried).find_map(|at| Some((at, self.lines[at].held.try_lock()?)));
         free.unwrap_or_else(|| (own, self.lines[own].held.lock()))
     }
@@ -127,13 +137,13 @@ pub struct Transaction<'a> {
     id: Option<u64>,
     /// What was flushed and is not fenced.
     pub(crate) flight: Flight,
-    /// References taken only to compare bytes.
-    pub(crate) let_go: Vec<BlockNumber>,
+    /// References that were only needed for comparing.
+    given_back: Vec<BlockNumber>,
 }
 
 impl<'a> Transaction<'a> {
     pub(super) fn new(chunks: &'a Chunks) -> Transaction<'a> {
-        Transaction { chunks, generator: None, id: None, flight: Flight::new(), let_go: Vec::new() }
+        Transaction { chunks, generator: None, id: None, flight: Flight::new(), given_back: Vec::new() }
     }
 
     /// The table.
@@ -166,9 +176,9 @@ impl<'a> Transaction<'a> {
 
     /// increase_RC: one more reference on a block that the caller knows to be referenced (it holds the lock of an inode
     /// that names it).
-    pub(crate) fn share(&mut self, block: BlockNumber) -> Result<(), Unshareable> {
+    pub(crate) fn share(&mut self, block: BlockNumber) -> Result<Reference, Unshareable> {
         let id = self.id();
-        self.chunks.share(block, id, &mut self.flight)
+        self.chunks.share(block, id, &mut self.flight).map(|()| Reference::new(block))
     }
 
     /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
@@ -177,7 +187,7 @@ impl<'a> Transaction<'a> {
     /// The reference is taken while the index still has the block. A block leaves the index before it is freed and
     /// enters it after its content was published, so a reference never falls on the next content of a block, which
     /// its writer may not have stored yet.
-    pub fn share_candidate(&mut self, weak: u32, after: BlockNumber) -> Option<BlockNumber> {
+    pub fn share_candidate(&mut self, weak: u32, after: BlockNumber) -> Option<Reference> {
         self.share_candidate_that(weak, after, |_| true)
     }
 
@@ -187,11 +197,11 @@ impl<'a> Transaction<'a> {
         weak: u32,
         after: BlockNumber,
         fits: impl Fn(&BlockNumber) -> bool,
-    ) -> Option<BlockNumber> {
+    ) -> Option<Reference> {
         let chunks = self.chunks;
         // Before the lock of the index: whoever waits for a generator must not keep others from the index.
         self.begin();
-        chunks.index.find(weak, after, |block| fits(block) && self.share_known(*block))
+        chunks.index.find(weak, after, |block| fits(block) && self.is_shared(*block)).map(Reference::new)
     }
 
     /// Takes its number's generator now. For a policy with a lock of its own, before it takes that: whoever waits for a
@@ -201,13 +211,17 @@ impl<'a> Transaction<'a> {
         self.generator.get_or_insert_with(|| chunks.generators.hold());
     }
 
-    /// One more reference on a block that the policy has found by itself. Its bytes stand still from then on. False
+    /// One more reference on a block that the policy has found by itself. Its bytes stand still from then on. `None`
     /// when it has no entry (any more), when after a crash nobody vouches for its content yet, or when it has as many
     /// references as can be counted.
     ///
-    /// The policy must have had the block in `committed`, and must not be done with a `released` of it since: until
+    /// The policy must have had the block in `published`, and must not be done with a `released` of it since: until
     /// that returns, the block gets no other content.
-    pub fn share_known(&mut self, block: BlockNumber) -> bool {
+    pub fn share_known(&mut self, block: BlockNumber) -> Option<Reference> {
+        self.is_shared(block).then(|| Reference::new(block))
+    }
+
+    fn is_shared(&mut self, block: BlockNumber) -> bool {
         if !self.chunks.is_vouched(block) {
             return false;
         }
@@ -215,9 +229,15 @@ impl<'a> Transaction<'a> {
         matches!(self.chunks.increase(block, id, &mut self.flight), Some(Ok(())))
     }
 
-    /// Gives a reference back that was only needed for comparing: by then it may be the block's last.
-    pub fn let_go(&mut self, block: BlockNumber) {
-        self.let_go.push(block);
+    /// Gives a reference back that was only needed for comparing: by then it may be the block's last. It is dropped
+    /// when the operation ends.
+    pub fn give_back(&mut self, reference: Reference) {
+        self.given_back.push(reference.take());
+    }
+
+    /// What was given back and not dropped yet.
+    pub(crate) fn given_back(&self) -> &[BlockNumber] {
+        &self.given_back
     }
 
     /// Strong fingerprint of a block that cannot change now (the transaction has a reference): from its entry, or

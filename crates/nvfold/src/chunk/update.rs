@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! (RFC, UC)   hold          (n, u)  -> (n, u + 1)     n > 0: somebody names it. Durable before the log names it too
-//!             settle        (n, u)  -> (n + 1, u - 1) the log names it, durably
+//!             count         (n, u)  -> (n + 1, u - 1) the log names it, durably
 //!             give back     (n, u)  -> (n, u - 1)     it is not to be named; (0, 1): the block is free
 //!             release       (1, u)  -> (0, u)         u > 0: it is not free, somebody is about to name it
 //! ```
@@ -18,6 +18,7 @@
 //! What the tag says stays as it is: these transactions are not undone by it. A crash leaves update counts behind;
 //! until reconcile has counted anew they are references that nobody gives back, and then they are gone (V-C, II).
 
+use super::reference::Hold;
 use super::{Chunks, Released};
 use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
@@ -27,8 +28,23 @@ use pmem::Flight;
 
 impl Chunks {
     /// Takes a reference by update count on a block that is named and in the index (asked under the index's lock), or
-    /// that the caller holds already. Its bytes stand still from then on. False when it cannot be had.
-    pub(crate) fn hold(&self, block: BlockNumber, flight: &mut Flight) -> bool {
+    /// that the caller holds already. Its bytes stand still from then on. `None` when it cannot be had.
+    pub(crate) fn hold(&self, block: BlockNumber, flight: &mut Flight) -> Option<Hold> {
+        self.is_held(block, flight).then(|| Hold::new(block))
+    }
+
+    /// Holds the first block with this fingerprint behind `after` that `fits` and that can be had.
+    pub(crate) fn hold_candidate(
+        &self,
+        weak: u32,
+        after: BlockNumber,
+        fits: impl Fn(&BlockNumber) -> bool,
+        flight: &mut Flight,
+    ) -> Option<Hold> {
+        self.index.find(weak, after, |block| fits(block) && self.is_held(*block, flight)).map(Hold::new)
+    }
+
+    fn is_held(&self, block: BlockNumber, flight: &mut Flight) -> bool {
         if !self.is_vouched(block) {
             return false;
         }
@@ -41,12 +57,13 @@ impl Chunks {
     }
 
     /// What was held is named now, durably: one update less, one reference more, at once.
-    pub(crate) fn settle_hold(&self, block: BlockNumber, flight: &mut Flight) {
-        let settled = |seen: CountWord| {
+    pub(crate) fn count_hold(&self, hold: Hold, flight: &mut Flight) {
+        let block = hold.take();
+        let counted = |seen: CountWord| {
             let update_count = seen.update_count.checked_sub(1)?;
             Some(CountWord { count: seen.count + 1, update_count, ..seen })
         };
-        if self.change_word(block, flight, settled).is_some_and(|before| before.count > 0) {
+        if self.change_word(block, flight, counted).is_some_and(|before| before.count > 0) {
             self.extra_references.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -4,7 +4,8 @@
 //! fingerprint): a weak fingerprint finds candidates, the reference is taken first so that the candidate
 //! can no longer change, then the bytes decide.
 
-use super::{Dedup, Place, Tally, enter, share_first};
+use super::batch::{Tally, enter, share_all};
+use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::{Fingerprint, WeakFunction};
@@ -28,17 +29,13 @@ impl Dedup for Inline {
         Fingerprint { weak: Some(self.weak.of(piece)), strong: None }
     }
 
-    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
-        Tally::count(&self.tally.offered);
-        let Some(weak) = fingerprint.weak else { return Place::New };
-        let placed = share_first(weak, tx, &self.tally.collisions, |block, tx| tx.chunks().equal(block, piece));
-        if placed != Place::New {
-            Tally::count(&self.tally.shared);
-        }
-        placed
+    fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+        let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| tx.chunks().equal(block, piece.bytes);
+        let (offered, shared) = share_all(pieces, tx, &self.tally.collisions, is_equal);
+        self.tally.count(offered, shared);
     }
 
-    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
         enter(block, fingerprint, known, chunks)
     }
 }

@@ -1,55 +1,64 @@
 //! Share or store? The one question the write path asks of each piece of data.
 //!
-//! A policy proposes, `fs` publishes: a policy sees bytes and blocks, never names or logs. It may take
-//! references through the chunk table; `fs` commits the extent that uses them, or releases them again.
+//! A policy proposes, `fs` publishes: a policy sees bytes and blocks, never inodes, logs or names. It takes
+//! [references](crate::chunk::reference) through the chunk table; `fs` publishes the extents that use them, or gives
+//! them back. What a policy wants of `fs` in the background it asks of a [`Host`](work::Host), with tokens that only
+//! `fs` can read.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`policy`] | which policies there are, by number and name |
+//! | `batch` | the pieces of one request, and how a policy that goes by the index places them |
+//! | [`work`] | work in the background |
+//! | `off`, `inline`, [`nv_dedup`], [`denova`] | a policy each, whole: its options, queue, filler, cost model, schedule |
+//!
+//! A new policy is one file or folder, and one line each in [`policy::Policy`] and [`Policies::new`]. A program can also
+//! bring one of its own ([`crate::MountOptions::foreign`]).
 
+mod batch;
 pub mod denova;
 mod inline;
-mod nv_dedup;
+pub mod nv_dedup;
+mod off;
+pub mod policy;
+pub mod work;
 
+pub use batch::{Piece, Place};
 pub use denova::DeNova;
-pub use inline::Inline;
 pub use nv_dedup::NvDedup;
 
-use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
+use crate::chunk::{Chunks, Released};
+use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::{MountOptions, NvDedupStats, Policy, PolicyStats};
+use crate::space::Space;
+use crate::words::Stopwatch;
+use inline::Inline;
+use off::Off;
+use pmem::Region;
+use policy::{Policy, PolicyStats};
 use std::sync::Arc;
+use work::{Host, Token, Unfingerprinted};
 
-/// Answer to "share or store?".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// These bytes are there: the block's count was raised (in the transaction) for the caller's extent.
-    Shared(BlockNumber),
-    /// Store them.
-    New,
+/// What policies stand on.
+#[derive(Clone, Copy)]
+pub struct Ground<'g> {
+    /// The device.
+    pub(crate) region: &'g Region,
+    /// Its blocks.
+    pub(crate) space: &'g Space,
+    /// Its chunk table and index.
+    pub(crate) chunks: &'g Chunks,
 }
 
-/// Whether chunks that are stored without a weak fingerprint get theirs in the background.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Filling {
-    /// No.
-    Never,
-    /// Not yet: nobody looks for fingerprints now.
-    Later,
-    /// Yes.
-    Now,
-    /// Yes, by the daemon: the log entry that names them is queued.
-    Queued,
-}
-
-/// A dedup system. `fs` calls `fingerprint` outside every lock, `place` under the lock of the inode being
-/// written, `committed` once the extent of a stored piece is durable.
+/// A dedup system, in the order in which a write meets it.
 ///
 /// A program can bring one of its own ([`crate::MountOptions::foreign`]): it may keep fingerprints wherever it likes;
 /// the references are counted in the chunk table for every policy.
 pub trait Dedup: Send + Sync {
-    /// What is to be known of a piece of one block before it is placed. With an empty fingerprint it is not entered in
-    /// the chunk table.
+    /// Fingerprint of a piece of one block, made before the inode is locked. With an empty one the piece is not entered
+    /// in the chunk table.
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint;
 
     /// Whether it never shares and never fingerprints, so that a write need not be looked at block by block.
@@ -57,70 +66,61 @@ pub trait Dedup: Send + Sync {
         false
     }
 
-    /// Shares the piece if an equal block is stored. Candidates whose bytes differed are let go
-    /// ([`Transaction::let_go`]). What it learns of the piece on the way it adds to its fingerprint.
-    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place;
+    /// Decides on the pieces of one request together, under the lock of the inode that is written: each stays
+    /// [`Place::Store`], or becomes [`Place::Shared`] if an equal block is stored. One that `fs` has found equal to
+    /// another of the request ([`Place::Twin`]) is decided already, and only counts. Candidates whose bytes differ are
+    /// given back to the transaction. What it learns of a piece on the way it adds to its fingerprint.
+    fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>);
 
-    /// Two pieces of one write were equal, so one of them was not placed.
-    fn found_twin(&self) {}
+    /// A stored piece can be reached now: others may share it. False when another writer has stored a block that may be
+    /// equal since `place` looked, one that is none of `known`: `fs` asks again then, and offers this block only if
+    /// they differ.
+    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool;
 
-    /// A stored piece can be reached now: others may share it. False when another writer was first, since `place`
-    /// looked, with a block that may be equal and is none of `known`: `fs` asks again then, and offers this block
-    /// only if they differ.
-    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool;
+    /// One extent less names the block: others still do, or it is free. A free one gets no other user before this
+    /// returns.
+    fn released(&self, _block: BlockNumber, _left: Released) {}
 
-    /// One extent less names the block, and others still do.
-    fn unshared(&self, _block: BlockNumber) {}
+    /// A request is done and no lock is held: time for what a policy does every so many pieces.
+    fn request_done(&self, _ground: &Ground<'_>) {}
 
-    /// Nobody names the block any more. It gets no other user before this returns.
-    fn released(&self, _block: BlockNumber) {}
+    /// What becomes of data that was stored without a fingerprint.
+    fn unfingerprinted(&self) -> Unfingerprinted {
+        Unfingerprinted::Stays
+    }
 
-    /// Whether chunks without a weak fingerprint are to get theirs.
-    fn filling(&self) -> Filling {
-        Filling::Never
+    /// [`Unfingerprinted::Filed`]: this file has such data.
+    fn file_lacks(&self, _file: u64) {}
+
+    /// [`Unfingerprinted::Queued`]: this log entry, published at `time` by the clock of the file system, names such data.
+    fn entry_lacks(&self, _entry: Token, _blocks: u32, _time: i64) {}
+
+    /// Does a bounded part of its work in the background; true when there is nothing to do now.
+    ///
+    /// # Errors
+    /// ENOSPC, EROFS, those of the device; what was not done is tried again.
+    fn step(&self, _host: &dyn Host) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Whether steps that are left may free space.
+    fn may_free_space(&self) -> bool {
+        false
     }
 }
 
-/// `committed` of a policy that finds blocks by their weak fingerprints in the index.
-fn enter(block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
-    fingerprint.weak.is_none_or(|weak| chunks.index.insert_first(weak, block, known))
-}
-
-/// `place` of such a policy: shares the first block with this weak fingerprint that `is_equal`, which is asked with a
-/// reference taken, so that the block's bytes stand still. The others are let go, and count as `collisions`.
-fn share_first(
-    weak: u32,
-    tx: &mut Transaction<'_>,
-    collisions: &AtomicU64,
-    is_equal: impl Fn(BlockNumber, &mut Transaction<'_>) -> bool,
-) -> Place {
-    let mut seen = BlockNumber(0);
-    while let Some(block) = tx.share_candidate(weak, seen) {
-        if is_equal(block, tx) {
-            return Place::Shared(block);
-        }
-        Tally::count(collisions);
-        tx.let_go(block);
-        seen = block;
-    }
-    Place::New
-}
-
-/// What the policy saw since mount.
-#[derive(Default)]
-pub struct Tally {
-    /// Pieces it was asked about.
-    pub offered: Padded<AtomicU64>,
-    /// Pieces it shared.
-    pub shared: Padded<AtomicU64>,
-    /// Weak fingerprints that matched where bytes did not.
-    pub collisions: AtomicU64,
-}
-
-impl Tally {
-    fn count(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
+/// What the policies of a mount are made from.
+pub struct PolicyOptions<'o> {
+    /// For new data.
+    pub policy: Policy,
+    /// See there.
+    pub nv_dedup: &'o nv_dedup::options::NvDedupOptions,
+    /// See there.
+    pub denova: &'o denova::options::DeNovaOptions,
+    /// See [`crate::MountOptions::stopwatch`].
+    pub stopwatch: Option<Stopwatch>,
+    /// See [`crate::MountOptions::foreign`].
+    pub foreign: Option<Arc<dyn Dedup>>,
 }
 
 /// The policies of a mount.
@@ -129,7 +129,7 @@ pub struct Policies {
     pub policy: Policy,
     /// Policy `nv-dedup`, with what it has learnt.
     pub nv_dedup: NvDedup,
-    /// Policy `denova`, without its queue.
+    /// Policy `denova`, with its queue.
     pub denova: DeNova,
     inline: Inline,
     off: Off,
@@ -137,93 +137,105 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// With `policy` for new data, or a foreign one.
-    pub fn new(options: &MountOptions) -> Policies {
-        let inline = Inline::new(options.nv_dedup.weak);
-        let nv_dedup = NvDedup::new(&options.nv_dedup);
-        let denova = DeNova::new(options);
-        Policies { policy: options.policy, nv_dedup, denova, inline, off: Off, foreign: options.foreign.clone() }
+    /// All of them, and which one new data goes to.
+    pub fn new(options: PolicyOptions<'_>) -> Policies {
+        let PolicyOptions { policy, nv_dedup, denova, stopwatch, foreign } = options;
+        let policies = Policies {
+            policy,
+            nv_dedup: NvDedup::new(nv_dedup, stopwatch.clone()),
+            denova: DeNova::new(nv_dedup, denova, stopwatch),
+            inline: Inline::new(nv_dedup.weak),
+            off: Off,
+            foreign,
+        };
+        if policies.is_default(Policy::NvDedup) {
+            policies.nv_dedup.filler.sweep();
+        }
+        policies
     }
 
     /// The policy that places new data of a file: its own, or else that of the mount.
     pub fn of(&self, own: Option<Policy>) -> &dyn Dedup {
         match (own, &self.foreign) {
             (None, Some(foreign)) => &**foreign,
-            (own, _) => match own.unwrap_or(self.policy) {
-                Policy::Off => &self.off,
-                Policy::Inline => &self.inline,
-                Policy::NvDedup => &self.nv_dedup,
-                Policy::DeNova => &self.denova,
-            },
+            (own, _) => self.get(own.unwrap_or(self.policy)),
         }
     }
 
-    /// One extent less names the block, and others still do.
-    pub fn unshared(&self, block: BlockNumber) {
+    fn get(&self, policy: Policy) -> &dyn Dedup {
+        match policy {
+            Policy::Off => &self.off,
+            Policy::Inline => &self.inline,
+            Policy::NvDedup => &self.nv_dedup,
+            Policy::DeNova => &self.denova,
+        }
+    }
+
+    /// Queues a log entry that is flagged dedupe_needed, whatever policy its file has by now.
+    pub fn queue(&self, entry: Token, blocks: u32, time: i64) {
+        self.denova.entry_lacks(entry, blocks, time);
+    }
+
+    /// The entries that are queued or under way, the oldest first; for an unmount, when nobody adds or takes any more.
+    pub fn queued(&self) -> Vec<Token> {
+        self.denova.nodes().into_iter().map(|node| node.entry).collect()
+    }
+
+    /// Queues entries of before the mount.
+    pub fn restore(&self, entries: Vec<(Token, u32)>) {
+        self.denova.restore(entries.into_iter().map(|(entry, blocks)| denova::queue::Node {
+            entry,
+            blocks,
+            queued_at: 0,
+        }));
+    }
+
+    /// One extent less names the block. Nobody but a foreign policy has a table of its own.
+    pub fn released(&self, block: BlockNumber, left: Released) {
         if let Some(foreign) = &self.foreign {
-            foreign.unshared(block);
+            foreign.released(block, left);
         }
     }
 
-    /// Nobody names the block any more.
-    pub fn released(&self, block: BlockNumber) {
-        if let Some(foreign) = &self.foreign {
-            foreign.released(block);
+    /// Mount: the policy of new data measures what it has to know of the device.
+    pub fn mounted(&self, ground: &Ground<'_>) {
+        if self.policy == Policy::NvDedup {
+            self.nv_dedup.measure(ground);
         }
     }
 
-    /// Whether new data goes to `denova` unless its file says otherwise.
-    pub fn is_denova(&self) -> bool {
-        self.policy == Policy::DeNova && self.foreign.is_none()
+    /// The policy whose work in the background frees space.
+    pub fn that_frees_space(&self) -> &dyn Dedup {
+        &self.denova
+    }
+
+    /// Whether no file is known to lack fingerprints: no policy stored anything without telling, and no file waits.
+    pub fn is_filled(&self) -> bool {
+        self.of(None).unfingerprinted() == Unfingerprinted::Filed && self.nv_dedup.filler.is_done()
+    }
+
+    /// The unmount before recorded that no fingerprint was missing.
+    pub fn skip_sweep(&self) {
+        self.nv_dedup.filler.skip_sweep();
+    }
+
+    /// Whether new data goes to this policy unless its file says otherwise.
+    pub fn is_default(&self, policy: Policy) -> bool {
+        self.policy == policy && self.foreign.is_none()
     }
 
     /// What `nv-dedup` does, if new data goes there.
-    pub fn nv_dedup_stats(&self) -> Option<NvDedupStats> {
-        let is_used = self.policy == Policy::NvDedup && self.foreign.is_none();
-        (is_used || self.nv_dedup.sampling.totals().0 > 0).then(|| self.nv_dedup.sampling.stats())
-    }
-
-    /// Whether chunks without a weak fingerprint are to get theirs.
-    pub fn filling(&self) -> Filling {
-        self.of(None).filling()
+    pub fn nv_dedup_stats(&self) -> Option<nv_dedup::options::NvDedupStats> {
+        let sampling = &self.nv_dedup.sampling;
+        (self.is_default(Policy::NvDedup) || sampling.totals().0 > 0).then(|| sampling.stats())
     }
 
     /// What each of the sharing policies saw.
     pub fn stats(&self) -> Vec<PolicyStats> {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let of = |policy, tally: &Tally| PolicyStats {
-            policy,
-            offered: get(&tally.offered),
-            shared: get(&tally.shared),
-            collisions: get(&tally.collisions),
-        };
-        let (offered, shared) = self.nv_dedup.sampling.totals();
-        let collisions = get(&self.nv_dedup.collisions);
         vec![
-            of(Policy::Inline, &self.inline.tally),
-            PolicyStats { policy: Policy::NvDedup, offered, shared, collisions },
-            of(Policy::DeNova, &self.denova.tally),
+            self.inline.tally.stats(Policy::Inline),
+            self.nv_dedup.policy_stats(),
+            self.denova.tally.stats(Policy::DeNova),
         ]
-    }
-}
-
-/// Policy `off`: everything is stored, nothing is fingerprinted, no chunk entry is written.
-struct Off;
-
-impl Dedup for Off {
-    fn stores_everything(&self) -> bool {
-        true
-    }
-
-    fn fingerprint(&self, _piece: &[u8]) -> Fingerprint {
-        Fingerprint::default()
-    }
-
-    fn place(&self, _: &[u8], _: &mut Fingerprint, _: &mut Transaction<'_>) -> Place {
-        Place::New
-    }
-
-    fn committed(&self, _: BlockNumber, _: &Fingerprint, _: &[BlockNumber], _: &Chunks) -> bool {
-        true
     }
 }

@@ -10,13 +10,13 @@
 //! ```
 
 use super::Core;
-use super::inode::{Inode, State};
 use crate::error::{Error, Result};
+use crate::inode::log::{self, Addition, Log};
+use crate::inode::{Inode, State};
 use crate::media::BLOCK_BYTES;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INODE_BYTES};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
-use crate::namespace::log::{self, Addition, Log};
 use crate::space::Purpose;
 use crate::sync::{Mutex, MutexGuard};
 use pmem::{Clean, Flight, InFlight, Landed, Pm, Region};
@@ -148,7 +148,7 @@ impl Core {
         };
         let mut stores: SmallVec<[WordStore; 7]> = changes.iter().zip(named).map(word).collect();
         stores.extend_from_slice(words);
-        self.publish(&stores, landed);
+        self.store_commit_words(&stores, landed);
         for (change, (staged, positions)) in changes.iter_mut().zip(staged) {
             let before = change.state.mapped_bytes();
             let newer = staged.attributes.is_none();
@@ -194,7 +194,7 @@ impl Core {
     }
 
     /// Stores the word that makes a staged change reachable; `with_it` and `meanwhile` as above.
-    pub(super) fn publish_one(
+    pub(super) fn store_commit_word(
         &self,
         store: WordStore,
         _durable: Landed,
@@ -208,7 +208,7 @@ impl Core {
 
     /// Stores the words that make staged changes reachable: one at once, several through the journal. All that the
     /// changes need is durable.
-    pub(super) fn publish(&self, stores: &[WordStore], _durable: Landed) {
+    pub(super) fn store_commit_words(&self, stores: &[WordStore], _durable: Landed) {
         if let [single] = stores {
             store_words(&self.region, &[*single]);
             return;

@@ -2,20 +2,20 @@
 //! written anew, one entry for everything that lives, and head and tail are switched together.
 //!
 //! The extents are written as they are, so the new log replays to the same map and the same counts. Where entries wait
-//! for the daemon of policy `denova`, the new ones do, as far as they name blocks without a fingerprint: nodes of the
-//! queue that stand for the old ones are void, and the new ones get theirs.
+//! to be shared (dedupe_needed), the new ones do, as far as they name blocks without a fingerprint: tokens
+//! of the old ones are void, and the new ones are told to the policy.
 
 use super::Core;
 use super::commit::commit_word;
-use super::inode::{Body, Inode, State};
 use crate::error::Result;
-use crate::file::Extent;
+use crate::inode::directory::Directory;
+use crate::inode::extents::Extent;
+use crate::inode::log::{Addition, Log};
+use crate::inode::{Body, Inode, State};
 use crate::media::BlockNumber;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, HEAD_WORD, INLINE_LOG, INODE_BYTES};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::{ExtentEntry, LogEntry, dedupe};
-use crate::namespace::directory::Directory;
-use crate::namespace::log::{Addition, Log};
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 use pmem::Flight;
@@ -47,7 +47,7 @@ impl Core {
         let (landed, named) = region.fence((flight, (addition.take_newest(), Some(line))));
         let mut log = Log { head, tail: head, ..Log::default() };
         let word = commit_word(inode.slot, &log, selector, named);
-        self.publish(&[word, WordStore { offset: inode.slot + HEAD_WORD, value: head }], landed);
+        self.store_commit_words(&[word, WordStore { offset: inode.slot + HEAD_WORD, value: head }], landed);
         addition.keep(&mut log);
         let old = std::mem::replace(&mut state.log, log);
         self.queue_compacted(inode, state, &entries, &positions);

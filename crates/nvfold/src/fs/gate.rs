@@ -29,7 +29,7 @@ impl Gate {
     }
 
     /// Passes; the gate cannot close until the guard is dropped. A thread passes once at a time.
-    pub(super) fn enter(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
         let stripe = &self.stripes[thread_number() % STRIPES];
         // No atomic addition: one that is lost among threads of one stripe is not missed.
         stripe.entered.store(stripe.entered.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl Gate {
     }
 
     /// How often somebody has entered, about: it moves when anybody is at work.
-    pub(super) fn entered(&self) -> u64 {
+    pub(crate) fn entered(&self) -> u64 {
         let entered = self.stripes.iter().map(|stripe| stripe.entered.load(Ordering::Relaxed));
         entered.fold(0, u64::wrapping_add)
     }

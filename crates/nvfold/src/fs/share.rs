@@ -3,7 +3,7 @@
 //! The problem: data that came in while nobody looked for equals lies there as often as it was written, and data that
 //! is shared has no copy of its own. Both can be changed without changing a byte of any file.
 //!
-//! The idea: both are a replacement of extents like any other ([`Core::replace`]), of a block or a run of them, so
+//! The idea: both are a replacement of extents like any other ([`Core::publish`]), of a block or a run of them, so
 //! each is atomic and survives a crash, and nothing needs to be remembered to go on after one. A step holds the
 //! inode's lock for [`STEP_BLOCKS`] blocks at most; readers and writers of the file go between steps.
 //!
@@ -12,19 +12,18 @@
 //! So each step frees a block or lowers a number: it ends, and where nothing is left to do it changes nothing.
 //!
 //! **The way back.** A block of the file that is named elsewhere too is written again, for this file alone. The last
-//! of those that shared keeps the old copy: nobody else names it any more. [`UndedupPlan`] does the same on a copy of
-//! the extents, to tell how much space it takes.
+//! of those that shared keeps the old copy: nobody else names it any more. [`super::UndedupPlan`] does the same
+//! on a copy of the extents, to tell how much space it takes.
 
 use super::Core;
-use super::data::{Claims, Pieces, Stamp, push_piece};
-use super::inode::{Inode, State};
+use super::claims::Claims;
+use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use crate::error::{Error, Result};
-use crate::file::{Extent, Extents};
-use crate::media::log_entry::PAGE_LINES;
+use crate::inode::extents::{Extent, Extents};
+use crate::inode::{Inode, State};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::Purpose;
-use crate::types::{MappedExtent, Reshared};
-use hashbrown::HashMap;
+use crate::words::{MappedExtent, Reshared};
 use smallvec::SmallVec;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -34,10 +33,10 @@ const STEP_BLOCKS: usize = 64;
 const LOOK_BLOCKS: u64 = 16_384;
 
 /// Where a step ended, and what it did.
-pub(super) struct Step {
+pub(crate) struct Step {
     /// Where to go on; nothing is left behind the end of the range.
-    pub(super) next: u64,
-    pub(super) done: Reshared,
+    pub(crate) next: u64,
+    pub(crate) done: Reshared,
 }
 
 /// A whole block that a file names at this offset.
@@ -49,23 +48,22 @@ pub(super) struct Named {
 
 impl Core {
     /// Shares blocks that begin in `from..end`, the next few of them.
-    pub(super) fn dedup_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
+    pub(crate) fn share_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
         let mut state = inode.write()?;
-        let (named, next) = whole_blocks(self.file_extents(&state, "dedup")?, from, end);
+        let (named, next) = whole_blocks_of(self.file_extents(&state, "dedup")?, from, end);
         self.enter_all(named.iter().map(|named| named.block));
         let mut done = Reshared { looked_at_bytes: named.len() as u64 * BLOCK_BYTES, changed_bytes: 0 };
         let mut at = 0;
         while at < named.len() {
             // Neighbours that are given up go in one commit.
             let mut claims = Claims::new(self);
-            let mut pieces = Pieces::new();
+            let mut mapped = Mapped::new();
             let (first, mut length) = (at, 0);
             while let Some(next) = named.get(at)
                 && next.offset == named[first].offset + length
                 && let Some(other) = self.take_equal(next.block, &named[first..at], &mut claims)
             {
-                let extent = Extent { length: BLOCK_BYTES, address: other.address(), unwritten: false };
-                push_piece(&mut pieces, next.offset, extent);
+                push_mapped(&mut mapped, next.offset, block_extent(other));
                 (at, length) = (at + 1, length + BLOCK_BYTES);
             }
             if length == 0 {
@@ -74,7 +72,8 @@ impl Core {
             }
             let start = named[first].offset;
             self.region.check()?;
-            self.replace(inode, &mut state, start..start + length, &pieces, false, Stamp::Kept, claims)?;
+            let remap = Remap::new(start..start + length, &mapped, Stamp::Kept);
+            self.publish(inode, &mut *state, &remap, None, claims)?;
             done.changed_bytes += length;
         }
         Ok(Step { next, done })
@@ -99,20 +98,19 @@ impl Core {
         loop {
             // Most blocks find themselves alone, and take no reference for that.
             let taken = claims.tx.share_candidate_that(weak, seen, is_better)?;
-            if is_better(&taken)
-                && chunks.equal(taken, self.region.bytes(own.address(), BLOCK_BYTES))
+            seen = taken.block();
+            if is_better(&seen)
+                && chunks.equal(seen, self.region.bytes(own.address(), BLOCK_BYTES))
                 && self.region.is_sound(own.address(), BLOCK_BYTES)
             {
-                claims.shared.push(taken);
-                return Some(taken);
+                return Some(claims.keep(taken));
             }
-            claims.tx.let_go(taken);
-            seen = taken;
+            claims.tx.give_back(taken);
         }
     }
 
     /// Gives blocks of `from..end` copies of their own, the next few of them.
-    pub(super) fn undedup_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
+    pub(crate) fn undedup_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
         let mut state = inode.write()?;
         let count = |block| self.chunks.count(block);
         let (blocks, looked_at, next) = touching_shared(self.file_extents(&state, "undedup")?, from, end, count);
@@ -170,20 +168,20 @@ impl Core {
         self.region.check()?;
         let mut claims = Claims::new(self);
         self.space.allocate("undedup", blocks.len() as u64, Purpose::Data, &mut claims.fresh)?;
-        let mut pieces = Pieces::new();
+        let mut mapped = Mapped::new();
         let mut at = 0;
         for run in &claims.fresh {
             let length = run.count * BLOCK_BYTES;
             let part = &content[at as usize..(at + length) as usize];
             claims.tx.flight.add(self.region.stream(run.start.address(), part));
-            pieces.push((start + at, Extent { length, address: run.start.address(), unwritten: false }));
+            mapped.push((start + at, Extent { length, address: run.start.address(), unwritten: false }));
             at += length;
         }
-        self.replace(inode, state, start..start + length, &pieces, false, Stamp::Kept, claims)
+        self.publish(inode, state, &Remap::new(start..start + length, &mapped, Stamp::Kept), None, claims)
     }
 
     /// Extents from a byte on, cut where the number of references changes.
-    pub(super) fn mapped_extents(&self, inode: &Inode, from: u64, most: usize) -> Result<Vec<MappedExtent>> {
+    pub(crate) fn mapped_extents(&self, inode: &Inode, from: u64, most: usize) -> Result<Vec<MappedExtent>> {
         let state = inode.read()?;
         let extents = self.file_extents(&state, "list extents")?;
         let mut mapped: Vec<MappedExtent> = Vec::new();
@@ -212,7 +210,7 @@ impl Core {
 }
 
 /// The whole blocks that begin in `from..end`, a step of them, and where to go on.
-pub(super) fn whole_blocks(extents: &Extents, from: u64, end: u64) -> (SmallVec<[Named; STEP_BLOCKS]>, u64) {
+pub(super) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallVec<[Named; STEP_BLOCKS]>, u64) {
     let mut named = SmallVec::new();
     for (offset, extent) in extents.within(from, end.saturating_add(BLOCK_BYTES - 1)) {
         let first = extent.address.next_multiple_of(BLOCK_BYTES);
@@ -277,7 +275,7 @@ fn whole_block(extents: &Extents, at: u64) -> Option<BlockNumber> {
 }
 
 /// Whether data of a block of the file lies in a block that something else names too.
-fn wants_copy(extents: &Extents, at: u64, count: impl Fn(BlockNumber) -> u32) -> bool {
+pub(super) fn wants_copy(extents: &Extents, at: u64, count: impl Fn(BlockNumber) -> u32) -> bool {
     // References of the block's own extents, and whether they hold data.
     let mut touched: SmallVec<[(BlockNumber, u32, bool); 4]> = SmallVec::new();
     for (_, extent) in extents.within(at, at + BLOCK_BYTES) {
@@ -290,90 +288,3 @@ fn wants_copy(extents: &Extents, at: u64, count: impl Fn(BlockNumber) -> u32) ->
     }
     touched.iter().any(|(block, times, is_data)| *is_data && count(*block) > *times)
 }
-
-/// How much space undedup of a set of files takes: what it would do, done on a copy of their extents.
-///
-/// Memory: 16 bytes or so for each block that is shared.
-#[derive(Default)]
-pub struct UndedupPlan {
-    /// References of shared blocks that would be left.
-    left: HashMap<u64, u32>,
-    blocks_copied: u64,
-    in_use: i64,
-    in_use_most: i64,
-    log_blocks: u64,
-}
-
-impl UndedupPlan {
-    /// Of no file.
-    pub fn new() -> UndedupPlan {
-        UndedupPlan::default()
-    }
-
-    /// Adds a file with all its extents ([`crate::File::extents`]). Each file once, in the order in which they will be
-    /// worked on.
-    pub fn add(&mut self, mapped: &[MappedExtent]) {
-        let mut extents = Extents::default();
-        for part in mapped {
-            let MappedExtent { offset, length, address, unwritten, references } = *part;
-            if length == 0 {
-                continue;
-            }
-            let extent = Extent { length, address, unwritten };
-            extents.insert(offset, extent);
-            if references > 1 {
-                extent.blocks().blocks().for_each(|block| _ = self.left.entry(block.0).or_insert(references));
-            }
-        }
-        let copied_before = self.blocks_copied;
-        let mut seen = None;
-        for part in mapped.iter().filter(|part| part.references > 1 && !part.unwritten && part.length > 0) {
-            let blocks = part.offset / BLOCK_BYTES..=(part.offset + part.length - 1) / BLOCK_BYTES;
-            for number in blocks.filter(|number| seen.is_none_or(|seen| *number > seen)) {
-                self.copy(&mut extents, number * BLOCK_BYTES);
-            }
-            seen = seen.max(Some((part.offset + part.length - 1) / BLOCK_BYTES));
-        }
-        // A line of the log for each block at most, and as much again while the log is written anew.
-        let lines = self.blocks_copied - copied_before;
-        self.log_blocks += if lines > 0 { 2 * (lines.div_ceil(PAGE_LINES) + 1) } else { 0 };
-    }
-
-    fn copy(&mut self, extents: &mut Extents, at: u64) {
-        let left = &self.left;
-        if !wants_copy(extents, at, |block| left.get(&block.0).copied().unwrap_or(1)) {
-            return;
-        }
-        self.in_use += 1;
-        self.in_use_most = self.in_use_most.max(self.in_use);
-        let plan = extents.plan(at, at + BLOCK_BYTES);
-        plan.split.iter().for_each(|block| *self.left.entry(block.0).or_insert(1) += 1);
-        for block in plan.dropped.iter().flat_map(|run| run.blocks()) {
-            let left = self.left.entry(block.0).or_insert(1);
-            *left = left.saturating_sub(1);
-            self.in_use -= i64::from(*left == 0);
-        }
-        // Its own place: behind all that a device can have.
-        let address = NOWHERE + self.blocks_copied * BLOCK_BYTES;
-        extents.insert(at, Extent { length: BLOCK_BYTES, address, unwritten: false });
-        self.blocks_copied += 1;
-    }
-
-    /// Bytes that would be copied.
-    pub fn copied_bytes(&self) -> u64 {
-        self.blocks_copied * BLOCK_BYTES
-    }
-
-    /// Bytes of data blocks that it takes while it runs: the copies, without what they free before.
-    pub fn data_bytes(&self) -> u64 {
-        self.in_use_most as u64 * BLOCK_BYTES
-    }
-
-    /// Bytes that the logs of the files may take beside that, at most.
-    pub fn log_bytes(&self) -> u64 {
-        self.log_blocks * BLOCK_BYTES
-    }
-}
-
-/// Address of the first block that no device has.
-const NOWHERE: u64 = 1 << 60;

@@ -1,12 +1,14 @@
 //! Extended attributes: short values in the log entry, long ones in blocks of their own.
 
 use super::Core;
-use super::inode::{SYMLINK_TARGET, value_blocks};
+use super::policy;
+use crate::dedup::policy::POLICY_ATTRIBUTE;
 use crate::error::{Error, Result, errno};
+use crate::inode::{SYMLINK_TARGET, value_blocks};
 use crate::media::log_entry::{INLINE_VALUE_MAX, LogEntry, VALUE_MAX, XattrValue};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
-use crate::types::{FileKind, InodeNumber, POLICY_ATTRIBUTE, Policy, PolicyOf, XattrMode};
+use crate::words::{InodeNumber, XattrMode};
 use pmem::Flight;
 
 /// A value that is stored and not yet named; dropped, its blocks are freed.
@@ -35,26 +37,8 @@ fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
     Error::Posix { doing, why, errno }
 }
 
-/// What may be the value of the policy attribute, and of what.
-fn check_policy(doing: &'static str, kind: FileKind, value: &[u8]) -> Result<()> {
-    match kind {
-        FileKind::Regular | FileKind::Directory if Policy::named(value).is_some() => Ok(()),
-        FileKind::Regular | FileKind::Directory => {
-            Err(posix(doing, "user.nvfold.dedup names a policy, and there is none of that name", errno::EINVAL))
-        }
-        _ => Err(posix(doing, "only files and directories have a policy", errno::EINVAL)),
-    }
-}
-
 impl Core {
-    /// Which policy new data of a file gets, or of what is made in a directory.
-    pub(super) fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
-        let inode = self.inode(ino.0)?;
-        let _live = inode.read()?;
-        Ok(inode.own_policy().map_or(PolicyOf::Mount(self.policies.policy), PolicyOf::Own))
-    }
-
-    pub(super) fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+    pub(crate) fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         const DOING: &str = "set an extended attribute";
         match name.len() {
             0 => return Err(posix(DOING, "the name is empty", errno::EINVAL)),
@@ -67,7 +51,7 @@ impl Core {
         }
         let inode = self.inode(ino.0)?;
         if name == POLICY_ATTRIBUTE {
-            check_policy(DOING, inode.kind, value)?;
+            policy::check_attribute(DOING, inode.kind, value)?;
         }
         let mut state = inode.write()?;
         match (mode, state.xattrs.contains_key(name)) {
@@ -80,26 +64,26 @@ impl Core {
         let old = state.xattrs.get(name).cloned();
         let entry = LogEntry::XattrSet { name: name.to_vec(), value: stored.value().clone(), time: self.now() };
         self.change(&inode, &mut state, &[entry], None, Purpose::Log, flight)?;
-        inode.note_policy(&state);
+        policy::take_over(&inode, &state);
         stored.keep();
         old.iter().for_each(|value| self.free_value(value));
         Ok(())
     }
 
-    pub(super) fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
         let absent = posix("get an extended attribute", "it does not exist", errno::ENODATA);
         state.xattrs.get(name).map(|value| self.read_value(value)).ok_or(absent)
     }
 
-    pub(super) fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
         Ok(state.xattrs.keys().filter(|name| *name != SYMLINK_TARGET).cloned().collect())
     }
 
-    pub(super) fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
         let inode = self.inode(ino.0)?;
         let mut state = inode.write()?;
         let Some(old) = state.xattrs.get(name).cloned().filter(|_| !name.contains(&0)) else {
@@ -107,12 +91,12 @@ impl Core {
         };
         let entry = LogEntry::XattrRemove { name: name.to_vec(), time: self.now() };
         self.change(&inode, &mut state, &[entry], None, Purpose::Promised, Flight::new())?;
-        inode.note_policy(&state);
+        policy::take_over(&inode, &state);
         self.free_value(&old);
         Ok(())
     }
 
-    pub(super) fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
+    pub(crate) fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
         let no_link = posix("readlink", "it is not a symbolic link", errno::EINVAL);

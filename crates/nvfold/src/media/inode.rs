@@ -13,7 +13,7 @@
 //! leaves no garbage in the log.
 
 use super::checksum;
-use crate::types::{FileKind, TimeNs};
+use crate::words::{FileKind, TimeNs};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -9,7 +9,7 @@
 //! dedupe-flag, which changes in place and is therefore outside the checksum.
 
 use super::checksum;
-use crate::types::{FileKind, TimeNs};
+use crate::words::{FileKind, TimeNs};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -8,7 +8,7 @@ use crate::media::generator::{GENERATORS, Generator};
 use crate::media::inode::INODE_BYTES;
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot};
 use crate::media::segment::SegmentEntry;
-use crate::types::IndexKind;
+use crate::words::IndexKind;
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

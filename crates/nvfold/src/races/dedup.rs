@@ -17,7 +17,7 @@ fn unfilled() -> (Device, File) {
 }
 
 fn fill(fs: &FileSystem) {
-    while !fs.dedup_step().unwrap() {}
+    while !fs.fill_step().unwrap() {}
 }
 
 #[test]

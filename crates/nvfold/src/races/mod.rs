@@ -29,12 +29,11 @@ mod recovery;
 mod space;
 
 use crate::check::{CheckOptions, check};
+use crate::inode::table::{read_uses, table_segments};
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
-use crate::namespace::table::{read_uses, table_segments};
-use crate::types::*;
-use crate::{Daemon, File, FileSystem};
+use crate::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, Runner};

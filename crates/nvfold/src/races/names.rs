@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::errno;
+use crate::inode::table::write_segment;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODES_PER_SEGMENT, InodeHead};
 use crate::media::{SEGMENT_BYTES, inode::INODE_BYTES};
-use crate::namespace::table::write_segment;
 use crate::{Error, Result};
 use zerocopy::IntoBytes;
 

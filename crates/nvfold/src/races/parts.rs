@@ -1,14 +1,14 @@
 //! Counts, index and inode table alone, so small that some of them are run under every schedule there is.
 
 use super::*;
+use crate::Generators;
 use crate::chunk::dram::DramIndex;
 use crate::chunk::index::Index;
 use crate::chunk::{Chunks, Released};
 use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
-use crate::namespace::table::InodeTable;
+use crate::inode::table::InodeTable;
 use crate::space::{Purpose, Space};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::Generators;
 use pmem::Flight;
 
 const WEAK: u32 = 0x1234_5678;

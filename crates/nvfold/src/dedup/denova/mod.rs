@@ -8,11 +8,11 @@
 //! the queue is saved by an orderly unmount, and after a crash the flags tell.
 //!
 //! ```text
-//! write          data, log entry with dedupe_needed, commit; node into the queue              `fs/data.rs`
-//! daemon   1     takes a node                                                                 `fs/daemon.rs`
-//!          2     fingerprints, looks up                                      no lock          the index
+//! write          data, log entry with dedupe_needed, commit; node into the queue              `fs/write.rs`
+//! daemon   1     takes a node                                                                 [`schedule`]
+//!          2     fingerprints, looks up                                      no lock          [`find`]
 //!          3     UC + 1 on what is equal; unique blocks are entered                           `chunk/update.rs`
-//!          4, 5  log entries with in_process that name what is equal; tail
+//!          4, 5  log entries with in_process that name what is equal; tail                `fs/share_queued.rs`
 //!          6     UC - 1 and RFC + 1 at once; dedupe_complete; the old blocks are free
 //! ```
 //!
@@ -22,46 +22,107 @@
 //! | module | what |
 //! |---|---|
 //! | [`queue`] | the work queue (IV-B1) |
-//! | [`linger`] | how long nodes stay in it (V-B2) |
+//! | [`waiting`] | how long nodes stay in it (V-B2) |
+//! | [`find`] | what is equal to stored blocks (IV-D) |
+//! | [`schedule`] | when the daemon works, and how much (IV-B2) |
+//! | [`options`] | options and statistics |
 //!
 //! In mode `inline` it shares as it writes, with the same functions: the paper's DeNOVA-Inline.
 
-pub mod linger;
+pub mod find;
+pub mod options;
 pub mod queue;
+pub mod schedule;
+pub mod waiting;
 
-use super::{Dedup, Filling, Place, Tally, enter, share_first};
+use super::batch::{Tally, enter, share_all};
+use super::policy::Verify;
+use super::work::{Host, Left, Share, Token, Unfingerprinted};
+use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
+use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, Strong, StrongFunction, WeakFunction};
-use crate::media::BlockNumber;
+use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::types::{DedupMode, MountOptions, Verify};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::words::Stopwatch;
+use options::{DeNovaOptions, DeNovaStats, DedupMode};
+use queue::{Node, Queue};
+use waiting::WaitTimes;
+
+/// After so many tries a batch is left as it is: somebody else stores the same all the time.
+const TRIES_MAX: u32 = 4;
 
 /// See the module.
 pub struct DeNova {
     weak: WeakFunction,
     strong: Option<StrongFunction>,
     verify: Verify,
+    options: DeNovaOptions,
     mode: Mutex<DedupMode>,
     /// Whether the mode is `inline`: what a write asks.
     is_inline: AtomicBool,
-    pub(crate) tally: Tally,
+    pub(super) tally: Tally,
+    queue: Queue,
+    has_stopwatch: bool,
+    paused: AtomicBool,
+    /// Held over a step: there is one daemon, whatever thread runs it.
+    under_way: Mutex<UnderWay>,
+    /// A node is under way.
+    is_busy: AtomicBool,
+    wait_times: WaitTimes,
+    dequeued: AtomicU64,
+    looked_at_bytes: AtomicU64,
+    shared_bytes: AtomicU64,
+    busy_ns: AtomicU64,
+}
+
+/// What the daemon is at.
+#[derive(Default)]
+struct UnderWay {
+    task: Option<Task>,
+    /// Memory for the blocks of a batch.
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+struct Task {
+    node: Node,
+    /// File offset to go on at.
+    from: u64,
+    /// How often the batch there was looked at.
+    tries: u32,
 }
 
 impl DeNova {
-    /// As the options say.
-    pub fn new(options: &MountOptions) -> DeNova {
-        let (nv_dedup, mode) = (&options.nv_dedup, options.denova.mode);
+    /// As the options say; fingerprints and what must be equal are those of `nv-dedup`.
+    pub fn new(
+        fingerprints: &super::nv_dedup::options::NvDedupOptions,
+        options: &DeNovaOptions,
+        stopwatch: Option<Stopwatch>,
+    ) -> DeNova {
+        let decides = |strong: &StrongFunction| {
+            fingerprints.verify == Verify::Strong || fingerprints.weak.prefix_of() == Some(*strong)
+        };
         DeNova {
-            weak: nv_dedup.weak,
-            strong: nv_dedup
-                .strong
-                .filter(|strong| nv_dedup.verify == Verify::Strong || nv_dedup.weak.prefix_of() == Some(*strong)),
-            verify: nv_dedup.verify,
-            mode: Mutex::new(mode),
-            is_inline: AtomicBool::new(mode == DedupMode::Inline),
+            weak: fingerprints.weak,
+            strong: fingerprints.strong.filter(decides),
+            verify: fingerprints.verify,
+            options: *options,
+            mode: Mutex::new(options.mode),
+            is_inline: AtomicBool::new(options.mode == DedupMode::Inline),
             tally: Tally::default(),
+            has_stopwatch: stopwatch.is_some(),
+            queue: Queue::new(stopwatch),
+            paused: AtomicBool::new(false),
+            under_way: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+            wait_times: WaitTimes::default(),
+            dequeued: AtomicU64::new(0),
+            looked_at_bytes: AtomicU64::new(0),
+            shared_bytes: AtomicU64::new(0),
+            busy_ns: AtomicU64::new(0),
         }
     }
 
@@ -80,39 +141,89 @@ impl DeNova {
         self.is_inline.load(Ordering::Relaxed)
     }
 
-    /// All that is to be known of a piece. A strong fingerprint is made where it decides, or where the weak one is its
-    /// beginning and it costs nothing.
-    pub(crate) fn fingerprint_of(&self, piece: &[u8]) -> Fingerprint {
-        Fingerprint::of(piece, self.weak, self.strong)
+    /// Keeps the daemon from working, or lets it go on.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// Whether two pieces with these fingerprints are equal.
-    pub(crate) fn are_equal(&self, one: (&[u8], &Fingerprint), other: (&[u8], &Fingerprint)) -> bool {
-        one.1.weak == other.1.weak
-            && match (one.1.strong, other.1.strong) {
-                (Some(one), Some(other)) if self.verify == Verify::Strong => one == other,
-                _ => one.0 == other.0,
-            }
+    /// Whether nothing is queued or under way.
+    fn is_done(&self) -> bool {
+        !self.is_busy.load(Ordering::Relaxed) && self.queue.is_empty()
+    }
+
+    /// Nodes of entries that need the daemon, the oldest first; for an unmount, when nobody adds or takes any more.
+    pub(crate) fn nodes(&self) -> Vec<Node> {
+        let under_way = self.under_way.lock().task.map(|task| task.node);
+        under_way.into_iter().chain(self.queue.nodes()).collect()
+    }
+
+    /// Queues nodes that came before this mount.
+    pub(crate) fn restore(&self, nodes: impl IntoIterator<Item = Node>) {
+        self.queue.restore(nodes);
+    }
+
+    /// What it does, if new data goes there or anything is or was queued.
+    pub(crate) fn stats(&self, is_default: bool) -> Option<DeNovaStats> {
+        let waiting = self.queue.waiting();
+        let dequeued = self.dequeued.load(Ordering::Relaxed);
+        let under_way = u64::from(self.is_busy.load(Ordering::Relaxed));
+        if !is_default && waiting.entries + dequeued + under_way == 0 {
+            return None;
+        }
+        let now = self.queue.now();
+        Some(DeNovaStats {
+            mode: self.mode(),
+            paused: self.paused.load(Ordering::Relaxed),
+            queue_entries: waiting.entries + under_way,
+            queue_bytes: waiting.blocks * BLOCK_BYTES,
+            queue_dram_bytes: waiting.dram_bytes,
+            lag_ns: waiting.oldest.filter(|_| self.has_stopwatch).map_or(0, |oldest| now.saturating_sub(oldest)),
+            dequeued,
+            looked_at_bytes: self.looked_at_bytes.load(Ordering::Relaxed),
+            shared_bytes: self.shared_bytes.load(Ordering::Relaxed),
+            busy_ns: self.busy_ns.load(Ordering::Relaxed),
+            lingered: self.wait_times.classes(),
+        })
+    }
+
+    fn done(&self, node: &Node) {
+        self.dequeued.fetch_add(1, Ordering::Relaxed);
+        if self.has_stopwatch {
+            self.wait_times.count(self.queue.now().saturating_sub(node.queued_at));
+        }
     }
 
     /// Whether a block whose bytes stand still holds the piece.
-    pub(crate) fn is_equal(
-        &self,
-        block: BlockNumber,
-        piece: &[u8],
-        strong: Option<Strong>,
-        tx: &mut Transaction<'_>,
-    ) -> bool {
+    fn is_equal(&self, block: BlockNumber, piece: &[u8], strong: Option<Strong>, tx: &mut Transaction<'_>) -> bool {
         match strong.filter(|_| self.verify == Verify::Strong) {
             Some(strong) => tx.strong_of(block) == Some(strong),
             None => tx.chunks().equal(block, piece),
         }
     }
+
+    /// Shares a batch of the blocks of this task's entry; what is left of it.
+    fn share(&self, task: &Task, bytes: &mut Vec<u8>, host: &dyn Host) -> Result<Option<Task>> {
+        let is_last_try = task.tries >= TRIES_MAX;
+        let share = Share { entry: task.node.entry, from: task.from, is_last_try, bytes };
+        let done = match host.share(share, self) {
+            // Gone, or told to who reads it.
+            Err(Error::NotFound { .. } | Error::Corrupt { .. } | Error::BadMemory { .. }) => return Ok(None),
+            done => done?,
+        };
+        self.looked_at_bytes.fetch_add(done.blocks * BLOCK_BYTES, Ordering::Relaxed);
+        self.shared_bytes.fetch_add(done.shared_bytes, Ordering::Relaxed);
+        self.tally.count(done.blocks, done.shared_bytes.div_ceil(BLOCK_BYTES));
+        Ok(match done.left {
+            Left::Nothing => None,
+            Left::From(from) => Some(Task { from, tries: 0, ..*task }),
+            Left::Again => Some(Task { tries: task.tries + 1, ..*task }),
+        })
+    }
 }
 
 impl Dedup for DeNova {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
-        if self.is_inline() { self.fingerprint_of(piece) } else { Fingerprint::default() }
+        if self.is_inline() { Fingerprint::of(piece, self.weak, self.strong) } else { Fingerprint::default() }
     }
 
     fn stores_everything(&self) -> bool {
@@ -120,28 +231,49 @@ impl Dedup for DeNova {
     }
 
     /// The mode may change between a piece's fingerprint and its placing: what has none is stored, and queued.
-    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
-        let Some(weak) = fingerprint.weak else { return Place::New };
-        Tally::count(&self.tally.offered);
-        let strong = fingerprint.strong;
-        let is_equal = |block, tx: &mut Transaction<'_>| self.is_equal(block, piece, strong, tx);
-        let placed = share_first(weak, tx, &self.tally.collisions, is_equal);
-        if placed != Place::New {
-            Tally::count(&self.tally.shared);
-        }
-        placed
+    fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+        let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| {
+            self.is_equal(block, piece.bytes, piece.fingerprint.strong, tx)
+        };
+        let (offered, shared) = share_all(pieces, tx, &self.tally.collisions, is_equal);
+        self.tally.count(offered, shared);
     }
 
-    fn found_twin(&self) {
-        Tally::count(&self.tally.offered);
-        Tally::count(&self.tally.shared);
-    }
-
-    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
         enter(block, fingerprint, known, chunks)
     }
 
-    fn filling(&self) -> Filling {
-        Filling::Queued
+    fn unfingerprinted(&self) -> Unfingerprinted {
+        Unfingerprinted::Queued
+    }
+
+    fn entry_lacks(&self, entry: Token, blocks: u32, time: i64) {
+        self.queue.push(Node { entry, blocks, queued_at: 0 }, time);
+    }
+
+    /// Shares a batch of blocks of the node that goes next.
+    fn step(&self, host: &dyn Host) -> Result<bool> {
+        let mut under_way = self.under_way.lock();
+        let UnderWay { task, bytes } = &mut *under_way;
+        let fresh = || self.queue.take().map(|node| Task { node, from: 0, tries: 0 });
+        let Some(now) = task.take().or_else(fresh) else { return Ok(true) };
+        self.is_busy.store(true, Ordering::Relaxed);
+        match self.share(&now, bytes, host) {
+            Ok(left) => *task = left,
+            Err(error) => {
+                self.queue.put_back(now.node);
+                self.is_busy.store(false, Ordering::Relaxed);
+                return Err(error);
+            }
+        }
+        if task.is_none() {
+            self.done(&now.node);
+            self.is_busy.store(false, Ordering::Relaxed);
+        }
+        Ok(false)
+    }
+
+    fn may_free_space(&self) -> bool {
+        !self.is_done()
     }
 }

@@ -14,9 +14,10 @@
 //!
 //! A node is a note, not a lock: the entry that it names may be gone, or in another place. Whoever takes it looks.
 
+use crate::dedup::work::Token;
 use crate::padded::Padded;
 use crate::sync::{Mutex, thread_number};
-use crate::types::{Stopwatch, TimeNs};
+use crate::words::{Stopwatch, TimeNs};
 use std::collections::VecDeque;
 
 const STRIPES: usize = 16;
@@ -32,16 +33,10 @@ const LONG: u64 = 4096;
 /// A log entry that needs the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Inode of the log.
-    pub ino: u64,
-    /// Tells that inode from others with its number.
-    pub generation: u32,
-    /// Blocks of the entry.
+    /// The entry.
+    pub entry: Token,
+    /// Blocks of it.
     pub blocks: u32,
-    /// Media address of the entry.
-    pub position: u64,
-    /// Where its range begins.
-    pub file_offset: u64,
     /// When it came, by the stopwatch.
     pub queued_at: u64,
 }
@@ -52,13 +47,14 @@ pub const NODE_WORDS: usize = 4;
 impl Node {
     /// As it is saved. When it came is not: the stopwatch of another mount is another.
     pub fn words(&self) -> [u64; NODE_WORDS] {
-        [self.ino, u64::from(self.blocks) << 32 | u64::from(self.generation), self.position, self.file_offset]
+        let Token { words: [first, second, third], tail } = self.entry;
+        [first, u64::from(self.blocks) << 32 | u64::from(tail), second, third]
     }
 
     /// As it was saved.
-    pub fn from_words([ino, middle, position, file_offset]: [u64; NODE_WORDS]) -> Node {
-        let (generation, blocks) = (middle as u32, (middle >> 32) as u32);
-        Node { ino, generation, blocks, position, file_offset, queued_at: 0 }
+    pub fn from_words([first, middle, second, third]: [u64; NODE_WORDS]) -> Node {
+        let (tail, blocks) = (middle as u32, (middle >> 32) as u32);
+        Node { entry: Token { words: [first, second, third], tail }, blocks, queued_at: 0 }
     }
 }
 
@@ -256,7 +252,11 @@ mod tests {
     use super::*;
 
     fn node(position: u64, blocks: u32) -> Node {
-        Node { ino: 7, generation: 3, blocks, position, file_offset: 4096 * position, queued_at: 0 }
+        Node { entry: Token { words: [7, position, 4096 * position], tail: 3 }, blocks, queued_at: 0 }
+    }
+
+    fn position(node: Node) -> u64 {
+        node.entry.words[1]
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         (0..3 * COLLECT_EVERY).for_each(|at| queue.push(node(at, 1 + (at as u32 * 7) % 300), 0));
         assert_eq!(queue.waiting().entries, 3 * COLLECT_EVERY);
         for at in 0..3 * COLLECT_EVERY {
-            assert_eq!(queue.take().map(|node| node.position), Some(at));
+            assert_eq!(queue.take().map(position), Some(at));
         }
         assert!(queue.take().is_none() && queue.is_empty());
     }
@@ -288,7 +288,7 @@ mod tests {
         let queue = Queue::new(None);
         queue.restore([node(2, 1), node(1, 9)]);
         queue.put_back(queue.take().unwrap());
-        assert_eq!(queue.nodes().iter().map(|node| node.position).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(queue.nodes().into_iter().map(position).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]

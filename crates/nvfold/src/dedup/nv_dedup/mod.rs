@@ -5,7 +5,7 @@
 //!
 //! The idea: four methods, a cost model that says which is the cheapest at a duplicate ratio ([`model`]), and
 //! sampling that tells the ratio ([`sampling`]). The costs are measured on the device, at mount and at the end of
-//! every sampling period (`fs::calibrate`).
+//! every sampling period ([`costs`]).
 //!
 //! ```text
 //!             before any lock       a stored block has the same weak fingerprint        stored with
@@ -16,22 +16,31 @@
 //! ```
 //!
 //! A strong fingerprint of the stored block that was missing is added to its entry on the way (4.4.2 (3)). Missing
-//! weak ones are filled in the background ([`crate::FileSystem::dedup_step`]; 4.4.2 (2)). What Non_Fin watches goes
+//! weak ones are filled in the background ([`filler`]; 4.4.2 (2)). What Non_Fin watches goes
 //! the way of w_b_Fin. With `verify=bytes` the bytes are compared last whatever the method, so no collision, made on
 //! purpose or not, ever shares different data; with `verify=strong` a strong fingerprint is trusted, as in the paper.
 //!
 //! The method may change between a piece's fingerprint and its placing: what the fingerprint has decides then.
 
+pub mod costs;
+pub mod filler;
 pub mod model;
+pub mod options;
 pub mod sampling;
 
-use super::{Dedup, Filling, Place, enter, share_first};
+use super::batch::{enter, share_all};
+use super::policy::{Policy, PolicyStats, Verify};
+use super::work::{Host, Unfingerprinted};
+use super::{Dedup, Ground, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
-use crate::fingerprint::{Fingerprint, Strong, StrongFunction, WeakFunction};
+use crate::error::Result;
+use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use crate::media::BlockNumber;
-use crate::sync::atomic::AtomicU64;
-use crate::types::{Method, NvDedupOptions, Verify};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::words::Stopwatch;
+use filler::Filler;
+use options::{Method, NvDedupOptions};
 use sampling::{Sampling, is_watched};
 
 /// See the module.
@@ -39,47 +48,62 @@ pub struct NvDedup {
     weak: WeakFunction,
     strong: Option<StrongFunction>,
     verify: Verify,
+    /// What costs are measured with; absent when they were given.
+    stopwatch: Option<Stopwatch>,
     /// What chooses the method.
     pub(crate) sampling: Sampling,
+    /// What gives chunks the fingerprints that they lack.
+    pub(crate) filler: Filler,
     /// Weak fingerprints that matched where the data did not.
-    pub(super) collisions: AtomicU64,
+    collisions: AtomicU64,
 }
 
 impl NvDedup {
     /// As the options say.
-    pub fn new(options: &NvDedupOptions) -> NvDedup {
+    pub fn new(options: &NvDedupOptions, stopwatch: Option<Stopwatch>) -> NvDedup {
         NvDedup {
             weak: options.weak,
             strong: options.strong,
             verify: options.verify,
+            stopwatch: stopwatch.filter(|_| options.costs.is_none()),
             sampling: Sampling::new(options),
+            filler: Filler::new(),
             collisions: AtomicU64::new(0),
         }
     }
 
-    /// The piece's strong fingerprint, if strong ones are to decide. Made before a reference is taken, and only if
-    /// there is anything to decide.
-    fn strong_of_piece(
-        &self,
-        piece: &[u8],
-        weak: u32,
-        fingerprint: &mut Fingerprint,
-        chunks: &Chunks,
-    ) -> Option<Strong> {
-        let decides = matches!(self.sampling.mode().0, Method::WSFin | Method::StrFin);
-        let function = self.strong.filter(|_| decides)?;
-        if fingerprint.strong.is_none() && chunks.index.find(weak, BlockNumber(0), |_| true).is_some() {
-            fingerprint.strong = Some(function.of(piece));
+    /// Mount: measures, so that the first sampling period is judged by this device's costs.
+    pub(super) fn measure(&self, ground: &Ground<'_>) {
+        if let Some(costs) = self.measured(ground) {
+            self.sampling.take_costs(costs);
         }
-        fingerprint.strong
     }
 
-    /// Whether a block whose bytes stand still holds the piece.
-    fn is_equal(&self, block: BlockNumber, piece: &[u8], strong: Option<Strong>, tx: &mut Transaction<'_>) -> bool {
-        match strong {
-            Some(strong) if tx.strong_of(block) != Some(strong) => false,
-            Some(_) if self.verify == Verify::Strong => true,
-            _ => tx.chunks().equal(block, piece),
+    fn measured(&self, ground: &Ground<'_>) -> Option<options::Costs> {
+        costs::measure(ground, self.stopwatch.as_ref()?)
+    }
+
+    /// While Non_Fin stores everything nobody looks for what it stored.
+    pub(crate) fn looks_for_fingerprints(&self) -> bool {
+        self.sampling.mode().0 != Method::NonFin
+    }
+
+    /// What it saw since mount.
+    pub(super) fn policy_stats(&self) -> PolicyStats {
+        let (offered, shared) = self.sampling.totals();
+        let collisions = self.collisions.load(Ordering::Relaxed);
+        PolicyStats { policy: Policy::NvDedup, offered, shared, collisions }
+    }
+
+    /// Whether a block whose bytes stand still holds the piece. If strong fingerprints decide, the piece gets its own
+    /// now: there is something to decide.
+    fn is_equal(&self, piece: &mut Piece<'_>, block: BlockNumber, tx: &mut Transaction<'_>) -> bool {
+        let decides = matches!(self.sampling.mode().0, Method::WSFin | Method::StrFin);
+        let Some(function) = self.strong.filter(|_| decides) else { return tx.chunks().equal(block, piece.bytes) };
+        let strong = *piece.fingerprint.strong.get_or_insert_with(|| function.of(piece.bytes));
+        match tx.strong_of(block) == Some(strong) {
+            true if self.verify == Verify::Bytes => tx.chunks().equal(block, piece.bytes),
+            is_equal => is_equal,
         }
     }
 }
@@ -95,29 +119,32 @@ impl Dedup for NvDedup {
         Fingerprint::of(piece, self.weak, self.strong.filter(|_| method == Method::StrFin))
     }
 
-    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
-        let Some(weak) = fingerprint.weak else { return Place::New };
-        let strong = self.strong_of_piece(piece, weak, fingerprint, tx.chunks());
-        let placed = share_first(weak, tx, &self.collisions, |block, tx| self.is_equal(block, piece, strong, tx));
-        if placed != Place::New {
-            self.sampling.found();
-        }
-        placed
+    fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+        let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| self.is_equal(piece, block, tx);
+        let (_, shared) = share_all(pieces, tx, &self.collisions, is_equal);
+        (0..shared).for_each(|_| self.sampling.found());
     }
 
-    fn found_twin(&self) {
-        self.sampling.found();
-    }
-
-    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
         enter(block, fingerprint, known, chunks)
     }
 
-    /// While Non_Fin stores everything nobody looks for what it stored.
-    fn filling(&self) -> Filling {
-        match self.sampling.mode().0 {
-            Method::NonFin => Filling::Later,
-            Method::WSFin | Method::StrFin | Method::WBFin => Filling::Now,
+    /// Ends a sampling period that has had its chunks. One thread does; the others go on meanwhile.
+    fn request_done(&self, ground: &Ground<'_>) {
+        if self.sampling.is_over() {
+            self.sampling.end_period(|| self.measured(ground));
         }
+    }
+
+    fn unfingerprinted(&self) -> Unfingerprinted {
+        Unfingerprinted::Filed
+    }
+
+    fn file_lacks(&self, file: u64) {
+        self.filler.add(file);
+    }
+
+    fn step(&self, host: &dyn Host) -> Result<bool> {
+        if self.looks_for_fingerprints() { self.filler.step(host) } else { Ok(true) }
     }
 }

@@ -21,14 +21,17 @@
 //! It stores everything unless another method promises to save a twelfth: what fingerprints and entries push out of
 //! the CPU's caches, and filling in what Non_Fin left out, no cost above tells.
 
-use crate::types::{Costs, Method, MethodChoice, Thresholds, Verify};
+use super::options::{Costs, Method, MethodChoice, Thresholds};
+use crate::dedup::policy::Verify;
 
 /// `Auto` looks for duplicates if that takes at most this part of the time of storing everything.
 const WORTH_IT: f64 = 0.92;
 
 /// Mean time of a chunk in nanoseconds, at duplicate ratio `ratio`.
 pub fn service_ns(method: Method, costs: &Costs, verify: Verify, ratio: f64) -> f64 {
-    let [c, w, s, lambda, v] = [costs.c, costs.w, costs.s, costs.lambda, costs.v].map(|cost| cost as f64);
+    // The paper's letters.
+    let Costs { write_ns, weak_ns, strong_ns, lookup_ns, compare_ns } = *costs;
+    let [c, w, s, lambda, v] = [write_ns, weak_ns, strong_ns, lookup_ns, compare_ns].map(|cost| cost as f64);
     let compare = if verify == Verify::Bytes { v } else { 0.0 };
     let stored = (1.0 - ratio) * c;
     match method {
@@ -47,9 +50,9 @@ pub fn thresholds(costs: &Costs) -> Thresholds {
         (saved > 0 && border <= 1.0).then_some(border)
     };
     Thresholds {
-        w_s: border(costs.w + costs.lambda, costs.c.saturating_sub(costs.s)),
-        strong: border(costs.s + costs.lambda, costs.c),
-        w_b: border(costs.w + costs.lambda, costs.c.saturating_sub(costs.v)),
+        w_s: border(costs.weak_ns + costs.lookup_ns, costs.write_ns.saturating_sub(costs.strong_ns)),
+        strong: border(costs.strong_ns + costs.lookup_ns, costs.write_ns),
+        w_b: border(costs.weak_ns + costs.lookup_ns, costs.write_ns.saturating_sub(costs.compare_ns)),
     }
 }
 
@@ -64,7 +67,7 @@ pub fn choose(choice: MethodChoice, costs: &Costs, verify: Verify, ratio: f64) -
         MethodChoice::Paper => Method::NonFin,
         MethodChoice::Auto => {
             let time = |method: &Method| match method {
-                Method::NonFin => WORTH_IT * costs.c as f64,
+                Method::NonFin => WORTH_IT * costs.write_ns as f64,
                 method => service_ns(*method, costs, verify, ratio),
             };
             let faster = |a: &Method, b: &Method| time(a).total_cmp(&time(b));
@@ -112,35 +115,37 @@ mod tests {
         let expected = [NonFin, WBFin, WBFin, WBFin, WBFin, WBFin, WBFin];
         assert_eq!(chosen(MethodChoice::Auto, Verify::Bytes), expected);
         assert_eq!(chosen(MethodChoice::Auto, Verify::Strong), expected);
-        let slow_compare = Costs { v: 8_000, ..Costs::PAPER };
+        let slow_compare = Costs { compare_ns: 8_000, ..Costs::PAPER };
         assert_eq!(choose(MethodChoice::Auto, &slow_compare, Verify::Strong, 0.7), WSFin);
     }
 
     #[test]
     fn what_costs_more_than_a_write_never_pays() {
         for s in [9_700, 9_701, 50_000] {
-            let costs = Costs { s, ..Costs::PAPER };
+            let costs = Costs { strong_ns: s, ..Costs::PAPER };
             assert_eq!((thresholds(&costs).w_s, thresholds(&costs).strong), (None, None), "s {s}");
             assert_eq!(choose(MethodChoice::Paper, &costs, Verify::Strong, 1.0), NonFin);
         }
-        let fast_device = Costs { c: 500, ..Costs::PAPER };
+        let fast_device = Costs { write_ns: 500, ..Costs::PAPER };
         assert_eq!(thresholds(&fast_device), Thresholds::default());
         for ratio in [0.0, 0.5, 1.0] {
             assert_eq!(choose(MethodChoice::Auto, &fast_device, Verify::Bytes, ratio), NonFin);
         }
-        let free = Costs { c: 0, w: 0, s: 0, lambda: 0, v: 0 };
+        let free = Costs { write_ns: 0, weak_ns: 0, strong_ns: 0, lookup_ns: 0, compare_ns: 0 };
         assert_eq!(choose(MethodChoice::Auto, &free, Verify::Bytes, 0.5), NonFin);
         assert_eq!(choose(MethodChoice::Paper, &free, Verify::Bytes, 0.5), NonFin);
     }
 
     fn costs() -> impl Strategy<Value = Costs> {
-        (0..20_000u64, 0..5_000u64, 0..20_000u64, 0..2_000u64, 0..5_000u64).prop_map(|(c, w, s, lambda, v)| Costs {
-            c,
-            w,
-            s,
-            lambda,
-            v,
-        })
+        (0..20_000u64, 0..5_000u64, 0..20_000u64, 0..2_000u64, 0..5_000u64).prop_map(
+            |(write_ns, weak_ns, strong_ns, lookup_ns, compare_ns)| Costs {
+                write_ns,
+                weak_ns,
+                strong_ns,
+                lookup_ns,
+                compare_ns,
+            },
+        )
     }
 
     fn verify() -> impl Strategy<Value = Verify> {
@@ -171,9 +176,9 @@ mod tests {
         fn thresholds_are_where_the_time_is_that_of_storing_everything(costs in costs()) {
             let Thresholds { w_s, strong, w_b } = thresholds(&costs);
             let time = |method, ratio| service_ns(method, &costs, Verify::Strong, ratio);
-            for (method, border, paper_leaves_out) in [(WSFin, w_s, 0), (StrFin, strong, costs.w), (WBFin, w_b, 0)] {
+            for (method, border, paper_leaves_out) in [(WSFin, w_s, 0), (StrFin, strong, costs.weak_ns), (WBFin, w_b, 0)] {
                 if let Some(border) = border {
-                    prop_assert!((time(method, border) - paper_leaves_out as f64 - costs.c as f64).abs() < 1e-6);
+                    prop_assert!((time(method, border) - paper_leaves_out as f64 - costs.write_ns as f64).abs() < 1e-6);
                 }
             }
         }

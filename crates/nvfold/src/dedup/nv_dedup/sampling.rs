@@ -17,10 +17,11 @@
 //! placing just then count in the next one: a ratio is a ratio all the same.
 
 use super::model;
+use super::options::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats};
+use crate::dedup::policy::Verify;
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::sync::{Mutex, thread_number};
-use crate::types::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats, Verify};
 
 /// One content of this many is watched in Non_Fin: 1,562 of the pieces of a period tell the ratio to about a percent.
 const WATCHED_OF: u64 = 1 << WATCHED_BITS;
@@ -275,7 +276,7 @@ impl State {
 
     /// With bytes compared in place of strong fingerprints, a compare is what one costs.
     fn model_costs(&self) -> Costs {
-        if self.hashes { self.costs } else { Costs { s: self.costs.v, ..self.costs } }
+        if self.hashes { self.costs } else { Costs { strong_ns: self.costs.compare_ns, ..self.costs } }
     }
 
     /// A measurement that something disturbed moves the costs by a quarter of what it is wrong by.
@@ -284,11 +285,11 @@ impl State {
         let smooth = |old: u64, new: u64| (3 * old + new).div_ceil(4);
         self.costs = if self.measured {
             Costs {
-                c: smooth(old.c, new.c),
-                w: smooth(old.w, new.w),
-                s: smooth(old.s, new.s),
-                lambda: smooth(old.lambda, new.lambda),
-                v: smooth(old.v, new.v),
+                write_ns: smooth(old.write_ns, new.write_ns),
+                weak_ns: smooth(old.weak_ns, new.weak_ns),
+                strong_ns: smooth(old.strong_ns, new.strong_ns),
+                lookup_ns: smooth(old.lookup_ns, new.lookup_ns),
+                compare_ns: smooth(old.compare_ns, new.compare_ns),
             }
         } else {
             new
@@ -414,7 +415,7 @@ mod tests {
     fn measured_costs_replace_the_first_ones_and_are_smoothed_then() {
         let sampling = sampling(MethodChoice::Auto);
         assert_eq!((sampling.stats().costs, sampling.stats().measured), (Costs::PAPER, false));
-        let costs = |c| Costs { c, w: 200, s: 3000, lambda: 150, v: 300 };
+        let costs = |write_ns| Costs { write_ns, weak_ns: 200, strong_ns: 3000, lookup_ns: 150, compare_ns: 300 };
         sampling.take_costs(costs(1000));
         assert_eq!((sampling.stats().costs, sampling.stats().measured), (costs(1000), true));
         sampling.take_costs(costs(2000));

@@ -1,0 +1,163 @@
+//! An open file.
+
+use super::change;
+use crate::error::{Error, Result};
+use crate::fs::{Core, Step};
+use crate::inode::Inode;
+use crate::mount::Mounted;
+use crate::sync::atomic::Ordering;
+use crate::words::{AllocateMode, Attr, InodeNumber, MappedExtent, Reshared, Whence};
+use std::sync::Arc;
+
+/// An open file: bytes. Keeps an unlinked inode alive until the last clone is dropped.
+#[derive(Clone)]
+pub struct File {
+    pub(super) pin: Arc<Pin>,
+}
+
+/// Keeps an inode from being freed.
+pub(super) struct Pin {
+    pub(super) mounted: Arc<Mounted>,
+    pub(super) inode: Arc<Inode>,
+}
+
+impl Pin {
+    pub(super) fn new(mounted: &Arc<Mounted>, inode: Arc<Inode>) -> Pin {
+        inode.pins.fetch_add(1, Ordering::SeqCst);
+        Pin { mounted: mounted.clone(), inode }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let core = &self.mounted.core;
+        // Look before locking: nearly every file still has a name.
+        let is_last = self.inode.pins.fetch_sub(1, Ordering::SeqCst) == 1 && !core.read_only;
+        if is_last && self.inode.peek().attributes.nlink == 0 {
+            let _inside = core.gate.enter();
+            if !core.unmounted.load(Ordering::Relaxed) {
+                core.free_if_unused(&self.inode, &mut self.inode.hold());
+            }
+        }
+    }
+}
+
+impl File {
+    fn core(&self) -> &Core {
+        &self.pin.mounted.core
+    }
+
+    fn change<T>(&self, doing: &'static str, operation: impl Fn(&Core, &Inode) -> Result<T>) -> Result<T> {
+        let Pin { mounted, inode } = &*self.pin;
+        change(mounted, doing, || self.answer(operation(&mounted.core, inode)))
+    }
+
+    /// Number of the inode.
+    pub fn ino(&self) -> InodeNumber {
+        InodeNumber(self.pin.inode.ino)
+    }
+
+    /// What `fstat` tells.
+    pub fn attr(&self) -> Attr {
+        let inode = &self.pin.inode;
+        inode.attr(&inode.peek())
+    }
+
+    /// Reads into `buffer`; returns the bytes read, fewer than asked only at the end of the file.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.answer(self.core().read(&self.pin.inode, offset, buffer))
+    }
+
+    /// Writes all of `data` atomically, or fails and changes nothing. EFBIG, ENOSPC, EROFS.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.change("write", |core, inode| core.write(inode, Some(offset), data)).map(drop)
+    }
+
+    /// Appends all of `data` atomically; returns the offset where it begins. Errors as `write_at`.
+    pub fn append(&self, data: &[u8]) -> Result<u64> {
+        self.change("write", |core, inode| core.write(inode, None, data))
+    }
+
+    /// Sets the size in bytes; growing leaves a hole. EFBIG.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        self.change("truncate", |core, inode| core.resize(inode, &mut *inode.write()?, size, core.now()))
+    }
+
+    /// Reserves, zeroes or frees a range of bytes. EINVAL when `len` is 0, EFBIG, ENOSPC.
+    ///
+    /// Reserved space serves the first write to it; overwriting data needs new blocks (copy on write) as ever.
+    pub fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        self.change("fallocate", |core, inode| core.allocate(inode, offset, len, mode))
+    }
+
+    /// Finds the next data or hole at or after `offset`. ENXIO when `offset` is at or past the end, or no data follows.
+    pub fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {
+        self.answer(self.core().seek(&self.pin.inode, offset, whence))
+    }
+
+    /// Shares any byte range of `source`: metadata only, whatever the policy. Returns the bytes cloned, fewer
+    /// than `len` where the source ends. Both may be one file if the ranges do not overlap (else EINVAL).
+    pub fn clone_from(&self, source: &File, source_offset: u64, offset: u64, len: u64) -> Result<u64> {
+        let source = &source.pin.inode;
+        self.change("clone", |core, inode| core.clone_range(source, source_offset, inode, offset, len))
+    }
+
+    /// Shares the blocks that begin in a range with equal ones of any file, whatever the policy: what `read_at` gives,
+    /// size and times stay. Blocks without a fingerprint get one, so that others can be shared with them. In steps:
+    /// what is done is done, also when it ends with an error, and done again it changes nothing. Only whole blocks
+    /// can be shared; holes and reserved ranges stay.
+    ///
+    /// # Errors
+    /// EIO when a mount after a crash cannot find out the counts. ENOSPC when the log cannot grow. EROFS.
+    pub fn dedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
+        self.reshare("dedup", offset, len, Core::share_step)
+    }
+
+    /// Gives the blocks of a range copies of their own where something else names them too: the way back from sharing.
+    /// What `read_at` gives, size and times stay; a byte range that was cloned becomes whole blocks. In steps, as
+    /// [`File::dedup_range`]. What is written later is placed by the policy as ever.
+    ///
+    /// # Errors
+    /// ENOSPC; what there was space for is done. [`UndedupPlan`] tells it beforehand. EIO, EROFS.
+    pub fn undedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
+        self.reshare("undedup", offset, len, Core::undedup_step)
+    }
+
+    fn reshare(
+        &self,
+        doing: &'static str,
+        offset: u64,
+        len: u64,
+        step: impl Fn(&Core, &Inode, u64, u64) -> Result<Step>,
+    ) -> Result<Reshared> {
+        if !self.core().read_only && self.core().is_reconciling() {
+            // It goes by the counts, so they must be known.
+            self.pin.mounted.reconcile()?;
+        }
+        let end = offset.saturating_add(len);
+        let (mut at, mut done) = (offset, Reshared::default());
+        while at < end {
+            let step = self.change(doing, |core, inode| step(core, inode, at, end))?;
+            done += step.done;
+            at = step.next;
+        }
+        Ok(done)
+    }
+
+    /// Extents from a byte on, in order, cut where the number of references changes; `most` at most, and fewer of a
+    /// large file. The list goes on behind the last one; it has ended when it is empty.
+    pub fn extents(&self, from: u64, most: usize) -> Result<Vec<MappedExtent>> {
+        self.answer(self.core().mapped_extents(&self.pin.inode, from, most))
+    }
+
+    /// Makes all acknowledged writes durable; see [`FileSystem::sync`].
+    pub fn sync(&self) -> Result<()> {
+        self.answer(self.core().region.sync().map_err(Error::from))
+    }
+
+    fn answer<T>(&self, result: Result<T>) -> Result<T> {
+        let of_inode = Error::of(|| format!("inode {}", self.pin.inode.ino));
+        self.core().region.check().map_err(of_inode)?;
+        result
+    }
+}

@@ -1,0 +1,104 @@
+//! What a mounted file system tells of itself.
+
+use super::FileSystem;
+use crate::dedup::denova::options::DeNovaStats;
+use crate::dedup::nv_dedup::options::NvDedupStats;
+use crate::dedup::policy::{Policy, PolicyStats};
+use crate::media::BLOCK_BYTES;
+use crate::mount::Recovery;
+use crate::sync::atomic::Ordering;
+use crate::words::IndexStats;
+
+/// The device and its space, told honestly.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Size of the device.
+    pub device_bytes: u64,
+    /// Bytes that all extents of all files name: what would be stored without sharing.
+    pub logical_bytes: u64,
+    /// Bytes of data blocks in use.
+    pub stored_bytes: u64,
+    /// Bytes saved by sharing (blocks named more than once).
+    pub saved_bytes: u64,
+    /// Bytes of inode tables, logs, xattr blocks and tables in use.
+    pub metadata_bytes: u64,
+    /// Free bytes.
+    pub free_bytes: u64,
+    /// Host memory or disk the device takes now, bytes (allocated ranges of the backing file).
+    pub device_allocated_bytes: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Data blocks in use.
+    pub data_blocks: u64,
+    /// Chunk entries in use (blocks with a fingerprint or a count).
+    pub chunks: u64,
+    /// The index.
+    pub index: IndexStats,
+    /// DRAM of the allocator, bytes.
+    pub space_dram_bytes: u64,
+    /// DRAM of cached inodes (extents, directories), bytes, estimated from capacities.
+    pub inode_dram_bytes: u64,
+    /// Inodes cached.
+    pub inodes_cached: u64,
+    /// Dedup transactions that began since the device was formatted.
+    pub transactions: u64,
+    /// Pieces offered to the policy since mount.
+    pub pieces_offered: u64,
+    /// Pieces shared since mount.
+    pub pieces_shared: u64,
+    /// Pieces whose weak fingerprint matched and whose bytes did not.
+    pub weak_collisions: u64,
+    /// The same of each policy that looks for equal blocks while data is written.
+    pub by_policy: Vec<PolicyStats>,
+    /// Policy `nv-dedup`, if new data goes there.
+    pub nv_dedup: Option<NvDedupStats>,
+    /// Policy `denova`, if new data goes there or anything is queued.
+    pub denova: Option<DeNovaStats>,
+    /// Chunks that got the fingerprint they lacked in the background since mount.
+    pub chunks_filled: u64,
+    /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.
+    pub recovery: Recovery,
+}
+
+impl FileSystem {
+    /// Sizes, savings and DRAM, as they are now.
+    pub fn stats(&self) -> Stats {
+        let core = self.core();
+        let by_policy = core.policies.stats();
+        let of_all = |figure: fn(&PolicyStats) -> u64| by_policy.iter().map(figure).sum();
+        let data_blocks = core.data_blocks.load(Ordering::Relaxed);
+        let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
+        // The totals may come from a saved state, which is input: fsck holds them against the logs, a mount does not.
+        let stored_bytes = data_blocks.saturating_mul(BLOCK_BYTES);
+        let mut stats = Stats {
+            device_bytes: core.geometry.device_bytes,
+            logical_bytes: core.mapped_bytes.load(Ordering::Relaxed),
+            stored_bytes,
+            saved_bytes: core.chunks.extra_references().saturating_mul(BLOCK_BYTES),
+            // Blocks that are freed right now may have counted in both.
+            metadata_bytes: core.geometry.device_bytes.saturating_sub(free_bytes.saturating_add(stored_bytes)),
+            free_bytes,
+            device_allocated_bytes: core.region.allocated_bytes(),
+            inodes: core.table.in_use(),
+            data_blocks,
+            chunks: core.chunks.tracked(),
+            index: core.chunks.index.stats(),
+            space_dram_bytes: core.space.dram_bytes(),
+            transactions: core.chunks.transactions(),
+            pieces_offered: of_all(|policy| policy.offered),
+            pieces_shared: of_all(|policy| policy.shared),
+            weak_collisions: of_all(|policy| policy.collisions),
+            by_policy,
+            nv_dedup: core.policies.nv_dedup_stats(),
+            denova: core.policies.denova.stats(core.policies.is_default(Policy::DeNova)),
+            chunks_filled: core.policies.nv_dedup.filler.filled(),
+            recovery: self.mounted.recovery(),
+            ..Stats::default()
+        };
+        for inodes in core.cache.inodes() {
+            stats.inodes_cached += inodes.len() as u64;
+            stats.inode_dram_bytes += inodes.iter().map(|inode| inode.peek().dram_bytes()).sum::<u64>();
+        }
+        stats
+    }
+}

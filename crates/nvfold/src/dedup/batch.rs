@@ -1,0 +1,128 @@
+//! The pieces of one request, and how a policy that goes by the index places them.
+//!
+//! The problem: looking one block up is a chain of cache misses, slot of the index, chunk entry, candidate, and a
+//! request of 32 blocks that goes through the chain block by block waits for each of them.
+//!
+//! The idea: the pieces are placed together, in three rounds, so that the misses of each overlap. The slots of all
+//! pieces are asked for; then each piece takes a reference on the first block with its weak fingerprint, and that
+//! block's bytes are asked for; then they are compared, which the references make safe. A candidate that differs is
+//! given back and the next one is looked for.
+
+use super::policy::{Policy, PolicyStats};
+use crate::chunk::Chunks;
+use crate::chunk::reference::Reference;
+use crate::chunk::transaction::Transaction;
+use crate::fingerprint::Fingerprint;
+use crate::media::BlockNumber;
+use crate::padded::Padded;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Answer to "share or store?".
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Store these bytes.
+    Store,
+    /// These bytes are there: the caller's extent may name this block.
+    Shared(Reference),
+    /// As the piece of this place in the request.
+    Twin(usize),
+}
+
+/// One block of a request.
+#[derive(Debug)]
+pub struct Piece<'p> {
+    /// What is written: 4 KiB.
+    pub bytes: &'p [u8],
+    /// What is known of it.
+    pub fingerprint: Fingerprint,
+    /// What becomes of it.
+    pub place: Place,
+}
+
+impl<'p> Piece<'p> {
+    /// One that is to be stored so far.
+    pub fn new(bytes: &'p [u8], fingerprint: Fingerprint) -> Piece<'p> {
+        Piece { bytes, fingerprint, place: Place::Store }
+    }
+}
+
+/// What a policy saw since mount.
+#[derive(Default)]
+pub struct Tally {
+    /// Pieces it was asked about.
+    pub offered: Padded<AtomicU64>,
+    /// Pieces it shared.
+    pub shared: Padded<AtomicU64>,
+    /// Weak fingerprints that matched where bytes did not.
+    pub collisions: AtomicU64,
+}
+
+impl Tally {
+    pub(super) fn count(&self, offered: u64, shared: u64) {
+        if offered > 0 {
+            self.offered.fetch_add(offered, Ordering::Relaxed);
+        }
+        if shared > 0 {
+            self.shared.fetch_add(shared, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn stats(&self, policy: Policy) -> PolicyStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PolicyStats {
+            policy,
+            offered: get(&self.offered),
+            shared: get(&self.shared),
+            collisions: get(&self.collisions),
+        }
+    }
+}
+
+/// [`Dedup::place`](super::Dedup::place) of a policy that finds blocks by their weak fingerprints in the index.
+/// `is_equal` is asked with a reference taken. Returns how many pieces were offered and how many of them are shared,
+/// twins among both.
+pub(super) fn share_all<'t>(
+    pieces: &mut [Piece<'_>],
+    tx: &mut Transaction<'t>,
+    collisions: &AtomicU64,
+    is_equal: impl Fn(&mut Piece<'_>, BlockNumber, &mut Transaction<'t>) -> bool,
+) -> (u64, u64) {
+    let chunks = tx.chunks();
+    if pieces.len() > 1 {
+        pieces.iter().filter_map(|piece| piece.fingerprint.weak).for_each(|weak| chunks.index.prefetch(weak));
+    }
+    for piece in pieces.iter_mut().filter(|piece| piece.place == Place::Store) {
+        let Some(weak) = piece.fingerprint.weak else { continue };
+        piece.place = candidate(weak, BlockNumber(0), tx);
+    }
+    let (mut offered, mut shared) = (0, 0);
+    for piece in pieces {
+        let Some(weak) = piece.fingerprint.weak else { continue };
+        while let Place::Shared(reference) = &piece.place {
+            let block = reference.block();
+            if is_equal(piece, block, tx) {
+                break;
+            }
+            collisions.fetch_add(1, Ordering::Relaxed);
+            let next = candidate(weak, block, tx);
+            if let Place::Shared(reference) = std::mem::replace(&mut piece.place, next) {
+                tx.give_back(reference);
+            }
+        }
+        offered += 1;
+        shared += u64::from(piece.place != Place::Store);
+    }
+    (offered, shared)
+}
+
+/// The next block behind `after` that may be equal, on its way into the cache.
+fn candidate(weak: u32, after: BlockNumber, tx: &mut Transaction<'_>) -> Place {
+    let Some(reference) = tx.share_candidate(weak, after) else { return Place::Store };
+    tx.chunks().prefetch(reference.block());
+    Place::Shared(reference)
+}
+
+/// [`Dedup::published`](super::Dedup::published) of such a policy.
+pub(super) fn enter(block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+    fingerprint.weak.is_none_or(|weak| chunks.index.insert_first(weak, block, known))
+}

@@ -1,0 +1,183 @@
+//! When the daemon works, and how much (DeNOVA IV-B2).
+//!
+//! The problem: what was put off must be done, but it was put off for the writers' sake. A daemon that works whenever
+//! there is work takes memory bandwidth, locks and a processor from those who write.
+//!
+//! The idea: work comes in steps of a batch of blocks, well below a millisecond each, and between two steps the daemon
+//! asks whether to go on.
+//!
+//! ```text
+//! mode         immediate: whenever anything is queued; delayed(n, m): every n ms, m nodes at most
+//! manners      an operation came in meanwhile: rest after a tenth of a millisecond, as long as it has worked
+//!              CPU share: rest until it has worked no more than its percentage
+//! no limits    free space below the guard; an operation that found too little; a drain
+//! nothing      paused (but for those that found too little space, and a drain)
+//! ```
+//!
+//! No clock of its own, no thread: a front end calls [`Schedule::turn`] and waits as long as that says. Without a
+//! stopwatch a turn is a step.
+
+use super::DeNova;
+use super::options::DedupMode;
+use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A turn ends after this long.
+const TURN_NS: u64 = 1_000_000;
+/// An idle daemon waits this long, and twice as long each time, up to the second.
+const IDLE_LEAST: Duration = Duration::from_micros(50);
+const IDLE_MOST: Duration = Duration::from_millis(10);
+/// With operations coming in a turn ends after this long.
+const SLICE_NS: u64 = 100_000;
+/// Steps of a reorder in a turn: one chain.
+const REORDER_STEPS: u64 = 4;
+
+/// What the daemon works on.
+pub trait Worksite {
+    /// A step of what is queued; true when nothing is.
+    fn step(&self) -> Result<bool>;
+
+    /// A step of bringing a chain of the pm index into order; true when there is nothing to do.
+    fn reorder_step(&self) -> Result<bool>;
+
+    /// A step of what other policies have to do in the background; true when there is nothing to do.
+    fn other_step(&self) -> Result<bool>;
+
+    /// How many operations have come in, about: it moves when somebody is at work in the foreground.
+    fn operations(&self) -> u64;
+
+    /// Free space in hundredths of all.
+    fn free_percent(&self) -> u64;
+}
+
+/// See the module.
+pub struct Schedule {
+    /// How long to wait when there is nothing to do.
+    idle: Duration,
+    /// Mode `delayed`: when it works next, by the stopwatch, and how many nodes are left of this time's.
+    due: u64,
+    left: u64,
+    /// The mode that these two are of.
+    mode: DedupMode,
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, Default)]
+struct Worked {
+    steps: u64,
+    ns: u64,
+    is_empty: bool,
+    is_stuck: bool,
+    /// Operations came in meanwhile.
+    is_in_the_way: bool,
+}
+
+impl Schedule {
+    /// Of a daemon in this mode.
+    pub fn new(mode: DedupMode) -> Schedule {
+        Schedule { idle: IDLE_LEAST, due: 0, left: 0, mode }
+    }
+
+    /// Works for a moment, as mode and limits allow; how long to wait until the next turn.
+    ///
+    /// # Errors
+    /// Those of the steps.
+    pub fn turn(&mut self, denova: &DeNova, site: &dyn Worksite) -> Result<Duration> {
+        if denova.paused.load(Ordering::Relaxed) {
+            return Ok(IDLE_MOST);
+        }
+        let began = denova.queue.now();
+        let hurries = site.free_percent() < u64::from(denova.options.guard_percent);
+        let mode = denova.mode();
+        if mode != self.mode {
+            // Nobody waits for what another interval had left.
+            (self.mode, self.due, self.left) = (mode, 0, 0);
+        }
+        if let DedupMode::Delayed { interval_ms, entries } = mode
+            && !hurries
+            && self.left == 0
+        {
+            if began < self.due {
+                return Ok(Duration::from_nanos(self.due - began));
+            }
+            self.due = began + interval_ms * 1_000_000;
+            self.left = entries;
+        }
+        let worked = self.work(denova, site, began, hurries)?;
+        denova.busy_ns.fetch_add(worked.ns, Ordering::Relaxed);
+        self.after(denova, site, began, hurries, worked)
+    }
+
+    /// Steps until the turn is over, or nothing may be done any more.
+    fn work(&mut self, denova: &DeNova, site: &dyn Worksite, began: u64, hurries: bool) -> Result<Worked> {
+        let is_delayed = matches!(denova.mode(), DedupMode::Delayed { .. }) && !hurries;
+        let mut worked = Worked::default();
+        let operations = site.operations();
+        loop {
+            let dequeued = denova.dequeued.load(Ordering::Relaxed);
+            match site.step() {
+                Ok(is_empty) => worked.is_empty = is_empty,
+                // Somebody else has to free some.
+                Err(Error::NoSpace { .. }) => worked.is_stuck = true,
+                Err(error) => return Err(error),
+            }
+            worked.ns = denova.queue.now().saturating_sub(began);
+            worked.steps += u64::from(!worked.is_empty);
+            worked.is_in_the_way = site.operations() != operations;
+            if is_delayed {
+                let done = denova.dequeued.load(Ordering::Relaxed) - dequeued;
+                self.left = if worked.is_empty { 0 } else { self.left.saturating_sub(done) };
+            }
+            let is_over = !denova.has_stopwatch || worked.ns >= TURN_NS || is_delayed && self.left == 0;
+            let steps_back = worked.is_in_the_way && !hurries && worked.ns >= SLICE_NS;
+            if is_over || worked.is_empty || worked.is_stuck || steps_back {
+                return Ok(worked);
+            }
+        }
+    }
+
+    /// How long to wait.
+    fn after(
+        &mut self,
+        denova: &DeNova,
+        site: &dyn Worksite,
+        began: u64,
+        hurries: bool,
+        worked: Worked,
+    ) -> Result<Duration> {
+        if worked.is_stuck {
+            return Ok(IDLE_MOST);
+        }
+        // The daemon's other task (IV-B2, IV-E). A step is a few stores.
+        let mut is_in_order = false;
+        for _ in 0..REORDER_STEPS {
+            is_in_order = is_in_order || site.reorder_step()?;
+        }
+        if worked.is_empty && !(is_in_order && site.other_step()?) {
+            return Ok(Duration::ZERO);
+        }
+        if worked.steps > 0 {
+            self.idle = IDLE_LEAST;
+        }
+        let is_delayed = matches!(denova.mode(), DedupMode::Delayed { .. });
+        if is_delayed && self.left == 0 && !hurries {
+            // Without a stopwatch whoever waits that long is the clock.
+            let until = self.due.saturating_sub(began + worked.ns);
+            self.due = if denova.has_stopwatch { self.due } else { 0 };
+            return Ok(Duration::from_nanos(until));
+        }
+        if worked.is_empty {
+            let idle = self.idle;
+            self.idle = (idle * 2).min(IDLE_MOST);
+            return Ok(idle);
+        }
+        if hurries {
+            return Ok(Duration::ZERO);
+        }
+        let percent = u64::from(denova.options.cpu_percent.clamp(1, 100));
+        let share = worked.ns * (100 - percent) / percent;
+        let behind = if worked.is_in_the_way { worked.ns.max(IDLE_LEAST.as_nanos() as u64) } else { 0 };
+        Ok(Duration::from_nanos(share.max(behind)))
+    }
+}

@@ -1,0 +1,210 @@
+//! The birth and the death of inodes.
+//!
+//! An inode is written while nothing leads to it; the name that its maker publishes makes it reachable. It is freed slot
+//! first, so that nothing of it can be reached, then all that only it names. A crash in between is found by reconcile:
+//! what no name leads to is freed.
+
+use super::Core;
+use super::policy;
+use crate::error::Result;
+use crate::inode::log::{Addition, Log};
+use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
+use crate::media::BlockNumber;
+use crate::media::inode::{
+    ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INLINE_LOG, INODE_BYTES, InodeHead, OVERFLOW_WORD, USE_WORD,
+};
+use crate::media::log_entry::LogEntry;
+use crate::space::{BlockRun, Purpose};
+use crate::sync::atomic::Ordering;
+use crate::words::{FileKind, InodeNumber, NewInode};
+use pmem::{Dirty, Flight, Pm};
+use std::sync::Arc;
+
+const SETGID: u32 = 0o2000;
+/// Permission bits an inode keeps.
+pub const MODE_BITS: u32 = 0o7777;
+
+/// An inode to make.
+pub(super) struct Birth<'b> {
+    pub(super) ino: u64,
+    pub(super) parent: &'b Inode,
+    pub(super) parent_attributes: &'b AttributeLine,
+    /// The attribute that it is born with: the target of a symlink, or the policy of its directory.
+    pub(super) first: Option<(&'b [u8], &'b [u8])>,
+    pub(super) new: &'b NewInode,
+    pub(super) nlink: u32,
+}
+
+impl Core {
+    /// A free inode number. One whose slot lies in bad memory is never given back.
+    pub(super) fn allocate_inode(&self) -> Result<u64> {
+        loop {
+            let ino = self.table.allocate(&self.space)?;
+            let slot = self.table.slot(ino).expect("an allocated inode has a slot");
+            let _: InodeHead = self.region.read(slot);
+            if self.region.is_sound(slot, INODE_BYTES) {
+                return Ok(ino);
+            }
+        }
+    }
+
+    /// Writes a new inode's slot, runs `publish` (which fences), and takes the inode into the cache.
+    pub(super) fn with_new_inode(
+        &self,
+        birth: &Birth<'_>,
+        publish: impl FnOnce(Flight) -> Result<()>,
+    ) -> Result<Arc<Inode>> {
+        let Birth { ino, parent, parent_attributes, first, new, nlink } = *birth;
+        let time = self.now();
+        self.table.found_name(ino);
+        let slot = self.table.slot(ino).expect("an allocated inode has a slot");
+        let old: InodeHead = self.region.read(slot);
+        self.empty_old_log(slot, &old);
+        let mut head = InodeHead::new(slot, ino, new.kind, old.generation.wrapping_add(1), parent.ino, time);
+        let mut flight = Flight::new();
+        let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
+        let mut xattr = None;
+        if let Some((name, value)) = first {
+            let value = self.store_value(value, &mut flight).inspect_err(|_| self.table.free(ino))?;
+            let entry = LogEntry::XattrSet { name: name.to_vec(), value: value.value().clone(), time };
+            let mut lines = Vec::new();
+            entry.encode(ino, &mut lines);
+            let mut addition = Addition::new(&self.region, &self.space, slot, ino, &log, Purpose::Log);
+            addition.push(&lines, &mut flight).inspect_err(|_| self.table.free(ino))?;
+            // The tail is in the head already: what makes the head reachable is the name.
+            addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
+            if old.generation != 0 || addition.has_pages() {
+                // Where these lines go an earlier user of the number may have left valid ones. They must be gone before
+                // the head says that the log has lines: a crash would give the new inode blocks that are others' now.
+                let _ = self.region.fence(std::mem::take(&mut flight));
+            }
+            xattr = Some((name, value, addition));
+        }
+        head.commit = xattr.as_ref().map_or(log.tail, |(_, _, addition)| addition.tail);
+        if xattr.as_ref().is_some_and(|(_, _, addition)| addition.has_pages()) {
+            // The overflow word was stored by the addition; the head is written after it and must agree.
+            head.overflow = self.region.load_u64(slot + OVERFLOW_WORD);
+        }
+        let inherits = parent_attributes.mode & SETGID != 0;
+        let directory_bit = if inherits && new.kind == FileKind::Directory { SETGID } else { 0 };
+        let attributes = AttributeLine {
+            mode: new.mode & MODE_BITS | directory_bit,
+            uid: new.uid,
+            gid: if inherits { parent_attributes.gid } else { new.gid },
+            size: first.filter(|(name, _)| *name == SYMLINK_TARGET).map_or(0, |(_, target)| target.len() as u64),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            nlink,
+            rdev: new.rdev,
+            as_of: head.commit,
+            check: 0,
+        }
+        .sealed(ino);
+        let mut state = State::new(new.kind, attributes, Log::default());
+        if let Some((name, value, addition)) = xattr {
+            addition.keep(&mut log);
+            state.xattrs.insert(name.to_vec(), value.keep());
+        }
+        state.log = log;
+        let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));
+        // Without a name it is born pinned: somebody who still has the number from its last user may open and close it.
+        inode.pins.store(usize::from(nlink == 0), Ordering::SeqCst);
+        // Into the cache before the slot is live: whoever looks this number up meanwhile must find this object, and
+        // wait at its lock, rather than read a second one from the media.
+        let mut created = inode.hold();
+        policy::take_over(&inode, &created);
+        self.cache.insert(inode.clone());
+        flight.add(self.region.write(slot, &head).flush());
+        flight.add(self.region.write(slot + ATTRIBUTE_LINES[0], &attributes).flush());
+        if let Err(error) = publish(flight) {
+            self.free_inode(&inode, &mut created);
+            return Err(error);
+        }
+        drop(created);
+        Ok(inode)
+    }
+
+    /// A file without a name, pinned once for the caller.
+    pub(crate) fn tmpfile(&self, new: &NewInode) -> Result<Arc<Inode>> {
+        let root = self.inode(InodeNumber::ROOT.0)?;
+        let ino = self.allocate_inode()?;
+        let no_parent = AttributeLine::default();
+        let birth = Birth { ino, parent: &root, parent_attributes: &no_parent, first: None, new, nlink: 0 };
+        self.with_new_inode(&birth, |flight| {
+            let _ = self.region.fence(flight);
+            Ok(())
+        })
+    }
+
+    /// Frees the inode when no name leads to it and nobody holds it open.
+    pub(crate) fn free_if_unused(&self, inode: &Inode, state: &mut State) {
+        if state.attributes.nlink == 0 && !state.freed && !inode.is_pinned() {
+            self.free_inode(inode, state);
+        }
+    }
+
+    /// Unmount: frees inodes that are open and have no name.
+    pub(crate) fn free_nameless(&self) {
+        for inodes in self.cache.inodes() {
+            for inode in inodes {
+                let mut state = inode.hold();
+                if state.attributes.nlink == 0 && !state.freed {
+                    self.free_inode(&inode, &mut state);
+                }
+            }
+        }
+    }
+
+    /// Frees an inode and all that only it names: first the slot, so that nothing of it can be reached.
+    pub(super) fn free_inode(&self, inode: &Inode, state: &mut State) {
+        let _: InodeHead = self.region.read(inode.slot);
+        state.freed = true;
+        if !self.region.is_sound(inode.slot, INODE_BYTES) {
+            // It cannot be freed on the media: all that it names stays in use.
+            return self.cache.remove(inode.ino);
+        }
+        self.free_slot(inode.slot);
+        let mut mapped = 0;
+        if let Body::File(extents) = &state.body {
+            mapped = extents.bytes();
+            let runs: Vec<BlockRun> = extents.iter().map(|(_, extent)| extent.blocks()).collect();
+            if self.is_walked(inode.ino) {
+                let blocks = runs.iter().flat_map(|run| run.blocks());
+                self.chunks.with_recount(|recount| blocks.for_each(|block| recount.uncount(block)));
+            }
+            self.release(&runs, &[], 0);
+        }
+        self.account_mapped(inode.ino, mapped, 0);
+        state.xattr_blocks().for_each(|start| self.free(BlockRun { start, count: 1 }));
+        for page in state.log.pages.drain(..) {
+            self.free(BlockRun { start: BlockNumber::containing(page), count: 1 });
+        }
+        state.body = Body::Other;
+        state.xattrs.clear();
+        self.cache.remove(inode.ino);
+        self.table.free(inode.ino);
+    }
+
+    /// Marks an inode slot free on the media. Its log is emptied in the same line: until the next user's head is whole, a
+    /// crash may leave the new identity beside the old commit word, and nothing of the old log must come back.
+    pub(crate) fn free_slot(&self, slot: u64) {
+        let head: InodeHead = self.region.read(slot);
+        let _ = self.empty_log(slot);
+        let line = self.region.store_u64(slot + USE_WORD, head.freed_use_word()).flush();
+        let _ = self.region.fence(line);
+    }
+
+    /// Empties the log of a free slot if a crash cut off the freeing of its last user.
+    fn empty_old_log(&self, slot: u64, old: &InodeHead) {
+        if old.commit != 0 && old.commit != slot + INLINE_LOG {
+            let _ = self.region.fence(self.empty_log(slot).flush());
+        }
+    }
+
+    /// Commit word and head of an empty log, to be flushed with what else is stored in the line.
+    fn empty_log(&self, slot: u64) -> Pm<'_, u128, Dirty> {
+        let start = u128::from(slot + INLINE_LOG);
+        self.region.store_u128(slot + COMMIT_WORD, start << 64 | start)
+    }
+}

@@ -1,0 +1,188 @@
+//! Ranges of files: size, reserved space, clones.
+
+use super::Core;
+use super::claims::Claims;
+use super::publish::{Mapped, Remap, Stamp};
+use crate::dedup::work::Unfingerprinted;
+use crate::error::{Error, Result, errno};
+use crate::inode::extents::Extent;
+use crate::inode::{FILE_BYTES_MAX, Inode, State};
+use crate::media::BLOCK_BYTES;
+use crate::media::inode::AttributeLine;
+use crate::media::log_entry::dedupe;
+use crate::space::Purpose;
+use crate::words::{AllocateMode, TimeNs};
+use pmem::Flight;
+
+/// The end of a range.
+///
+/// # Errors
+/// EFBIG past the largest file size.
+pub(super) fn range_end(doing: &'static str, offset: u64, length: u64) -> Result<u64> {
+    let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
+    end.ok_or(Error::Posix { doing, why: "the range ends past the largest file size", errno: errno::EFBIG })
+}
+
+/// The whole blocks inside `offset..offset + length`, as offsets.
+pub(super) fn whole_blocks(offset: u64, length: u64) -> (u64, u64) {
+    let first = offset.next_multiple_of(BLOCK_BYTES);
+    let end = (offset + length) / BLOCK_BYTES * BLOCK_BYTES;
+    if first < end { (first, end) } else { (first, first) }
+}
+
+fn invalid(doing: &'static str, why: &'static str) -> Error {
+    Error::Posix { doing, why, errno: errno::EINVAL }
+}
+
+impl Core {
+    /// Sets the size. Shrinking names nothing past it any more; growing leaves a hole.
+    pub(crate) fn resize(&self, inode: &Inode, state: &mut State, size: u64, time: TimeNs) -> Result<()> {
+        range_end("truncate", size, 0)?;
+        let extents = self.file_extents(state, "truncate")?;
+        let shrinks = size < state.attributes.size;
+        if shrinks && extents.within(size, u64::MAX).next().is_some() {
+            let claims = Claims::new(self);
+            let remap = Remap::with_holes(size..u64::MAX, &[], Stamp::Changed(time, size));
+            return self.publish(inode, state, &remap, None, claims);
+        }
+        let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
+        self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
+    }
+
+    pub(crate) fn allocate(&self, inode: &Inode, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
+        use AllocateMode::*;
+        let end = range_end("fallocate", offset, length)?;
+        if length == 0 {
+            return Err(invalid("fallocate", "the length is zero"));
+        }
+        let mut state = inode.write()?;
+        let state = &mut *state;
+        self.file_extents(state, "fallocate")?;
+        let size = match mode {
+            Reserve | ZeroRange => state.attributes.size.max(end),
+            ReserveKeepSize | ZeroRangeKeepSize | PunchHole => state.attributes.size,
+        };
+        let clear = matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize);
+        let reserve = mode != PunchHole;
+        let mut claims = Claims::new(self);
+        let mut mapped = Mapped::new();
+        if reserve {
+            self.reserve_holes(state, offset, end, clear, &mut mapped, &mut claims)?;
+        }
+        let stamp = (self.now(), size);
+        if clear {
+            let remap = Remap::with_holes(offset..end, &mapped, Stamp::Changed(stamp.0, stamp.1));
+            return self.publish(inode, state, &remap, None, claims);
+        }
+        if mapped.is_empty() && size == state.attributes.size {
+            return Ok(());
+        }
+        if mapped.is_empty() {
+            let attributes = AttributeLine { size, mtime: stamp.0, ctime: stamp.0, ..state.attributes };
+            return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
+        }
+        // The new extents fill holes only, so nothing is replaced and nothing released.
+        let remap = Remap::new(0..0, &mapped, Stamp::Changed(stamp.0, stamp.1));
+        self.publish(inode, state, &remap, None, claims)
+    }
+
+    /// Allocates blocks for the holes of `start..end`: in whole blocks around it, or, when the range is
+    /// cleared, for all whole blocks inside it.
+    fn reserve_holes(
+        &self,
+        state: &State,
+        start: u64,
+        end: u64,
+        cleared: bool,
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        let extents = self.file_extents(state, "fallocate")?;
+        let mut holes: Vec<(u64, u64)> = Vec::new();
+        if cleared {
+            let (first, last) = whole_blocks(start, end - start);
+            holes.push((first, last));
+        } else {
+            let mut at = start / BLOCK_BYTES * BLOCK_BYTES;
+            let last = end.next_multiple_of(BLOCK_BYTES);
+            for (offset, extent) in extents.within(at, last) {
+                holes.push((at, offset / BLOCK_BYTES * BLOCK_BYTES));
+                at = (offset + extent.length).next_multiple_of(BLOCK_BYTES);
+            }
+            holes.push((at, last));
+        }
+        for (from, to) in holes.into_iter().filter(|(from, to)| from < to) {
+            let first = claims.fresh.len();
+            self.space.allocate("fallocate", (to - from) / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;
+            let mut at = from;
+            for run in &claims.fresh[first..] {
+                let length = run.count * BLOCK_BYTES;
+                mapped.push((at, Extent { length, address: run.start.address(), unwritten: true }));
+                at += length;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes `offset..` of `target` name the bytes that `source` names at `source_offset`.
+    pub(crate) fn clone_range(
+        &self,
+        source: &Inode,
+        source_offset: u64,
+        target: &Inode,
+        offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        range_end("clone", source_offset, length)?;
+        range_end("clone", offset, length)?;
+        if source.ino == target.ino {
+            if offset < source_offset.saturating_add(length) && source_offset < offset.saturating_add(length) {
+                return Err(invalid("clone", "the ranges overlap"));
+            }
+            let mut state = target.write()?;
+            let (mapped, length) = self.cloned_extents(&state, source_offset, offset, length)?;
+            return self.clone_into(target, &mut state, offset, length, &mapped);
+        }
+        // Files are locked in the order of their numbers.
+        let early = (source.ino < target.ino).then(|| source.read()).transpose()?;
+        let mut state = target.write()?;
+        let source_state = early.map_or_else(|| source.read(), Ok)?;
+        let (mapped, length) = self.cloned_extents(&source_state, source_offset, offset, length)?;
+        self.clone_into(target, &mut state, offset, length, &mapped)
+    }
+
+    fn cloned_extents(&self, source: &State, source_offset: u64, offset: u64, length: u64) -> Result<(Mapped, u64)> {
+        let extents = self.file_extents(source, "clone")?;
+        let length = source.attributes.size.saturating_sub(source_offset).min(length);
+        let within = extents.within(source_offset, source_offset + length).filter(|(_, extent)| !extent.unwritten);
+        Ok((within.map(|(at, extent)| (at - source_offset + offset, extent)).collect(), length))
+    }
+
+    fn clone_into(
+        &self,
+        target: &Inode,
+        state: &mut State,
+        offset: u64,
+        length: u64,
+        mapped: &[(u64, Extent)],
+    ) -> Result<u64> {
+        self.file_extents(state, "clone")?;
+        if length == 0 {
+            return Ok(0);
+        }
+        let mut claims = Claims::new(self);
+        for (_, extent) in mapped {
+            claims.share_run(extent.blocks())?;
+        }
+        if self.policy_for(target).unfingerprinted() == Unfingerprinted::Queued
+            && mapped.iter().any(|(_, extent)| self.lacks_fingerprints(extent))
+        {
+            // What is cloned still waits to be shared: both entries do.
+            claims.dedupe = dedupe::NEEDED;
+        }
+        let size = state.attributes.size.max(offset + length);
+        let remap = Remap::with_holes(offset..offset + length, mapped, Stamp::Changed(self.now(), size));
+        self.publish(target, state, &remap, None, claims)?;
+        Ok(length)
+    }
+}

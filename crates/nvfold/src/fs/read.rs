@@ -1,0 +1,55 @@
+//! Reading.
+
+use super::Core;
+use crate::error::{Error, Result, errno};
+use crate::inode::extents::Extents;
+use crate::inode::{Body, Inode, State};
+use crate::words::Whence;
+
+impl Core {
+    pub(crate) fn read(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let state = inode.read()?;
+        let extents = self.file_extents(&state, "read")?;
+        let length = state.attributes.size.saturating_sub(offset).min(buffer.len() as u64);
+        self.read_extents(extents, offset, &mut buffer[..length as usize]);
+        Ok(length as usize)
+    }
+
+    pub(crate) fn seek(&self, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
+        let state = inode.read()?;
+        let extents = self.file_extents(&state, "seek")?;
+        let size = state.attributes.size;
+        let none = Error::Posix { doing: "seek", why: "there is no data at or after the offset", errno: errno::ENXIO };
+        if offset >= size {
+            return Err(none);
+        }
+        match whence {
+            Whence::Hole => Ok(extents.next_hole(offset).min(size)),
+            Whence::Data => extents.next_data(offset).filter(|at| *at < size).ok_or(none),
+        }
+    }
+
+    pub(super) fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) {
+        let end = offset + buffer.len() as u64;
+        let mut at = offset;
+        for (start, extent) in extents.within(offset, end).filter(|(_, extent)| !extent.unwritten) {
+            buffer[(at - offset) as usize..(start - offset) as usize].fill(0);
+            at = start + extent.length;
+            self.region.read_into(extent.address, &mut buffer[(start - offset) as usize..(at - offset) as usize]);
+        }
+        buffer[(at - offset) as usize..].fill(0);
+    }
+
+    /// The extents of a regular file.
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL for what is none.
+    pub(super) fn file_extents<'s>(&self, state: &'s State, doing: &'static str) -> Result<&'s Extents> {
+        let (why, errno) = match &state.body {
+            Body::File(extents) => return Ok(extents),
+            Body::Directory(_) => ("it is a directory", errno::EISDIR),
+            Body::Other => ("it is not a regular file", errno::EINVAL),
+        };
+        Err(Error::Posix { doing, why, errno })
+    }
+}

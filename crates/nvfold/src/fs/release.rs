@@ -1,0 +1,104 @@
+//! Dropping references, and freeing what nobody names any more.
+
+use super::Core;
+use crate::chunk::Released;
+use crate::chunk::reference::Hold;
+use crate::media::BlockNumber;
+use crate::space::{BlockRun, Runs};
+use crate::sync::atomic::Ordering;
+use pmem::Flight;
+use smallvec::SmallVec;
+
+/// Blocks whose entries were emptied and that the index still has.
+pub(super) type Emptied = SmallVec<[BlockNumber; 1]>;
+
+impl Core {
+    /// Empties the entries of the blocks that only these runs name: to be fenced with the commit word after which they
+    /// are named no more. An empty entry says that one extent names the block, so it may reach the media first; and
+    /// the fence comes before anybody else can have the block. What the index has of them is forgotten while the
+    /// lines are on their way.
+    pub(super) fn clear_unshared_entries(&self, runs: &[BlockRun], kept: &[BlockNumber]) -> (Flight, Emptied) {
+        let mut flight = Flight::new();
+        let mut emptied = Emptied::new();
+        for block in runs.iter().flat_map(|run| run.blocks()).filter(|block| !kept.contains(block)) {
+            if self.chunks.null_if_sole(block, &mut flight) {
+                emptied.push(block);
+            }
+        }
+        (flight, emptied)
+    }
+
+    /// Takes blocks whose entries were emptied out of the index.
+    pub(super) fn forget_all(&self, emptied: Emptied) -> Flight {
+        let mut flight = Flight::new();
+        emptied.into_iter().for_each(|block| flight.extend(self.chunks.forget(block)));
+        flight
+    }
+
+    /// Drops one reference from each block, and frees those that nobody names any more, but for `kept` (sorted).
+    /// `gained`: data blocks that came into use in the same operation.
+    pub(super) fn release(&self, runs: &[BlockRun], kept: &[BlockNumber], gained: u64) {
+        self.release_by(runs, kept, gained, |block, flight| self.chunks.release(block, flight));
+    }
+
+    /// Gives references back that were taken by update count.
+    pub(super) fn give_back(&self, holds: impl Iterator<Item = Hold>) {
+        let runs: Runs = holds.map(|hold| BlockRun { start: hold.take(), count: 1 }).collect();
+        self.release_by(&runs, &[], 0, |block, flight| self.chunks.give_back(block, flight));
+        // A device that is clean has no update counts.
+        let _ = self.region.fence(Flight::new());
+    }
+
+    /// As [`Core::release`], of references that `drop_one` drops.
+    fn release_by(
+        &self,
+        runs: &[BlockRun],
+        kept: &[BlockNumber],
+        gained: u64,
+        drop_one: impl Fn(BlockNumber, &mut Flight) -> Released,
+    ) {
+        let mut flight = Flight::new();
+        let mut emptied = false;
+        let mut lost = 0;
+        let mut free = Runs::new();
+        for block in runs.iter().flat_map(|run| run.blocks()) {
+            if !kept.is_empty() && kept.binary_search(&block).is_ok() {
+                continue;
+            }
+            let had_entry = self.chunks.has_entry(block);
+            let left = drop_one(block, &mut flight);
+            self.policies.released(block, left);
+            if left == Released::Free {
+                emptied |= had_entry;
+                match free.last_mut() {
+                    Some(last) if last.blocks_end() == block.0 => last.count += 1,
+                    _ => free.push(BlockRun { start: block, count: 1 }),
+                }
+            }
+        }
+        if emptied {
+            // An emptied entry must be durable before its block gets another user.
+            let _ = self.region.fence(flight);
+        }
+        for run in &free {
+            lost += self.free_known(*run);
+        }
+        if gained != lost {
+            // Two's complement: a decrease is an addition too.
+            self.data_blocks.fetch_add(gained.wrapping_sub(lost), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns blocks that nothing names any more.
+    pub(super) fn free(&self, run: BlockRun) {
+        self.free_known(run);
+    }
+
+    /// As `free`; how many of the blocks were known to be in use: after a crash the others are in no total until
+    /// reconcile has found out about them.
+    fn free_known(&self, run: BlockRun) -> u64 {
+        let known = self.chunks.with_recount(|recount| recount.freed(run));
+        self.space.free(run);
+        known.unwrap_or(run.count)
+    }
+}

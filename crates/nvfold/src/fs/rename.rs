@@ -1,0 +1,201 @@
+//! Renaming: moving a name, over another or in exchange for one, in one commit of up to four inodes.
+
+use super::Core;
+use super::commit::Change;
+use super::names::{check_empty, check_name, check_no_self, directory, posix, show, without_a_name};
+use crate::error::{Error, Result, errno};
+use crate::inode::directory::{Directory, NameSlot};
+use crate::inode::{Inode, State};
+use crate::media::inode::{AttributeLine, PARENT_WORD};
+use crate::media::journal::WordStore;
+use crate::media::log_entry::LogEntry;
+use crate::space::Purpose;
+use crate::sync::atomic::Ordering;
+use crate::words::{FileKind, InodeNumber, RenameMode, TimeNs};
+use pmem::Flight;
+use std::sync::Arc;
+
+/// What a rename does.
+struct Move<'n> {
+    source: NameSlot,
+    /// What has the new name already.
+    target: Option<NameSlot>,
+    /// The target gets the old name instead of going away.
+    exchanges: bool,
+    name: &'n [u8],
+    new_name: &'n [u8],
+}
+
+impl Core {
+    pub(crate) fn rename(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new_parent: InodeNumber,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        for name in [name, new_name] {
+            if matches!(name, b"." | b"..") {
+                return Err(posix("rename", "the name is . or ..", errno::EBUSY));
+            }
+            check_name("rename", name)?;
+        }
+        let _tree = self.tree.lock();
+        let (from, to) = (self.inode(parent.0)?, self.inode(new_parent.0)?);
+        let mut from_state = from.write()?;
+        let mut to_state = (from.ino != to.ino).then(|| to.write()).transpose()?;
+        let source = self.find("rename", &from_state, name)?;
+        let to_names = directory("rename", to_state.as_deref().unwrap_or(&from_state))?;
+        let target = to_names.find(new_name, &self.region);
+        let moving = Move { source, target, exchanges: mode == RenameMode::Exchange, name, new_name };
+        if !self.may_move(&moving, &from, &to, mode)? {
+            return Ok(());
+        }
+        let moved = self.inode(source.ino)?;
+        let other = target.map(|target| self.inode(target.ino)).transpose()?;
+        std::iter::once(&moved).chain(&other).for_each(|inode| self.table.found_name(inode.ino));
+        // Children in the order of their numbers; a victim directory is nobody's parent here.
+        let moved_first = other.as_ref().is_none_or(|other| moved.ino < other.ino);
+        let early = moved_first.then(|| moved.write()).transpose()?;
+        let mut other_state = other.as_ref().map(|other| other.write()).transpose()?;
+        let mut moved_state = early.map_or_else(|| moved.write(), Ok)?;
+        if let Some(state) = other_state.as_ref().filter(|_| !moving.exchanges) {
+            check_empty("rename", state)?;
+        }
+
+        let time = self.now();
+        let (from_entries, to_entries) = entries_of(&moving, time, &from_state, to_state.as_deref())?;
+        let mut parents = Vec::new();
+        if from.ino != to.ino {
+            let exchanged = other.as_ref().filter(|_| moving.exchanges);
+            let both = std::iter::once((&moved, to.ino)).chain(exchanged.map(|other| (other, from.ino)));
+            parents.extend(both.filter(|(inode, _)| inode.kind == FileKind::Directory));
+        }
+        let word =
+            |(inode, parent): &(&Arc<Inode>, u64)| WordStore { offset: inode.slot + PARENT_WORD, value: *parent };
+        let words: Vec<WordStore> = parents.iter().map(word).collect();
+        let moved_attributes = Some(AttributeLine { ctime: time, ..moved_state.attributes });
+        let purpose = Purpose::Promised;
+        let mut changes = vec![
+            Change { inode: &from, state: &mut from_state, entries: &from_entries, attributes: None, purpose },
+            Change { inode: &moved, state: &mut moved_state, entries: &[], attributes: moved_attributes, purpose },
+        ];
+        if let Some(state) = to_state.as_deref_mut() {
+            changes.push(Change { inode: &to, state, entries: &to_entries, attributes: None, purpose });
+        }
+        if let (Some(other), Some(state)) = (&other, other_state.as_deref_mut()) {
+            let attributes = match moving.exchanges {
+                true => AttributeLine { ctime: time, ..state.attributes },
+                false => without_a_name(other, state, time),
+            };
+            changes.push(Change { inode: other, state, entries: &[], attributes: Some(attributes), purpose });
+        }
+        self.change_all(&mut changes, &words, Flight::new())?;
+        parents.iter().for_each(|(inode, parent)| inode.parent.store(*parent, Ordering::Relaxed));
+        if let (Some(other), Some(state)) = (&other, other_state.as_deref_mut()) {
+            self.free_if_unused(other, state);
+        }
+        Ok(())
+    }
+
+    /// Whether there is anything to do; why it must not be done otherwise.
+    fn may_move(&self, moving: &Move<'_>, from: &Inode, to: &Inode, mode: RenameMode) -> Result<bool> {
+        let Move { source, target, .. } = moving;
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists { what: show(moving.new_name) }),
+            (RenameMode::Exchange, None) => return Err(Error::NotFound { what: show(moving.new_name) }),
+            (_, Some(target)) if target.ino == source.ino => return Ok(false),
+            _ => {}
+        }
+        self.check_no_loop(source, to)?;
+        let replaced = target.as_ref().filter(|_| !moving.exchanges);
+        if let Some(target) = target.as_ref().filter(|_| moving.exchanges) {
+            self.check_no_loop(target, from)?;
+        }
+        check_kinds(source, replaced)?;
+        if replaced.is_some_and(|target| target.ino == from.ino) {
+            return Err(posix("rename", "the directory is not empty", errno::ENOTEMPTY));
+        }
+        for slot in std::iter::once(source).chain(target) {
+            check_no_self(slot, from)?;
+            check_no_self(slot, to)?;
+        }
+        Ok(true)
+    }
+
+    /// A directory must not move below itself.
+    fn check_no_loop(&self, source: &NameSlot, new_parent: &Inode) -> Result<()> {
+        if source.kind() != FileKind::Directory {
+            return Ok(());
+        }
+        let mut at = new_parent.ino;
+        // As many steps as there are inodes: a damaged parent chain cannot hang us.
+        for _ in 0..=self.table.end() {
+            if at == source.ino {
+                return Err(posix("rename", "a directory cannot move into itself", errno::EINVAL));
+            }
+            if at == InodeNumber::ROOT.0 {
+                return Ok(());
+            }
+            at = if at == new_parent.ino {
+                new_parent.parent.load(Ordering::Relaxed)
+            } else {
+                self.inode(at)?.parent.load(Ordering::Relaxed)
+            };
+        }
+        Err(Error::Corrupt { what: format!("inode {}: parents form a loop", new_parent.ino), at: new_parent.slot })
+    }
+}
+
+/// The log entries of the directory that a name leaves, and of the one that it comes to. `to`: that one's state, if it
+/// is another directory.
+fn entries_of(
+    moving: &Move<'_>,
+    time: TimeNs,
+    from: &State,
+    to: Option<&State>,
+) -> Result<(Vec<LogEntry>, Vec<LogEntry>)> {
+    let next_cookie = |state: &State| directory("rename", state).map(Directory::next_cookie);
+    let named = |name: &[u8], slot: &NameSlot, cookie| LogEntry::Name {
+        name: name.to_vec(),
+        ino: slot.ino,
+        kind: slot.kind(),
+        cookie,
+        time,
+    };
+    let unnamed = |slot: &NameSlot| LogEntry::Unname { cookie: slot.cookie, time };
+    let cookie = next_cookie(to.unwrap_or(from))?;
+    let mut from_entries = vec![unnamed(&moving.source)];
+    let mut to_entries: Vec<LogEntry> = moving.target.iter().map(unnamed).collect();
+    let arrives = named(moving.new_name, &moving.source, cookie);
+    let returns = match moving.target.as_ref().filter(|_| moving.exchanges) {
+        Some(target) => {
+            let cookie = if to.is_none() { cookie + 1 } else { next_cookie(from)? };
+            Some(named(moving.name, target, cookie))
+        }
+        None => None,
+    };
+    if to.is_none() {
+        // One directory: removals first, additions in the order of their cookies.
+        from_entries.append(&mut to_entries);
+        from_entries.push(arrives);
+    } else {
+        to_entries.push(arrives);
+    }
+    from_entries.extend(returns);
+    Ok((from_entries, to_entries))
+}
+
+fn check_kinds(source: &NameSlot, replaced: Option<&NameSlot>) -> Result<()> {
+    let is_directory = |slot: &NameSlot| slot.kind() == FileKind::Directory;
+    match replaced {
+        Some(target) if is_directory(target) && !is_directory(source) => {
+            Err(posix("rename", "the target is a directory", errno::EISDIR))
+        }
+        Some(target) if !is_directory(target) && is_directory(source) => {
+            Err(posix("rename", "the target is not a directory", errno::ENOTDIR))
+        }
+        _ => Ok(()),
+    }
+}

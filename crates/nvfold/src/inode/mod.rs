@@ -1,0 +1,413 @@
+//! One inode in DRAM: what its slot and its log say, and how it is built from them.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`extents`] | a file's bytes: from file offsets to media addresses |
+//! | [`directory`] | names |
+//! | [`log`] | the log of an inode: reading it and adding to it |
+//! | [`table`] | the slots, and which are in use |
+//!
+//! **A gone inode.** An inode may be freed while somebody still has it in hand. Whoever locks it with [`Inode::read`],
+//! [`Inode::write`] or [`Inode::upgradable_read`] is told by ENOENT, everywhere; [`Inode::peek`] and [`Inode::hold`] are
+//! for those who must not care.
+
+pub mod directory;
+pub mod extents;
+pub mod log;
+pub mod table;
+
+use crate::error::{Error, Result};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, InodeHead};
+use crate::media::log_entry::{LogEntry, VALUE_BLOCKS_MAX, XattrValue, dedupe};
+use crate::media::superblock::Geometry;
+use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
+use crate::words::{Attr, FileKind, InodeNumber, TimeNs};
+use directory::Directory;
+use extents::{Extent, Extents};
+use log::Log;
+use pmem::Region;
+use std::collections::BTreeMap;
+
+/// Largest file offset (off_t).
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// xattr that holds the target of a symlink; no name that a user gives contains a NUL.
+pub const SYMLINK_TARGET: &[u8] = b"\0target";
+
+/// [`Inode::own_policy`] of an inode that has none.
+const NO_POLICY: u8 = u8::MAX;
+
+/// A cached inode.
+pub struct Inode {
+    /// Its number.
+    pub ino: u64,
+    /// Device offset of its slot.
+    pub slot: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Tells users of the slot apart.
+    pub generation: u32,
+    /// Birth time.
+    pub btime: TimeNs,
+    /// Directories: number of the parent. Changes under the tree lock.
+    pub parent: AtomicU64,
+    /// Open `File`s.
+    pub pins: AtomicUsize,
+    /// See [`Inode::own_policy`].
+    own_policy: AtomicU8,
+    /// Whether it is recorded that some of its data was stored without a fingerprint.
+    lacks_fingerprints: AtomicBool,
+    /// Everything that changes, under the inode's lock.
+    state: RwLock<State>,
+}
+
+/// What an inode's kind adds to it.
+pub enum Body {
+    /// Regular file.
+    File(Extents),
+    /// Directory.
+    Directory(Directory),
+    /// Symlinks, fifos, sockets, devices.
+    Other,
+}
+
+/// The changing part of an inode.
+pub struct State {
+    /// Current attributes.
+    pub attributes: AttributeLine,
+    /// Which attribute line the commit word selects.
+    pub selector: u64,
+    /// Where its log lies.
+    pub log: Log,
+    /// Extents or names.
+    pub body: Body,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, XattrValue>,
+    /// Entries of the log whose dedupe-flag says that they still wait to be shared.
+    pub needed: AtomicU64,
+    /// Counts the changes after which a block that the file named may be another's.
+    pub drops: u64,
+    /// The slot has been freed: whoever still finds this object must let go.
+    pub freed: bool,
+}
+
+impl State {
+    /// A new inode's state.
+    pub fn new(kind: FileKind, attributes: AttributeLine, log: Log) -> State {
+        let body = match kind {
+            FileKind::Regular => Body::File(Extents::default()),
+            FileKind::Directory => Body::Directory(Directory::default()),
+            _ => Body::Other,
+        };
+        let (needed, drops) = (AtomicU64::new(0), 0);
+        State { attributes, selector: 0, log, body, xattrs: BTreeMap::new(), needed, drops, freed: false }
+    }
+
+    /// The extents; an empty map for what has none.
+    pub fn extents(&self) -> Option<&Extents> {
+        match &self.body {
+            Body::File(extents) => Some(extents),
+            _ => None,
+        }
+    }
+
+    /// Bytes that extents name.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.extents().map_or(0, Extents::bytes)
+    }
+
+    /// Lines that a compacted log would need, roughly.
+    pub fn live_lines(&self) -> u64 {
+        let body = match &self.body {
+            Body::File(extents) => extents.len() as u64,
+            Body::Directory(directory) => directory.len() as u64 * 2,
+            Body::Other => 0,
+        };
+        body + self.xattrs.len() as u64 * 4
+    }
+
+    /// Value of an extended attribute that is short enough for the log.
+    pub fn short_attribute(&self, name: &[u8]) -> Option<&[u8]> {
+        match self.xattrs.get(name)? {
+            XattrValue::Inline(value) => Some(value),
+            XattrValue::Blocks { .. } => None,
+        }
+    }
+
+    /// Blocks that hold xattr values.
+    pub fn xattr_blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
+        self.xattrs.values().flat_map(value_blocks)
+    }
+
+    /// DRAM it takes, bytes, roughly.
+    pub fn dram_bytes(&self) -> u64 {
+        let body = match &self.body {
+            Body::File(extents) => extents.dram_bytes(),
+            Body::Directory(directory) => directory.dram_bytes(),
+            Body::Other => 0,
+        };
+        let xattrs: usize = self.xattrs.keys().map(|name| name.len() + 256).sum();
+        size_of::<Inode>() as u64 + body + xattrs as u64 + self.log.pages.capacity() as u64 * 8
+    }
+
+    /// Takes a committed log entry into the state. The same function serves the operation that wrote the
+    /// entry and the replay after it, so both always agree. `newer`: the entry is younger than the attributes.
+    pub fn apply(&mut self, position: u64, entry: &LogEntry, newer: bool) -> std::result::Result<(), &'static str> {
+        let time = match entry {
+            LogEntry::Extent(entry) => {
+                let Body::File(extents) = &mut self.body else { return Err("extent of something that is no file") };
+                if dedupe::is_pending(entry.dedupe) {
+                    self.needed.fetch_add(1, Ordering::Relaxed);
+                }
+                if entry.maps() {
+                    let extent =
+                        Extent { length: entry.length, address: entry.address, unwritten: entry.is_unwritten() };
+                    extents.insert(entry.file_offset, extent);
+                } else {
+                    extents.remove(entry.file_offset, entry.file_offset.saturating_add(entry.length));
+                }
+                if newer {
+                    self.attributes.size = entry.size;
+                    self.attributes.mtime = entry.time;
+                }
+                entry.time
+            }
+            LogEntry::Name { name, ino, kind, cookie, time } => {
+                let Body::Directory(directory) = &mut self.body else {
+                    return Err("name in something that is no directory");
+                };
+                // Also keeps a damaged log from making every addition a search.
+                if *cookie < directory.next_cookie() {
+                    return Err("name out of order");
+                }
+                directory.add(name, *ino, *kind, *cookie, position);
+                if newer {
+                    self.attributes.mtime = *time;
+                }
+                *time
+            }
+            LogEntry::Unname { cookie, time } => {
+                let Body::Directory(directory) = &mut self.body else {
+                    return Err("name in something that is no directory");
+                };
+                if !directory.remove(*cookie) {
+                    return Err("removal of a name that is not there");
+                }
+                if newer {
+                    self.attributes.mtime = *time;
+                }
+                *time
+            }
+            LogEntry::XattrSet { name, value, time } => {
+                self.xattrs.insert(name.clone(), value.clone());
+                *time
+            }
+            LogEntry::XattrRemove { name, time } => {
+                self.xattrs.remove(name);
+                *time
+            }
+            LogEntry::Skip => return Ok(()),
+        };
+        if newer {
+            self.attributes.ctime = time;
+        }
+        Ok(())
+    }
+}
+
+/// Blocks of one xattr value.
+pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '_ {
+    let blocks = match value {
+        XattrValue::Inline(_) => &[][..],
+        XattrValue::Blocks { blocks, .. } => blocks,
+    };
+    blocks.iter().map(|address| BlockNumber::containing(*address))
+}
+
+impl Inode {
+    /// Reads the inode in `slot`; `None` when the slot is free. Everything on the media is checked.
+    pub fn load(region: &Region, geometry: &Geometry, slot: u64, ino: u64) -> Result<Option<Inode>> {
+        let head = region.read(slot);
+        Inode::load_with_head(region, geometry, slot, ino, head)
+    }
+
+    /// As `load`, with the head as it will be once the journal has been replayed.
+    pub fn load_with_head(
+        region: &Region,
+        geometry: &Geometry,
+        slot: u64,
+        ino: u64,
+        head: InodeHead,
+    ) -> Result<Option<Inode>> {
+        let loaded = Inode::load_unchecked(region, geometry, slot, ino, head);
+        // What cannot be read looks like damage, or like a free slot: the reason comes first.
+        region.check().map_err(Error::of(|| format!("inode {ino}")))?;
+        loaded
+    }
+
+    fn load_unchecked(
+        region: &Region,
+        geometry: &Geometry,
+        slot: u64,
+        ino: u64,
+        head: InodeHead,
+    ) -> Result<Option<Inode>> {
+        let Some(kind) = head.live(ino) else { return Ok(None) };
+        let corrupt = |what: &str, at: u64| Error::Corrupt { what: format!("inode {ino}: {what}"), at };
+        let line = slot + ATTRIBUTE_LINES[head.selector() as usize];
+        let attributes: AttributeLine = region.read(line);
+        if !attributes.is_whole(ino) || attributes.size > FILE_BYTES_MAX {
+            return Err(corrupt("attributes", line));
+        }
+        let mut state = State::new(kind, attributes, Log::default());
+        state.selector = head.selector();
+        let mut newer = attributes.as_of == head.head;
+        let log = log::walk(region, geometry, slot, &head, |position, end, entry| {
+            check_entry(geometry, &entry).map_err(|what| corrupt(what, position))?;
+            state.apply(position, &entry, newer).map_err(|what| corrupt(what, position))?;
+            newer |= end == attributes.as_of;
+            Ok(())
+        })?;
+        if !newer {
+            return Err(corrupt("attributes of another log", line));
+        }
+        state.log = log;
+        Ok(Some(Inode::new(ino, slot, &head, kind, state)))
+    }
+
+    /// An inode from its head and state.
+    pub fn new(ino: u64, slot: u64, head: &InodeHead, kind: FileKind, state: State) -> Inode {
+        Inode {
+            ino,
+            slot,
+            kind,
+            generation: head.generation,
+            btime: head.btime,
+            parent: AtomicU64::new(head.parent),
+            pins: AtomicUsize::new(0),
+            own_policy: AtomicU8::new(NO_POLICY),
+            lacks_fingerprints: AtomicBool::new(false),
+            state: RwLock::new(state),
+        }
+    }
+
+    /// Number of the policy that it has of its own, which `fs` knows. A write asks for it before it takes the lock.
+    pub fn own_policy(&self) -> Option<u8> {
+        Some(self.own_policy.load(Ordering::Relaxed)).filter(|number| *number != NO_POLICY)
+    }
+
+    /// Sets it; `None`: it has none.
+    pub fn set_own_policy(&self, number: Option<u8>) {
+        self.own_policy.store(number.unwrap_or(NO_POLICY), Ordering::Relaxed);
+    }
+
+    /// Records that some of its data was stored without a fingerprint; whether that is news.
+    pub fn record_lacking(&self) -> bool {
+        let lacks = &self.lacks_fingerprints;
+        !lacks.load(Ordering::Relaxed) && !lacks.swap(true, Ordering::Relaxed)
+    }
+
+    /// What is recorded is gone over from here on.
+    pub fn clear_lacking(&self) {
+        self.lacks_fingerprints.store(false, Ordering::Relaxed);
+    }
+
+    /// Locks it for reading. ENOENT when it was freed meanwhile.
+    pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
+        let state = self.state.read();
+        if state.freed { Err(self.gone()) } else { Ok(state) }
+    }
+
+    /// Locks it for a change. ENOENT when it was freed meanwhile: its slot may be another's by now.
+    pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
+        let state = self.state.write();
+        if state.freed { Err(self.gone()) } else { Ok(state) }
+    }
+
+    /// Locks it against changes; readers come in. ENOENT when it was freed meanwhile.
+    pub fn upgradable_read(&self) -> Result<RwLockUpgradableReadGuard<'_, State>> {
+        let state = self.state.upgradable_read();
+        if state.freed { Err(self.gone()) } else { Ok(state) }
+    }
+
+    /// Locks it for reading, gone or not.
+    pub fn peek(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read()
+    }
+
+    /// Locks it for a change, gone or not: for its birth, and for freeing it.
+    pub fn hold(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write()
+    }
+
+    /// Its state, of an inode that nobody else has.
+    pub fn into_state(self) -> State {
+        self.state.into_inner()
+    }
+
+    fn gone(&self) -> Error {
+        Error::NotFound { what: format!("inode {}", self.ino) }
+    }
+
+    /// What `stat` tells.
+    pub fn attr(&self, state: &State) -> Attr {
+        let attributes = &state.attributes;
+        let (nlink, size, bytes) = match &state.body {
+            Body::File(extents) => (attributes.nlink, attributes.size, extents.bytes()),
+            Body::Directory(directory) => {
+                let nlink = if attributes.nlink == 0 { 0 } else { 2 + directory.subdirectories() };
+                (nlink, state.log.lines * 64, state.log.pages.len() as u64 * BLOCK_BYTES)
+            }
+            Body::Other => (attributes.nlink, attributes.size, 0),
+        };
+        Attr {
+            ino: InodeNumber(self.ino),
+            generation: self.generation,
+            kind: self.kind,
+            mode: attributes.mode,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            nlink,
+            rdev: attributes.rdev,
+            size,
+            blocks: bytes.div_ceil(512),
+            atime: attributes.atime,
+            mtime: attributes.mtime,
+            ctime: attributes.ctime,
+            btime: self.btime,
+        }
+    }
+
+    /// Whether some `File` holds it.
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// What must hold of an entry before its numbers are used.
+fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(), &'static str> {
+    match entry {
+        LogEntry::Extent(entry) if entry.maps() => {
+            let end = entry.file_offset.checked_add(entry.length);
+            // A file's last block may reach past the largest offset.
+            if entry.length == 0
+                || end.is_none_or(|end| end > FILE_BYTES_MAX + BLOCK_BYTES)
+                || entry.size > FILE_BYTES_MAX
+            {
+                return Err("extent length");
+            }
+            if !geometry.holds_data(entry.address, entry.length) {
+                return Err("extent address");
+            }
+            Ok(())
+        }
+        LogEntry::Extent(entry) if entry.size > FILE_BYTES_MAX => Err("file size"),
+        LogEntry::XattrSet { value: XattrValue::Blocks { blocks, .. }, .. } => {
+            let valid =
+                |address: &u64| address.is_multiple_of(BLOCK_BYTES) && geometry.holds_data(*address, BLOCK_BYTES);
+            if blocks.len() > VALUE_BLOCKS_MAX || !blocks.iter().all(valid) { Err("xattr blocks") } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
+}

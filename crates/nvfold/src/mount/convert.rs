@@ -1,0 +1,128 @@
+//! Changing the index of an unmounted device (`nvfold tune --index`).
+//!
+//! The chunk table is the same for both indexes, so nothing of it moves. A pm index takes free segments for its direct
+//! area and two words of each entry, which mean nothing without it. So it can be made beside the dram index, and the
+//! superblock's kind, one store of a copy, decides. What a crash leaves of the other one, the next mount frees.
+
+use super::index::write_index_segment;
+use super::open::open;
+use super::superblock::{read_superblock, write_superblock};
+use super::{Mounted, saved};
+use crate::chunk::fact::Fact;
+use crate::dedup::nv_dedup::options::NvDedupOptions;
+use crate::dedup::policy::Policy;
+use crate::error::Result;
+use crate::fingerprint::WeakFunction;
+use crate::fs::Core;
+use crate::fs::options::MountOptions;
+use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
+use crate::media::direct::index_segments;
+use crate::media::segment::SegmentEntry;
+use crate::media::superblock::Superblock;
+use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::words::IndexKind;
+use pmem::{Flight, Region};
+use zerocopy::IntoBytes;
+
+/// Gives an unmounted device another index, safely at every moment: until the one store that changes the kind the old
+/// one counts, from then on the new one. `weak`: what a pm index is made of; of other functions' fingerprints it holds
+/// none until they are made anew in the background. `progress` is told how many chunk entries are done, of how many.
+///
+/// # Errors
+/// ENOSPC when there are not enough free segments for a pm index; those of a mount. The device is as before then.
+pub fn convert_index(
+    region: &Region,
+    to: IndexKind,
+    weak: WeakFunction,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    let (superblock, _) = read_superblock(region)?;
+    let of_now = superblock.index().expect("a superblock that was verified");
+    if to == of_now.0 && (to == IndexKind::Dram || weak == of_now.1) {
+        return Ok(());
+    }
+    if of_now.0 == IndexKind::Pm {
+        switch(region, superblock, IndexKind::Dram, weak)?;
+    }
+    let device = mounted(region, weak)?;
+    if to == IndexKind::Dram {
+        return device.leave_clean();
+    }
+    build(&device.core, weak, progress)?;
+    device.leave_clean()?;
+    let (superblock, _) = read_superblock(region)?;
+    switch(region, superblock, IndexKind::Pm, weak)?;
+    // What was saved is of the other index.
+    mounted(region, weak)?.leave_clean()
+}
+
+/// A device that this process alone uses, with everything known.
+fn mounted(region: &Region, weak: WeakFunction) -> Result<Mounted> {
+    let nv_dedup = NvDedupOptions { weak, ..NvDedupOptions::default() };
+    let mounted = open(region.clone(), &MountOptions { policy: Policy::Off, nv_dedup, ..MountOptions::default() })?;
+    mounted.reconcile()?;
+    Ok(mounted)
+}
+
+/// Makes the superblock name another index. The saved state does not go with it.
+fn switch(region: &Region, superblock: Superblock, to: IndexKind, weak: WeakFunction) -> Result<()> {
+    write_superblock(region, Superblock { saved_state: 0, ..superblock.with_index(to, weak) });
+    Ok(region.sync()?)
+}
+
+/// Makes a pm index of all entries that have a fingerprint of this function.
+fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    let mut segments = Vec::new();
+    for ordinal in 0..index_segments(core.geometry.blocks()) {
+        match core.space.allocate_segment("make a pm index") {
+            Ok(segment) => {
+                write_index_segment(&core.region, &core.geometry, segment, ordinal as u32)?;
+                segments.push(segment);
+            }
+            Err(error) => {
+                for segment in segments {
+                    core.space.write_entry(segment, SegmentEntry::blocks(segment));
+                    core.space.free_segment(segment);
+                }
+                core.space.trim()?;
+                core.answer(saved::leave_clean(core))?;
+                return Err(error);
+            }
+        }
+    }
+    let options = MountOptions::default().denova.reorder;
+    let index = Fact::new(core.region.clone(), core.geometry, weak, segments, options);
+    let total = core.chunks.tracked();
+    let mut done = 0;
+    for segment in core.space.marked_segments() {
+        progress(done, total);
+        let entries = entries_of(core, segment, weak);
+        clear_links(core, &index, &entries);
+        entries.iter().for_each(|(block, weak, _)| index.insert(*weak, *block));
+        done += core.chunks.entries_in(segment).iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+    }
+    progress(total, total);
+    Ok(())
+}
+
+/// The blocks of a segment that have a fingerprint of this function, and their entries.
+fn entries_of(core: &Core, segment: u64, function: WeakFunction) -> Vec<(BlockNumber, u32, ChunkEntry)> {
+    let first = BlockNumber(segment * SEGMENT_BLOCKS);
+    let mut entries = vec![ChunkEntry::default(); core.geometry.blocks_in_segment(segment) as usize];
+    core.region.scan_into(core.geometry.chunk_entry_offset(first), entries.as_mut_bytes());
+    let blocks = (first.0..).map(BlockNumber).zip(entries);
+    let with_weak = blocks.filter_map(|(block, entry)| Some((block, entry.weak(function)?, entry)));
+    with_weak.filter(|(block, _, entry)| entry.is_of(*block)).collect()
+}
+
+/// Makes entries such as the index takes: with their chain, and leading nowhere. Durably.
+fn clear_links(core: &Core, index: &Fact, entries: &[(BlockNumber, u32, ChunkEntry)]) {
+    let mut flight = Flight::new();
+    for (block, weak, entry) in entries {
+        let delete_pointer = index.chain_of(*weak) as u32;
+        let entry = ChunkEntry { previous: 0, next: 0, delete_pointer, ..*entry };
+        let links = &entry.as_bytes()[LINKS_WORD as usize..];
+        flight.add(core.region.write(core.geometry.chunk_entry_offset(*block) + LINKS_WORD, links).flush());
+    }
+    let _ = core.region.fence(flight);
+}

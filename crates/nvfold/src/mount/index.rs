@@ -1,0 +1,70 @@
+//! The index of a device: which one it has, and the segments of one that lies on it.
+
+use crate::chunk::dram::DramIndex;
+use crate::chunk::fact::Fact;
+use crate::chunk::index::Index;
+use crate::error::{Error, Result};
+use crate::fs::Core;
+use crate::fs::options::MountOptions;
+use crate::inode::table::clear_segment;
+use crate::media::direct::index_segments;
+use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::superblock::{Geometry, Superblock};
+use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::space::BlockRun;
+use crate::words::IndexKind;
+use pmem::Region;
+
+/// The index that the superblock names, and the options with its fingerprints.
+pub(super) fn index_of(
+    region: &Region,
+    geometry: &Geometry,
+    superblock: &Superblock,
+    options: &MountOptions,
+    uses: &[(u64, SegmentUse)],
+) -> Result<(MountOptions, Index)> {
+    let mut options = options.clone();
+    let index = match superblock.index().expect("a superblock that was verified") {
+        (IndexKind::Dram, _) => Index::Dram(DramIndex::new()),
+        (IndexKind::Pm, function) => {
+            options.nv_dedup.weak = function;
+            let segments = index_segments_in(geometry, uses)?;
+            let reorder = options.denova.reorder;
+            Index::Pm(Box::new(Fact::new(region.clone(), *geometry, function, segments, reorder)))
+        }
+    };
+    Ok((options, index))
+}
+
+/// The segments of the pm index by ordinal, of those in use; what is wrong with it otherwise.
+pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Result<Vec<u64>> {
+    let part = |(segment, usage): &(u64, SegmentUse)| match usage {
+        SegmentUse::Index(ordinal) => Some((*ordinal, *segment)),
+        _ => None,
+    };
+    let mut found: Vec<(u32, u64)> = uses.iter().filter_map(part).collect();
+    found.sort_unstable();
+    let is_whole = (0..index_segments(geometry.blocks())).eq(found.iter().map(|(ordinal, _)| u64::from(*ordinal)));
+    if !is_whole || found.iter().any(|(_, segment)| geometry.blocks_in_segment(*segment) != SEGMENT_BLOCKS) {
+        let what = "segment table: the pm index's segments (`nvfold tune --index dram` does without); they".into();
+        return Err(Error::Corrupt { what, at: geometry.segment_table_offset });
+    }
+    Ok(found.into_iter().map(|(_, segment)| segment).collect())
+}
+
+/// Makes a segment part of the pm index on the media, all of its chains empty.
+pub(super) fn write_index_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) -> Result<()> {
+    clear_segment(region, segment)?;
+    let entry = SegmentEntry::index(segment, ordinal);
+    let _ = region.fence(region.write(geometry.segment_entry_offset(segment), &entry).flush());
+    Ok(())
+}
+
+/// A conversion that a crash cut off leaves segments of an index that does not count: they are free.
+pub(super) fn free_index_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Result<()> {
+    for (segment, _) in uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Index(_))) {
+        core.space.write_entry(*segment, SegmentEntry::default());
+        core.space.discard_run(BlockRun { start: BlockNumber(segment * SEGMENT_BLOCKS), count: SEGMENT_BLOCKS })?;
+    }
+    Ok(())
+}

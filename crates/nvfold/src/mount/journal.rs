@@ -1,0 +1,38 @@
+//! The journal after a crash: operations over several inodes that had happened are stored again.
+
+use crate::error::{Error, Result};
+use crate::fs::store_words;
+use crate::media::SEGMENT_BYTES;
+use crate::media::inode::{COMMIT_WORD, HEAD_WORD, INODE_BYTES, PARENT_WORD};
+use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
+use crate::media::superblock::Geometry;
+use pmem::Region;
+
+/// The words of whole journal slots. Operations store only commit, log head and parent of inodes of the table.
+pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Result<Vec<WordStore>> {
+    let mut stores = Vec::new();
+    for slot in 0..JOURNAL_SLOTS {
+        let offset = geometry.journal_slot_offset(slot);
+        let journal: JournalSlot = region.read(offset);
+        for store in journal.words() {
+            let in_table = segments.contains(&(store.offset / SEGMENT_BYTES));
+            let in_slot = store.offset % INODE_BYTES;
+            if !matches!(in_slot, COMMIT_WORD | HEAD_WORD | PARENT_WORD) || !in_table {
+                return Err(Error::Corrupt { what: "journal: a word that no operation stores".into(), at: offset });
+            }
+            stores.push(*store);
+        }
+    }
+    Ok(stores)
+}
+
+/// Stores the words again and empties the journal.
+pub(super) fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
+    if stores.is_empty() {
+        return;
+    }
+    store_words(region, stores);
+    let clear = |slot| WordStore { offset: geometry.journal_slot_offset(slot), value: 0 };
+    let cleared: Vec<_> = (0..JOURNAL_SLOTS).map(clear).collect();
+    store_words(region, &cleared);
+}

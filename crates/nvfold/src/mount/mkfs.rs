@@ -1,0 +1,129 @@
+//! Formatting a device.
+
+use super::index::write_index_segment;
+use super::superblock::{read_superblock, write_superblock};
+use crate::error::{Error, Result};
+use crate::fingerprint::WeakFunction;
+use crate::inode::table::write_segment;
+use crate::media::direct::index_segments;
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead};
+use crate::media::superblock::{COPIES, Geometry, MAGIC, STATE_CLEAN, Superblock, VERSION};
+use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
+use crate::words::{FileKind, IndexKind, InodeNumber, TimeNs};
+use pmem::{Flight, Region};
+use zerocopy::FromZeros;
+
+const ROOT: u64 = InodeNumber::ROOT.0;
+
+/// How to format a device.
+#[derive(Clone, Debug, Default)]
+pub struct MkfsOptions {
+    /// Identity of the file system (16 random bytes).
+    pub uuid: [u8; 16],
+    /// Name of the file system, 32 bytes at most.
+    pub label: String,
+    /// Owner of the root directory.
+    pub root_uid: u32,
+    /// Group of the root directory.
+    pub root_gid: u32,
+    /// Format also when the device holds an nvfold file system.
+    pub force: bool,
+    /// How entries are found.
+    pub index: IndexKind,
+    /// pm index: which weak fingerprints it is made of.
+    pub weak: WeakFunction,
+    /// Now.
+    pub now: TimeNs,
+}
+
+/// Formats a device; see `FileSystem::mkfs`.
+pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
+    let bytes = region.len_bytes();
+    let geometry = Geometry::of(bytes).ok_or_else(|| Error::Format { why: unusable_size(bytes) })?;
+    if region.is_read_only() {
+        return Err(Error::ReadOnly { doing: "mkfs" });
+    }
+    if !options.force && !matches!(read_superblock(region), Err(Error::NotNvfold { .. })) {
+        let why = "it holds an nvfold file system already; force the format to erase it".into();
+        return Err(Error::Format { why });
+    }
+    if options.label.len() > 32 {
+        return Err(Error::Format { why: format!("the label `{}` is longer than 32 bytes", options.label) });
+    }
+    // Old superblocks go first: until the new ones are written this is no file system.
+    let mut flight = Flight::new();
+    COPIES.iter().for_each(|offset| flight.add(region.write(*offset, &Superblock::new_zeroed()).flush()));
+    let _ = region.fence(flight);
+    clear_tables(region, &geometry)?;
+    let root_segment = geometry.first_segment();
+    write_segment(region, &geometry, root_segment, 0)?;
+    write_root(region, root_segment, options);
+    if options.index == IndexKind::Pm {
+        let segments = root_segment + 1..root_segment + 1 + index_segments(geometry.blocks());
+        // Of the smallest devices at least half is left.
+        if segments.end >= geometry.segments() {
+            return Err(Error::Format { why: format!("{bytes} bytes are too small for a pm index") });
+        }
+        (0..).zip(segments).try_for_each(|(ordinal, at)| write_index_segment(region, &geometry, at, ordinal))?;
+    }
+    let mut label = [0; 32];
+    label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+    write_superblock(
+        region,
+        Superblock {
+            magic: MAGIC,
+            version: VERSION,
+            uuid: options.uuid,
+            label,
+            device_bytes: bytes,
+            journal_offset: geometry.journal_offset,
+            generators_offset: geometry.generators_offset,
+            segment_table_offset: geometry.segment_table_offset,
+            chunk_table_offset: geometry.chunk_table_offset,
+            data_offset: geometry.data_offset,
+            block_bytes: BLOCK_BYTES as u32,
+            segment_bytes: SEGMENT_BYTES as u32,
+            inode_bytes: INODE_BYTES as u32,
+            state: STATE_CLEAN,
+            created: options.now,
+            ..Superblock::new_zeroed()
+        }
+        .with_index(options.index, options.weak),
+    );
+    Ok(region.sync()?)
+}
+
+fn unusable_size(bytes: u64) -> String {
+    if !bytes.is_multiple_of(BLOCK_BYTES) {
+        return format!("its size, {bytes} bytes, is not a multiple of {BLOCK_BYTES}");
+    }
+    let limit = if bytes < DEVICE_BYTES_MIN { ("small", DEVICE_BYTES_MIN) } else { ("large", DEVICE_BYTES_MAX) };
+    format!("{bytes} bytes are too {}; the limit is {} bytes", limit.0, limit.1)
+}
+
+/// Makes the tables zero without touching what is a hole already: a fresh device takes no memory for them.
+fn clear_tables(region: &Region, geometry: &Geometry) -> Result<()> {
+    if region.can_punch() {
+        region.punch(geometry.journal_offset, geometry.device_bytes - geometry.journal_offset)?;
+        region.settle_holes()?;
+    }
+    let length = geometry.data_offset - geometry.journal_offset;
+    for range in region.allocated_ranges(geometry.journal_offset, length) {
+        let start = range.start.max(geometry.journal_offset);
+        let zeros = region.stream_zeros(start, range.end.min(geometry.data_offset) - start);
+        let _ = region.fence(zeros);
+    }
+    Ok(())
+}
+
+fn write_root(region: &Region, segment: u64, options: &MkfsOptions) {
+    let slot = segment * SEGMENT_BYTES + ROOT * INODE_BYTES;
+    let head = InodeHead::new(slot, ROOT, FileKind::Directory, 1, ROOT, options.now);
+    let (uid, gid, now) = (options.root_uid, options.root_gid, options.now);
+    let times = AttributeLine { atime: now, mtime: now, ctime: now, ..AttributeLine::default() };
+    let attributes = AttributeLine { mode: 0o755, uid, gid, nlink: 1, as_of: head.commit, ..times }.sealed(ROOT);
+    let mut flight = Flight::new();
+    flight.add(region.write(slot, &head).flush());
+    flight.add(region.write(slot + ATTRIBUTE_LINES[0], &attributes).flush());
+    let _ = region.fence(flight);
+}

@@ -1,0 +1,310 @@
+//! Reconcile: exact counts after a crash, found while the file system is in use.
+//!
+//! The problem: a crash leaves counts too high, blocks in use that nobody names, and inodes without a name
+//! (invariants 1, 2, 4). Only all inode logs together tell which, and reading them takes time that grows with the
+//! data.
+//!
+//! The idea: bounded steps, each with the gate closed, so that no operation is half done while it runs.
+//!
+//! ```text
+//! walk      inode after inode: its log pages are in use; its extents count in the recount; its names count; log
+//!           entries that still wait to be shared are queued
+//! unnamed   inodes that no name was found for are freed, with all that they name
+//! chains    pm index: reorders are ended, and what does not belong to a chain leaves it
+//! exact     segment after segment: each chunk entry is made to say what was counted; blocks whose use is still
+//!           unknown and that nobody names are free
+//! ```
+//!
+//! Between steps anything can happen: operations on inodes that were walked keep the recount up to date
+//! ([`crate::chunk::recount`]), new names are noted, freed blocks are known.
+
+use super::{Mounted, Recovery};
+use crate::chunk::recount::Recount;
+use crate::error::{Error, Result};
+use crate::inode::{Body, Inode, State};
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::inode::INODE_BYTES;
+use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::space::{BlockRun, Runs};
+use crate::sync::atomic::Ordering;
+use crate::words::InodeNumber;
+use pmem::Flight;
+
+/// Entries and inodes that one step looks at, about: well below a millisecond.
+const STEP: u64 = 2048;
+const ROOT: u64 = InodeNumber::ROOT.0;
+/// Chains that one step looks at: most are empty.
+const CHAINS_STEP: u64 = 8192;
+
+/// How far it is.
+pub enum Reconcile {
+    /// Walking inodes; the next one, and those that could not be read.
+    Walk { next: u64, unreadable: Vec<Unreadable>, marked: Vec<u64> },
+    /// Freeing inodes without a name, from this one on.
+    Unnamed { next: u64, marked: Vec<u64> },
+    /// pm index: putting chains right, from this one on. Before any block is freed: none may hang in a chain then.
+    Chains { next: u64, marked: Vec<u64> },
+    /// Making entries exact, segment after segment; the place of the next one in the list.
+    SetExact { next: usize, marked: Vec<u64> },
+    /// Everything is exact.
+    Done,
+    /// An inode could not be read, so what it names is not known.
+    Stalled { what: String, at: u64 },
+}
+
+impl Reconcile {
+    /// To be done in full; `marked` segments hold what is to be made exact.
+    pub fn begin(marked: Vec<u64>) -> Reconcile {
+        Reconcile::Walk { next: 1, unreadable: Vec::new(), marked }
+    }
+}
+
+/// An inode that could not be read. Without a name it is one whose making a crash cut off: its head reached the media
+/// and the rest did not. With one it is damaged.
+pub struct Unreadable {
+    ino: u64,
+    slot: u64,
+    why: Error,
+}
+
+impl Mounted {
+    /// What the mount had to do and how far it is.
+    pub(crate) fn recovery(&self) -> Recovery {
+        let recovery = self.recovery.lock().clone();
+        let inodes = self.core.table.end();
+        let (steps_done, segments, stalled) = match &*self.reconcile.lock() {
+            Reconcile::Walk { next, marked, .. } => (*next, marked.len(), false),
+            Reconcile::Unnamed { marked, .. } | Reconcile::Chains { marked, .. } => (inodes, marked.len(), false),
+            Reconcile::SetExact { next, marked } => (inodes + *next as u64, marked.len(), false),
+            Reconcile::Done => return Recovery { reconciled: true, ..recovery },
+            Reconcile::Stalled { .. } => (0, 0, true),
+        };
+        Recovery { stalled, steps_done, steps_total: inodes + segments as u64, ..recovery }
+    }
+
+    /// See `FileSystem::reconcile`.
+    pub(crate) fn reconcile(&self) -> Result<()> {
+        while !self.reconcile_step()? {}
+        Ok(())
+    }
+
+    /// See `FileSystem::reconcile_step`.
+    pub(crate) fn reconcile_step(&self) -> Result<bool> {
+        if !self.core.is_reconciling() {
+            return Ok(true);
+        }
+        let mut reconcile = self.reconcile.lock();
+        let _closed = self.core.gate.close();
+        let before = std::mem::replace(&mut *reconcile, Reconcile::Done);
+        *reconcile = self.core.answer(self.advance(before)).unwrap_or_else(|error| match error {
+            Error::Corrupt { what, at } => Reconcile::Stalled { what, at },
+            Error::BadMemory { what, at, .. } => Reconcile::Stalled { what: format!("{what}: in bad memory; it"), at },
+            other => Reconcile::Stalled { what: format!("reconcile: {other}; something"), at: 0 },
+        });
+        match &*reconcile {
+            Reconcile::Done => Ok(true),
+            Reconcile::Stalled { what, at } => Err(Error::Corrupt { what: what.clone(), at: *at }),
+            _ => Ok(false),
+        }
+    }
+
+    fn advance(&self, reconcile: Reconcile) -> Result<Reconcile> {
+        Ok(match reconcile {
+            Reconcile::Walk { next, mut unreadable, marked } => match self.walk_some(next, &mut unreadable)? {
+                Some(next) => Reconcile::Walk { next, unreadable, marked },
+                None => {
+                    unreadable.into_iter().try_for_each(|inode| self.free_unreadable(inode))?;
+                    Reconcile::Unnamed { next: 0, marked }
+                }
+            },
+            Reconcile::Unnamed { next, marked } => match self.free_unnamed(next)? {
+                Some(next) => Reconcile::Unnamed { next, marked },
+                None => Reconcile::Chains { next: 0, marked },
+            },
+            Reconcile::Chains { next, marked } => match self.tidy_chains(next) {
+                Some(next) => Reconcile::Chains { next, marked },
+                None => Reconcile::SetExact { next: 0, marked },
+            },
+            Reconcile::SetExact { next, marked } => match marked.get(next) {
+                Some(segment) => {
+                    self.core.chunks.with_recount(|recount| self.set_exact(*segment, recount)).transpose()?;
+                    Reconcile::SetExact { next: next + 1, marked }
+                }
+                None => {
+                    self.core.chunks.set_recount(None);
+                    self.core.walked.store(u64::MAX, Ordering::Release);
+                    Reconcile::Done
+                }
+            },
+            Reconcile::Done | Reconcile::Stalled { .. } => reconcile,
+        })
+    }
+
+    /// Walks inodes from `next` on; the one to go on with.
+    fn walk_some(&self, next: u64, unreadable: &mut Vec<Unreadable>) -> Result<Option<u64>> {
+        let mut next = next;
+        let mut looked_at = 0;
+        while looked_at < STEP {
+            let ino = self.core.table.next_used(next);
+            if ino >= self.core.table.end() {
+                self.core.walked.store(ino, Ordering::Release);
+                return Ok(None);
+            }
+            let slot = self.core.table.slot(ino).expect("in the table");
+            match Inode::load(&self.core.region, &self.core.geometry, slot, ino) {
+                Ok(Some(inode)) => {
+                    self.core.queue_after_crash(&inode)?;
+                    looked_at += self.walk(ino, &inode.into_state())?;
+                }
+                Ok(None) => {
+                    let why = Error::Corrupt { what: format!("inode {ino}: its head is torn; it"), at: slot };
+                    unreadable.push(Unreadable { ino, slot, why });
+                }
+                Err(why) => unreadable.push(Unreadable { ino, slot, why }),
+            }
+            looked_at += 1;
+            next = ino + 1;
+            self.core.walked.store(next, Ordering::Release);
+        }
+        Ok(Some(next))
+    }
+
+    /// Frees an inode that cannot be read and that no name leads to: what its log names is nobody's.
+    fn free_unreadable(&self, inode: Unreadable) -> Result<()> {
+        if inode.ino == ROOT || !self.core.table.is_unnamed(inode.ino) {
+            return Err(inode.why);
+        }
+        self.core.table.found_name(inode.ino);
+        // In bad memory it cannot be marked as free, and stays in use.
+        if self.core.region.check_writable(inode.slot, INODE_BYTES).is_ok() {
+            self.core.free_slot(inode.slot);
+            self.core.table.free(inode.ino);
+        }
+        Ok(())
+    }
+
+    /// Takes one inode in; returns how many entries it has.
+    fn walk(&self, ino: u64, state: &State) -> Result<u64> {
+        self.core.chunks.with_recount(|recount| self.walk_blocks(recount, ino, state)).transpose()?;
+        self.core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
+        if let Body::Directory(directory) = &state.body {
+            directory.after(0).for_each(|name| self.core.table.found_name(name.ino));
+        }
+        Ok(state.log.lines)
+    }
+
+    /// Notes what the inode uses: nothing free, nothing of the inode table, no block for two things.
+    fn walk_blocks(&self, recount: &Recount, ino: u64, state: &State) -> Result<()> {
+        let twice = |block: BlockNumber| {
+            let what = format!("inode {ino}: a block that it names is free, or used for something else; it");
+            Err(Error::Corrupt { what, at: block.address() })
+        };
+        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
+        for block in pages.chain(state.xattr_blocks()) {
+            if !self.core.space.is_used(block) || !recount.claim_metadata(block) {
+                return twice(block);
+            }
+        }
+        for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
+            for block in extent.blocks().blocks() {
+                if !self.core.space.is_used(block) || recount.is_metadata(block) {
+                    return twice(block);
+                }
+                self.count(recount, block, extent.unwritten);
+            }
+        }
+        Ok(())
+    }
+
+    /// One more extent touches a block. A crash in the first write to a reserved block leaves the fingerprint of a
+    /// content that never happened: nobody may find it.
+    fn count(&self, recount: &Recount, block: BlockNumber, unwritten: bool) {
+        recount.count(block, unwritten);
+        if unwritten && self.core.chunks.has_entry(block) {
+            self.core.chunks.hide(block);
+        }
+    }
+
+    /// Frees inodes that no name leads to, from `from` on; the one to go on with. One that is open stays until it is
+    /// closed.
+    fn free_unnamed(&self, from: u64) -> Result<Option<u64>> {
+        let Some(ino) = self.core.table.next_unnamed(from) else { return Ok(None) };
+        if ino > ROOT && self.core.table.is_used(ino) {
+            let inode = self.core.inode(ino)?;
+            let mut state = inode.hold();
+            if let Body::Directory(directory) = &state.body
+                && !directory.is_empty()
+            {
+                // No crash leaves that. To free it would be to lose all that is below it.
+                let what = format!("inode {ino}: no name leads to this directory, and it is not empty; it");
+                return Err(Error::Corrupt { what, at: inode.slot });
+            }
+            if inode.is_pinned() {
+                self.core.set_nlink(&inode, &mut state, 0)?;
+            } else {
+                state.attributes.nlink = 0;
+                self.core.free_if_unused(&inode, &mut state);
+            }
+        }
+        Ok(Some(ino + 1))
+    }
+
+    /// Tidies chains of a pm index from `from` on; the one to go on with.
+    fn tidy_chains(&self, from: u64) -> Option<u64> {
+        let index = self.core.chunks.index.fact()?;
+        let end = index.chains().min(from + CHAINS_STEP);
+        index.tidy(from..end);
+        if end == index.chains() {
+            index.end_count();
+            return None;
+        }
+        Some(end)
+    }
+
+    /// Makes the entries of a segment say what was counted, and frees what nobody names.
+    fn set_exact(&self, segment: u64, recount: &Recount) -> Result<()> {
+        let first = segment * SEGMENT_BLOCKS;
+        let entries = self.core.geometry.chunk_entry_offset(BlockNumber(first));
+        let bytes = self.core.geometry.blocks_in_segment(segment) * ENTRY_BYTES;
+        self.core.region.check_writable(entries, bytes).map_err(Error::of(|| "chunk table".into()))?;
+        let mut flight = Flight::new();
+        let mut free = Runs::new();
+        for block in (first..first + self.core.geometry.blocks_in_segment(segment)).map(BlockNumber) {
+            let (references, reserved) = recount.counted(block);
+            if references > 0 && recount.is_metadata(block) {
+                let what = "block: it is file data and part of a log or table at once; it".into();
+                return Err(Error::Corrupt { what, at: block.address() });
+            }
+            self.set_block_exact(block, references, reserved, &mut flight);
+            if !recount.know(block) {
+                continue;
+            }
+            if references > 0 {
+                self.core.data_blocks.fetch_add(1, Ordering::Relaxed);
+            } else {
+                free.push(BlockRun { start: block, count: 1 });
+            }
+        }
+        // An emptied entry must be durable before its block gets another user.
+        let _ = self.core.region.fence(flight);
+        free.iter().for_each(|run| self.core.space.free(*run));
+        Ok(())
+    }
+
+    /// Private if one extent names it and nothing else is to be known of it; tracked with the true count otherwise.
+    fn set_block_exact(&self, block: BlockNumber, references: u32, reserved: bool, flight: &mut Flight) {
+        if !self.core.chunks.has_entry(block) && references < 2 {
+            return;
+        }
+        let entry = self.core.chunks.entry(block);
+        // One without a whole tag is what a crash left of an addition: its fingerprint may be torn.
+        let keeps = entry.is_of(block) && entry.is_whole() && !reserved;
+        let has_fingerprint = entry.any_weak().is_some() || entry.any_strong().is_some();
+        let count = match references {
+            1 if reserved => 0,
+            1 if !(keeps && (has_fingerprint || entry.count == 1)) => 0,
+            references => references,
+        };
+        self.core.chunks.set_exact(block, count, keeps, flight);
+    }
+}

@@ -1,0 +1,308 @@
+//! The saved state: what an orderly unmount knew, written where the next mount finds it.
+//!
+//! The idea: the DRAM tables as they are, in free blocks, with a checksum over everything. A mount that cannot
+//! trust it scans instead, so nothing depends on it but time. See [`crate::media::saved_state`] for the layout.
+
+use super::Mounted;
+use super::superblock::{read_superblock, write_superblock};
+use crate::chunk::dram::SHARDS;
+use crate::chunk::index::Index;
+use crate::dedup::denova::queue::{NODE_WORDS, Node};
+use crate::error::Result;
+use crate::fs::Core;
+use crate::media::saved_state::{MAGIC, SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState};
+use crate::media::superblock::{Geometry, STATE_CLEAN, Superblock};
+use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::space::{BlockRun, WORDS_PER_SEGMENT};
+use crate::sync::atomic::Ordering;
+use pmem::{Flight, PmPtr, Region};
+use zerocopy::{FromZeros, IntoBytes};
+
+const WORD_BYTES: u64 = 8;
+
+/// Saves the DRAM state, if there is room for it, and marks the device clean. The gate is closed.
+pub fn leave_clean(core: &Core) -> Result<()> {
+    let (superblock, _) = read_superblock(&core.region)?;
+    core.chunks.flush_decreases(core.space.marked_segments());
+    let saved_state = save(core, superblock.mount_epoch).map_or(0, PmPtr::offset);
+    core.region.sync()?;
+    write_superblock(&core.region, Superblock { state: STATE_CLEAN, saved_state, ..superblock });
+    Ok(core.region.sync()?)
+}
+
+/// Writes header and payload; the header, durable. `None` when the device is too full.
+fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
+    let segments: Vec<u64> = core.space.marked_segments().collect();
+    let inode_words = core.table.used_words();
+    // A pm index is where it is: it has nothing to be saved.
+    let shard = |shard| core.chunks.index.dram().map_or((0, Vec::new()), |index| index.save(shard));
+    let index_words: u64 = (0..SHARDS).map(|at| 2 + shard(at).1.len() as u64).sum();
+    let node = |(entry, blocks)| Node { entry, blocks, queued_at: 0 };
+    let nodes: Vec<Node> = core.queued_to_save().into_iter().map(node).collect();
+    let fixed_words = segments.len() * SEGMENT_RECORD_WORDS + inode_words.len() + nodes.len() * NODE_WORDS;
+    let payload_words = fixed_words as u64 + index_words;
+    let payload_blocks = (payload_words * WORD_BYTES).div_ceil(BLOCK_BYTES);
+    let mut runs = core.space.runs_to_save_in(payload_blocks + 1, SAVED_RUNS)?;
+    let header = runs[0].start;
+    runs[0] = BlockRun { start: BlockNumber(header.0 + 1), count: runs[0].count - 1 };
+    let mut out = Writer::new(&core.region, &runs);
+    for &segment in &segments {
+        out.push(&[segment]);
+        out.push(&core.space.used_in(segment));
+        out.push(&core.chunks.entries_in(segment));
+    }
+    out.push(&inode_words);
+    for at in 0..SHARDS {
+        let (capacity, slots) = shard(at);
+        out.push(&[capacity, slots.len() as u64]);
+        out.push(&slots);
+    }
+    nodes.iter().for_each(|node| out.push(&node.words()));
+    let (payload_check, flight) = out.end();
+    let mut state = SavedState {
+        magic: MAGIC,
+        payload_check,
+        mount_epoch,
+        payload_words,
+        segments: segments.len() as u64,
+        inode_words: inode_words.len() as u64,
+        mapped_bytes: core.mapped_bytes.load(Ordering::Relaxed),
+        data_blocks: core.data_blocks.load(Ordering::Relaxed),
+        extra_references: core.chunks.extra_references(),
+        weak_function: core.chunks.weak_function() as u64,
+        runs_used: runs.len() as u64,
+        filled: u64::from(core.policies.is_filled()),
+        index_entries: core.chunks.index.stats().entries,
+        queue_nodes: nodes.len() as u64,
+        ..SavedState::new_zeroed()
+    };
+    for (saved, run) in state.runs.iter_mut().zip(&runs) {
+        *saved = SavedRun { start: run.start.0, count: run.count };
+    }
+    // One fence for both: a header without its payload is seen by the checksum, and the superblock comes later.
+    let written = core.region.stream(header.address(), state.sealed(header.address()).as_bytes());
+    let (_, written) = core.region.fence((flight, written));
+    Some(written.ptr())
+}
+
+/// Takes the saved state in; the blocks that it lay in, which are free. `None` when there is none that can be used:
+/// then nothing was taken in.
+pub fn load(mounted: &Mounted, superblock: &Superblock) -> Option<Vec<BlockRun>> {
+    let core = &mounted.core;
+    let saved = Saved::read(&core.region, &core.geometry, superblock)?;
+    if saved.inode_words.len() as u64 * 64 != core.table.end() {
+        return None;
+    }
+    // The index checks itself while it loads, so it goes first; nobody has looked at it yet. One of another function's
+    // fingerprints is of no use; a pm index is of the device's.
+    let is_pm = core.chunks.index.fact().is_some();
+    let is_of_function = is_pm || saved.header.weak_function == core.chunks.weak_function() as u64;
+    let adopts_entries = is_of_function || core.read_only;
+    let holds = |block: BlockNumber| core.geometry.holds_data(block.address(), BLOCK_BYTES);
+    match &core.chunks.index {
+        Index::Dram(index) => {
+            for (shard, (capacity, slots)) in saved.index.into_iter().enumerate().filter(|_| is_of_function) {
+                if !index.load(shard, capacity, slots, holds) {
+                    (0..SHARDS).for_each(|shard| index.build(shard, Vec::new()));
+                    return None;
+                }
+            }
+        }
+        Index::Pm(index) => index.adopt(saved.header.index_entries),
+    }
+    for record in &saved.segments {
+        core.space.adopt_segment(record.segment, &record.used);
+        if adopts_entries {
+            core.chunks.adopt_entries(record.segment, &record.has_entry);
+        }
+    }
+    if adopts_entries {
+        core.chunks.adopt_totals(saved.header.extra_references);
+    } else {
+        let segments: Vec<u64> = saved.segments.iter().map(|record| record.segment).collect();
+        mounted.recovery.lock().entries_scanned = core.chunks.scan(&segments);
+    }
+    core.table.adopt(&saved.inode_words);
+    core.mapped_bytes.store(saved.header.mapped_bytes, Ordering::Relaxed);
+    core.data_blocks.store(saved.header.data_blocks, Ordering::Relaxed);
+    if saved.header.filled == 1 && is_of_function {
+        core.policies.skip_sweep();
+    }
+    core.policies.restore(saved.nodes.into_iter().map(|node| (node.entry, node.blocks)).collect());
+    mounted.recovery.lock().loaded = true;
+    Some(saved.runs)
+}
+
+/// What is saved of one segment.
+pub struct SegmentRecord {
+    /// Its number.
+    pub segment: u64,
+    /// One bit a block: in use.
+    pub used: [u64; WORDS_PER_SEGMENT],
+    /// One bit a block: has a chunk entry.
+    pub has_entry: [u64; WORDS_PER_SEGMENT],
+}
+
+/// A saved state as it was read: whole, and inside the device.
+pub struct Saved {
+    /// Its header.
+    pub header: SavedState,
+    /// Marked segments.
+    pub segments: Vec<SegmentRecord>,
+    /// One bit an inode: in use.
+    pub inode_words: Vec<u64>,
+    /// Capacity and slots of each shard.
+    pub index: Vec<(u64, Vec<u64>)>,
+    /// The work queue, the oldest node first.
+    pub nodes: Vec<Node>,
+    /// Blocks that it lies in, the header's first.
+    pub runs: Vec<BlockRun>,
+}
+
+impl Saved {
+    /// Reads what the superblock points at; `None` when there is none, or not a whole one.
+    pub fn read(region: &Region, geometry: &Geometry, superblock: &Superblock) -> Option<Saved> {
+        let address = superblock.saved_state;
+        if superblock.state != STATE_CLEAN
+            || !address.is_multiple_of(BLOCK_BYTES)
+            || !geometry.holds_data(address, BLOCK_BYTES)
+        {
+            return None;
+        }
+        let header: SavedState = region.read(address);
+        if !header.is_whole(address) || header.mount_epoch != superblock.mount_epoch {
+            return None;
+        }
+        let mut runs = vec![BlockRun { start: BlockNumber::containing(address), count: 1 }];
+        for run in header.runs.iter().take(usize::try_from(header.runs_used).ok()?).filter(|run| run.count > 0) {
+            let bytes = run.count.checked_mul(BLOCK_BYTES)?;
+            let inside = geometry.holds_data(run.start.checked_mul(BLOCK_BYTES)?, bytes);
+            runs.push(BlockRun { start: BlockNumber(run.start), count: run.count });
+            if !inside {
+                return None;
+            }
+        }
+        let mut input = Reader::new(region, &runs[1..], header.payload_words);
+        let mut segments = Vec::new();
+        for _ in 0..header.segments {
+            let record: [u64; SEGMENT_RECORD_WORDS] = input.take(SEGMENT_RECORD_WORDS as u64)?.try_into().ok()?;
+            let segment = record[0];
+            if !(geometry.first_segment()..geometry.segments()).contains(&segment) {
+                return None;
+            }
+            let bits = |from: usize| std::array::from_fn(|at| record[from + at]);
+            segments.push(SegmentRecord { segment, used: bits(1), has_entry: bits(1 + WORDS_PER_SEGMENT) });
+        }
+        let inode_words = input.take(header.inode_words)?;
+        let mut index = Vec::new();
+        for _ in 0..SHARDS {
+            let head = input.take(2)?;
+            index.push((head[0], input.take(head[1])?));
+        }
+        let mut nodes = Vec::new();
+        for _ in 0..header.queue_nodes {
+            let words: [u64; NODE_WORDS] = input.take(NODE_WORDS as u64)?.try_into().ok()?;
+            nodes.push(Node::from_words(words));
+        }
+        (input.left == 0 && input.check == header.payload_check).then_some(Saved {
+            header,
+            segments,
+            inode_words,
+            index,
+            nodes,
+            runs,
+        })
+    }
+}
+
+/// The bytes of blocks that need not lie next to one another, one after the other.
+struct Places {
+    runs: Vec<BlockRun>,
+    run: usize,
+    offset: u64,
+}
+
+impl Places {
+    /// Where the next bytes lie, at most `bytes` of them; `None` past the end.
+    fn next(&mut self, bytes: u64) -> Option<(u64, u64)> {
+        while self.offset == self.runs.get(self.run)?.count * BLOCK_BYTES {
+            (self.run, self.offset) = (self.run + 1, 0);
+        }
+        let run = &self.runs[self.run];
+        let length = bytes.min(run.count * BLOCK_BYTES - self.offset);
+        let place = run.start.address() + self.offset;
+        self.offset += length;
+        Some((place, length))
+    }
+}
+
+struct Writer<'r> {
+    region: &'r Region,
+    places: Places,
+    pending: Vec<u64>,
+    check: u32,
+    flight: Flight,
+}
+
+/// Words written at once: whole lines go past the cache.
+const WORDS_AT_ONCE: usize = 8192;
+
+impl<'r> Writer<'r> {
+    fn new(region: &'r Region, runs: &[BlockRun]) -> Writer<'r> {
+        let places = Places { runs: runs.to_vec(), run: 0, offset: 0 };
+        Writer { region, places, pending: Vec::new(), check: 0, flight: Flight::new() }
+    }
+
+    fn push(&mut self, words: &[u64]) {
+        self.pending.extend_from_slice(words);
+        if self.pending.len() >= WORDS_AT_ONCE {
+            self.write();
+        }
+    }
+
+    fn write(&mut self) {
+        let mut bytes = self.pending.as_bytes();
+        self.check = crc32c::crc32c_append(self.check, bytes);
+        while !bytes.is_empty() {
+            let (place, length) = self.places.next(bytes.len() as u64).expect("as many blocks as the payload needs");
+            let (part, rest) = bytes.split_at(length as usize);
+            self.flight.add(self.region.stream(place, part));
+            bytes = rest;
+        }
+        self.pending.clear();
+    }
+
+    fn end(mut self) -> (u32, Flight) {
+        self.write();
+        (self.check, self.flight)
+    }
+}
+
+struct Reader<'r> {
+    region: &'r Region,
+    places: Places,
+    left: u64,
+    check: u32,
+}
+
+impl<'r> Reader<'r> {
+    fn new(region: &'r Region, runs: &[BlockRun], words: u64) -> Reader<'r> {
+        let room = runs.iter().map(|run| run.count * (BLOCK_BYTES / WORD_BYTES)).sum();
+        let left = if words <= room { words } else { 0 };
+        Reader { region, places: Places { runs: runs.to_vec(), run: 0, offset: 0 }, left, check: 0 }
+    }
+
+    fn take(&mut self, words: u64) -> Option<Vec<u64>> {
+        self.left = self.left.checked_sub(words)?;
+        let mut taken = vec![0u64; words as usize];
+        let mut bytes = taken.as_mut_bytes();
+        while !bytes.is_empty() {
+            let (place, length) = self.places.next(bytes.len() as u64)?;
+            let (part, rest) = bytes.split_at_mut(length as usize);
+            self.region.read_into(place, part);
+            bytes = rest;
+        }
+        self.check = crc32c::crc32c_append(self.check, taken.as_bytes());
+        Some(taken)
+    }
+}

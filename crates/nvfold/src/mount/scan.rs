@@ -1,0 +1,121 @@
+//! What a mount without a saved state finds out before it serves: which inodes and which entries there are.
+//!
+//! The idea: two tables, each read once by several threads, and nothing behind them. What the marked segments hold
+//! is taken to be in use; [`super::reconcile`] finds out what is.
+
+use super::reconcile::Reconcile;
+use super::{Mounted, Recovery};
+use crate::chunk::recount::Recount;
+use crate::error::Result;
+use crate::fs::Core;
+use crate::inode::Inode;
+use crate::media::inode::{IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, USE_WORD};
+use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::{BlockNumber, SEGMENT_BYTES};
+use crate::parallel;
+use crate::space::WORDS_PER_SEGMENT;
+use crate::sync::atomic::Ordering;
+
+/// A segment of the inode table is 256 KiB of heads: one is worth a thread.
+const TABLE_SEGMENTS_PER_THREAD_MIN: usize = 1;
+const WORDS_PER_TABLE_SEGMENT: usize = (INODES_PER_SEGMENT / 64) as usize;
+
+/// Scans the tables, and leaves the rest to reconcile; on a device without blocks in use there is next to nothing left,
+/// so a fresh one is exact at once.
+pub fn after_crash(mounted: &Mounted, uses: &[(u64, SegmentUse)]) -> Result<()> {
+    let core = &mounted.core;
+    let inodes = scan_inodes(core);
+    core.table.look_for_unnamed();
+    let marked = marked_segments(core, uses);
+    let recount = Recount::new(core.geometry.segments());
+    for &segment in &marked {
+        let before = core.space.used_in(segment);
+        core.space.adopt_segment(segment, &[!0; WORDS_PER_SEGMENT]);
+        // The missing blocks of a shorter last segment are known not to be there.
+        recount.set_unknown(segment, &before.map(|used| !used));
+    }
+    core.table.segments().into_iter().for_each(|segment| recount.claim_segment(segment));
+    core.chunks.index.fact().into_iter().for_each(|index| {
+        index.segments().iter().for_each(|segment| recount.claim_segment(*segment));
+    });
+    let entries = core.chunks.scan(&marked);
+    core.chunks.set_recount(Some(recount));
+    core.walked.store(0, Ordering::SeqCst);
+    let is_fresh = marked.is_empty();
+    *mounted.reconcile.lock() = Reconcile::begin(marked);
+    *mounted.recovery.lock() = Recovery { entries_scanned: entries, inodes_scanned: inodes, ..Recovery::default() };
+    if is_fresh { mounted.reconcile() } else { Ok(()) }
+}
+
+/// Segments in which blocks may be in use. Half an entry is made whole.
+fn marked_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Vec<u64> {
+    for (segment, _) in uses.iter().filter(|(_, usage)| *usage == SegmentUse::Torn) {
+        core.space.write_entry(*segment, SegmentEntry::blocks(*segment));
+    }
+    let marked = uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Blocks | SegmentUse::Torn));
+    marked.map(|(segment, _)| *segment).collect()
+}
+
+/// Bytes of the inode table that are read at once: they stay in the CPU's cache.
+const READ_AT_ONCE: usize = 64 << 10;
+
+/// Finds the slots in use of the inode table, torn ones among them: reconcile knows what to do with those. Returns how
+/// many slots there are.
+fn scan_inodes(core: &Core) -> u64 {
+    let segments = core.table.segments();
+    let threads = parallel::threads(segments.len(), TABLE_SEGMENTS_PER_THREAD_MIN);
+    let words = parallel::map(threads, &segments, |part| {
+        let mut words = vec![0; part.len() * WORDS_PER_TABLE_SEGMENT];
+        let mut slots = vec![0; READ_AT_ONCE];
+        for (words, segment) in words.chunks_mut(WORDS_PER_TABLE_SEGMENT).zip(part) {
+            scan_table_segment(core, *segment, words, &mut slots);
+        }
+        words
+    });
+    core.table.adopt(&words.concat());
+    core.table.end()
+}
+
+/// Sets a bit for each slot in use. What the host holds no memory for was never used.
+fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64], slots: &mut [u8]) {
+    let (start, end) = (segment * SEGMENT_BYTES, (segment + 1) * SEGMENT_BYTES);
+    let mut at = core.region.next_allocated(start, end) / INODE_BYTES * INODE_BYTES;
+    while at < end {
+        let slots = &mut slots[..(end - at).min(READ_AT_ONCE as u64) as usize];
+        core.region.scan_into(at, slots);
+        let has_bad_memory = core.region.check().is_err();
+        for (slot, bytes) in (at..).step_by(INODE_BYTES as usize).zip(slots.chunks_exact(INODE_BYTES as usize)) {
+            // What bad memory held is not known: its number is not handed out.
+            let is_bad = || has_bad_memory && !core.region.is_sound(slot, INODE_BYTES);
+            let is_used = bytes[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
+            let index = (slot - start) / INODE_BYTES;
+            words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
+        }
+        at = core.region.next_allocated(at + slots.len() as u64, end) / INODE_BYTES * INODE_BYTES;
+    }
+}
+
+/// A read-only mount after a crash: counts everything at once, repairs nothing. Damaged inodes give EIO when they are
+/// used; the rest can be read.
+pub fn count_all(mounted: &Mounted) {
+    let core = &mounted.core;
+    mounted.recovery.lock().inodes_scanned = scan_inodes(core);
+    for ino in 1..core.table.end() {
+        let Some(slot) = core.table.slot(ino) else { continue };
+        let Ok(Some(inode)) = Inode::load(&core.region, &core.geometry, slot, ino) else { continue };
+        let state = inode.into_state();
+        core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
+        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
+        for block in pages.chain(state.xattr_blocks()) {
+            core.space.mark_used(block);
+        }
+        let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
+        for block in extents.flat_map(|(_, extent)| extent.blocks().blocks()) {
+            if core.space.mark_used(block) {
+                core.data_blocks.fetch_add(1, Ordering::Relaxed);
+            } else {
+                core.chunks.note_extra_reference();
+            }
+        }
+    }
+}
