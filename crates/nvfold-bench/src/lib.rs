@@ -4,7 +4,7 @@
 //! compared runs in turn in one process, several times, on data made before the clock starts; what is reported is
 //! the median and its ratio to the raw limit of the same run.
 //!
-//! Arrows go down the table, never up:
+//! Arrows go down the table, never up (`tests/tests/rooms.rs` holds the rooms to it):
 //!
 //! | module | what |
 //! |---|---|
