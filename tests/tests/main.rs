@@ -22,6 +22,7 @@ mod oracle_defects;
 mod pjdfstest;
 mod programs;
 mod resharing;
+mod rooms;
 mod sharing;
 mod space;
 mod tidy;

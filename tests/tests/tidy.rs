@@ -187,6 +187,10 @@ fn every_file_that_is_named_exists() {
     };
     let mut offences = Vec::new();
     for (file, text) in files(&[".rs", ".toml", ".sh", ".md", "Makefile", "run"]) {
+        // The crates in it are made up.
+        if file.starts_with("tests/tests/rooms") {
+            continue;
+        }
         offences.extend(offending_lines(&file, &text, |line| file_names(line).any(|name| !exists(name))));
     }
     assert_none("files that do not exist", offences);

@@ -4,37 +4,58 @@
 //! compared runs in turn in one process, several times, on data made before the clock starts; what is reported is
 //! the median and its ratio to the raw limit of the same run.
 //!
+//! Arrows go down the table, never up (`tests/tests/rooms.rs` holds the rooms to it):
+//!
 //! | module | what |
 //! |---|---|
 //! | `throughput` | `bench write`, `bench read`: bytes a second |
 //! | `meta` | `bench meta`: operations on names a second |
 //! | [`cost`] | `bench cost`: fences, lines, locks and instructions of each operation |
-//! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
 //! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
+//! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
+//! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
+//! | `summary` | the ratios of a report as Markdown, for docs/benchmarks.md |
+//! | `report` | what `write`, `read` and `meta` report: table, JSON, bar chart |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
 //! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs mounted for a run, and gone after it |
-//! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
 //! | `place` | proof that a row was measured on the file system that it names |
 //! | `ceiling` | the simplest FUSE file system in memory: what FUSE itself allows |
+//! | `device` | emulated devices in memory, formatted and mounted |
+//! | `process` | programs that a benchmark runs |
 //! | `data` | blocks with an exact share of duplicates |
-//! | `report` | table, JSON, SVG |
-//! | `summary` | the ratios as Markdown, for docs/benchmarks.md |
+//! | `samples` | statistics of the times of a few passes |
+//! | `origin` | the command and the commit that figures come from |
+//! | `font` | the font of all pictures |
+//! | `options`, `error` | how to measure; why a benchmark could not run |
+//! | `rivals` | the systems that the papers compare NV-Dedup with |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod ceiling;
 pub mod cost;
 mod data;
+mod device;
+mod error;
+mod font;
 mod lanes;
 mod meta;
 mod mounts;
+mod options;
+mod origin;
 mod paper;
 mod place;
+mod process;
 mod profiles;
 mod recovery;
 mod report;
+mod rivals;
+mod samples;
 mod summary;
 mod throughput;
+
+pub(crate) use error::Doing;
+pub use error::{BenchError, Result};
+pub use options::Options;
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -77,130 +98,6 @@ enum What {
         /// Where to mount it
         dir: PathBuf,
     },
-}
-
-/// How to measure.
-#[derive(Args, Clone, Debug)]
-pub struct Options {
-    /// MiB that a thread group writes in one pass
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16384))]
-    mebibytes: u64,
-    /// Passes of which the median is taken
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repeats: u32,
-    /// Files that `meta` makes
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
-    files: u64,
-    /// Folder for the mounts, on tmpfs
-    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
-    dir: PathBuf,
-    /// Leave out everything that is mounted
-    #[arg(long)]
-    embedded_only: bool,
-    /// Sizes for a test that it runs at all, not for figures
-    #[arg(long)]
-    smoke: bool,
-    /// Write a bar chart of the ratios
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
-    /// Write the ratios as Markdown tables
-    #[arg(long, value_name = "FILE.md")]
-    summary: Option<PathBuf>,
-}
-
-impl Options {
-    fn settled(mut self) -> Options {
-        if self.smoke {
-            (self.mebibytes, self.repeats, self.files) = (4, 2, 200);
-        }
-        self
-    }
-}
-
-/// Why a benchmark could not run.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// nvfold refused.
-    #[error("{doing}: {source}")]
-    Nvfold {
-        /// What was being done.
-        doing: String,
-        /// Why not.
-        source: nvfold::Error,
-    },
-    /// The system refused.
-    #[error("{doing}: {source}")]
-    Io {
-        /// What was being done.
-        doing: String,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// What was read back is not what was written: no figure of it is worth anything.
-    #[error("{0} gave back other bytes than were written")]
-    Wrong(String),
-    /// What was to be measured is not on the file system that its row names.
-    #[error("{path} is on {found}, not on {expected}: the figure would be of something else")]
-    Elsewhere {
-        /// File or directory.
-        path: String,
-        /// Where it must be.
-        expected: String,
-        /// Where it is.
-        found: String,
-    },
-    /// What was to be shared is not, or what was not is.
-    #[error("{system} has shared {shared} bytes, not {expected}: the figure would be of something else")]
-    Unshared {
-        /// Which system.
-        system: String,
-        /// Bytes shared.
-        shared: u64,
-        /// Bytes to share.
-        expected: u64,
-    },
-    /// What was counted cannot be right.
-    #[error("the counts are wrong: {0}")]
-    Miscounted(String),
-    /// Callgrind failed.
-    #[error("callgrind: {0}; --no-instructions leaves it out")]
-    Callgrind(String),
-    /// The metadata of a competitor.
-    #[error(transparent)]
-    Rival(#[from] paper::RivalError),
-    /// A file of an earlier run cannot be used.
-    #[error("{file}: {why}; remove it, or make that figure again")]
-    Stale {
-        /// Which.
-        file: String,
-        /// Why not.
-        why: String,
-    },
-    /// What was made from this commit cannot be told.
-    #[error("resume a run: the commit of this program is not known: give it in NVFOLD_COMMIT")]
-    NoCommit,
-    /// The plot could not be drawn.
-    #[error("draw the plot: {0}")]
-    Plot(String),
-}
-
-/// What a benchmark gives.
-pub type Result<T> = std::result::Result<T, BenchError>;
-
-pub(crate) trait Doing<T> {
-    fn doing(self, what: impl Into<String>) -> Result<T>;
-}
-
-impl<T> Doing<T> for std::io::Result<T> {
-    fn doing(self, what: impl Into<String>) -> Result<T> {
-        self.map_err(|source| BenchError::Io { doing: what.into(), source })
-    }
-}
-
-impl<T> Doing<T> for nvfold::Result<T> {
-    fn doing(self, what: impl Into<String>) -> Result<T> {
-        self.map_err(|source| BenchError::Nvfold { doing: what.into(), source })
-    }
 }
 
 /// Runs a benchmark and prints its report: a table, or JSON.

@@ -4,7 +4,7 @@
 use crate::mounts::Mounts;
 use crate::place::{FsType, Place};
 use crate::report::{Report, Row};
-use crate::throughput::median;
+use crate::samples::median;
 use crate::{Doing, Options, Result};
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, RenameMode};
 use pmem::{DeviceSpec, OpenOptions, Region};
@@ -23,7 +23,8 @@ type Times = [f64; 5];
 /// Runs it.
 pub fn run(options: &Options) -> Result<Report> {
     let mut report = Report::new("meta", "ratio to tmpfs");
-    let mounts = Mounts::set_up(options, 1 << 30, &mut report)?;
+    let mounts = Mounts::set_up(options, 1 << 30)?;
+    report.leave_out(&mounts.left_out);
     let mut places = vec![("tmpfs", Some(&mounts.tmpfs)), ("embedded inline", None)];
     // The ceiling cannot rename or remove.
     let mounted = mounts.mounted.iter().filter(|mounted| mounted.place.fs_type != FsType::CEILING);

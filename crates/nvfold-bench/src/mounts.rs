@@ -4,10 +4,10 @@
 //! mount something make a [`Mounted`], after the mount succeeded, and only if the mount table confirms it.
 
 use crate::place::{self, FsType, Place};
-use crate::report::Report;
+use crate::process::{own_program, run};
 use crate::{BenchError, Doing, Options, Result};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -71,24 +71,26 @@ pub struct Mounts {
     pub mounted: Vec<Mounted>,
     /// A directory on tmpfs.
     pub tmpfs: Place,
+    /// What could not be mounted, and why.
+    pub left_out: Vec<String>,
     scratch: TempDir,
 }
 
 impl Mounts {
-    /// Mounts what can be mounted; what cannot is noted in the report with the reason. What mounts, but not as the file
+    /// Mounts what can be mounted; what cannot is left out, with the reason. What mounts, but not as the file
     /// system that it should be, is an error.
-    pub fn set_up(options: &Options, bytes: u64, report: &mut Report) -> Result<Mounts> {
+    pub fn set_up(options: &Options, bytes: u64) -> Result<Mounts> {
         let parent = options.dir.canonicalize().doing(options.dir.display().to_string())?;
         let scratch = tempfile::Builder::new().prefix("nvfold-bench.").tempdir_in(parent).doing("make a folder")?;
         let tmpfs = Place::inside(&scratch.path().join("tmpfs"), FsType::TMPFS);
         fs::create_dir(&tmpfs.dir).doing(format!("make {}", tmpfs.dir.display()))?;
         tmpfs.prove(&tmpfs.dir)?;
-        let mut mounts = Mounts { mounted: Vec::new(), tmpfs, scratch };
+        let mut mounts = Mounts { mounted: Vec::new(), tmpfs, left_out: Vec::new(), scratch };
         if options.embedded_only {
             return Ok(mounts);
         }
         if !rustix::process::geteuid().is_root() {
-            report.leave_out("everything mounted: it needs root".into());
+            mounts.left_out.push("everything mounted: it needs root".into());
             return Ok(mounts);
         }
         let bytes = bytes.max(512 << 20);
@@ -96,7 +98,7 @@ impl Mounts {
             match mounts.mount(name, bytes) {
                 Ok(mounted) => mounts.mounted.push(mounted),
                 Err(error @ BenchError::Elsewhere { .. }) => return Err(error),
-                Err(error) => report.leave_out(format!("mounted {name}: {error}")),
+                Err(error) => mounts.left_out.push(format!("mounted {name}: {error}")),
             }
         }
         Ok(mounts)
@@ -151,24 +153,4 @@ fn on_loop_device(fs_type: FsType, dir: &Path, image: &Path, bytes: u64) -> Resu
     run(Command::new(format!("mkfs.{}", fs_type.name)).arg("-q").arg(image))?;
     run(Command::new("mount").args(["-t", fs_type.name, "-o", "loop"]).arg(image).arg(dir))?;
     Mounted::take_over(fs_type.name, dir, fs_type, None)
-}
-
-/// The program that is running.
-pub fn own_program() -> Result<PathBuf> {
-    std::env::current_exe().doing("find the running program")
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    output(command).map(drop)
-}
-
-/// What a command prints; an error that says what it complained of when it fails.
-pub fn output(command: &mut Command) -> Result<String> {
-    let doing = format!("{command:?}");
-    let output = command.stdin(Stdio::null()).output().doing(doing.clone())?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-    Err(BenchError::Io { doing, source: std::io::Error::other(format!("{}: {said}", output.status)) })
 }

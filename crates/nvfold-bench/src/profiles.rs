@@ -7,9 +7,9 @@
 //! clock stands beside it where a device is waited for: what takes microseconds takes what it is charged; of single lines
 //! it tells what the host and two looks at the clock take, for no processor can wait for 19 ns.
 
-use crate::paper::Device;
-use crate::report::{commit, heading};
-use crate::throughput::median;
+use crate::device::Device;
+use crate::origin::{commit, heading};
+use crate::samples::median;
 use crate::{Doing, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};

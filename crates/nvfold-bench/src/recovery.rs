@@ -8,8 +8,8 @@
 //! scanned is scanned once more as plain memory, and the ratio of the two is what the code is worth.
 
 use crate::data;
-use crate::report;
-use crate::throughput::median;
+use crate::origin;
+use crate::samples::median;
 use crate::{BenchError, Doing, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
@@ -130,9 +130,7 @@ pub fn run(options: &RecoveryOptions, json: bool) -> Result<()> {
         plans.extend(shares.iter().map(|share| (size << 20, *share, file_mib << 20)));
     }
     plans.extend(sizes.first().map(|size| (size << 20, shares[0], 16 << 10)));
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let command = format!("nvfold {}", arguments.join(" "));
-    let (commit, left_out) = (report::commit(), Vec::new());
+    let (command, commit, left_out) = (origin::command(), origin::commit(), Vec::new());
     let mut report = Report { version: 1, benchmark: "recovery", command, commit, left_out, rows: Vec::new() };
     for (data_bytes, percent, file_bytes) in plans {
         let needed = data_bytes + data_bytes / 8 + (64 << 20);
@@ -327,7 +325,7 @@ impl Report {
         let mut text = format!(
             "{}\nclean, crash: open, mount and read one byte, after an orderly unmount and after a kill; exact: until \
              all\ncounts are exact; plain: the entries read as plain memory; ratio: plain to the mount after the kill\n{table}",
-            report::heading(&self.command, self.commit.as_deref())
+            origin::heading(&self.command, self.commit.as_deref())
         );
         self.left_out.iter().for_each(|why| text.push_str(&format!("\nleft out: {why}")));
         text

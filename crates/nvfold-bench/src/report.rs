@@ -1,6 +1,8 @@
 //! The report: a table for people, JSON with a version, a bar chart.
 
-use crate::throughput::median;
+use crate::font::font;
+use crate::origin::{command, commit, heading};
+use crate::samples::median;
 use crate::{BenchError, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use plotters::prelude::*;
@@ -58,22 +60,6 @@ impl Row {
     }
 }
 
-/// The command that runs.
-pub fn command() -> String {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    format!("nvfold {}", arguments.join(" "))
-}
-
-/// Commit of the program, where the environment tells it in `NVFOLD_COMMIT`; `make bench` does.
-pub fn commit() -> Option<String> {
-    std::env::var("NVFOLD_COMMIT").ok().filter(|commit| !commit.is_empty())
-}
-
-/// What goes above a table: the command, and the commit if it is known.
-pub fn heading(command: &str, commit: Option<&str>) -> String {
-    commit.map_or(command.into(), |commit| format!("{command}, commit {commit}"))
-}
-
 /// All rows of one run.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -107,10 +93,12 @@ impl Report {
         }
     }
 
-    /// Notes what is left out, once.
-    pub fn leave_out(&mut self, why: String) {
-        if !self.left_out.contains(&why) {
-            self.left_out.push(why);
+    /// Notes what is left out, each reason once.
+    pub fn leave_out(&mut self, reasons: &[String]) {
+        for why in reasons {
+            if !self.left_out.contains(why) {
+                self.left_out.push(why.clone());
+            }
         }
     }
 
@@ -157,7 +145,6 @@ impl Report {
         let height = 60 + 22 * self.rows.len() as u32;
         let root = SVGBackend::new(file, (900, height)).into_drawing_area();
         root.fill(&WHITE)?;
-        let font = |size| crate::paper::font(size);
         root.draw(&Text::new(format!("{}: {}", self.benchmark, self.ratio_to), (20, 14), font(18)))?;
         let longest = self.rows.iter().map(|row| row.ratio).fold(1.0, f64::max);
         let mut groups: Vec<(String, u64)> = Vec::new();

@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn meta_has_one_base_and_one_table() {
         let mut report = report("meta", &[("tmpfs", "stat", 1, 1.0), ("mounted xfs", "stat", 1, 4.0)]);
-        report.leave_out("mounted ext4: no mkfs".into());
+        report.leave_out(&["mounted ext4: no mkfs".into()]);
         let expected = "Commit abc, ratio to the base:\n\n| | stat, 1 thread |\n|---|---|\n| tmpfs | 1.00 |\n\
                         | mounted xfs | 0.25 |\n\nLeft out: mounted ext4: no mkfs\n";
         assert_eq!(markdown(&report), expected);

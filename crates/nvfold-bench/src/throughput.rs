@@ -4,6 +4,7 @@ use crate::data::fill;
 use crate::lanes::{self, Access, Lane, Target};
 use crate::mounts::Mounts;
 use crate::report::{Report, Row};
+use crate::samples::median;
 use crate::{BenchError, Options, Result};
 use nvfold::Policy;
 use pmem::FlushMode;
@@ -52,7 +53,8 @@ pub fn run(options: &Options, direction: Direction) -> Result<Report> {
     let mut report = Report::new(title, "ratio to the raw limit");
     for threads in [1, 2] {
         let bytes_a_lane = (options.mebibytes << 20) / threads;
-        let mounts = Mounts::set_up(options, 3 * (options.mebibytes << 20), &mut report)?;
+        let mounts = Mounts::set_up(options, 3 * (options.mebibytes << 20))?;
+        report.leave_out(&mounts.left_out);
         for block in BLOCKS {
             let targets = targets(&mounts, direction, threads, bytes_a_lane)?;
             measure(options, direction, &targets, block, bytes_a_lane as usize, &mut report)?;
@@ -165,19 +167,4 @@ fn timed(target: &Target, parts: &[&[u8]], work: impl Fn(&dyn Lane, &[u8]) -> Re
         let ended = ends.iter().map(|(_, ended)| *ended).max().expect("one lane at least");
         Ok((ended - began).as_secs_f64())
     })
-}
-
-/// Middle value.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
-/// The width of the middle half of the values.
-pub fn middle_half(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let quarter = sorted.len() / 4;
-    sorted[sorted.len() - 1 - quarter] - sorted[quarter]
 }

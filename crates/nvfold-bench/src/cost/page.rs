@@ -4,7 +4,7 @@ use super::kinds::Lines;
 use super::measure::Cell;
 use super::operation::Operation;
 use super::report::{JSON, Report, each};
-use crate::report::heading;
+use crate::origin::heading;
 use comfy_table::{Table, presets};
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! The table as data: its JSON, and what differs between two of them.
 
 use super::measure::{CALLS, Cell};
-use crate::report;
+use crate::origin;
 use crate::{BenchError, Doing, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -36,8 +36,8 @@ impl Report {
     pub fn new(cells: Vec<Cell>) -> Report {
         Report {
             version: VERSION,
-            command: report::command(),
-            commit: report::commit(),
+            command: origin::command(),
+            commit: origin::commit(),
             calls: CALLS as u64,
             instructions_by: None,
             left_out: Vec::new(),

@@ -4,8 +4,8 @@
 //! (RssAnon: the device is shared memory and not in it). Two that differ in the policy alone differ by what
 //! deduplication needs: its index, its queue, and what the allocator of the process keeps for them.
 
-use super::device::Device;
-use crate::mounts::{output, own_program};
+use crate::device::Device;
+use crate::process::{output, own_program};
 use crate::{BenchError, Doing, Result, data};
 use clap::Args;
 use nvfold::{FileKind, IndexKind, InodeNumber, Method, MethodChoice, NewInode, Policy};

@@ -8,39 +8,37 @@
 //! | `nv_dedup` | the figures of NV-Dedup |
 //! | `denova` | the figures of DeNOVA |
 //! | `turn` | what the runs of all papers have in common |
-//! | `figure` | what a figure holds, its JSON |
-//! | `chart` | its picture |
-//! | `axis` | the y axis of a picture |
-//! | `look` | colours and markers of systems |
 //! | `page` | the page of all figures of a paper |
+//! | `folder` | the figures that lie in a folder of results |
+//! | `picture`, `pen` | the picture of a figure; the shapes on it |
+//! | `axis`, `look` | its y axis; colours and markers of systems |
+//! | `figure`, `chart` | what a figure holds; what is drawn of it |
+//! | `number` | numbers in text and in JSON |
 //! | `machine` | the class of machine |
-//! | `device` | emulated devices, formatted and mounted |
-//! | `dram` | the memory of a process that writes |
-//! | `spent` | what work took: its cost, and wall time |
 //! | `system` | what NV-Dedup is compared with, mounted |
 //! | `workload` | the requests |
-//! | `rivals` | the systems that the papers compare with |
+//! | `dram` | the memory of a process that writes |
+//! | `spent` | what work took: its cost, and wall time |
 
 mod axis;
 mod chart;
 mod denova;
-mod device;
 mod dram;
 mod figure;
+mod folder;
 mod look;
 mod machine;
+mod number;
 mod nv_dedup;
 mod page;
-mod rivals;
+mod pen;
+mod picture;
 mod spent;
 mod system;
 mod turn;
 mod workload;
 
-pub(crate) use chart::font;
-pub(crate) use device::Device;
 pub use dram::{ChildOptions as DramOptions, child as dram};
-pub use rivals::RivalError;
 
 use crate::Result;
 use clap::{Args, Subcommand};

@@ -1,7 +1,10 @@
 //! The page of a paper's results: made from the JSON files that lie in its folder, so that figures can be run one by
 //! one, on one profile or on all, and the page shows the newest of each.
 
-use super::figure::{Aim, Chart, Figure, Row, number};
+use super::chart::Chart;
+use super::figure::{Aim, Figure, Row};
+use super::folder::Folder;
+use super::number::number;
 use crate::{Doing, Result};
 use std::fmt::Write;
 use std::fs;
@@ -33,7 +36,7 @@ fn read(page: &Page, out: &Path) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for id in page.figures {
         for profile in page.profiles {
-            figures.extend(Figure::load(out, profile, id)?);
+            figures.extend(Folder(out).load(profile, id)?);
         }
     }
     Ok(figures)
@@ -182,40 +185,15 @@ fn wrap(paragraph: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figure::{Kind, Measure, VERSION};
-    use super::super::machine::Machine;
     use super::*;
-
-    fn figure(profile: &str, met: bool) -> Figure {
-        Figure {
-            version: VERSION,
-            paper: "a-paper".into(),
-            id: "figure-1".into(),
-            title: "Figure 1: speed".into(),
-            nvfold: "1.0.0".into(),
-            commit: Some("0123456789ab".into()),
-            command: "nvfold bench paper a-paper".into(),
-            machine: Machine::here().unwrap(),
-            profile: profile.into(),
-            settings: "Run once.".into(),
-            charts: vec![Chart::new(Kind::Bars, "speed", "x", "requests/s", ["a".into()]).with("ours", [2.0])],
-            rows: vec![Row::range("ours to theirs", 1.0, 1.5, 3.0, "x"), Row::picture("more", 1.0, "")],
-            aims: vec![
-                Aim::new("be fast", "2", met).by(Measure::Cost).with_floor("Copying alone takes 3 us."),
-                Aim::new("be small", "2", met),
-            ],
-            reading: "It is fast.".into(),
-            left_out: Vec::new(),
-        }
-    }
 
     #[test]
     fn figures_run_one_by_one_end_on_one_page() {
         let page = Page { title: "A paper", introduction: &["Words."], figures: &["figure-1"], profiles: &["b", "a"] };
         let out = tempfile::tempdir().unwrap();
-        figure("a", true).save(out.path()).unwrap();
+        Folder(out.path()).save(&Figure::example("a", true)).unwrap();
         write(&page, out.path()).unwrap();
-        figure("b", false).save(out.path()).unwrap();
+        Folder(out.path()).save(&Figure::example("b", false)).unwrap();
         write(&page, out.path()).unwrap();
         let text = fs::read_to_string(out.path().join("README.md")).unwrap();
         let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in {text}"));
@@ -235,31 +213,8 @@ mod tests {
 
     #[test]
     fn figures_of_several_commits_are_told_apart() {
-        let other = Figure { commit: None, ..figure("a", true) };
-        let told = commits(&[figure("a", true), other, figure("b", true)]);
+        let other = Figure { commit: None, ..Figure::example("a", true) };
+        let told = commits(&[Figure::example("a", true), other, Figure::example("b", true)]);
         assert_eq!(told, "Commits of the figures: `0123456789ab` (of 2), unknown (of 1).\n\n");
-    }
-
-    #[test]
-    fn a_figure_is_there_only_with_its_commit_and_schema() {
-        let out = tempfile::tempdir().unwrap();
-        let is_there = |profile: &str, commit: &str| Figure::is_there(out.path(), profile, "figure-1", commit);
-        assert!(!is_there("a", "0123456789ab"));
-        figure("a", true).save(out.path()).unwrap();
-        assert!(is_there("a", "0123456789ab"));
-        assert!(!is_there("a", "ba9876543210") && !is_there("b", "0123456789ab"));
-        Figure { version: VERSION - 1, ..figure("a", true) }.save(out.path()).unwrap();
-        assert!(!is_there("a", "0123456789ab"));
-        fs::write(out.path().join("a/figure-1.json"), "{").unwrap();
-        assert!(!is_there("a", "0123456789ab"));
-    }
-
-    #[test]
-    fn a_file_of_another_schema_is_named() {
-        let page = Page { title: "", introduction: &[], figures: &["figure-1"], profiles: &["a"] };
-        let out = tempfile::tempdir().unwrap();
-        Figure { version: VERSION + 1, ..figure("a", true) }.save(out.path()).unwrap();
-        let error = write(&page, out.path()).unwrap_err().to_string();
-        assert!(error.contains("figure-1.json") && error.contains("schema"), "{error}");
     }
 }

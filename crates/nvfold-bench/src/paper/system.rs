@@ -4,10 +4,10 @@
 //! and drift of the machine hits all alike. The devices' memory is there before any clock starts, handed out in turn
 //! ([`populate`]).
 
-use super::device::{Device, populate, remount};
-use super::rivals::{self, Rival};
 use super::spent::{Spent, in_groups};
-use super::workload::Batch;
+use super::workload::{BLOCK, Batch};
+use crate::device::{Device, populate, remount};
+use crate::rivals::{self, Rival};
 use crate::{BenchError, Doing, Result};
 use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
@@ -24,8 +24,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes of a request.
-pub const BLOCK: usize = 4096;
 const LINE: u64 = 64;
 
 /// Who answers "share or store?".

@@ -4,9 +4,11 @@
 //! group what was asked for; the page is written anew behind every group, so a run that is cut short leaves one.
 
 use super::figure::{Figure, Report, VERSION};
+use super::folder::Folder;
 use super::machine::Machine;
 use super::page::{self, Page};
-use crate::{BenchError, Result, report};
+use crate::origin::{command, commit};
+use crate::{BenchError, Result};
 use pmem::Profile;
 use std::path::Path;
 use std::time::Instant;
@@ -39,7 +41,7 @@ impl Turn {
             id: id.into(),
             title: title.into(),
             nvfold: env!("CARGO_PKG_VERSION").into(),
-            commit: report::commit(),
+            commit: commit(),
             command: command(),
             machine: self.machine.clone(),
             profile: self.name.clone(),
@@ -89,9 +91,9 @@ impl<R: AsRef<Turn>> Plan<'_, R> {
     /// JSON.
     pub fn make(&self, turns: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
         let began = Instant::now();
-        let resumed = self.resume.then(|| report::commit().ok_or(BenchError::NoCommit)).transpose()?;
+        let resumed = self.resume.then(|| commit().ok_or(BenchError::NoCommit)).transpose()?;
         let mut report = Report { version: VERSION, command: command(), paper: self.paper, figures: Vec::new() };
-        let mut skipped = 0;
+        let (folder, mut skipped) = (Folder(self.out), 0);
         for (turn, run) in turns.enumerate() {
             let run = run?;
             for group in self.groups.iter().filter(|group| turn == 0 || !group.once) {
@@ -103,14 +105,13 @@ impl<R: AsRef<Turn>> Plan<'_, R> {
                 if resumed.as_ref().is_some_and(is_there) {
                     run.as_ref().say(&format!("skipped, made from this commit already: {}", ids.join(", ")));
                     for id in &ids {
-                        Figure::load(self.out, &run.as_ref().name, id)?
-                            .map_or(Ok(()), |figure| figure.draw(self.out))?;
+                        folder.load(&run.as_ref().name, id)?.map_or(Ok(()), |figure| folder.draw(&figure))?;
                     }
                     skipped += ids.len();
                     continue;
                 }
                 for figure in (group.run)(&run)?.into_iter().filter(|figure| ids.contains(&figure.id.as_str())) {
-                    figure.save(self.out)?;
+                    folder.save(&figure)?;
                     report.figures.push(figure);
                 }
                 page::write(self.page, self.out)?;
@@ -137,7 +138,7 @@ impl<R: AsRef<Turn>> Plan<'_, R> {
 
     /// Whether all of these figures lie in the folder, made from this commit.
     fn are_there(&self, turn: &Turn, ids: &[&str], commit: &str) -> bool {
-        ids.iter().all(|id| Figure::is_there(self.out, &turn.name, id, commit))
+        ids.iter().all(|id| Folder(self.out).has(&turn.name, id, commit))
     }
 }
 
@@ -156,9 +157,4 @@ pub fn profile_name(text: &str, known: &[&str]) -> std::result::Result<String, S
         true => Ok(text.into()),
         false => Err(format!("use one of {}", known.join(", "))),
     }
-}
-
-/// The command of this run.
-fn command() -> String {
-    format!("nvfold {}", std::env::args().skip(1).collect::<Vec<String>>().join(" "))
 }

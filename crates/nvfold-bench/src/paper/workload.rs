@@ -10,8 +10,10 @@
 //! | fio | anywhere in a file that is there already, as `rw=randwrite` |
 //! | vdbench | one block after the other, into a new file |
 
-use super::system::BLOCK;
 use crate::data::Random;
+
+/// Bytes of a request.
+pub const BLOCK: usize = 4096;
 
 /// Spreads ranks over places: a prime, and larger than any number of places.
 const SPREAD: u64 = 0xFFFF_FFFB;

@@ -1,7 +1,8 @@
 //! DRAM of deduplication (III): processes that write the same unique chunks, with each index and without sharing.
 
 use super::super::dram::{self, ChildOptions, Grown};
-use super::super::figure::{Aim, Figure, Row, number};
+use super::super::figure::{Aim, Figure, Row};
+use super::super::number::number;
 use super::Run;
 use crate::Result;
 use nvfold::{IndexKind, Policy};

@@ -6,7 +6,9 @@
 //! `(1 - a) (new + T_w) + a duplicate`. It pays where that is less than T_w, that is from
 //! `a = new / (T_w - duplicate + new)`, if that is below 1. (3) and (5) say that it never is.
 
-use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Figure, Row};
+use super::super::number::number;
 use super::Run;
 use super::times::{Bench, SHA1, Times, WAYS, write_ns};
 use super::volume::BLOCK;

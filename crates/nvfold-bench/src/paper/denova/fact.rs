@@ -6,11 +6,13 @@
 //! fills it more, and what is missing to 100 % are the blocks of the tables and logs. Rows say how full it was. Blocks
 //! are drawn by ranks that have nothing to do with when they were stored, for a chain has its oldest entry first.
 
-use super::super::device::Device;
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Aim, Figure, Row};
+use super::super::number::number;
 use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
 use crate::data::Random;
+use crate::device::Device;
 use crate::{BenchError, Doing, Result};
 use nvfold::{DedupMode, Error, File, IndexStats, ReorderOptions};
 

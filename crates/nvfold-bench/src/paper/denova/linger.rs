@@ -1,7 +1,9 @@
 //! Figure 10: how long an entry waits in the queue before the daemon takes it, for delayed(n, 20000); n = 0 is
 //! immediate.
 
-use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Figure, Row};
+use super::super::number::number;
 use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{DELAYED, Hash, System, Volume};

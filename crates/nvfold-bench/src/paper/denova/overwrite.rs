@@ -1,7 +1,9 @@
 //! Figure 11: new files and files written over. What is overwritten is released: of a shared block that is a count, of
 //! the last one its entry leaves the table.
 
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Measure, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Aim, Figure, Measure, Row};
+use super::super::number::number;
 use super::Run;
 use super::files::{Size, Think};
 use super::passes::{Cell, Grid, Shape, Speed, cells};

@@ -12,13 +12,13 @@
 //! asks what that saved. Then it may write the files over with others. In the end what is stored is read back and the
 //! files are removed. One pass before all is not timed.
 
-use super::super::device::populate;
-use super::super::figure::{Chart, Kind as Drawn};
+use super::super::chart::{Chart, Kind as Drawn};
 use super::super::spent::Spent;
 use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{BLOCK, System, Volume, When};
-use crate::throughput::{median, middle_half};
+use crate::device::populate;
+use crate::samples::{median, middle_half};
 use crate::{Doing, Result};
 use nvfold::{FileSystem, InodeNumber};
 use pmem::Region;

@@ -4,13 +4,15 @@
 //! Of off, both files have blocks of their own. A pass reads file B several times; the other thread goes on until that
 //! is done. Behind a pass with a writer, file A gets B's content again and the queue is drained.
 
-use super::super::device::populate;
-use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Figure, Row};
+use super::super::number::number;
 use super::super::spent::Spent;
 use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
 use crate::data::Random;
-use crate::throughput::median;
+use crate::device::populate;
+use crate::samples::median;
 use crate::{BenchError, Doing, Result};
 use nvfold::{DedupMode, File, FileSystem};
 use pmem::Region;

@@ -1,12 +1,15 @@
 //! Figure 9: several threads, each with a directory and files of its own.
 
-use super::super::figure::{Chart, Figure, Kind as Drawn, Row, largest, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Figure, Row};
+use super::super::number::number;
 use super::Run;
 use super::files::{Size, Think};
 use super::passes::{Grid, Shape, cells};
 use super::volume::System;
 use super::write::{drops, systems, tables};
 use crate::Result;
+use crate::samples::largest;
 
 const PERCENT: u64 = 50;
 const THREADS: [usize; 4] = [1, 2, 4, 8];

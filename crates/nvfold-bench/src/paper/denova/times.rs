@@ -4,14 +4,16 @@
 //! say whether a block is there already: its fingerprint, and looking for it. Both are taken from the policy at work,
 //! by a wrapper that holds a watch ([`Watched`]).
 
-use super::super::device::Device;
-use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Figure, Row};
+use super::super::number::number;
 use super::super::spent::{Spent, in_groups};
 use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{BLOCK, Hash, System, Volume};
 use crate::data::Random;
-use crate::throughput::median;
+use crate::device::Device;
+use crate::samples::median;
 use crate::{Doing, Result};
 use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;

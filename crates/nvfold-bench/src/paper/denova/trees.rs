@@ -3,10 +3,12 @@
 //! How many blocks could be shared is counted here, by hashing every block of the files as they lie in the tree, the
 //! last one of a file with zeros behind it.
 
-use super::super::device::Device;
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Aim, Figure, Row};
+use super::super::number::number;
 use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
+use crate::device::Device;
 use crate::{BenchError, Doing, Result};
 use nvfold::fingerprint::weak64;
 use nvfold::{DedupMode, InodeNumber};

@@ -1,7 +1,7 @@
 //! What DeNOVA's figures compare, each on an emulated device of its own, with its daemon on a thread while there is
 //! work, as a mount has it.
 
-use super::super::device::{Device, remount};
+use crate::device::{Device, remount};
 use crate::{Doing, Result};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{Daemon, DeNovaOptions, DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, NewInode};

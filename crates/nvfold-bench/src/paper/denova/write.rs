@@ -1,12 +1,15 @@
 //! Figure 8: new files at every share of duplicates, with the paper's think time and without; and what is saved once
 //! everything is shared.
 
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Measure, Row, largest, number, smallest};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Aim, Figure, Measure, Row};
+use super::super::number::number;
 use super::Run;
 use super::files::{Size, Think};
 use super::passes::{Cell, Grid, Shape, Speed, cells};
 use super::volume::{Hash, System};
 use crate::Result;
+use crate::samples::{largest, smallest};
 use nvfold::DedupMode;
 
 /// With think time, and the savings.

@@ -4,7 +4,8 @@
 //! (`paper::dram`). How much they grow differs by what deduplication needs. The paper calculates 24 bytes.
 
 use super::super::dram::{self, ChildOptions};
-use super::super::figure::{Aim, Figure, Row, number};
+use super::super::figure::{Aim, Figure, Row};
+use super::super::number::number;
 use super::Run;
 use crate::Result;
 use nvfold::{IndexKind, Policy};

@@ -4,7 +4,9 @@
 //! the end of an interval's first period NV-Dedup knows the new share, and the method that it has at the end of the
 //! interval is the one that it should have had from then on.
 
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Aim, Figure, Row};
+use super::super::number::number;
 use super::super::spent::Spent;
 use super::super::system::{Kind, Mounted, Setup, System};
 use super::super::workload::{Batch, Workload};

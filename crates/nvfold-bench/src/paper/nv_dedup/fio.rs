@@ -3,9 +3,12 @@
 //! Our workloads are our own; fio's are not. Through FUSE a request costs more than on a DAX file system, so the gain is
 //! smaller; what must agree is who wins and how many requests were shared.
 
-use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Figure, Row};
+use super::super::number::number;
 use super::Run;
-use crate::mounts::{self, output, own_program};
+use crate::mounts;
+use crate::process::{output, own_program};
 use crate::{BenchError, Doing, Result};
 use serde_json::Value;
 use std::path::Path;

@@ -1,12 +1,15 @@
 //! Figures 1 and 6 to 9 and Table 4: fixed shares of duplicates, one thread, random overwrites (fio) and new files
 //! (vdbench).
 
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Measure, Row, largest, number, smallest};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Aim, Figure, Measure, Row};
+use super::super::number::number;
 use super::super::system::{Kind, System};
 use super::super::workload::Draw;
 use super::Run;
 use super::passes::{Cell, Passes, Pattern, counted_cells};
 use crate::Result;
+use crate::samples::{largest, smallest};
 
 /// All systems at all shares of duplicates.
 struct Grid {

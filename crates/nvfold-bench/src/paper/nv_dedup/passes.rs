@@ -7,7 +7,7 @@ use super::super::system::{Mounted, Setup, System};
 use super::super::workload::{Batch, Draw, Workload};
 use super::Run;
 use crate::Result;
-use crate::throughput::{median, middle_half};
+use crate::samples::{median, middle_half};
 use nvfold::NvDedupStats;
 use pmem::Profile;
 

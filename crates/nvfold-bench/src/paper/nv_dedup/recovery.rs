@@ -1,6 +1,8 @@
 //! Table 5: how long a mount after a crash takes, by the entries that it scans. The parts are those of `bench recovery`.
 
-use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Figure, Row};
+use super::super::number::number;
 use super::Run;
 use crate::Result;
 use crate::recovery::{Plan, measure};

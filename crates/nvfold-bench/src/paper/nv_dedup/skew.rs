@@ -1,7 +1,9 @@
 //! What duplicates repeat: blocks drawn evenly from everything stored, or by Zipf's law. The paper does not say what its
 //! duplicates are duplicates of; fio repeats what it wrote a moment before, which is still in every cache.
 
-use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Figure, Row};
+use super::super::number::number;
 use super::super::system::{Kind, System};
 use super::super::workload::Draw;
 use super::Run;

@@ -1,11 +1,13 @@
 //! Figure 11: several threads, each with files and requests of its own, and where their transaction numbers come from.
 
-use super::super::figure::{Aim, Chart, Figure, Kind as Drawn, Measure, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Aim, Figure, Measure, Row};
+use super::super::number::number;
 use super::super::system::{Kind, Mounted, Setup, System, write_all};
 use super::super::workload::{Batch, Workload};
 use super::Run;
 use crate::Result;
-use crate::throughput::median;
+use crate::samples::median;
 use nvfold::{File, Generators};
 use std::sync::Barrier;
 use std::time::Instant;

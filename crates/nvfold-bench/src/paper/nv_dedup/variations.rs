@@ -1,14 +1,16 @@
 //! Figures 2, 12 and 13: one thing at a time is another - the medium, its write latency, the hash function. All at 50 %
 //! duplicates.
 
-use super::super::figure::{Chart, Figure, Kind as Drawn, Row, number};
+use super::super::chart::{Chart, Kind as Drawn};
+use super::super::figure::{Figure, Row};
+use super::super::number::number;
 use super::super::spent::Spent;
-use super::super::system::{BLOCK, Kind, System};
-use super::super::workload::{Batch, Draw, Workload};
+use super::super::system::{Kind, System};
+use super::super::workload::{BLOCK, Batch, Draw, Workload};
 use super::Run;
 use super::passes::{Cell, Passes, Pattern, cells};
 use crate::Result;
-use crate::throughput::median;
+use crate::samples::median;
 use nvfold::fingerprint::StrongFunction;
 use pmem::Profile;
 

@@ -1,0 +1,93 @@
+//! Why a benchmark could not run: every error says what was being done, and to what.
+//!
+//! nvfold and the system tell why something failed but not what it was for, so each call names it ([`Doing`]).
+
+use crate::rivals::RivalError;
+
+/// Why a benchmark could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// nvfold refused.
+    #[error("{doing}: {source}")]
+    Nvfold {
+        /// What was being done.
+        doing: String,
+        /// Why not.
+        source: nvfold::Error,
+    },
+    /// The system refused.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// What was read back is not what was written: no figure of it is worth anything.
+    #[error("{0} gave back other bytes than were written")]
+    Wrong(String),
+    /// What was to be measured is not on the file system that its row names.
+    #[error("{path} is on {found}, not on {expected}: the figure would be of something else")]
+    Elsewhere {
+        /// File or directory.
+        path: String,
+        /// Where it must be.
+        expected: String,
+        /// Where it is.
+        found: String,
+    },
+    /// What was to be shared is not, or what was not is.
+    #[error("{system} has shared {shared} bytes, not {expected}: the figure would be of something else")]
+    Unshared {
+        /// Which system.
+        system: String,
+        /// Bytes shared.
+        shared: u64,
+        /// Bytes to share.
+        expected: u64,
+    },
+    /// What was counted cannot be right.
+    #[error("the counts are wrong: {0}")]
+    Miscounted(String),
+    /// Callgrind failed.
+    #[error("callgrind: {0}; --no-instructions leaves it out")]
+    Callgrind(String),
+    /// The metadata of a competitor.
+    #[error(transparent)]
+    Rival(#[from] RivalError),
+    /// A file of an earlier run cannot be used.
+    #[error("{file}: {why}; remove it, or make that figure again")]
+    Stale {
+        /// Which.
+        file: String,
+        /// Why not.
+        why: String,
+    },
+    /// What was made from this commit cannot be told.
+    #[error("resume a run: the commit of this program is not known: give it in NVFOLD_COMMIT")]
+    NoCommit,
+    /// The plot could not be drawn.
+    #[error("draw the plot: {0}")]
+    Plot(String),
+}
+
+/// What a benchmark gives.
+pub type Result<T> = std::result::Result<T, BenchError>;
+
+/// Says of a failure what was being done.
+pub trait Doing<T> {
+    /// The error with what was being done.
+    fn doing(self, what: impl Into<String>) -> Result<T>;
+}
+
+impl<T> Doing<T> for std::io::Result<T> {
+    fn doing(self, what: impl Into<String>) -> Result<T> {
+        self.map_err(|source| BenchError::Io { doing: what.into(), source })
+    }
+}
+
+impl<T> Doing<T> for nvfold::Result<T> {
+    fn doing(self, what: impl Into<String>) -> Result<T> {
+        self.map_err(|source| BenchError::Nvfold { doing: what.into(), source })
+    }
+}

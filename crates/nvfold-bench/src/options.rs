@@ -1,0 +1,43 @@
+//! What `bench write`, `bench read` and `bench meta` may be told: how much, how often, where, and what is left out.
+
+use clap::Args;
+use std::path::PathBuf;
+
+/// How to measure.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// MiB that a thread group writes in one pass
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16384))]
+    pub mebibytes: u64,
+    /// Passes of which the median is taken
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// Files that `meta` makes
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
+    pub files: u64,
+    /// Folder for the mounts, on tmpfs
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Leave out everything that is mounted
+    #[arg(long)]
+    pub embedded_only: bool,
+    /// Sizes for a test that it runs at all, not for figures
+    #[arg(long)]
+    pub smoke: bool,
+    /// Write a bar chart of the ratios
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+    /// Write the ratios as Markdown tables
+    #[arg(long, value_name = "FILE.md")]
+    pub summary: Option<PathBuf>,
+}
+
+impl Options {
+    /// With the sizes of a smoke run, if it is one.
+    pub fn settled(mut self) -> Options {
+        if self.smoke {
+            (self.mebibytes, self.repeats, self.files) = (4, 2, 200);
+        }
+        self
+    }
+}

@@ -1,0 +1,42 @@
+//! Statistics of samples: the times of a few passes, of which some were disturbed.
+//!
+//! A shared machine now and then takes a pass's time for something else. The median does not move with a few such
+//! passes, the mean does; how far the passes lie apart is told by the middle half of them, for the same reason.
+
+/// Middle value.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// The width of the middle half of the values.
+pub fn middle_half(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let quarter = sorted.len() / 4;
+    sorted[sorted.len() - 1 - quarter] - sorted[quarter]
+}
+
+/// The smallest of the values; infinite if there are none.
+pub fn smallest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// The largest of the values; minus infinity if there are none.
+pub fn largest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_disturbed_pass_moves_neither_the_median_nor_the_middle_half() {
+        let (calm, disturbed) = ([4.0, 1.0, 3.0, 2.0, 5.0], [4.0, 1.0, 3.0, 2.0, 500.0]);
+        assert_eq!((median(&calm), middle_half(&calm)), (3.0, 2.0));
+        assert_eq!((median(&disturbed), middle_half(&disturbed)), (3.0, 2.0));
+        assert_eq!((smallest(&disturbed), largest(&disturbed)), (1.0, 500.0));
+    }
+}

@@ -1,0 +1,412 @@
+//! The rooms of the house as a test: which room may use which, that no files use each other in a circle, and that `fs`
+//! knows no policy by name.
+//!
+//! The problem: an arrow that leads up is one line in a review and a knot a year later. The idea: each crate has a table
+//! of its rooms, from the top down, each with the rooms that it uses; the sources are read ([`source`]), what they name
+//! becomes arrows ([`graph`]), and an arrow that is not in the table fails with its file and line. A row that no file
+//! uses any more fails too, so the table is the map of the house as it is.
+
+mod graph;
+mod source;
+
+use graph::{Arrow, Circle, Graph, name, room};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// A room and the rooms that it may use.
+type Row = (&'static str, &'static str);
+
+/// The rooms of a crate, from the top down: a room stands above all that it uses. What lies in the crate's root may be
+/// used by all, and the root, which is the map, may use all.
+struct House {
+    crate_name: &'static str,
+    rooms: &'static [Row],
+}
+
+const HOUSES: [House; 3] = [
+    House {
+        crate_name: "nvfold",
+        rooms: &[
+            ("check", "recovery fs namespace dedup chunk space media types error fingerprint sync"),
+            ("recovery", "fs namespace dedup chunk space media types error fingerprint sync parallel"),
+            ("fs", "recovery namespace file dedup chunk space media types error fingerprint sync padded"),
+            ("namespace", "space media types error sync"),
+            ("file", "space media"),
+            ("dedup", "chunk media types fingerprint sync padded"),
+            ("chunk", "space media types fingerprint sync padded parallel"),
+            ("space", "media error sync padded"),
+            ("media", "types fingerprint"),
+            ("types", "dedup fingerprint"),
+            ("error", ""),
+            ("fingerprint", ""),
+            ("chunking", ""),
+            ("sync", ""),
+            ("padded", ""),
+            ("parallel", ""),
+        ],
+    },
+    House {
+        crate_name: "nvfold-cli",
+        rooms: &[
+            ("names", "cli"),
+            ("cli", "commands progress"),
+            ("commands", "cli tree snapshot mount device mounts report progress size failure"),
+            ("tree", "snapshot mount device mounts progress size failure"),
+            ("snapshot", "mount device mounts report size failure"),
+            ("mount", "snapshot device mounts report size failure"),
+            ("device", "mount mounts failure"),
+            ("mounts", ""),
+            ("report", "failure"),
+            ("progress", "size failure"),
+            ("size", ""),
+            ("failure", ""),
+        ],
+    },
+    House {
+        crate_name: "nvfold-bench",
+        rooms: &[
+            ("throughput", "report lanes mounts data samples options error"),
+            ("meta", "report mounts place samples options error"),
+            ("cost", "data origin error"),
+            ("paper", "recovery mounts device process data samples origin font error rivals"),
+            ("recovery", "data samples origin error"),
+            ("profiles", "device samples origin error"),
+            ("summary", "report"),
+            ("report", "samples origin font error"),
+            ("lanes", "place data error"),
+            ("mounts", "place process options error"),
+            ("place", "error"),
+            ("ceiling", "error"),
+            ("device", "error"),
+            ("process", "error"),
+            ("data", ""),
+            ("samples", ""),
+            ("origin", ""),
+            ("font", ""),
+            ("options", ""),
+            ("error", "rivals"),
+            ("rivals", ""),
+        ],
+    },
+];
+
+/// What breaks the rules and is known. It only ever gets shorter: what is mended must be taken out.
+struct Known {
+    /// Crate, and the files of a circle.
+    circles: &'static [(&'static str, &'static str)],
+    /// Crate, and two rooms of which the lower one uses the upper one.
+    arrows: &'static [(&'static str, &'static str, &'static str)],
+    /// Files of `fs` that name a policy.
+    policies: &'static [&'static str],
+}
+
+const KNOWN: Known = Known {
+    circles: &[
+        (
+            "nvfold",
+            "chunk chunk/dram chunk/fact chunk/index chunk/recount chunk/transaction dedup \
+             dedup/denova dedup/inline dedup/nv_dedup dedup/nv_dedup/model dedup/nv_dedup/sampling \
+             media/inode media/superblock space types",
+        ),
+        ("nvfold", "fs recovery recovery/convert recovery/reconcile recovery/saved recovery/scan"),
+        ("nvfold", "fs/daemon fs/remap"),
+        ("nvfold-cli", "device mount mount/dedup mount/options snapshot"),
+        ("nvfold-cli", "mount/front mount/requests"),
+        // `cli::Output` is what every command takes, and the root of the command line names every command.
+        (
+            "nvfold-cli",
+            "cli commands/completions commands/dedup commands/dedup/queue commands/dedup_stats \
+             commands/df commands/du commands/estimate commands/export commands/fsck commands/import \
+             commands/info commands/man commands/mkfs commands/mount commands/policy commands/stats \
+             commands/top commands/tune commands/umount commands/verify",
+        ),
+    ],
+    arrows: &[
+        ("nvfold", "fs", "recovery"),
+        ("nvfold", "types", "dedup"),
+        ("nvfold-cli", "commands", "cli"),
+        ("nvfold-cli", "mount", "snapshot"),
+        ("nvfold-cli", "device", "mount"),
+    ],
+    policies: &["fs/calibrate.rs", "fs/daemon.rs", "fs/fill.rs", "fs/mod.rs", "fs/remap.rs"],
+};
+
+const NONE_KNOWN: Known = Known { circles: &[], arrows: &[], policies: &[] };
+
+/// How a policy may be named: in a word or a string, or as a path. Case does not matter.
+const POLICIES: [&str; 6] = ["denova", "nv_dedup", "nv-dedup", "nvdedup", "policy::inline", "dedup::inline"];
+
+impl House {
+    /// Where in the repository its sources lie.
+    fn folder(&self) -> String {
+        format!("crates/{}/src", self.crate_name)
+    }
+
+    fn graph(&self) -> Graph {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the workspace");
+        let folder = root.join(self.folder());
+        let (mut sources, mut pending) = (Vec::new(), vec![folder.clone()]);
+        while let Some(directory) = pending.pop() {
+            for entry in fs::read_dir(&directory).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    pending.push(path);
+                } else if path.extension().is_some_and(|ending| ending == "rs") {
+                    let name = path.strip_prefix(&folder).unwrap().to_string_lossy().into_owned();
+                    sources.push((name, fs::read_to_string(&path).unwrap()));
+                }
+            }
+        }
+        assert!(!sources.is_empty(), "{} has no sources", self.folder());
+        Graph::new(sources.iter().map(|(name, text)| (name.as_str(), text.as_str())))
+    }
+
+    /// What the table allows a room; `None`: it has no row.
+    fn row(&self, room: &str) -> Option<Vec<&'static str>> {
+        self.rooms.iter().find(|(name, _)| *name == room).map(|(_, below)| below.split_whitespace().collect())
+    }
+
+    fn line_of(&self, room: &str) -> Option<usize> {
+        self.rooms.iter().position(|(name, _)| *name == room)
+    }
+
+    /// What the sources do that the table does not allow, and what the table allows that they do not do.
+    fn wrong_arrows(&self, graph: &Graph, known: &Known) -> Vec<String> {
+        let mut wrong: Vec<String> = graph
+            .unresolved
+            .iter()
+            .map(|what| format!("{}/{what}: the root has no such name", self.folder()))
+            .collect();
+        let mut used = BTreeSet::new();
+        for arrow in &graph.arrows {
+            let (from, to) = (room(&arrow.from), room(&arrow.to));
+            if from.is_empty() || from == to {
+                continue;
+            }
+            used.insert((from, to));
+            if !self.row(from).is_some_and(|below| below.contains(&to)) {
+                let Arrow { place, path, .. } = arrow;
+                wrong.push(format!(
+                    "{}/{place}: `{path}`: room `{from}` may not use `{to}`. Put what both need into a room below both, or \
+                     let who calls `{from}` hand it down; the table of rooms stands in tests/tests/rooms.rs",
+                    self.folder()
+                ));
+            }
+        }
+        let table = |what: String| format!("table of {}: {what}", self.crate_name);
+        for room in graph.rooms().filter(|room| self.row(room).is_none()) {
+            wrong.push(table(format!("room `{room}` has no row")));
+        }
+        for (from, below) in self.rooms {
+            if !graph.rooms().any(|room| room == *from) {
+                wrong.push(table(format!("there is no room `{from}` any more: take its row out")));
+            }
+            for to in below.split_whitespace() {
+                if !used.contains(&(*from, to)) {
+                    wrong.push(table(format!("no file of `{from}` uses `{to}` any more: take it out")));
+                }
+                let is_known = known.arrows.contains(&(self.crate_name, from, to));
+                if (self.line_of(to) < self.line_of(from)) != is_known {
+                    let why = if is_known { "KNOWN has it, but it leads down" } else { "it leads up" };
+                    wrong.push(table(format!("`{from}` -> `{to}`: {why}")));
+                }
+            }
+        }
+        for (_, from, to) in known.arrows.iter().filter(|(name, ..)| *name == self.crate_name) {
+            if !self.row(from).is_some_and(|below| below.contains(to)) {
+                wrong.push(table(format!("`{from}` -> `{to}` is mended: take it out of KNOWN")));
+            }
+        }
+        wrong
+    }
+
+    /// Files that use each other, with the shortest way around.
+    fn circles(&self, graph: &Graph, known: &Known) -> Vec<String> {
+        let known = known.circles.iter().filter(|(name, _)| *name == self.crate_name).map(|(_, files)| *files);
+        let mut unseen: Vec<&str> = known.collect();
+        let known = unseen.clone();
+        let mut told = Vec::new();
+        for Circle { files, way } in graph.circles() {
+            let files: Vec<String> = files.iter().map(|file| name(file)).collect();
+            match known.iter().find(|known| files.iter().all(|file| known.split(' ').any(|known| known == file))) {
+                Some(found) => unseen.retain(|other| other != found),
+                None => {
+                    let step = |arrow: &Arrow| format!("{}/{}: `{}`", self.folder(), arrow.place, arrow.path);
+                    let way: Vec<String> = way.iter().map(step).collect();
+                    let files = files.join(", ");
+                    told.push(format!(
+                        "{files} use each other:\n    {}\n    Put what they share into a file below them",
+                        way.join("\n    ")
+                    ));
+                }
+            }
+        }
+        told.extend(unseen.iter().map(|files| format!("the circle of {files} is gone: take it out of KNOWN")));
+        told
+    }
+}
+
+/// Where the files below `folder` have one of these words in their code, and those known files that have none any more.
+fn named(graph: &Graph, folder: &str, words: &[&str], known: &[&str]) -> Vec<String> {
+    let has_any = |text: &str| words.iter().any(|word| text.to_lowercase().contains(word));
+    let (mut found, mut mended) = (BTreeSet::new(), known.to_vec());
+    for (file, source) in graph.sources().filter(|(file, _)| file.starts_with(folder)) {
+        let words = source.tokens.iter().map(|token| (token.line, token.text.clone()));
+        let paths = source.mentions.iter().map(|mention| (mention.line, mention.path.join("::")));
+        for (line, text) in words.chain(paths).filter(|(_, text)| has_any(text)) {
+            mended.retain(|known| *known != file);
+            if !known.contains(&file) {
+                found.insert(format!("{file}:{line}: {text}"));
+            }
+        }
+    }
+    let mended = mended.iter().map(|file| format!("{file} is mended: take it out of KNOWN"));
+    found.into_iter().chain(mended).collect()
+}
+
+fn assert_none(rule: &str, offences: Vec<String>) {
+    assert!(offences.is_empty(), "{rule}:\n  {}", offences.join("\n  "));
+}
+
+#[test]
+fn arrows_between_rooms_go_down() {
+    let wrong = HOUSES.iter().flat_map(|house| house.wrong_arrows(&house.graph(), &KNOWN)).collect();
+    assert_none("rooms that use what they may not use, or a table that is not the house", wrong);
+}
+
+#[test]
+fn no_files_use_each_other() {
+    let circles = HOUSES.iter().flat_map(|house| house.circles(&house.graph(), &KNOWN)).collect();
+    assert_none("circles of files", circles);
+}
+
+#[test]
+fn fs_names_no_policy() {
+    let offences = named(&HOUSES[0].graph(), "fs/", &POLICIES, KNOWN.policies);
+    assert_none("files of fs that know a policy by name; ask the policy instead, through the trait of dedup", offences);
+}
+
+/// Seeded failures: each rule must be able to fail.
+mod seeded {
+    use super::*;
+
+    const SMALL: House =
+        House { crate_name: "small", rooms: &[("fs", "dedup media"), ("dedup", "media"), ("media", "")] };
+    const ROOT: (&str, &str) = ("lib.rs", "mod fs; mod dedup; mod media; pub use fs::File;");
+    const FS: (&str, &str) = ("fs/mod.rs", "mod read;\nuse crate::{dedup::place, media::Block};\npub struct File;");
+    const READ: (&str, &str) = ("fs/read.rs", "use super::File;");
+    const DEDUP: (&str, &str) = ("dedup.rs", "use crate::media::Block;\npub fn place() {}");
+    const MEDIA: (&str, &str) = ("media.rs", "pub struct Block;");
+
+    fn wrong(files: [(&str, &str); 5]) -> Vec<String> {
+        SMALL.wrong_arrows(&Graph::new(files), &NONE_KNOWN)
+    }
+
+    fn circles(files: [(&str, &str); 5]) -> Vec<String> {
+        SMALL.circles(&Graph::new(files), &NONE_KNOWN)
+    }
+
+    #[test]
+    fn what_the_table_allows_passes() {
+        assert_eq!(wrong([ROOT, FS, READ, DEDUP, MEDIA]), Vec::<String>::new());
+        assert_eq!(circles([ROOT, FS, READ, DEDUP, MEDIA]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_upward_import_fails_with_its_place() {
+        for text in ["\nuse crate::fs::read;", "\nuse super::File;", "\nfn f() { g(crate::File) }"] {
+            let told = wrong([ROOT, FS, READ, DEDUP, ("media.rs", text)]);
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(told[0].starts_with("crates/small/src/media.rs:2: "), "{told:?}");
+            assert!(told[0].contains("room `media` may not use `fs`. Put what both need"), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn an_upward_import_of_a_comment_a_string_or_a_test_passes() {
+        let text = "// crate::fs::File\nconst S: &str = \"crate::fs::File\";\n#[cfg(test)]\nmod tests { use crate::fs::File; }";
+        assert_eq!(wrong([ROOT, FS, READ, DEDUP, ("media.rs", text)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_row_that_no_file_uses_fails() {
+        let told = wrong([ROOT, FS, READ, ("dedup.rs", ""), MEDIA]);
+        assert_eq!(told, ["table of small: no file of `dedup` uses `media` any more: take it out"]);
+        let told = wrong([("lib.rs", "mod fs; mod dedup; mod media; mod sync;"), FS, DEDUP, MEDIA, ("sync.rs", "")]);
+        assert_eq!(told, ["table of small: room `sync` has no row"]);
+        let told = SMALL.wrong_arrows(&Graph::new([("lib.rs", "mod dedup; mod media;"), DEDUP, MEDIA]), &NONE_KNOWN);
+        assert_eq!(told[0], "table of small: there is no room `fs` any more: take its row out");
+    }
+
+    #[test]
+    fn a_table_with_an_arrow_that_leads_up_fails_until_it_is_known() {
+        let knotted = House { crate_name: "small", rooms: &[("dedup", "media"), ("media", "dedup")] };
+        let sources = [("lib.rs", "mod dedup; mod media;"), DEDUP, ("media.rs", "use crate::dedup::place;")];
+        let told = knotted.wrong_arrows(&Graph::new(sources), &NONE_KNOWN);
+        assert_eq!(told, ["table of small: `media` -> `dedup`: it leads up"]);
+        let known = Known { arrows: &[("small", "media", "dedup")], ..NONE_KNOWN };
+        assert_eq!(knotted.wrong_arrows(&Graph::new(sources), &known), Vec::<String>::new());
+        let told = SMALL.wrong_arrows(&Graph::new([ROOT, FS, READ, DEDUP, MEDIA]), &known);
+        assert_eq!(told, ["table of small: `media` -> `dedup` is mended: take it out of KNOWN"]);
+    }
+
+    #[test]
+    fn a_circle_of_siblings_fails_until_it_is_known() {
+        let sources = [
+            ("lib.rs", "mod fs;"),
+            ("fs/mod.rs", "mod read; mod write;"),
+            ("fs/read.rs", "use super::write::W;"),
+            ("fs/write.rs", "\nfn f() { super::read::r() }"),
+        ];
+        let told = SMALL.circles(&Graph::new(sources), &NONE_KNOWN);
+        assert_eq!(
+            told,
+            ["fs/read, fs/write use each other:\n    crates/small/src/fs/read.rs:1: `super::write::W`\n    \
+              crates/small/src/fs/write.rs:2: `super::read::r`\n    Put what they share into a file below them"]
+        );
+        let known = Known { circles: &[("small", "fs/read fs/write fs/share")], ..NONE_KNOWN };
+        assert_eq!(SMALL.circles(&Graph::new(sources), &known), Vec::<String>::new());
+        let told = SMALL.circles(&Graph::new([ROOT, FS, READ, DEDUP, MEDIA]), &known);
+        assert_eq!(told, ["the circle of fs/read fs/write fs/share is gone: take it out of KNOWN"]);
+    }
+
+    #[test]
+    fn a_file_and_what_lies_above_it_are_no_circle() {
+        let with_child = ("fs/mod.rs", "mod read;\nuse crate::{dedup::place, media::Block};\npub use read::Reader;");
+        assert_eq!(circles([ROOT, with_child, READ, DEDUP, MEDIA]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_name_of_a_policy_in_fs_fails_in_code_only() {
+        let named_in = |text: &str| {
+            let graph = Graph::new([ROOT, FS, ("fs/read.rs", text), ("dedup.rs", "enum Policy { DeNova }"), MEDIA]);
+            named(&graph, "fs/", &POLICIES, &[])
+        };
+        for (text, found) in [
+            ("fn f(p: Policy) {\n    p == Policy::Inline\n}", "fs/read.rs:2: Policy::Inline"),
+            ("use crate::dedup::{\n    inline,\n};", "fs/read.rs:2: crate::dedup::inline"),
+            ("fn f() { self.policies.denova.mode() }", "fs/read.rs:1: denova"),
+            ("struct DeNovaStats;", "fs/read.rs:1: DeNovaStats"),
+            ("const S: &str = \"nv-dedup\";", "fs/read.rs:1: nv-dedup"),
+            ("fn f(o: &NvDedupOptions) {}", "fs/read.rs:1: NvDedupOptions"),
+        ] {
+            assert_eq!(named_in(text), [found], "{text}");
+        }
+        for text in [
+            "/// As DeNOVA does it, and `Policy::Inline`.\nfn f() { /* nv_dedup */ }",
+            "#[inline]\nfn f(value: XattrValue) { value == XattrValue::Inline }",
+            "#[cfg(test)]\nmod tests { use crate::dedup::denova; }",
+        ] {
+            assert_eq!(named_in(text), Vec::<String>::new(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_known_to_name_a_policy_is_taken_out_when_it_does_not() {
+        let graph = Graph::new([ROOT, FS, ("fs/read.rs", "use crate::dedup::denova;"), DEDUP, MEDIA]);
+        assert_eq!(named(&graph, "fs/", &POLICIES, &["fs/read.rs"]), Vec::<String>::new());
+        let graph = Graph::new([ROOT, FS, READ, DEDUP, MEDIA]);
+        assert_eq!(named(&graph, "fs/", &POLICIES, &["fs/read.rs"]), ["fs/read.rs is mended: take it out of KNOWN"]);
+    }
+}
