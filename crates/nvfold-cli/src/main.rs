@@ -6,13 +6,16 @@
 //! | [`names`] | the other names it is called by: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | the FUSE front end |
 //! | [`tree`] | whole trees in and out |
-//! | [`snapshot`] | the facts that reports are made of |
-//! | [`device`], [`mounts`], [`size`] | devices, the mount table, sizes |
+//! | [`snapshot`], [`counters`] | the facts that reports are made of; requests that a mount has served |
+//! | [`device`], [`dedup_options`] | opening devices; how new data on one is shared |
+//! | [`mounts`], [`size`] | the kernel's mount table, sizes |
 //! | [`report`], [`progress`], [`failure`] | what is said, on stdout and stderr |
 #![forbid(unsafe_code)]
 
 mod cli;
 mod commands;
+mod counters;
+mod dedup_options;
 mod device;
 mod failure;
 mod mount;

@@ -9,9 +9,9 @@ mod queue;
 pub use queue::drain_all;
 
 use crate::cli::Output;
+use crate::dedup_options::{self, DedupOptions};
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
-use crate::mount::{DedupOptions, dedup_help};
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
@@ -60,7 +60,7 @@ pub struct Dedup {
 }
 
 fn options_help() -> String {
-    format!("On a device: options of the policies, as for a mount: {}", dedup_help())
+    format!("On a device: options of the policies, as for a mount: {}", dedup_options::help())
 }
 
 /// Give every block of files a copy of its own again

@@ -2,9 +2,9 @@
 
 use crate::cli::Output;
 use crate::commands::import::threads;
+use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::DedupOptions;
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;

@@ -2,9 +2,10 @@
 
 use super::dedup::drain_all;
 use crate::cli::Output;
-use crate::device::{self, DeviceOptions, mount_embedded, parse_policy};
+use crate::dedup_options::{self, DedupOptions, parse_policy};
+use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::{DedupOptions, dedup_help, requests};
+use crate::mount::requests;
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
@@ -54,7 +55,7 @@ pub fn threads(text: &str) -> Result<usize, String> {
 }
 
 fn options_help() -> String {
-    format!("Options of the policy, as for a mount: {}", dedup_help())
+    format!("Options of the policy, as for a mount: {}", dedup_options::help())
 }
 
 /// What --policy and -o say.

@@ -10,11 +10,12 @@
 
 use super::acl::{self, Acl};
 use super::convert;
-use super::counters::Counters;
 use super::lookups::Lookups;
 use super::notices::Notice;
 use super::requests::{self, Request as Asked};
 use super::settings::Setting;
+use crate::counters::Counters;
+use crate::snapshot::REPORT_ATTRIBUTE;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -81,9 +82,6 @@ type Answer<T> = Result<T, Errno>;
 
 /// The report that a process gets by reading [`REPORT_ATTRIBUTE`] of anything in the mount.
 pub type Reporter = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
-
-/// Name of the virtual attribute; it is not listed.
-pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
 
 /// One mounted file system. See the module.
 pub struct Front {

@@ -4,9 +4,9 @@
 use super::Tally;
 use super::export::entries;
 use super::host;
+use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::DedupOptions;
 use crate::mount::requests::{self, Left, Request};
 use crate::mounts;
 use crate::snapshot::{self, Snapshot, Space};

@@ -4,10 +4,11 @@
 //! to stays queued. Nobody's limits hold for it, for somebody waits.
 
 use crate::cli::Output;
+use crate::dedup_options::parse_mode;
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
 use crate::mount::requests::Left;
-use crate::mount::{Setting, parse_mode, settings, yes_or_no};
+use crate::mount::{Setting, settings, yes_or_no};
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
