@@ -7,6 +7,7 @@
 //!
 //! | room | question it answers |
 //! |---|---|
+//! | [`host`] | whole trees between the host's file systems and one of ours; what sharing would save there; the only room that makes OS calls |
 //! | `fs` | the operations; the only room that knows names, files and dedup |
 //! | `recovery`, [`check`] | mount after a crash; the numbered invariants as code (fsck) |
 //! | [`dedup`] | share or store? |
@@ -29,6 +30,7 @@ mod error;
 mod file;
 pub mod fingerprint;
 mod fs;
+pub mod host;
 pub mod media;
 mod namespace;
 mod padded;
