@@ -1,10 +1,10 @@
 //! Devices: opening them, and not formatting over something else.
 
+use crate::dedup_options::DedupOptions;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
-use crate::mount::DedupOptions;
 use crate::mounts;
 use clap::Args;
-use nvfold::{Clock, FileSystem, MountOptions, Policy, Stopwatch};
+use nvfold::{Clock, FileSystem, MountOptions, Stopwatch};
 use pmem::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, Profile, Region};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -35,11 +35,6 @@ pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
         "always" => Ok(FlushMode::Always),
         _ => Err(format!("`{text}` is neither auto nor always")),
     }
-}
-
-/// Reads a policy.
-pub fn parse_policy(text: &str) -> Result<Policy, String> {
-    Policy::named(text.as_bytes()).ok_or_else(|| format!("unknown policy `{text}`; there are: {}", Policy::names()))
 }
 
 impl DeviceOptions {

@@ -5,24 +5,30 @@
 //! | [`cli`], [`commands`] | the command line; one file a command |
 //! | [`names`] | the other names it is called by: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | the FUSE front end |
-//! | [`tree`] | whole trees in and out |
-//! | [`snapshot`] | the facts that reports are made of |
-//! | [`device`], [`mounts`], [`size`] | devices, the mount table, sizes |
-//! | [`report`], [`progress`], [`failure`] | what is said, on stdout and stderr |
+//! | [`stored`] | files that are stored already, through a mount or on a device |
+//! | [`snapshot`], [`counters`] | the facts that reports are made of; requests that a mount has served |
+//! | [`device`], [`dedup_options`] | opening devices; how new data on one is shared |
+//! | [`mounts`], [`size`] | the kernel's mount table, sizes |
+//! | [`report`], [`progress`], [`problems`], [`failure`] | what is said, on stdout and stderr |
+//! | [`stop`] | signals that end long work in order |
 #![forbid(unsafe_code)]
 
 mod cli;
 mod commands;
+mod counters;
+mod dedup_options;
 mod device;
 mod failure;
 mod mount;
 mod mounts;
 mod names;
+mod problems;
 mod progress;
 mod report;
 mod size;
 mod snapshot;
-mod tree;
+mod stop;
+mod stored;
 
 use clap::Parser;
 use cli::{Cli, Command};

@@ -3,9 +3,9 @@
 //! They come from the process that serves the mount (it answers a virtual extended attribute with them, as JSON),
 //! or from an unmounted device, which is opened for reading.
 
+use crate::counters::{Counters, Requests};
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
-use crate::mount::{Counters, REPORT_ATTRIBUTE, Requests};
 use crate::mounts;
 use crate::report;
 use crate::size;
@@ -15,6 +15,9 @@ use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// Virtual extended attribute of everything in a mount: its value is a [`Snapshot`] as JSON. It is not listed.
+pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
 
 /// Everything known of one file system.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -7,6 +7,7 @@
 //!
 //! | room | question it answers |
 //! |---|---|
+//! | [`host`] | trees of the host's file systems: import, export, verify, estimate; alone makes OS calls |
 //! | [`check`] | the numbered invariants as code (fsck) |
 //! | `api` | [`FileSystem`] and [`File`]: the only door; waits for space or recovery |
 //! | `mount` | mkfs, mounting, what a crash left open |
@@ -30,6 +31,7 @@ pub mod dedup;
 mod error;
 pub mod fingerprint;
 mod fs;
+pub mod host;
 mod inode;
 pub mod media;
 mod mount;

@@ -9,14 +9,14 @@ mod queue;
 pub use queue::drain_all;
 
 use crate::cli::Output;
+use crate::dedup_options::{self, DedupOptions};
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
-use crate::mount::{DedupOptions, dedup_help};
+use crate::problems::{Problem, Problems};
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
-use crate::tree::stored::{Found, Refused, Stored};
-use crate::tree::{Problem, Tally};
+use crate::stored::{Found, Refused, Stored};
 use clap::Args;
 use nvfold::{FileKind, MappedExtent, Reshared, UndedupPlan, errno};
 use serde::Serialize;
@@ -60,7 +60,7 @@ pub struct Dedup {
 }
 
 fn options_help() -> String {
-    format!("On a device: options of the policies, as for a mount: {}", dedup_help())
+    format!("On a device: options of the policies, as for a mount: {}", dedup_options::help())
 }
 
 /// Give every block of files a copy of its own again
@@ -200,7 +200,7 @@ struct Work<'a> {
     paths: &'a [PathBuf],
     what: &'static str,
     output: &'a Output,
-    tally: Tally,
+    problems: Problems,
     started: Instant,
     /// Sizes of all files.
     total_bytes: u64,
@@ -210,20 +210,22 @@ struct Work<'a> {
 
 impl<'a> Work<'a> {
     fn start(stored: &'a Stored, paths: &'a [PathBuf], what: &'static str, output: &'a Output) -> Outcome<Work<'a>> {
-        let tally = Tally::new()?;
+        let problems = Problems::until_signal()?;
         for path in paths {
             stored.settle(path)?;
         }
         let mut total_bytes = 0;
         // What cannot be read is told by the pass that does the work.
-        stored.walk(paths, &Tally::default(), &mut |found| total_bytes += found.size_bytes * u64::from(is_file(found)));
+        stored.walk(paths, &Problems::default(), &mut |found| {
+            total_bytes += found.size_bytes * u64::from(is_file(found))
+        });
         let before = stored.space(&paths[0])?;
         Ok(Work {
             stored,
             paths,
             what,
             output,
-            tally,
+            problems,
             started: Instant::now(),
             total_bytes,
             stored_bytes_before: before.stored_bytes,
@@ -236,9 +238,8 @@ impl<'a> Work<'a> {
         let mut plan = UndedupPlan::new();
         let mut progress = Progress::new(self.output.progress, "plan", self.total_bytes);
         let mut done_bytes = 0;
-        let tally = Tally::default();
-        self.stored.walk(self.paths, &tally, &mut |found| {
-            if !is_file(found) || self.tally.is_stopped() {
+        self.stored.walk(self.paths, &Problems::default(), &mut |found| {
+            if !is_file(found) || self.problems.is_stopped() {
                 return;
             }
             let mut extents = Vec::new();
@@ -257,7 +258,7 @@ impl<'a> Work<'a> {
             progress.update(done_bytes, String::new);
         });
         progress.finish(done_bytes, String::new);
-        match self.tally.stop_reason(self.what) {
+        match self.problems.stop_reason(self.what) {
             Some(reason) => Err(reason),
             None => Ok(Needed {
                 copied_bytes: plan.copied_bytes(),
@@ -273,36 +274,35 @@ impl<'a> Work<'a> {
         needed: Option<Needed>,
         change: impl Fn(&Stored, &Found, Range<u64>) -> Result<Reshared, Refused>,
     ) -> Outcome<Report> {
-        let Work { stored, paths, what, output, tally, total_bytes, .. } = &self;
+        let Work { stored, paths, what, output, problems, total_bytes, .. } = &self;
         let mut progress = Progress::new(output.progress, what, *total_bytes);
         let (mut files, mut passed_bytes, mut done) = (0, 0, Reshared::default());
-        stored.walk(paths, tally, &mut |found| {
+        stored.walk(paths, problems, &mut |found| {
             if !is_file(found) {
                 return;
             }
-            let changed = for_each_range(stored, found, tally, |range| {
+            let changed = for_each_range(stored, found, problems, |range| {
                 let end = range.end;
                 done += change(stored, found, range)?;
                 progress.update(passed_bytes + end, || format!("{} changed", size::show(done.changed_bytes)));
                 Ok(())
             });
             match changed {
-                Ok(()) => files += u64::from(!tally.is_stopped()),
+                Ok(()) => files += u64::from(!problems.is_stopped()),
                 Err(refused) if refused.errno == errno::ENOSPC => {
                     let why = format!("{refused}; what was done so far stays");
-                    tally.stop(Failure::new(found.path.display(), why));
+                    problems.end(Failure::new(found.path.display(), why));
                 }
                 Err(refused) if refused.errno == errno::EROFS => {
-                    tally.stop(Failure::new(found.path.display(), refused));
+                    problems.end(Failure::new(found.path.display(), refused));
                 }
-                Err(refused) => tally.problem(&found.path, refused),
+                Err(refused) => problems.note(&found.path, refused),
             }
             passed_bytes += found.size_bytes;
         });
         progress.finish(passed_bytes, || format!("{} changed", size::show(done.changed_bytes)));
-        let counts = tally.counts();
-        counts.tell_problems();
-        if let Some(reason) = tally.stop_reason(what) {
+        let (problem_count, told) = problems.told();
+        if let Some(reason) = problems.stop_reason(what) {
             return Err(reason.hint("start it again to go on; it passes over what is done"));
         }
         let after = stored.space(&paths[0])?;
@@ -316,8 +316,8 @@ impl<'a> Work<'a> {
             available_bytes_after: after.available_bytes,
             needed,
             seconds: self.started.elapsed().as_secs_f64(),
-            problem_count: counts.problem_count,
-            problems: counts.problems,
+            problem_count,
+            problems: told,
         })
     }
 }
@@ -326,7 +326,7 @@ impl<'a> Work<'a> {
 fn for_each_range(
     stored: &Stored,
     found: &Found,
-    tally: &Tally,
+    problems: &Problems,
     mut each: impl FnMut(Range<u64>) -> Result<(), Refused>,
 ) -> Result<(), Refused> {
     let mut from = 0;
@@ -335,7 +335,7 @@ fn for_each_range(
         let Some(last) = extents.last() else { return Ok(()) };
         from = last.offset + last.length;
         for range in ranges(&extents) {
-            if tally.is_stopped() {
+            if problems.is_stopped() {
                 return Ok(());
             }
             each(range)?;

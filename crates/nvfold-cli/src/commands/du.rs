@@ -3,14 +3,14 @@
 //! The figures are logical: shared blocks count in each file that names them, as du(1) expects.
 
 use crate::cli::Output;
+use crate::dedup_options::DedupOptions;
 use crate::device::{DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::DedupOptions;
 use crate::mounts;
 use crate::report;
 use crate::size;
-use crate::tree::export::entries;
 use clap::Args;
+use nvfold::host::entries;
 use nvfold::{Attr, FileKind, FileSystem, Policy};
 use serde::Serialize;
 use std::collections::HashSet;

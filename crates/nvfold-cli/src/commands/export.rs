@@ -1,18 +1,18 @@
 //! `nvfold export`: copies a tree of an unmounted device out to the host.
 
+use super::trees::{self, Counts};
 use crate::cli::Output;
-use crate::commands::import::threads;
+use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
-use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::DedupOptions;
+use crate::failure::Outcome;
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
-use crate::tree::export::Export as Exporter;
-use crate::tree::{Counts, Tally};
+use crate::stop::Stop;
 use clap::Args;
-use nvfold::{FileKind, Policy};
+use nvfold::host::{self, ExportOptions};
+use nvfold::{InodeNumber, Policy};
 use serde::Serialize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub struct Export {
     #[arg(long, value_name = "PATH", default_value = "/")]
     from: PathBuf,
     /// Threads that copy
-    #[arg(long, default_value_t = device::processors(), value_parser = threads)]
+    #[arg(long, default_value_t = device::processors(), value_parser = trees::threads)]
     threads: usize,
     #[command(flatten)]
     device_options: DeviceOptions,
@@ -48,24 +48,17 @@ struct Report {
 /// Runs it.
 pub fn run(export: &Export, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&export.device);
-    let tally = Tally::new()?;
+    let stop = Stop::on_signals()?;
     let fs =
         mount_embedded(&export.device, &export.device_options, &DedupOptions::of(Policy::Off), true, export.threads)?;
-    let from =
-        fs.resolve(export.from.as_os_str().as_bytes()).doing(format!("{name}: {}", mounts::show(&export.from)))?;
-    if from.kind != FileKind::Directory && export.dest.is_dir() {
-        return Err(Failure::new(mounts::show(&export.dest), "is a directory; name the new file"));
-    }
+    let options = ExportOptions { from: export.from.clone(), to: export.dest.clone(), threads: export.threads };
     let started = Instant::now();
-    let whole = from.ino == nvfold::InodeNumber::ROOT;
-    let mut progress = Progress::new(output.progress, "export", if whole { fs.stats().logical_bytes } else { 0 });
-    Exporter { fs: &fs, tally: &tally, threads: export.threads }.run(from, &export.dest, &mut progress);
+    let whole = fs.resolve(export.from.as_os_str().as_bytes()).is_ok_and(|from| from.ino == InodeNumber::ROOT);
+    let progress = Progress::new(output.progress, "export", if whole { fs.stats().logical_bytes } else { 0 });
+    let files = |files| format!("{files} files");
+    let done = trees::watched(progress, &stop, files, |watch| host::export(&fs, &options, watch));
     let seconds = started.elapsed().as_secs_f64();
-    let counts = tally.counts();
-    counts.tell_problems();
-    if let Some(reason) = tally.stop_reason("export") {
-        return Err(reason);
-    }
+    let counts = trees::finish("export", &name, done, &stop)?;
     let report = Report { device: name, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };
     report::emit(output.json, "export", &report, || {
         format!(

@@ -17,6 +17,7 @@ pub mod mount;
 pub mod policy;
 pub mod stats;
 pub mod top;
+mod trees;
 pub mod tune;
 pub mod umount;
 pub mod verify;

@@ -4,9 +4,9 @@ use crate::cli::Output;
 use crate::device::DeviceOptions;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
+use crate::problems::Problems;
 use crate::report;
-use crate::tree::Tally;
-use crate::tree::stored::{Found, Stored};
+use crate::stored::{Found, Stored};
 use clap::Args;
 use nvfold::{FileKind, Policy as Name};
 use serde::Serialize;
@@ -79,7 +79,7 @@ fn show_or_set(stored: &Stored, path: &Path, wanted: Option<Wanted>, recursive: 
     if !matches!(found.kind, FileKind::Regular | FileKind::Directory) {
         return Err(Failure::new(what(), "only files and directories have a policy"));
     }
-    let tally = Tally::new()?;
+    let problems = Problems::until_signal()?;
     let mut set = 0;
     if let Some(Wanted(wanted)) = wanted {
         stored.set_own_policy(&found, wanted).doing(what())?;
@@ -87,16 +87,15 @@ fn show_or_set(stored: &Stored, path: &Path, wanted: Option<Wanted>, recursive: 
         if recursive {
             let mut each = |found: &Found| match stored.set_own_policy(found, wanted) {
                 Ok(()) => set += 1,
-                Err(error) => tally.problem(&found.path, error),
+                Err(error) => problems.note(&found.path, error),
             };
-            stored.walk(&[path.to_owned()], &tally, &mut each);
+            stored.walk(&[path.to_owned()], &problems, &mut each);
             // The walk began with the path itself.
             set -= 1;
         }
     }
-    let counts = tally.counts();
-    counts.tell_problems();
-    if let Some(reason) = tally.stop_reason("policy") {
+    let (problem_count, _) = problems.told();
+    if let Some(reason) = problems.stop_reason("policy") {
         return Err(reason);
     }
     let attribute = stored.own_policy(&found).doing(what())?;
@@ -107,7 +106,7 @@ fn show_or_set(stored: &Stored, path: &Path, wanted: Option<Wanted>, recursive: 
         from: if own.is_some() { "own" } else { "mount" },
         attribute: attribute.map(|value| String::from_utf8_lossy(&value).into_owned()),
         set,
-        problem_count: counts.problem_count,
+        problem_count,
     })
 }
 

@@ -5,9 +5,10 @@
 //! whose conversion was cut off has the index it had.
 
 use crate::cli::Output;
+use crate::dedup_options::{parse_index, parse_method, parse_weak};
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::{Setting, parse_index, parse_method, parse_weak, settings};
+use crate::mount::{Setting, settings};
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;

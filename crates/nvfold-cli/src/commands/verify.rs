@@ -1,20 +1,19 @@
 //! `nvfold verify`: compares a tree of the host with its copy on an unmounted device, byte by byte.
 
+use super::trees::{self, Counts};
 use crate::cli::Output;
-use crate::commands::import::threads;
+use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Outcome};
-use crate::mount::DedupOptions;
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
-use crate::tree::verify::Verify as Verifier;
-use crate::tree::{Counts, Tally};
+use crate::stop::Stop;
 use clap::Args;
 use nvfold::Policy;
+use nvfold::host::{self, VerifyOptions};
 use serde::Serialize;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -30,7 +29,7 @@ pub struct Verify {
     #[arg(long, value_name = "PATH")]
     at: Option<PathBuf>,
     /// Threads that compare
-    #[arg(long, default_value_t = device::processors(), value_parser = threads)]
+    #[arg(long, default_value_t = device::processors(), value_parser = trees::threads)]
     threads: usize,
     /// The copy was made with --one-file-system
     #[arg(short = 'x', long)]
@@ -53,30 +52,21 @@ struct Report {
 pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&verify.device);
     std::fs::symlink_metadata(&verify.source).doing(mounts::show(&verify.source))?;
-    let tally = Tally::new()?;
+    let stop = Stop::on_signals()?;
     let fs =
         mount_embedded(&verify.device, &verify.device_options, &DedupOptions::of(Policy::Off), true, verify.threads)?;
-    let at = match &verify.at {
-        Some(at) => at.clone(),
-        None => verify
-            .source
-            .canonicalize()
-            .doing(mounts::show(&verify.source))?
-            .file_name()
-            .map(PathBuf::from)
-            .unwrap_or_default(),
+    let options = VerifyOptions {
+        source: verify.source.clone(),
+        at: verify.at.clone(),
+        threads: verify.threads,
+        one_file_system: verify.one_file_system,
     };
-    let copy = fs.resolve(at.as_os_str().as_bytes()).doing(format!("{name}: {}", mounts::show(&at)))?;
     let started = Instant::now();
-    let mut progress = Progress::new(output.progress, "verify", 0);
-    let Verify { threads, one_file_system, .. } = *verify;
-    Verifier { fs: &fs, tally: &tally, threads, one_file_system }.run(&verify.source, copy, &mut progress);
+    let progress = Progress::new(output.progress, "verify", 0);
+    let files = |files| format!("{files} files");
+    let done = trees::watched(progress, &stop, files, |watch| host::verify(&fs, &options, watch));
     let seconds = started.elapsed().as_secs_f64();
-    let counts = tally.counts();
-    counts.tell_problems();
-    if let Some(reason) = tally.stop_reason("verify") {
-        return Err(reason);
-    }
+    let counts = trees::finish("verify", &name, done, &stop)?;
     let equal = counts.problem_count == 0;
     let report =
         Report { device: name, equal, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };

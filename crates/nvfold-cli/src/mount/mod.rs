@@ -14,9 +14,7 @@
 
 mod acl;
 mod convert;
-mod counters;
 mod daemon;
-mod dedup;
 mod front;
 mod house;
 mod lookups;
@@ -25,12 +23,10 @@ mod options;
 pub mod requests;
 pub mod settings;
 
-pub use counters::{Counters, Requests};
-pub use dedup::{DedupOptions, help as dedup_help, parse_index, parse_method, parse_mode, parse_weak};
-pub use front::REPORT_ATTRIBUTE;
 pub use options::{Options, help as mount_help};
 pub use settings::{Setting, yes_or_no};
 
+use crate::counters::Counters;
 use crate::device;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts;

@@ -1,6 +1,6 @@
 //! Mount options: `-o size=8G,policy=off,ro,...`, ours and those that mount(8) hands down.
 
-use super::dedup::{self, DedupOptions};
+use crate::dedup_options::{self, DedupOptions};
 use crate::device::{DeviceOptions, parse_flush, parse_profile, processors};
 use crate::failure::{Failure, Outcome};
 use crate::size;
@@ -14,7 +14,7 @@ const OURS: &str = "size=N index=dram|pm ro rw allow_other noallow_other threads
 
 /// All of them and those of the policies, for people.
 pub fn help() -> String {
-    format!("{OURS} {}", dedup::help())
+    format!("{OURS} {}", dedup_options::help())
 }
 
 /// What the options say.
@@ -72,7 +72,7 @@ impl Options {
         let value = |what: &str| value.ok_or_else(|| wrong(format!("it needs a value: {name}={what}")));
         match name {
             "size" => self.size_bytes = Some(size::parse(value("8G")?).map_err(wrong)?),
-            "index" => self.index = Some(dedup::parse_index(value("pm")?).map_err(wrong)?),
+            "index" => self.index = Some(dedup_options::parse_index(value("pm")?).map_err(wrong)?),
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = true,
@@ -131,7 +131,7 @@ impl Options {
             | "uhelper" => {}
             name if name.starts_with("x-") || name.starts_with("X-") => {}
             _ => {
-                let there_are = format!("there are: {OURS} {}", dedup::THERE_ARE);
+                let there_are = format!("there are: {OURS} {}", dedup_options::THERE_ARE);
                 return Err(Failure::usage(format!("mount option {option}"), "unknown").hint(there_are));
             }
         }

@@ -15,7 +15,7 @@
 //! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after DRAIN_FOR
 //! ```
 
-use super::REPORT_ATTRIBUTE;
+use crate::snapshot::REPORT_ATTRIBUTE;
 use nvfold::{File, FileSystem, MappedExtent, Reshared, errno};
 use std::fmt::{self, Display, Write};
 use std::io;

@@ -87,7 +87,7 @@ fn a_private_block_is_shared_twice_at_once() {
             let table = table.clone();
             task(move || {
                 let mut tx = table.chunks.begin();
-                tx.share(table.block).unwrap();
+                tx.share(table.block).unwrap().take();
                 let _ = tx.end(Flight::new());
             })
         }));

@@ -4,17 +4,18 @@
 //! to stays queued. Nobody's limits hold for it, for somebody waits.
 
 use crate::cli::Output;
+use crate::dedup_options::parse_mode;
 use crate::device::DeviceOptions;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::mount::requests::Left;
-use crate::mount::{Setting, parse_mode, settings, yes_or_no};
+use crate::mount::{Setting, settings, yes_or_no};
 use crate::mounts;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
 use crate::snapshot::{DeNova, Snapshot, mount_point_of};
-use crate::tree::Tally;
-use crate::tree::stored::Stored;
+use crate::stop::Stop;
+use crate::stored::Stored;
 use clap::Args;
 use nvfold::DedupMode;
 use serde::Serialize;
@@ -96,12 +97,12 @@ struct Drained {
 
 /// Shares what is queued, of a mount or of a device that this process has mounted.
 pub fn drain(stored: &Stored, path: &Path, output: &Output) -> Outcome<u8> {
-    let tally = Tally::new()?;
+    let stop = Stop::on_signals()?;
     stored.settle(path)?;
     let before = stored.space(path)?;
     let queued = stored.queued(path)?;
     let started = Instant::now();
-    drain_all(queued.bytes, &tally, output, || {
+    drain_all(queued.bytes, &stop, output, || {
         stored.drain_some(path).map_err(|refused| settings::refused(path, "drain the queue", refused.errno, &refused))
     })?;
     let after = stored.space(path)?;
@@ -121,7 +122,7 @@ pub fn drain(stored: &Stored, path: &Path, output: &Output) -> Outcome<u8> {
 /// Calls `drain_some` until nothing is left, with progress; `bytes` are queued at first.
 pub fn drain_all(
     bytes: u64,
-    tally: &Tally,
+    stop: &Stop,
     output: &Output,
     mut drain_some: impl FnMut() -> Outcome<Left>,
 ) -> Outcome<()> {
@@ -135,9 +136,9 @@ pub fn drain_all(
             return Ok(());
         }
         progress.update(done_bytes, note);
-        if tally.is_stopped() {
+        if let Some(reason) = stop.reason("drain") {
             let why = format!("stopped with {} entries queued ({})", left.entries, size::show(left.bytes));
-            return Err(tally.stop_reason("drain").unwrap_or_else(|| Failure::new("drain", &why)).hint(why));
+            return Err(reason.hint(why));
         }
     }
 }

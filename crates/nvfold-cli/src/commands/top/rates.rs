@@ -66,7 +66,7 @@ pub struct Figures {
     pub saved_bytes: u64,
     pub free_bytes: u64,
     pub transactions: u64,
-    pub requests: crate::mount::Requests,
+    pub requests: crate::counters::Requests,
     /// The work queue of policy denova.
     pub queue: Option<Queue>,
     pub index: IndexFigures,

@@ -1,6 +1,8 @@
 //! Files of the host: their metadata in our words, and back.
+//!
+//! All of it is about the file itself: symbolic links are never followed.
 
-use nvfold::{Attr, FileKind, TimeNs};
+use crate::{Attr, FileKind, TimeNs};
 use rustix::fs::{AtFlags, CWD, FileType as HostType, Mode, Timespec, Timestamps, XattrFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -8,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What a file is.
+/// What a file of the host is; `None` when it is of a kind that we do not know.
 pub fn kind(metadata: &Metadata) -> Option<FileKind> {
     Some(match HostType::from_raw_mode(metadata.mode()) {
         HostType::RegularFile => FileKind::Regular,
@@ -129,7 +131,7 @@ pub fn set_times(path: &Path, attr: &Attr) -> io::Result<()> {
     Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Names in a directory, in order.
+/// Names in a directory of the host, sorted, without `.` and `..`.
 pub fn names(dir: &Path) -> io::Result<Vec<std::ffi::OsString>> {
     let mut names =
         std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()?;

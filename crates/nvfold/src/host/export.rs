@@ -1,9 +1,11 @@
-//! A tree of a file system that this process has mounted, out to the host.
+//! A tree of ours, out to the host.
+//!
+//! Files are made by the thread that walks, so that a name that is taken is told in order, and filled by the others.
+//! Directories get their attributes when everything is in them, deepest first.
 
-use super::host;
-use super::{Tally, run_parallel};
-use crate::progress::Progress;
-use nvfold::{Attr, DirEntry, FileKind, FileSystem, InodeNumber, Whence};
+use super::tally::Tally;
+use super::{Error, Report, Result, Watch, crew, entries, files};
+use crate::{Attr, FileKind, FileSystem, InodeNumber, Whence, errno};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -11,13 +13,41 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
-/// What to export, and how.
-pub struct Export<'a> {
-    pub fs: &'a FileSystem,
-    pub tally: &'a Tally,
+/// What to export, to where, and how.
+#[derive(Clone, Debug, Default)]
+pub struct ExportOptions {
+    /// File or directory of ours, by its path from the root.
+    pub from: PathBuf,
+    /// New path of the copy on the host; a directory that is there takes the content of a directory in.
+    pub to: PathBuf,
+    /// Threads that copy; 0: one a processor.
     pub threads: usize,
+}
+
+/// Copies a file or a directory of ours, with all that is below, out to the host: content with its holes, hard links,
+/// owners (as far as this process may set them), modes, times and extended attributes.
+///
+/// Nothing that is there is overwritten: a name that is taken is a problem in the report, as is whatever else cannot be
+/// made. Fails when `from` is not there, when one file is to go to a directory, and when `progress` says so.
+pub fn export(fs: &FileSystem, options: &ExportOptions, progress: &mut Watch<'_>) -> Result<Report> {
+    let ExportOptions { from, to, threads } = options;
+    let attr = fs.resolve(from.as_os_str().as_bytes()).map_err(|source| Error::FileSystem {
+        doing: "export",
+        path: from.clone(),
+        source,
+    })?;
+    if attr.kind != FileKind::Directory && to.is_dir() {
+        return Err(Error::IsDirectory { path: to.clone() });
+    }
+    let tally = Tally::default();
+    Export { fs, tally: &tally }.run(attr, to, *threads, progress);
+    tally.finish("export", progress)
+}
+
+struct Export<'a> {
+    fs: &'a FileSystem,
+    tally: &'a Tally,
 }
 
 /// A regular file to copy to a path; `file` is its content there, open.
@@ -37,15 +67,14 @@ struct Walk<'a, 'b> {
 
 impl Export<'_> {
     /// Exports the content of a directory, or one file, to `path`; problems are in the tally.
-    pub fn run(&self, from: Attr, path: &Path, progress: &mut Progress) {
+    fn run(&self, from: Attr, path: &Path, threads: usize, progress: &mut Watch<'_>) {
         let mut directories = Vec::new();
-        let files = || format!("{} files", self.tally.files.load(Ordering::Relaxed));
         let walk = |give: &mut dyn FnMut(Job)| {
             let mut walk = Walk { export: self, give, linked: HashMap::new(), directories: Vec::new() };
             walk.visit(from, path.to_owned());
             directories = walk.directories;
         };
-        run_parallel(self.tally, self.threads, progress, files, walk, |job, buffer| self.copy(job, buffer));
+        crew::run(self.tally, threads, progress, walk, |job, buffer| self.copy(job, buffer));
         // Deepest first: a directory that may not be written to must be complete.
         for (path, attr) in directories.into_iter().rev() {
             self.finish(&path, &attr);
@@ -62,14 +91,14 @@ impl Export<'_> {
         }
     }
 
-    fn copy_data(&self, job: &Job, buffer: &mut [u8]) -> Result<(), Box<dyn std::error::Error>> {
+    fn copy_data(&self, job: &Job, buffer: &mut [u8]) -> std::result::Result<(), Box<dyn std::error::Error>> {
         let source = self.fs.open(job.attr.ino)?;
         let size = job.attr.size;
         let mut at = 0;
         while at < size && !self.tally.is_stopped() {
             let start = match source.seek(at, Whence::Data) {
                 Ok(start) => start,
-                Err(error) if error.errno() == nvfold::errno::ENXIO => break,
+                Err(error) if error.errno() == errno::ENXIO => break,
                 Err(error) => return Err(error.into()),
             };
             let end = source.seek(start, Whence::Hole)?.min(size);
@@ -79,7 +108,7 @@ impl Export<'_> {
                 let length = source.read_at(at, &mut buffer[..wanted])?;
                 job.file.write_all_at(&buffer[..length], at)?;
                 at += length as u64;
-                self.tally.bytes.fetch_add(length as u64, Ordering::Relaxed);
+                self.tally.add_bytes(length);
                 if length == 0 {
                     return Ok(());
                 }
@@ -90,7 +119,7 @@ impl Export<'_> {
 
     /// Extended attributes, owner, mode, times.
     fn finish(&self, path: &Path, attr: &Attr) {
-        if let Err(error) = host::set_attributes(path, attr) {
+        if let Err(error) = files::set_attributes(path, attr) {
             self.tally.problem(path, error);
         }
         let names = self.fs.list_xattr(attr.ino).unwrap_or_default();
@@ -98,14 +127,14 @@ impl Export<'_> {
         let allowed = |name: &&Vec<u8>| is_root || name.starts_with(b"user.") || name.starts_with(b"system.posix_acl");
         for name in names.iter().filter(allowed) {
             let set = self.fs.get_xattr(attr.ino, name).map_err(|error| error.to_string());
-            let set = set.and_then(|value| host::set_xattr(path, name, &value).map_err(|error| error.to_string()));
+            let set = set.and_then(|value| files::set_xattr(path, name, &value).map_err(|error| error.to_string()));
             if let Err(error) = set {
                 self.tally.problem(path, format!("extended attribute {}: {error}", String::from_utf8_lossy(name)));
             }
         }
         if !names.is_empty() && attr.kind != FileKind::Symlink {
             // An ACL may have changed nothing but the time of change; content times stay as they were.
-            let _ = host::set_times(path, attr);
+            let _ = files::set_times(path, attr);
         }
     }
 }
@@ -128,7 +157,7 @@ impl Walk<'_, '_> {
             FileKind::Directory => return self.directory(attr, path),
             FileKind::Regular => self.regular(attr, &path),
             FileKind::Symlink => self.symlink(&attr, &path),
-            _ => host::make_node(&path, &attr).map(|()| Tally::count(&tally.specials)),
+            _ => files::make_node(&path, &attr).map(|()| Tally::count(&tally.specials)),
         };
         match made {
             Ok(()) if has_links => drop(self.linked.insert(attr.ino, path.clone())),
@@ -154,7 +183,7 @@ impl Walk<'_, '_> {
     }
 
     fn directory(&mut self, attr: Attr, path: PathBuf) {
-        let Export { fs, tally, .. } = self.export;
+        let Export { fs, tally } = self.export;
         if let Err(error) = std::fs::create_dir(&path)
             && !(error.kind() == io::ErrorKind::AlreadyExists && path.is_dir())
         {
@@ -175,15 +204,4 @@ impl Walk<'_, '_> {
             Err(error) => tally.problem(&path, error),
         }
     }
-}
-
-/// All entries of a directory, by name.
-pub fn entries(fs: &FileSystem, dir: InodeNumber) -> nvfold::Result<Vec<DirEntry>> {
-    let mut entries = Vec::new();
-    fs.readdir(dir, 0, &mut |entry| {
-        entries.push(entry);
-        true
-    })?;
-    entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-    Ok(entries)
 }

@@ -1,7 +1,6 @@
 //! The options that say how new data is shared: `policy=nv-dedup,weak=crc32,strong=md5,...`. Of a mount, and of
 //! whatever else stores data.
 
-use crate::device::parse_policy;
 use crate::failure::{Doing, Failure, Outcome};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{
@@ -127,6 +126,11 @@ impl DedupOptions {
         nv_dedup.weak = weak.unwrap_or_default();
         FileSystem::mount(region, MountOptions { policy, nv_dedup, denova, generators, ..mount }).doing(name)
     }
+}
+
+/// Reads a policy.
+pub fn parse_policy(text: &str) -> Result<Policy, String> {
+    Policy::named(text.as_bytes()).ok_or_else(|| format!("unknown policy `{text}`; there are: {}", Policy::names()))
 }
 
 /// Reads what makes weak fingerprints.

@@ -1,33 +1,140 @@
-//! A tree of the host into a file system that this process has mounted.
+//! A tree of the host, into our file system.
+//!
+//! The thread that walks makes everything but the content of files with one name, so that a directory is there before
+//! what is in it, and a file with several names before its second one. Directories get their times when everything is
+//! in them.
 
-use super::host;
-use super::{Tally, run_parallel};
-use crate::failure::Failure;
-use crate::progress::Progress;
-use crate::size;
-use nvfold::{Error, FileKind, FileSystem, InodeNumber, NewInode, SetAttr, XattrMode};
+use super::tally::Tally;
+use super::walk::walk;
+use super::{Error, Report, Result, Watch, crew, files};
+use crate::{FileKind, FileSystem, InodeNumber, NewInode, SetAttr, XattrMode};
 use std::collections::HashMap;
 use std::fs::Metadata;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::path::{Component, Path, PathBuf};
 
-/// What to import, and how.
-pub struct Import<'a> {
-    pub fs: &'a FileSystem,
-    pub tally: &'a Tally,
+/// What to import, to where, and how.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// Files and directories of the host.
+    pub sources: Vec<PathBuf>,
+    /// Where the copy goes, a path from our root: with one source its new path, with several the directory to put them
+    /// into. `None`: each goes into the root under its own name. Directories on the way are made.
+    pub to: Option<PathBuf>,
+    /// Threads that copy; 0: one a processor.
     pub threads: usize,
+    /// Stay on the file system of each source.
     pub one_file_system: bool,
-    /// Device and inode of the file that we import into: it cannot hold itself.
-    pub device_file: Option<(u64, u64)>,
+    /// File of the host that our file system lies in. It is left out: it cannot hold itself.
+    pub device: Option<PathBuf>,
+}
+
+impl ImportOptions {
+    /// Bytes of content that the sources hold as the host tells them, for a progress bar. Goes through all of them.
+    pub fn total_bytes(&self) -> u64 {
+        let mut bytes = 0;
+        for source in &self.sources {
+            let _ = walk(source, self.one_file_system, &mut |found| {
+                bytes += found
+                    .ok()
+                    .filter(|(_, metadata)| metadata.is_file())
+                    .map_or(0, |(_, metadata)| metadata.len().min(metadata.blocks().saturating_mul(512)));
+                ControlFlow::Continue(())
+            });
+        }
+        bytes
+    }
+}
+
+/// Copies files and directories of the host, with all that is below, into our file system: content with its holes,
+/// hard links, owners, modes, times and extended attributes. A directory that is there already takes the new content
+/// in.
+///
+/// What cannot be copied (a name that is taken, a file that cannot be read) is a problem in the report; sockets are
+/// left out. Fails when a source has no name or a place cannot be made, when our file system is full, and when
+/// `progress` says so; what was copied by then stays.
+pub fn import(fs: &FileSystem, options: &ImportOptions, progress: &mut Watch<'_>) -> Result<Report> {
+    let sources = places(fs, options)?;
+    let device = options.device.as_ref().and_then(|device| std::fs::metadata(device).ok());
+    let tally = Tally::default();
+    let import = Import {
+        fs,
+        tally: &tally,
+        one_file_system: options.one_file_system,
+        device_file: device.map(|metadata| (metadata.dev(), metadata.ino())),
+    };
+    import.run(sources, options.threads, progress);
+    tally.finish("import", progress)
+}
+
+/// Where each source goes.
+fn places(fs: &FileSystem, options: &ImportOptions) -> Result<Vec<Source>> {
+    let ImportOptions { sources, to, .. } = options;
+    let place = |source: &PathBuf| {
+        let path = match to {
+            Some(to) if sources.len() == 1 => to.clone(),
+            to => to.clone().unwrap_or_default().join(base_name(source)?),
+        };
+        let mut names = names_of(&path)?;
+        let name = names.pop().unwrap_or_default();
+        Ok(Source { path: source.clone(), parent: directories(fs, &names)?, name })
+    };
+    sources.iter().map(place).collect()
+}
+
+/// The last name of a path, looked up in the file system for `.` and the like. The root has none: its content goes.
+fn base_name(source: &Path) -> Result<PathBuf> {
+    if let Some(name) = source.file_name() {
+        return Ok(name.into());
+    }
+    let resolved = source.canonicalize();
+    let resolved = resolved.map_err(|error| Error::Host { doing: "import", path: source.to_owned(), source: error })?;
+    Ok(resolved.file_name().map(PathBuf::from).unwrap_or_default())
+}
+
+/// The names on a path of ours.
+fn names_of(path: &Path) -> Result<Vec<Vec<u8>>> {
+    let name = |component: Component| match component {
+        Component::Normal(name) => Some(Ok(name.as_bytes().to_vec())),
+        Component::ParentDir => Some(Err(Error::ParentInPath { path: path.to_owned() })),
+        _ => None,
+    };
+    path.components().filter_map(name).collect()
+}
+
+/// The directory that `names` lead to from the root, made where it is not there.
+fn directories(fs: &FileSystem, names: &[Vec<u8>]) -> Result<InodeNumber> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let new = NewInode { kind: FileKind::Directory, mode: 0o755, uid, gid, rdev: 0 };
+    let (mut at, mut path) = (InodeNumber::ROOT, PathBuf::from("/"));
+    for name in names {
+        path.push(std::ffi::OsStr::from_bytes(name));
+        let next = match fs.lookup(at, name) {
+            Err(crate::Error::NotFound { .. }) => fs.mkdir(at, name, &new),
+            found => found,
+        };
+        at = next.map_err(|source| Error::FileSystem { doing: "import to", path: path.clone(), source })?.ino;
+    }
+    Ok(at)
+}
+
+/// What is imported into what.
+struct Import<'a> {
+    fs: &'a FileSystem,
+    tally: &'a Tally,
+    one_file_system: bool,
+    /// Device and inode of the file that we import into.
+    device_file: Option<(u64, u64)>,
 }
 
 /// One thing to import to one place.
-pub struct Source {
-    pub path: PathBuf,
-    pub parent: InodeNumber,
-    pub name: Vec<u8>,
+struct Source {
+    path: PathBuf,
+    parent: InodeNumber,
+    /// Empty: the place is the parent itself, and takes the content in.
+    name: Vec<u8>,
 }
 
 /// A regular file to copy. `ino` is set when it was created already.
@@ -48,19 +155,14 @@ struct Walk<'a, 'b> {
 
 impl Import<'_> {
     /// Imports everything in `sources`; problems are in the tally.
-    pub fn run(&self, sources: Vec<Source>, progress: &mut Progress) {
+    fn run(&self, sources: Vec<Source>, threads: usize, progress: &mut Watch<'_>) {
         let mut directories = Vec::new();
-        let saved = || {
-            let stats = self.fs.stats();
-            let files = self.tally.files.load(Ordering::Relaxed);
-            format!("{files} files, {} saved", size::show(stats.saved_bytes))
-        };
         let walk = |give: &mut dyn FnMut(Job)| {
             let mut walk = Walk { import: self, give, linked: HashMap::new(), directories: Vec::new() };
             sources.into_iter().for_each(|source| walk.visit(source, None));
             directories = walk.directories;
         };
-        run_parallel(self.tally, self.threads, progress, saved, walk, |job, buffer| self.copy(job, buffer));
+        crew::run(self.tally, threads, progress, walk, |job, buffer| self.copy(job, buffer));
         for (ino, times) in directories {
             if let Err(error) = self.fs.setattr(ino, &times) {
                 self.tally.problem(Path::new(&format!("inode {}", ino.0)), error);
@@ -68,18 +170,9 @@ impl Import<'_> {
         }
     }
 
-    /// Notes a problem; a full device ends the import.
-    fn note(&self, path: &Path, error: Error) {
-        if matches!(error, Error::NoSpace { .. }) {
-            self.tally.stop(Failure::new(path.display(), error));
-        } else {
-            self.tally.problem(path, error);
-        }
-    }
-
-    fn create(&self, source: &Source, metadata: &Metadata, kind: FileKind) -> nvfold::Result<InodeNumber> {
+    fn create(&self, source: &Source, metadata: &Metadata, kind: FileKind) -> crate::Result<InodeNumber> {
         let rdev = if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
-            host::encode_rdev(metadata.rdev())
+            files::encode_rdev(metadata.rdev())
         } else {
             0
         };
@@ -96,19 +189,19 @@ impl Import<'_> {
         };
         match created.and_then(|ino| self.fs.open(ino)) {
             Ok(file) => self.fill(path, &job.metadata, &file, buffer),
-            Err(error) => self.note(path, error),
+            Err(error) => self.tally.failed(path, error),
         }
     }
 
     /// Extended attributes (one of them says how the content is stored), then content, then times.
-    fn fill(&self, path: &Path, metadata: &Metadata, file: &nvfold::File, buffer: &mut [u8]) {
-        let source = match host::open(path) {
+    fn fill(&self, path: &Path, metadata: &Metadata, file: &crate::File, buffer: &mut [u8]) {
+        let source = match files::open(path) {
             Ok(source) => source,
             Err(error) => return self.tally.problem(path, error),
         };
         self.copy_xattrs(path, file.ino());
         let mut failed = None;
-        let copied = host::data_ranges(&source, metadata, |start, end| {
+        let copied = files::data_ranges(&source, metadata, |start, end| {
             let mut at = start;
             while at < end && failed.is_none() && !self.tally.is_stopped() {
                 let wanted = buffer.len().min((end - at) as usize);
@@ -119,12 +212,12 @@ impl Import<'_> {
                 }
                 failed = file.write_at(at, &buffer[..length]).err();
                 at += length as u64;
-                self.tally.bytes.fetch_add(length as u64, Ordering::Relaxed);
+                self.tally.add_bytes(length);
             }
             Ok(())
         });
         match (failed, copied) {
-            (Some(error), _) => return self.note(path, error),
+            (Some(error), _) => return self.tally.failed(path, error),
             (None, Err(error)) => return self.tally.problem(path, error),
             (None, Ok(())) => {}
         }
@@ -132,7 +225,7 @@ impl Import<'_> {
         if file.attr().size < metadata.len()
             && let Err(error) = file.set_len(metadata.len())
         {
-            return self.note(path, error);
+            return self.tally.failed(path, error);
         }
         Tally::count(&self.tally.files);
         self.set_attributes(path, metadata, file.ino());
@@ -145,21 +238,21 @@ impl Import<'_> {
 
     fn set_attributes(&self, path: &Path, metadata: &Metadata, ino: InodeNumber) {
         if let Err(error) = self.fs.setattr(ino, &attributes(metadata)) {
-            self.note(path, error);
+            self.tally.failed(path, error);
         }
     }
 
     fn copy_xattrs(&self, path: &Path, ino: InodeNumber) {
-        for (name, value) in host::xattrs(path) {
+        for (name, value) in files::xattrs(path) {
             if let Err(error) = self.fs.set_xattr(ino, &name, &value, XattrMode::Set) {
-                self.note(path, error);
+                self.tally.failed(path, error);
             }
         }
     }
 }
 
 fn attributes(metadata: &Metadata) -> SetAttr {
-    let (atime, mtime) = host::times(metadata);
+    let (atime, mtime) = files::times(metadata);
     SetAttr {
         mode: Some(metadata.mode() & 0o7777),
         uid: Some(metadata.uid()),
@@ -188,7 +281,7 @@ impl Walk<'_, '_> {
             return tally.skip(&source.path, "it is the device itself");
         }
         let device = one_file_system.then(|| metadata.dev());
-        match host::kind(&metadata) {
+        match files::kind(&metadata) {
             Some(FileKind::Socket) => tally.skip(&source.path, "a socket"),
             Some(FileKind::Directory) => self.directory(source, &metadata, device),
             Some(kind) => self.file(source, metadata, kind),
@@ -200,12 +293,12 @@ impl Walk<'_, '_> {
         let import = self.import;
         let ino = match self.make_directory(&source, metadata) {
             Ok(ino) => ino,
-            Err(error) => return import.note(&source.path, error),
+            Err(error) => return import.tally.failed(&source.path, error),
         };
         Tally::count(&import.tally.directories);
         import.copy_xattrs(&source.path, ino);
         self.directories.push((ino, attributes(metadata)));
-        match host::names(&source.path) {
+        match files::names(&source.path) {
             Ok(names) => {
                 for name in names {
                     let below = Source { path: source.path.join(&name), parent: ino, name: name.as_bytes().to_vec() };
@@ -217,7 +310,7 @@ impl Walk<'_, '_> {
     }
 
     /// A directory that is there already takes the new content in. An empty name is the root.
-    fn make_directory(&self, source: &Source, metadata: &Metadata) -> nvfold::Result<InodeNumber> {
+    fn make_directory(&self, source: &Source, metadata: &Metadata) -> crate::Result<InodeNumber> {
         let fs = self.import.fs;
         if source.name.is_empty() {
             return Ok(source.parent);
@@ -225,9 +318,9 @@ impl Walk<'_, '_> {
         let mode = metadata.mode() & 0o7777;
         let new = NewInode { kind: FileKind::Directory, mode, uid: metadata.uid(), gid: metadata.gid(), rdev: 0 };
         match fs.mkdir(source.parent, &source.name, &new) {
-            Err(Error::Exists { what }) => {
+            Err(crate::Error::Exists { what }) => {
                 let there = fs.lookup(source.parent, &source.name)?;
-                if there.kind == FileKind::Directory { Ok(there.ino) } else { Err(Error::Exists { what }) }
+                if there.kind == FileKind::Directory { Ok(there.ino) } else { Err(crate::Error::Exists { what }) }
             }
             made => Ok(made?.ino),
         }
@@ -240,7 +333,7 @@ impl Walk<'_, '_> {
         if let Some(first) = self.linked.get(&identity).filter(|_| has_links) {
             return match import.fs.link(*first, source.parent, &source.name) {
                 Ok(_) => Tally::count(&import.tally.hard_links),
-                Err(error) => import.note(&source.path, error),
+                Err(error) => import.tally.failed(&source.path, error),
             };
         }
         if kind == FileKind::Regular && !has_links {
@@ -253,7 +346,7 @@ impl Walk<'_, '_> {
         };
         let ino = match made {
             Ok(ino) => ino,
-            Err(Some(error)) => return import.note(&source.path, error),
+            Err(Some(error)) => return import.tally.failed(&source.path, error),
             Err(None) => return,
         };
         if has_links {
@@ -268,7 +361,7 @@ impl Walk<'_, '_> {
     }
 
     /// `Err(None)`: the problem is noted.
-    fn symlink(&self, source: &Source, metadata: &Metadata) -> Result<InodeNumber, Option<Error>> {
+    fn symlink(&self, source: &Source, metadata: &Metadata) -> std::result::Result<InodeNumber, Option<crate::Error>> {
         let import = self.import;
         let target = std::fs::read_link(&source.path).map_err(|error| {
             import.tally.problem(&source.path, error);

@@ -1,4 +1,4 @@
-//! Reads every file under the given paths once, and counts what sharing would find.
+//! Reads every file below the given paths once, and counts what sharing would find.
 //!
 //! ```text
 //!   paths -> walk -> data ranges of each file -> 1 MiB slabs -+-> 4 KiB blocks      -> DistinctSample
@@ -8,24 +8,28 @@
 //! Nothing is changed: files are opened for reading only, and without touching their access times where the
 //! kernel allows it. Memory is bounded by the two samples, one slab, and the set of hard-linked inodes.
 
+use super::EstimateOptions;
 use super::sample::DistinctSample;
-use nvfold::chunking::{FIXED_BYTES, PieceLengths, content_defined, fixed};
-use nvfold::fingerprint::weak64;
-use nvfold::media::inode::{INLINE_LOG, INODE_BYTES};
-use nvfold::media::log_entry::{LINE, NAME_OFFSET};
+use crate::chunking::{FIXED_BYTES, content_defined, fixed};
+use crate::fingerprint::weak64;
+use crate::host::walk::{problem, walk};
+use crate::host::{Error, Problem, Progress, Report, Result, Watch};
+use crate::media::inode::{INLINE_LOG, INODE_BYTES};
+use crate::media::log_entry::{LINE, NAME_OFFSET};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes read at a time; a multiple of 4 KiB.
 const SLAB_BYTES: usize = 1 << 20;
 
-/// Failures that are kept by name; the others are counted.
-const FAILURES_NAMED: usize = 100;
+/// Problems that are kept by name; the others are counted.
+const PROBLEMS_KEPT: usize = 100;
 
 /// Log lines in an inode slot.
 const INLINE_LINES: u64 = (INODE_BYTES - INLINE_LOG) / LINE;
@@ -33,17 +37,7 @@ const INLINE_LINES: u64 = (INODE_BYTES - INLINE_LOG) / LINE;
 /// Memory of one inode in the set of hard links: a slot, its control byte, and the table's growth.
 const LINK_BYTES: u64 = 32;
 
-/// How to survey.
-pub struct Options {
-    /// Memory to take at most, bytes.
-    pub memory_bytes: u64,
-    /// Stay on the file system of each path.
-    pub one_file_system: bool,
-    /// How content-defined pieces are cut.
-    pub lengths: PieceLengths,
-}
-
-/// What was found under one path.
+/// What was found below one path.
 #[derive(Clone, Debug, Default)]
 pub struct PathCounts {
     /// Regular files, each inode once.
@@ -73,8 +67,8 @@ pub struct PathCounts {
 }
 
 impl PathCounts {
-    /// Adds what was found under another path.
-    pub fn add(&mut self, other: &PathCounts) {
+    /// Adds what was found below another path.
+    pub(super) fn add(&mut self, other: &PathCounts) {
         let PathCounts { files, directories, others, hard_links, file_bytes, hole_bytes, data_bytes, .. } = other;
         let PathCounts { zero_bytes, blocks, pieces, name_bytes, long_files, .. } = other;
         self.files += files;
@@ -92,28 +86,19 @@ impl PathCounts {
     }
 }
 
-/// A file or directory that could not be read.
-#[derive(Debug)]
-pub struct Failure {
-    /// Which.
-    pub path: PathBuf,
-    /// Why.
-    pub error: io::Error,
-}
-
 /// The survey under way, then its result.
 pub struct Survey<'a> {
-    options: Options,
+    options: &'a EstimateOptions,
     /// 4 KiB blocks, short tails counted as the whole block they take. Groups are positions in `by_path`.
     pub blocks: DistinctSample,
     /// Content-defined pieces.
     pub pieces: DistinctSample,
     /// Counts, one a path.
     pub by_path: Vec<PathCounts>,
-    /// The first failures.
-    pub failures: Vec<Failure>,
-    /// All failures.
-    pub failure_count: u64,
+    /// The first problems.
+    pub problems: Vec<Problem>,
+    /// All problems.
+    pub problem_count: u64,
     /// Hard-linked inodes that no longer fitted in memory; further names of them count as files.
     pub links_forgotten: u64,
     links_seen: HashSet<(u64, u64)>,
@@ -121,38 +106,80 @@ pub struct Survey<'a> {
     slab: Vec<u8>,
     /// Bytes not yet cut by content.
     uncut: Vec<u8>,
-    on_progress: Box<dyn FnMut(u64, u64) + 'a>,
+    watch: &'a mut Watch<'a>,
+    done: Progress,
+    is_stopped: bool,
 }
 
 impl<'a> Survey<'a> {
-    /// A survey of nothing yet. `on_progress` is told the bytes and the files done since it was last called.
-    pub fn new(options: Options, on_progress: impl FnMut(u64, u64) + 'a) -> Survey<'a> {
+    /// A survey of nothing yet.
+    pub fn new(options: &'a EstimateOptions, watch: &'a mut Watch<'a>) -> Survey<'a> {
         let links_bytes = options.memory_bytes / 8;
         let sample_bytes = (options.memory_bytes - links_bytes) / 2;
         Survey {
             blocks: DistinctSample::new(sample_bytes),
             pieces: DistinctSample::new(sample_bytes),
             by_path: Vec::new(),
-            failures: Vec::new(),
-            failure_count: 0,
+            problems: Vec::new(),
+            problem_count: 0,
             links_forgotten: 0,
             links_seen: HashSet::new(),
             links_capacity: (links_bytes / LINK_BYTES) as usize,
             slab: vec![0; SLAB_BYTES],
             uncut: Vec::new(),
-            on_progress: Box::new(on_progress),
+            watch,
+            done: Progress::default(),
+            is_stopped: false,
             options,
         }
     }
 
+    /// Surveys the paths, one after the other.
+    pub fn read(&mut self, paths: &[PathBuf]) -> Result<()> {
+        self.tell(0, 0);
+        paths.iter().for_each(|path| self.add_path(path));
+        if self.is_stopped {
+            return Err(Error::Stopped { doing: "estimate", done: Box::new(self.report()) });
+        }
+        // This answer comes too late to stop anything.
+        self.tell(0, 0);
+        Ok(())
+    }
+
     /// Surveys one more path. Symbolic links below it are counted, not followed.
-    pub fn add_path(&mut self, path: &Path) {
+    fn add_path(&mut self, path: &Path) {
+        if self.is_stopped {
+            return;
+        }
         self.by_path.push(PathCounts::default());
-        let one_file_system = self.options.one_file_system;
-        walk(path, one_file_system, &mut |found| match found {
-            Ok((path, metadata)) => self.add_inode(path, metadata),
-            Err(failure) => self.add_failure(failure),
+        let _ = walk(path, self.options.one_file_system, &mut |found| {
+            match found {
+                Ok((path, metadata)) => self.add_inode(path, metadata),
+                Err(problem) => self.add_problem(problem),
+            }
+            if self.is_stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
+    }
+
+    /// Tells the caller that so much more is done, who may stop it.
+    fn tell(&mut self, bytes: u64, files: u64) {
+        self.done.bytes += bytes;
+        self.done.files += files;
+        self.is_stopped |= (self.watch)(self.done).is_break();
+    }
+
+    /// What was surveyed so far.
+    fn report(&self) -> Report {
+        let sum = |count: fn(&PathCounts) -> u64| self.by_path.iter().map(count).sum();
+        Report {
+            files: self.done.files,
+            bytes: self.done.bytes,
+            directories: sum(|counts| counts.directories),
+            hard_links: sum(|counts| counts.hard_links),
+            problem_count: self.problem_count,
+            problems: self.problems.clone(),
+            ..Report::default()
+        }
     }
 
     fn counts(&mut self) -> &mut PathCounts {
@@ -164,10 +191,10 @@ impl<'a> Survey<'a> {
     }
 
     /// Notes that something could not be read.
-    pub fn add_failure(&mut self, failure: Failure) {
-        self.failure_count += 1;
-        if self.failures.len() < FAILURES_NAMED {
-            self.failures.push(failure);
+    pub fn add_problem(&mut self, problem: Problem) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_KEPT {
+            self.problems.push(problem);
         }
     }
 
@@ -181,7 +208,7 @@ impl<'a> Survey<'a> {
         } else if !metadata.is_file() {
             self.counts().others += 1;
         } else if let Err(error) = self.add_file(path) {
-            self.add_failure(Failure { path: path.to_owned(), error });
+            self.add_problem(problem(path.to_owned(), &error));
         }
     }
 
@@ -205,44 +232,50 @@ impl<'a> Survey<'a> {
         self.counts().files += 1;
         self.counts().file_bytes += size;
         self.counts().long_files += u64::from(size > INLINE_LINES * FIXED_BYTES as u64);
+        let added = self.add_content(&file, size);
+        if !self.is_stopped {
+            self.tell(0, 1);
+        }
+        added
+    }
+
+    fn add_content(&mut self, file: &File, size: u64) -> io::Result<()> {
         let mut position = 0;
-        let mut failed = Ok(());
-        while let Some((start, end)) = next_data(&file, position, size) {
+        while !self.is_stopped
+            && let Some((start, end)) = next_data(file, position, size)
+        {
             self.counts().hole_bytes += start - position;
-            failed = self.add_range(&file, start, end);
+            self.add_range(file, start, end)?;
             position = end;
-            if failed.is_err() {
-                break;
-            }
         }
-        if failed.is_ok() {
-            self.counts().hole_bytes += size - position;
-        }
-        (self.on_progress)(0, 1);
-        failed
+        self.counts().hole_bytes += size - position;
+        Ok(())
     }
 
     /// Reads and cuts one data range; its end is the end of the file, or a hole begins there.
     fn add_range(&mut self, file: &File, start: u64, end: u64) -> io::Result<()> {
+        let mut slab = std::mem::take(&mut self.slab);
+        let added = self.add_slabs(file, start, end, &mut slab);
+        self.slab = slab;
+        if added.is_err() {
+            self.uncut.clear();
+        }
+        added
+    }
+
+    fn add_slabs(&mut self, file: &File, start: u64, end: u64, slab: &mut [u8]) -> io::Result<()> {
         let mut position = start;
-        while position < end {
+        while position < end && !self.is_stopped {
             let wanted = (end - position).min(SLAB_BYTES as u64) as usize;
-            let mut slab = std::mem::take(&mut self.slab);
-            let read = read_full(file, &mut slab[..wanted], position);
-            if let Ok(len) = read {
-                self.add_blocks(&slab[..len]);
-                self.add_pieces(&slab[..len], position + len as u64 == end || len < wanted);
-                self.counts().data_bytes += len as u64;
-                (self.on_progress)(len as u64, 0);
-            }
-            self.slab = slab;
-            match read {
-                Ok(len) if len == wanted => position += len as u64,
-                Ok(_) => break, // the file shrank meanwhile
-                Err(error) => {
-                    self.uncut.clear();
-                    return Err(error);
-                }
+            let len = read_full(file, &mut slab[..wanted], position)?;
+            position += len as u64;
+            self.add_blocks(&slab[..len]);
+            self.add_pieces(&slab[..len], position == end || len < wanted);
+            self.counts().data_bytes += len as u64;
+            self.tell(len as u64, 0);
+            if len < wanted {
+                // The file shrank meanwhile.
+                break;
             }
         }
         Ok(())
@@ -289,45 +322,6 @@ impl<'a> Survey<'a> {
         self.uncut = uncut;
         self.counts().pieces += pieces;
     }
-}
-
-/// Called with each file found, or why one could not be looked at.
-type Visit<'a> = dyn FnMut(Result<(&Path, &Metadata), Failure>) + 'a;
-
-/// Calls `each` for `root` and everything below it, with a failure where something could not be listed.
-pub fn walk(root: &Path, one_file_system: bool, each: &mut Visit<'_>) {
-    let mut pending = vec![root.to_owned()];
-    let mut device = None;
-    while let Some(directory) = pending.pop() {
-        if let Err(error) = walk_one(&directory, one_file_system, &mut device, &mut pending, each) {
-            each(Err(Failure { path: directory, error }));
-        }
-    }
-}
-
-/// Reports `path`; when it is a directory, reports what it holds and adds its directories to `pending`.
-fn walk_one(
-    path: &Path,
-    one_file_system: bool,
-    device: &mut Option<u64>,
-    pending: &mut Vec<PathBuf>,
-    each: &mut Visit<'_>,
-) -> io::Result<()> {
-    let metadata = path.symlink_metadata()?;
-    let root_device = *device.get_or_insert(metadata.dev());
-    each(Ok((path, &metadata)));
-    if !metadata.is_dir() || (one_file_system && metadata.dev() != root_device) {
-        return Ok(());
-    }
-    for entry in path.read_dir()? {
-        let entry_path = entry?.path();
-        match entry_path.symlink_metadata() {
-            Ok(metadata) if metadata.is_dir() => pending.push(entry_path),
-            Ok(metadata) => each(Ok((&entry_path, &metadata))),
-            Err(error) => each(Err(Failure { path: entry_path, error })),
-        }
-    }
-    Ok(())
 }
 
 /// Opens a regular file to read it and change nothing. Only its owner may keep the access time as it is.

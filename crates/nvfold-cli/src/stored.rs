@@ -1,15 +1,14 @@
 //! Files that are stored already, whichever way they can be had: through a mount, whose process is asked with
 //! [`requests`](crate::mount::requests), or on a device that this process has mounted itself.
 
-use super::Tally;
-use super::export::entries;
-use super::host;
+use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::DedupOptions;
 use crate::mount::requests::{self, Left, Request};
 use crate::mounts;
+use crate::problems::Problems;
 use crate::snapshot::{self, Snapshot, Space};
+use nvfold::host::{self, entries};
 use nvfold::{FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, XattrMode};
 use rustix::fs::XattrFlags;
 use std::collections::HashSet;
@@ -127,14 +126,14 @@ impl Stored {
     }
 
     /// Calls `each` for the regular files and directories at and below the paths, each file once however many names
-    /// it has. What cannot be read is a problem in the tally.
-    pub fn walk(&self, paths: &[PathBuf], tally: &Tally, each: &mut dyn FnMut(&Found)) {
-        let mut walk = Walk { stored: self, tally, each, several_paths: paths.len() > 1, met: HashSet::new() };
+    /// it has. What cannot be read is noted.
+    pub fn walk(&self, paths: &[PathBuf], problems: &Problems, each: &mut dyn FnMut(&Found)) {
+        let mut walk = Walk { stored: self, problems, each, several_paths: paths.len() > 1, met: HashSet::new() };
         for path in paths {
             match self.find(path) {
                 Ok(found) if walk.is_new(&found, u64::MAX) => walk.visit(&found),
                 Ok(_) => {}
-                Err(error) => tally.problem(path, error),
+                Err(error) => problems.note(path, error),
             }
         }
     }
@@ -255,7 +254,7 @@ fn found(path: PathBuf, metadata: &std::fs::Metadata) -> Result<Found, Refused> 
 
 struct Walk<'a> {
     stored: &'a Stored,
-    tally: &'a Tally,
+    problems: &'a Problems,
     each: &'a mut dyn FnMut(&Found),
     /// One path may lie below another.
     several_paths: bool,
@@ -271,7 +270,7 @@ impl Walk<'_> {
     }
 
     fn visit(&mut self, found: &Found) {
-        if self.tally.is_stopped() {
+        if self.problems.is_stopped() {
             return;
         }
         match found.kind {
@@ -279,7 +278,7 @@ impl Walk<'_> {
                 (self.each)(found);
                 match self.below(found) {
                     Ok(below) => below.into_iter().for_each(|path| self.visit_name(path)),
-                    Err(error) => self.tally.problem(&found.path, error),
+                    Err(error) => self.problems.note(&found.path, error),
                 }
             }
             FileKind::Regular => (self.each)(found),
@@ -307,7 +306,7 @@ impl Walk<'_> {
                     self.visit(&found);
                 }
             }
-            Err(error) => self.tally.problem(&path, error),
+            Err(error) => self.problems.note(&path, error),
         }
     }
 

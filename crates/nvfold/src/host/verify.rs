@@ -1,25 +1,61 @@
-//! Compares a tree of the host with one in a file system that this process has mounted: every name, every byte,
-//! every attribute but the times of last access and of last change of the inode.
+//! Compares a tree of the host with one of ours: every name, every byte, every attribute but the times of last access
+//! and of last change of the inode.
 
-use super::export::entries;
-use super::host;
-use super::{Tally, run_parallel};
-use crate::progress::Progress;
-use nvfold::{Attr, FileKind, FileSystem, InodeNumber};
+use super::tally::Tally;
+use super::{Error, Report, Result, Watch, crew, entries, files};
+use crate::{Attr, FileKind, FileSystem, InodeNumber};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
-/// What to compare, and how.
-pub struct Verify<'a> {
-    pub fs: &'a FileSystem,
-    pub tally: &'a Tally,
+/// What to compare with what, and how.
+#[derive(Clone, Debug, Default)]
+pub struct VerifyOptions {
+    /// File or directory of the host.
+    pub source: PathBuf,
+    /// Path of its copy from our root; `None`: the name of `source`.
+    pub at: Option<PathBuf>,
+    /// Threads that compare; 0: one a processor.
     pub threads: usize,
+    /// The copy was made with [`ImportOptions::one_file_system`](super::ImportOptions::one_file_system).
     pub one_file_system: bool,
+}
+
+/// Compares a file or a directory of the host, with all that is below, with its copy in our file system. Every
+/// difference is a problem in the report; the trees are equal when there is none.
+///
+/// Fails when `source` or its copy is not there, and when `progress` says so.
+pub fn verify(fs: &FileSystem, options: &VerifyOptions, progress: &mut Watch<'_>) -> Result<Report> {
+    let VerifyOptions { source, threads, one_file_system, .. } = options;
+    let at = place_of_copy(options)?;
+    let copy = fs.resolve(at.as_os_str().as_bytes()).map_err(|source| Error::FileSystem {
+        doing: "verify",
+        path: at,
+        source,
+    })?;
+    let tally = Tally::default();
+    let verify = Verify { fs, tally: &tally, one_file_system: *one_file_system };
+    verify.run(source, copy, *threads, progress);
+    tally.finish("verify", progress)
+}
+
+fn place_of_copy(options: &VerifyOptions) -> Result<PathBuf> {
+    let VerifyOptions { source, at, .. } = options;
+    if let Some(at) = at {
+        return Ok(at.clone());
+    }
+    let resolved =
+        source.canonicalize().map_err(|error| Error::Host { doing: "verify", path: source.clone(), source: error })?;
+    Ok(resolved.file_name().map(PathBuf::from).unwrap_or_default())
+}
+
+struct Verify<'a> {
+    fs: &'a FileSystem,
+    tally: &'a Tally,
+    one_file_system: bool,
 }
 
 /// Two regular files of one size.
@@ -38,13 +74,12 @@ struct Walk<'a, 'b> {
 
 impl Verify<'_> {
     /// Compares; differences are in the tally as problems.
-    pub fn run(&self, source: &Path, attr: Attr, progress: &mut Progress) {
-        let files = || format!("{} files", self.tally.files.load(Ordering::Relaxed));
+    fn run(&self, source: &Path, attr: Attr, threads: usize, progress: &mut Watch<'_>) {
         let walk = |give: &mut dyn FnMut(Job)| {
             let mut walk = Walk { verify: self, give, linked: HashMap::new() };
             walk.visit(source.to_owned(), attr, None);
         };
-        run_parallel(self.tally, self.threads, progress, files, walk, |job, buffer| self.compare_content(job, buffer));
+        crew::run(self.tally, threads, progress, walk, |job, buffer| self.compare_content(job, buffer));
     }
 
     fn compare_content(&self, job: Job, buffer: &mut [u8]) {
@@ -55,9 +90,13 @@ impl Verify<'_> {
         }
     }
 
-    fn first_difference(&self, job: &Job, buffer: &mut [u8]) -> Result<Option<u64>, Box<dyn std::error::Error>> {
-        let (theirs, ours) = (host::open(&job.path)?, self.fs.open(job.ino)?);
-        let (left, right) = buffer.split_at_mut(super::BUFFER_BYTES / 2);
+    fn first_difference(
+        &self,
+        job: &Job,
+        buffer: &mut [u8],
+    ) -> std::result::Result<Option<u64>, Box<dyn std::error::Error>> {
+        let (theirs, ours) = (files::open(&job.path)?, self.fs.open(job.ino)?);
+        let (left, right) = buffer.split_at_mut(crew::BUFFER_BYTES / 2);
         let mut at = 0;
         while at < job.size && !self.tally.is_stopped() {
             let wanted = left.len().min((job.size - at) as usize);
@@ -68,7 +107,7 @@ impl Verify<'_> {
                 return Ok(Some(at + equal as u64));
             }
             at += wanted as u64;
-            self.tally.bytes.fetch_add(wanted as u64, Ordering::Relaxed);
+            self.tally.add_bytes(wanted);
         }
         Ok(None)
     }
@@ -84,7 +123,7 @@ impl Walk<'_, '_> {
             Ok(metadata) => metadata,
             Err(error) => return tally.problem(&path, error),
         };
-        let kind = host::kind(&metadata);
+        let kind = files::kind(&metadata);
         if kind != Some(attr.kind) {
             return tally.problem(&path, format!("is {kind:?} in the tree and {:?} on the device", attr.kind));
         }
@@ -144,11 +183,11 @@ impl Walk<'_, '_> {
             differ("mode", format!("{:o}", metadata.mode() & 0o7777), format!("{:o}", attr.mode));
         }
         differ("owner", format!("{}:{}", metadata.uid(), metadata.gid()), format!("{}:{}", attr.uid, attr.gid));
-        differ("time of change", host::times(metadata).1.to_string(), attr.mtime.to_string());
+        differ("time of change", files::times(metadata).1.to_string(), attr.mtime.to_string());
         if matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice) {
-            differ("device number", host::encode_rdev(metadata.rdev()).to_string(), attr.rdev.to_string());
+            differ("device number", files::encode_rdev(metadata.rdev()).to_string(), attr.rdev.to_string());
         }
-        for (name, value) in host::xattrs(path) {
+        for (name, value) in files::xattrs(path) {
             if self.verify.fs.get_xattr(attr.ino, &name).ok() != Some(value) {
                 tally.problem(path, format!("extended attribute {} differs", String::from_utf8_lossy(&name)));
             }
@@ -157,7 +196,7 @@ impl Walk<'_, '_> {
 
     fn directory(&mut self, path: &Path, ino: InodeNumber, device: Option<u64>) {
         let Verify { fs, tally, .. } = self.verify;
-        let (theirs, ours) = match (host::names(path), entries(fs, ino)) {
+        let (theirs, ours) = match (files::names(path), entries(fs, ino)) {
             (Ok(theirs), Ok(ours)) => (theirs, ours),
             (Err(error), _) => return tally.problem(path, error),
             (_, Err(error)) => return tally.problem(path, error),
@@ -185,6 +224,6 @@ impl Walk<'_, '_> {
     fn is_imported(&self, path: &Path, device: Option<u64>) -> bool {
         let Ok(metadata) = std::fs::symlink_metadata(path) else { return true };
         let here = device.is_none_or(|device| device == metadata.dev());
-        here && !matches!(host::kind(&metadata), None | Some(FileKind::Socket))
+        here && !matches!(files::kind(&metadata), None | Some(FileKind::Socket))
     }
 }

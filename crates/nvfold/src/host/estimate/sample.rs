@@ -9,7 +9,7 @@
 //! trailing zero bits: a fingerprint with at least `k` of them has been followed from the start whenever `k`
 //! was raised, and the estimate sums the strata from `k` up.
 //!
-//! Pieces come in groups (the paths on the command line), one group after the other. Beside each fingerprint
+//! Pieces come in groups (the paths of a survey), one group after the other. Beside each fingerprint
 //! stands the last group it was seen in, which is enough to count distinct pieces within each group and over
 //! all of them.
 
@@ -138,7 +138,7 @@ impl Strata {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvfold::fingerprint::weak64;
+    use crate::fingerprint::weak64;
 
     fn fingerprint(number: u64) -> u64 {
         weak64(&number.to_le_bytes())

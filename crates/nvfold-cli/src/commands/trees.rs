@@ -1,0 +1,118 @@
+//! What `import`, `export` and `verify` share: how the library's work is watched, and how what came of it is said.
+
+use crate::failure::{Failure, Outcome, eprint_line};
+use crate::mounts;
+use crate::problems::{self, Problem};
+use crate::progress::Progress;
+use crate::size;
+use crate::stop::Stop;
+use nvfold::host;
+use serde::Serialize;
+
+/// Reads a number of threads.
+pub fn threads(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|threads| (1..=256).contains(threads)).ok_or_else(|| format!("`{text}` is not 1 to 256"))
+}
+
+/// Has the library do `work`, shows how far it is, and stops it when somebody asks for that. `note` says more about so
+/// many files.
+pub fn watched(
+    mut progress: Progress,
+    stop: &Stop,
+    note: impl Fn(u64) -> String,
+    work: impl FnOnce(&mut host::Watch<'_>) -> host::Result<host::Report>,
+) -> host::Result<host::Report> {
+    let mut last = None;
+    let done = work(&mut |so_far| {
+        last = Some(so_far);
+        progress.update(so_far.bytes, || note(so_far.files));
+        stop.flow()
+    });
+    if let Some(host::Progress { bytes, files }) = last {
+        progress.finish(bytes, || note(files));
+    }
+    done
+}
+
+/// Counts for a report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Counts {
+    pub files: u64,
+    pub directories: u64,
+    pub symlinks: u64,
+    pub hard_links: u64,
+    pub specials: u64,
+    pub bytes: u64,
+    pub problem_count: u64,
+    pub problems: Vec<Problem>,
+    /// Left out on purpose.
+    pub skipped: Vec<Problem>,
+}
+
+impl Counts {
+    fn of(report: host::Report) -> Counts {
+        let problem = |of: host::Problem| Problem { path: mounts::show(&of.path), problem: of.problem };
+        Counts {
+            files: report.files,
+            directories: report.directories,
+            symlinks: report.symlinks,
+            hard_links: report.hard_links,
+            specials: report.specials,
+            bytes: report.bytes,
+            problem_count: report.problem_count,
+            problems: report.problems.into_iter().map(problem).collect(),
+            skipped: report.skipped.into_iter().map(problem).collect(),
+        }
+    }
+
+    /// Says on stderr what was left out and what went wrong.
+    fn tell_problems(&self) {
+        for skipped in &self.skipped {
+            eprint_line(&format!("nvfold: {}: left out: {}", skipped.path, skipped.problem));
+        }
+        problems::tell(&self.problems, self.problem_count);
+    }
+
+    /// `12 files, 3 directories, ...`, nothing that is 0 but files.
+    pub fn words(&self) -> String {
+        let others = [
+            (self.directories, "directories"),
+            (self.symlinks, "symlinks"),
+            (self.hard_links, "hard links"),
+            (self.specials, "special files"),
+        ];
+        let others = others.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(", {count} {what}"));
+        format!("{} files ({}){}", self.files, size::show(self.bytes), others.collect::<String>())
+    }
+}
+
+/// The end of `command` on `device`: says problems on stderr, also those of work that ended early.
+pub fn finish(command: &str, device: &str, done: host::Result<host::Report>, stop: &Stop) -> Outcome<Counts> {
+    let (report, reason) = match done {
+        Ok(report) => (report, None),
+        Err(host::Error::Full { path, source, done, .. }) => (*done, Some(Failure::new(path.display(), source))),
+        Err(host::Error::Stopped { done, .. }) => (*done, None),
+        Err(error) => return Err(not_begun(device, error)),
+    };
+    let counts = Counts::of(report);
+    counts.tell_problems();
+    match reason.or_else(|| stop.reason(command)) {
+        Some(reason) => Err(reason),
+        None => Ok(counts),
+    }
+}
+
+/// Why nothing was done.
+fn not_begun(device: &str, error: host::Error) -> Failure {
+    match error {
+        host::Error::Host { path, source, .. } => Failure::new(mounts::show(&path), source),
+        host::Error::FileSystem { path, source, .. } => {
+            Failure::new(format!("{device}: {}", mounts::show(&path)), source)
+        }
+        host::Error::ParentInPath { path } => {
+            Failure::usage(mounts::show(&path), "a path on the device has no .. in it")
+        }
+        host::Error::IsDirectory { path } => Failure::new(mounts::show(&path), "is a directory; name the new file"),
+        error => Failure::new(device, error),
+    }
+}

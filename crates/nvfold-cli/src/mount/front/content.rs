@@ -1,0 +1,112 @@
+//! The content of files: reads, writes, space, holes and clones.
+//!
+//! The kernel holds pages that we have not seen, and numbers of blocks that we have changed. So a change of that number
+//! is told (`notices`), and holes are looked for when the pages of the file are written back.
+
+use super::{Answer, Front};
+use crate::mount::convert;
+use crate::mount::notices::Notice;
+use fuser::{Errno, INodeNo, Request};
+use nvfold::{AllocateMode, InodeNumber, Whence};
+use std::cell::RefCell;
+
+/// Bytes of one `copy_file_range`: what the reply can count, in whole blocks.
+const COPIED_AT_A_TIME: u64 = (1 << 32) - 4096;
+
+const KEEP_SIZE: i32 = 0x01;
+const PUNCH_HOLE: i32 = 0x02;
+const ZERO_RANGE: i32 = 0x10;
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+thread_local! {
+    /// What a read puts its bytes into, one a thread.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Front {
+    pub fn read_into<R>(&self, ino: InodeNumber, offset: u64, size: u32, send: impl FnOnce(Answer<&[u8]>) -> R) -> R {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let size = size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let read = self.fs.open(ino).and_then(|file| file.read_at(offset, &mut buffer[..size]));
+            if let Ok(length) = read {
+                self.counters.read(length);
+            }
+            send(read.map(|length| &buffer[..length]).map_err(convert::errno))
+        })
+    }
+
+    /// Writes, and has the kernel told when that changed the number of blocks.
+    pub fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8]) -> Answer<()> {
+        let file = self.fs.open(ino).map_err(convert::errno)?;
+        let before = file.attr().blocks;
+        self.with_room(|| file.write_at(offset, data)).map_err(convert::errno)?;
+        self.counters.write(data.len());
+        let ino = INodeNo(ino.0);
+        let notice = match before {
+            before if before == file.attr().blocks => return Ok(()),
+            0 => Notice::FirstBlocks(ino),
+            _ => Notice::OtherBlocks(ino),
+        };
+        // Fails when the mount is ending: nobody will ask then.
+        let _ = self.notices.send(notice);
+        Ok(())
+    }
+
+    /// What `fallocate` with the flags `mode` does.
+    pub fn allocate(&self, ino: InodeNumber, offset: u64, length: u64, mode: i32) -> Answer<()> {
+        let mode = match mode {
+            0 => AllocateMode::Reserve,
+            KEEP_SIZE => AllocateMode::ReserveKeepSize,
+            flags if flags == PUNCH_HOLE | KEEP_SIZE => AllocateMode::PunchHole,
+            ZERO_RANGE => AllocateMode::ZeroRange,
+            flags if flags == ZERO_RANGE | KEEP_SIZE => AllocateMode::ZeroRangeKeepSize,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        let reserve = |file: nvfold::File| self.with_room(|| file.allocate(offset, length, mode));
+        self.fs.open(ino).and_then(reserve).map_err(convert::errno)
+    }
+
+    /// Calls `answer` with where the next data or hole is, once the kernel's pages are written back.
+    pub fn seek(&self, ino: INodeNo, offset: i64, whence: i32, answer: impl FnOnce(Answer<u64>) + Send + 'static) {
+        let whence = match whence {
+            SEEK_DATA => Whence::Data,
+            SEEK_HOLE => Whence::Hole,
+            _ => return answer(Err(Errno::EINVAL)),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return answer(Err(Errno::ENXIO)) };
+        let (fs, target) = (self.fs.clone(), convert::ino(ino));
+        let seek = move || answer(fs.open(target).and_then(|file| file.seek(offset, whence)).map_err(convert::errno));
+        if self.fs.is_read_only() {
+            return seek();
+        }
+        // If the mount is ending the reply is dropped, which answers EIO.
+        let _ = self.notices.send(Notice::WriteBackThen(ino, Box::new(seek)));
+    }
+
+    /// Clones a range and returns its bytes: metadata only. The reply counts in 32 bits; whoever copies goes on where
+    /// it stopped.
+    pub fn clone_range(
+        &self,
+        who: &Request,
+        (source, source_offset): (InodeNumber, u64),
+        (target, target_offset): (InodeNumber, u64),
+        length: u64,
+    ) -> Answer<u32> {
+        self.take_privileges_from(who, target)?;
+        let clone = || {
+            let (source, target) = (self.fs.open(source)?, self.fs.open(target)?);
+            let length = length.min(COPIED_AT_A_TIME);
+            self.with_room(|| target.clone_from(&source, source_offset, target_offset, length))
+        };
+        clone().map(|cloned| cloned as u32).map_err(convert::errno)
+    }
+
+    /// An fsync. At levels where a fence is all there is, ENOSYS makes the kernel stop asking (it counts as success).
+    pub fn sync(&self) -> Answer<()> {
+        if self.sync_needed { self.fs.sync().map_err(convert::errno) } else { Err(Errno::ENOSYS) }
+    }
+}

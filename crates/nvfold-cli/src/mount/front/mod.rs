@@ -1,0 +1,135 @@
+//! The FUSE front end: translates requests of the kernel into calls of the library, and nothing more.
+//!
+//! Everything that changes a file system goes through its one mount, so the kernel may cache all it has seen:
+//! attributes, names, names that are not there, symlink targets, directory listings, pages; what changes without
+//! its doing it is told (`notices`). Opening a file needs no request then (an inode number is all that reads
+//! and writes need), nor does closing; creating is one `mknod`.
+//!
+//! ```text
+//! kernel -> translation (one row a request) -+-> names        making and removing; ACLs that new files inherit
+//!                                            +-> attributes   modes, owners, and privileges that a change takes away
+//!                                            +-> xattrs       extended attributes, those that are requests among them
+//!                                            +-> listing      directories, piece by piece
+//!                                            +-> content      reads, writes, space, clones
+//! ```
+//!
+//! What the library leaves to a front end is done here: lifetimes of nameless files (`lookups`), ACLs (`acl`), and
+//! taking away set-user-id bits when a file changes hands or content.
+
+mod attributes;
+mod content;
+mod listing;
+mod names;
+mod translation;
+mod xattrs;
+
+use crate::counters::Counters;
+use crate::mount::convert;
+use crate::mount::lookups::Lookups;
+use crate::mount::notices::Notice;
+use fuser::{Errno, Generation, InitFlags, KernelConfig};
+use listing::Listings;
+use nvfold::{Attr, Clock, FileSystem};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// Requests the kernel may have under way in the background (read ahead, write back).
+const BACKGROUND: u16 = 64;
+
+/// What the kernel is asked for. Each is used where the kernel has it.
+const WANTED: [InitFlags; 13] = [
+    InitFlags::FUSE_WRITEBACK_CACHE,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    InitFlags::FUSE_POSIX_ACL,
+    InitFlags::FUSE_DONT_MASK,
+    InitFlags::FUSE_SPLICE_READ,
+    InitFlags::FUSE_SPLICE_WRITE,
+    InitFlags::FUSE_SPLICE_MOVE,
+];
+
+/// Result of an operation, in the words of the kernel.
+type Answer<T> = Result<T, Errno>;
+
+/// The report that a process gets by reading [`REPORT_ATTRIBUTE`](crate::snapshot::REPORT_ATTRIBUTE) of anything in
+/// the mount.
+pub type Reporter = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
+
+/// One mounted file system. See the module.
+pub struct Front {
+    fs: FileSystem,
+    clock: Clock,
+    lookups: Lookups,
+    report: Reporter,
+    counters: Arc<Counters>,
+    max_write_bytes: u32,
+    /// Whether an fsync has anything to do beyond what the kernel does.
+    sync_needed: bool,
+    /// The kernel opens files without asking.
+    no_open: bool,
+    notices: Sender<Notice>,
+    listings: Listings,
+}
+
+impl Front {
+    /// Serves `fs`; `max_write_bytes` is the largest write request asked for.
+    pub fn new(
+        fs: FileSystem,
+        clock: Clock,
+        report: Reporter,
+        notices: Sender<Notice>,
+        counters: Arc<Counters>,
+        max_write_bytes: u32,
+    ) -> Front {
+        Front {
+            sync_needed: fs.region().level() == pmem::PersistenceLevel::File,
+            fs,
+            clock,
+            lookups: Lookups::new(),
+            report,
+            counters,
+            max_write_bytes,
+            no_open: false,
+            notices,
+            listings: Listings::new(),
+        }
+    }
+
+    /// Agrees with the kernel on what each side can do.
+    fn agree(&mut self, config: &mut KernelConfig) {
+        for flag in WANTED {
+            let _ = config.add_capabilities(flag);
+        }
+        self.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
+        let _ = config.set_max_write(self.max_write_bytes);
+        // More than the kernel offers is refused with what it offers.
+        if let Err(most) = config.set_max_readahead(self.max_write_bytes) {
+            let _ = config.set_max_readahead(most);
+        }
+        let _ = config.set_max_background(BACKGROUND);
+        let _ = config.set_time_granularity(Duration::from_nanos(1));
+    }
+
+    /// Attributes for the kernel, which counts this telling.
+    fn tell(&self, attr: &Attr) -> (fuser::FileAttr, Generation) {
+        self.lookups.told(attr.ino);
+        (convert::attr(attr), Generation(u64::from(attr.generation)))
+    }
+
+    /// Runs an operation, again if it finds too little space and a file that has lost its name gives some back.
+    fn with_room<T>(&self, operation: impl Fn() -> nvfold::Result<T>) -> nvfold::Result<T> {
+        loop {
+            let freed = self.lookups.freed();
+            match operation() {
+                Err(nvfold::Error::NoSpace { .. }) if self.lookups.wait_for_a_freed(freed) => {}
+                result => return result,
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Names: making what they lead to, and taking them away.
+//!
+//! The kernel says what a process asked for. What a new inode really gets depends on its directory: with a default
+//! ACL that takes the place of the umask. And a file whose last name goes lives on while the kernel knows it.
+
+use super::{Answer, Front};
+use crate::mount::acl::{self, Acl};
+use crate::mount::convert;
+use fuser::{Errno, INodeNo, RenameFlags, Request};
+use nvfold::{Attr, FileKind, NewInode, RenameMode, XattrMode};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// An inode to make.
+pub struct Wanted {
+    pub kind: FileKind,
+    pub mode: u32,
+    pub umask: u32,
+    pub rdev: u32,
+}
+
+impl Front {
+    /// Makes an inode as the process, the umask and the directory's default ACL say.
+    pub fn make(&self, who: &Request, parent: INodeNo, name: &OsStr, wanted: &Wanted) -> Answer<Attr> {
+        let Wanted { kind, mode, umask, rdev } = *wanted;
+        let parent = convert::ino(parent);
+        let default = self.fs.get_xattr(parent, acl::DEFAULT).ok();
+        let default = default.as_deref().and_then(Acl::decode);
+        let (mode, access) = match &default {
+            Some(default) => default.inherited(mode & 0o7777),
+            None => (mode & 0o7777 & !umask, None),
+        };
+        let new = NewInode { kind, mode, uid: who.uid(), gid: who.gid(), rdev };
+        let made = self.with_room(|| match kind {
+            FileKind::Directory => self.fs.mkdir(parent, name.as_bytes(), &new),
+            _ => self.fs.create(parent, name.as_bytes(), &new),
+        });
+        let attr = made.map_err(convert::errno)?;
+        self.counters.change();
+        let set =
+            |name, acl: &Acl| self.fs.set_xattr(attr.ino, name, &acl.encode(), XattrMode::Set).map_err(convert::errno);
+        if let Some(access) = &access {
+            set(acl::ACCESS, access)?;
+        }
+        if let Some(default) = default.filter(|_| kind == FileKind::Directory) {
+            set(acl::DEFAULT, &default)?;
+        }
+        Ok(attr)
+    }
+
+    pub fn make_symlink(&self, who: &Request, parent: INodeNo, name: &OsStr, target: &Path) -> Answer<Attr> {
+        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: who.uid(), gid: who.gid(), rdev: 0 };
+        let (parent, target) = (convert::ino(parent), target.as_os_str().as_bytes());
+        let made = self.with_room(|| self.fs.symlink(parent, name.as_bytes(), target, &new));
+        self.counters.change();
+        made.map_err(convert::errno)
+    }
+
+    pub fn make_link(&self, ino: INodeNo, parent: INodeNo, name: &OsStr) -> Answer<Attr> {
+        let (ino, parent) = (convert::ino(ino), convert::ino(parent));
+        let linked = self.with_room(|| self.fs.link(ino, parent, name.as_bytes()));
+        self.counters.change();
+        linked.map_err(convert::errno)
+    }
+
+    /// Runs `remove`, which takes a name away, and keeps the file behind it alive while the kernel knows it.
+    pub fn removing(&self, parent: INodeNo, name: &OsStr, remove: impl FnOnce() -> nvfold::Result<()>) -> Answer<()> {
+        let victim = self.fs.lookup(convert::ino(parent), name.as_bytes()).and_then(|attr| self.fs.open(attr.ino));
+        remove().map_err(convert::errno)?;
+        self.counters.change();
+        if let Ok(victim) = victim {
+            self.lookups.name_removed(victim);
+        }
+        Ok(())
+    }
+
+    /// Renames; what the new name led to before loses it.
+    pub fn move_name(
+        &self,
+        (parent, name): (INodeNo, &OsStr),
+        (new_parent, new_name): (INodeNo, &OsStr),
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        let mode = match flags {
+            flags if flags.is_empty() => RenameMode::Replace,
+            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::EINVAL),
+        };
+        let (from, to) = (convert::ino(parent), convert::ino(new_parent));
+        let rename = || self.with_room(|| self.fs.rename(from, name.as_bytes(), to, new_name.as_bytes(), mode));
+        self.removing(new_parent, new_name, rename)
+    }
+}

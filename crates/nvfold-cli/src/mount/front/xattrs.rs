@@ -1,0 +1,148 @@
+//! Extended attributes: most are stored, and some are none at all.
+//!
+//! ```text
+//! user.nvfold.stats                     the report of the mount     read only
+//! user.nvfold.{method,mode,paused}      settings of the mount       `settings`
+//! user.nvfold.{dedup-range,...}.N.N     do something with the file  `requests`
+//! system.posix_acl_access               stored; the mode follows    `acl`
+//! any other user., trusted., security.  stored
+//! ```
+
+use super::attributes::SET_GROUP_ID;
+use super::{Answer, Front};
+use crate::mount::acl::{self, Acl};
+use crate::mount::convert;
+use crate::mount::notices::Notice;
+use crate::mount::requests::{self, Request as Asked};
+use crate::mount::settings::Setting;
+use crate::snapshot::REPORT_ATTRIBUTE;
+use fuser::{Errno, INodeNo, Request};
+use nvfold::{InodeNumber, XattrMode, errno};
+
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+
+impl Front {
+    pub fn set_attribute(&self, who: &Request, ino: InodeNumber, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+        check_name(name)?;
+        let mode = match flags & (XATTR_CREATE | XATTR_REPLACE) {
+            XATTR_CREATE => XattrMode::Create,
+            XATTR_REPLACE => XattrMode::Replace,
+            _ => XattrMode::Set,
+        };
+        match name {
+            name if name == acl::ACCESS => self.set_access_acl(who, ino, value),
+            name if name == REPORT_ATTRIBUTE.as_bytes() => Err(Errno::EPERM),
+            name => match Setting::named(name) {
+                Some(setting) => {
+                    check_may_manage(who)?;
+                    setting.set(&self.fs, value).ok_or(Errno::EINVAL)
+                }
+                None => self.with_room(|| self.fs.set_xattr(ino, name, value, mode)).map_err(convert::errno),
+            },
+        }
+    }
+
+    /// Stores an ACL; the mode follows it. An ACL that a mode says all of is not stored.
+    fn set_access_acl(&self, who: &Request, ino: InodeNumber, value: &[u8]) -> Answer<()> {
+        let access = Acl::decode(value).ok_or(Errno::EINVAL)?;
+        let attr = self.fs.getattr(ino).map_err(convert::errno)?;
+        let mut mode = access.mode(attr.mode);
+        if who.uid() != 0 && !in_group(who, attr.gid) {
+            mode &= !SET_GROUP_ID;
+        }
+        if access.is_a_mode() {
+            let _ = self.fs.remove_xattr(ino, acl::ACCESS);
+        } else {
+            self.fs.set_xattr(ino, acl::ACCESS, value, XattrMode::Set).map_err(convert::errno)?;
+        }
+        if mode != attr.mode { self.set_mode(ino, mode) } else { Ok(()) }
+    }
+
+    /// The value of an attribute, or the answer to the request that its name is. `size` is the room for it.
+    pub fn attribute(&self, who: &Request, ino: InodeNumber, name: &[u8], size: u32) -> Answer<Vec<u8>> {
+        match Asked::named(name) {
+            // Whoever asks for the size alone wants nothing done.
+            Some(_) if size == 0 => Err(Errno::EINVAL),
+            Some(asked) => self.carry_out(who, ino, asked),
+            None if name == requests::DRAIN.as_bytes() => self.drain(who, size),
+            None => self.value(ino, name),
+        }
+    }
+
+    fn value(&self, ino: InodeNumber, name: &[u8]) -> Answer<Vec<u8>> {
+        check_name(name)?;
+        if name == REPORT_ATTRIBUTE.as_bytes() {
+            return Ok((self.report)());
+        }
+        if let Some(setting) = Setting::named(name) {
+            return Ok(setting.get(&self.fs).into_bytes());
+        }
+        self.fs.get_xattr(ino, name).map_err(convert::errno)
+    }
+
+    /// Does what a command asks to be done with a file of its user.
+    fn carry_out(&self, who: &Request, ino: InodeNumber, asked: Asked) -> Answer<Vec<u8>> {
+        let file = self.fs.open(ino).map_err(convert::errno)?;
+        let before = file.attr();
+        if who.uid() != 0 && who.uid() != before.uid {
+            return Err(Errno::EPERM);
+        }
+        let answer = asked.carry_out(&file).map_err(convert::errno);
+        if file.attr().blocks != before.blocks {
+            let _ = self.notices.send(Notice::OtherBlocks(INodeNo(ino.0)));
+        }
+        answer
+    }
+
+    /// Shares a part of what is queued.
+    fn drain(&self, who: &Request, size: u32) -> Answer<Vec<u8>> {
+        check_may_manage(who)?;
+        if size == 0 { Err(Errno::EINVAL) } else { requests::drain(&self.fs).map_err(convert::errno) }
+    }
+
+    /// Names of the attributes that are stored, each with a NUL behind it.
+    pub fn attribute_names(&self, who: &Request, ino: InodeNumber) -> Answer<Vec<u8>> {
+        let names = self.fs.list_xattr(ino).map_err(convert::errno)?;
+        // As other file systems do: trusted attributes are for the administrator.
+        let shown = |name: &Vec<u8>| who.uid() == 0 || !name.starts_with(b"trusted.");
+        Ok(names.into_iter().filter(shown).flat_map(|name| [name, vec![0]].concat()).collect())
+    }
+
+    pub fn remove_attribute(&self, ino: InodeNumber, name: &[u8]) -> Answer<()> {
+        if name == REPORT_ATTRIBUTE.as_bytes() || Setting::named(name).is_some() {
+            return Err(Errno::EPERM);
+        }
+        check_name(name)?;
+        let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
+        match self.fs.remove_xattr(ino, name) {
+            // Taking away an ACL that is not there succeeds everywhere.
+            Err(error) if is_acl && error.errno() == errno::ENODATA => Ok(()),
+            removed => removed.map_err(convert::errno),
+        }
+    }
+}
+
+/// Names of extended attributes there may be.
+fn check_name(name: &[u8]) -> Answer<()> {
+    let free = [&b"user."[..], b"trusted.", b"security."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
+    if free || name == acl::ACCESS || name == acl::DEFAULT { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
+}
+
+/// Who may change how a mount works: root, and whoever mounted it.
+fn check_may_manage(who: &Request) -> Answer<()> {
+    let may = [0, rustix::process::geteuid().as_raw()].contains(&who.uid());
+    if may { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Whether the process is in a group, by its group or by those /proc says it has.
+fn in_group(who: &Request, gid: u32) -> bool {
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", who.pid())).unwrap_or_default();
+    let listed = |status: String| {
+        let groups = status.lines().find_map(|line| line.strip_prefix("Groups:").map(str::to_owned));
+        groups.unwrap_or_default().split_whitespace().any(|group| group.parse() == Ok(gid))
+    };
+    who.gid() == gid || listed(status())
+}

@@ -1,0 +1,78 @@
+//! What goes wrong with single files while many are gone through: it is noted, the rest goes on, and the end tells it.
+
+use crate::failure::{Failure, Outcome, eprint_line};
+use crate::mounts;
+use crate::stop::Stop;
+use serde::Serialize;
+use std::cell::{Cell, RefCell};
+use std::fmt::Display;
+use std::path::Path;
+
+/// Problems that are kept word for word; more are only counted.
+const PROBLEMS_KEPT: usize = 1000;
+
+/// What went wrong with one file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    pub path: String,
+    pub problem: String,
+}
+
+/// Says problems on stderr, the first of `count`.
+pub fn tell(problems: &[Problem], count: u64) {
+    for problem in problems {
+        eprint_line(&format!("nvfold: {}: {}", problem.path, problem.problem));
+    }
+    let untold = count - problems.len() as u64;
+    if untold > 0 {
+        eprint_line(&format!("nvfold: and {untold} more problems"));
+    }
+}
+
+/// Problems noted so far, and whether to stop.
+#[derive(Default)]
+pub struct Problems {
+    kept: RefCell<Vec<Problem>>,
+    count: Cell<u64>,
+    stop: Stop,
+    /// What ended it from within.
+    reason: RefCell<Option<Failure>>,
+}
+
+impl Problems {
+    /// None yet; SIGINT and SIGTERM stop.
+    pub fn until_signal() -> Outcome<Problems> {
+        Ok(Problems { stop: Stop::on_signals()?, ..Problems::default() })
+    }
+
+    /// Notes a problem with a file.
+    pub fn note(&self, path: &Path, problem: impl Display) {
+        self.count.update(|count| count + 1);
+        let mut kept = self.kept.borrow_mut();
+        if kept.len() < PROBLEMS_KEPT {
+            kept.push(Problem { path: mounts::show(path), problem: problem.to_string() });
+        }
+    }
+
+    /// Ends the work; the first reason given is told.
+    pub fn end(&self, reason: Failure) {
+        self.reason.borrow_mut().get_or_insert(reason);
+    }
+
+    /// Whether to stop now.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.is_asked() || self.reason.borrow().is_some()
+    }
+
+    /// Why `what` ended early, if it did.
+    pub fn stop_reason(&self, what: &str) -> Option<Failure> {
+        self.reason.take().or_else(|| self.stop.reason(what))
+    }
+
+    /// Says them on stderr, and gives them for a report, with how many there were.
+    pub fn told(&self) -> (u64, Vec<Problem>) {
+        let (count, kept) = (self.count.get(), self.kept.borrow().clone());
+        tell(&kept, count);
+        (count, kept)
+    }
+}

@@ -1,0 +1,69 @@
+//! One thread that walks, several that work, and the caller's, which is told how far they are.
+
+use super::Watch;
+use super::tally::Tally;
+use parking_lot::Mutex;
+use std::num::NonZero;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Bytes read and written at a time: the buffer of each worker.
+pub const BUFFER_BYTES: usize = 1 << 20;
+/// Files between the thread that walks and those that work.
+const QUEUE_FILES: usize = 256;
+/// The caller is told how far it is this often.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// Runs `walk`, which hands out jobs, and `threads` workers that do them (0: one a processor), and tells the caller
+/// meanwhile.
+pub fn run<J: Send>(
+    tally: &Tally,
+    threads: usize,
+    watch: &mut Watch<'_>,
+    walk: impl FnOnce(&mut dyn FnMut(J)) + Send,
+    work: impl Fn(J, &mut [u8]) + Sync,
+) {
+    tally.tell(watch);
+    let (sender, receiver) = mpsc::sync_channel::<J>(QUEUE_FILES);
+    let receiver = Mutex::new(receiver);
+    let (done, all_done) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        for _ in 0..worker_count(threads) {
+            let (receiver, work, done) = (&receiver, &work, done.clone());
+            scope.spawn(move || {
+                do_jobs(tally, receiver, work);
+                drop(done);
+            });
+        }
+        drop(done);
+        scope.spawn(move || {
+            walk(&mut |job| {
+                // Only fails when all workers are gone, and they outlive the sender.
+                let _ = sender.send(job);
+            });
+        });
+        while all_done.recv_timeout(TELL_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tally.tell(watch);
+        }
+    });
+}
+
+fn worker_count(threads: usize) -> usize {
+    match threads {
+        0 => thread::available_parallelism().map_or(1, NonZero::get),
+        threads => threads,
+    }
+}
+
+fn do_jobs<J>(tally: &Tally, receiver: &Mutex<mpsc::Receiver<J>>, work: &impl Fn(J, &mut [u8])) {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let job = receiver.lock().recv();
+        let Ok(job) = job else { return };
+        // After a stop the queue is emptied without work, so that the walker is not stuck.
+        if !tally.is_stopped() {
+            work(job, &mut buffer);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! From counts to the tables and the device that hold all of it.
+
+use super::Part;
+use crate::media::chunk_entry::ChunkEntry;
+use crate::media::inode::INODE_BYTES;
+use crate::media::superblock::Geometry;
+use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
+
+/// DRAM of the index per chunk, bytes: an 8-byte slot at the highest and the lowest load of its table.
+const INDEX_BYTES_PER_CHUNK: (u64, u64) = (8, 12);
+
+/// Advice for a device leaves this much of its content free (one part in so many): a log-structured file
+/// system that is nearly full places badly.
+const SLACK: u64 = 10;
+
+/// Device sizes are advised in steps of this many bytes.
+const DEVICE_STEP: u64 = 16 << 20;
+
+/// What an nvfold device that holds all of it needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Needs {
+    /// Chunk entries in use: one a distinct block.
+    pub chunk_entries: u64,
+    /// Bytes of those entries on the device.
+    pub chunk_table_bytes: u64,
+    /// DRAM of the index while mounted, lowest and highest.
+    pub index_dram_bytes: (u64, u64),
+    /// Bytes of inodes, names and logs.
+    pub metadata_bytes: u64,
+    /// Size of device to make; `None` when it is larger than a device can be.
+    pub device_bytes: Option<u64>,
+}
+
+impl Needs {
+    pub(super) fn new(total: &Part) -> Needs {
+        let counts = &total.counts;
+        let distinct = &total.blocks.distinct;
+        let inodes = (counts.files + counts.directories + counts.others) * INODE_BYTES;
+        // At worst every block is an extent of its own, and each log ends in a page that is hardly used.
+        let logs = counts.blocks * 64 + (counts.long_files + counts.directories) * BLOCK_BYTES;
+        let metadata_bytes = inodes.next_multiple_of(SEGMENT_BYTES) + counts.name_bytes + logs;
+        let content = distinct.bytes + distinct.bytes_error + metadata_bytes;
+        Needs {
+            chunk_entries: distinct.pieces,
+            chunk_table_bytes: distinct.pieces * size_of::<ChunkEntry>() as u64,
+            index_dram_bytes: (distinct.pieces * INDEX_BYTES_PER_CHUNK.0, distinct.pieces * INDEX_BYTES_PER_CHUNK.1),
+            metadata_bytes,
+            device_bytes: device_for(content + content / SLACK),
+        }
+    }
+}
+
+/// The smallest advisable device with `content_bytes` outside its tables.
+pub(super) fn device_for(content_bytes: u64) -> Option<u64> {
+    let entry_bytes = size_of::<ChunkEntry>() as u64;
+    let mut device_bytes =
+        (content_bytes + content_bytes / BLOCK_BYTES * entry_bytes + DEVICE_BYTES_MIN).next_multiple_of(DEVICE_STEP);
+    while device_bytes <= DEVICE_BYTES_MAX {
+        let geometry = Geometry::of(device_bytes)?;
+        if device_bytes - geometry.data_offset >= content_bytes {
+            return Some(device_bytes);
+        }
+        device_bytes += DEVICE_STEP;
+    }
+    None
+}

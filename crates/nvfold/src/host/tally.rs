@@ -1,0 +1,108 @@
+//! What was done so far: counted by several threads at once, and made a report of in the end.
+
+use super::{Error, Problem, Progress, Report, Result, Watch};
+use parking_lot::Mutex;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Problems that are kept word for word; more are only counted.
+const PROBLEMS_KEPT: usize = 1000;
+
+/// Counts, problems, and whether to stop.
+#[derive(Default)]
+pub struct Tally {
+    pub files: AtomicU64,
+    pub directories: AtomicU64,
+    pub symlinks: AtomicU64,
+    pub hard_links: AtomicU64,
+    pub specials: AtomicU64,
+    pub bytes: AtomicU64,
+    problem_count: AtomicU64,
+    problems: Mutex<Vec<Problem>>,
+    skipped: Mutex<Vec<Problem>>,
+    stopped: AtomicBool,
+    /// The first file that found no space.
+    full: Mutex<Option<(PathBuf, crate::Error)>>,
+}
+
+impl Tally {
+    /// One more.
+    pub fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn add_bytes(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Whether to stop now.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Tells the caller how far it is, who may stop all threads.
+    pub fn tell(&self, watch: &mut Watch<'_>) {
+        let progress =
+            Progress { bytes: self.bytes.load(Ordering::Relaxed), files: self.files.load(Ordering::Relaxed) };
+        if watch(progress).is_break() {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A file failed in our file system. A full one stops all threads.
+    pub fn failed(&self, path: &Path, error: crate::Error) {
+        if matches!(error, crate::Error::NoSpace { .. }) {
+            self.full.lock().get_or_insert((path.to_owned(), error));
+            self.stopped.store(true, Ordering::Relaxed);
+        } else {
+            self.problem(path, error);
+        }
+    }
+
+    /// Notes a problem with a file.
+    pub fn problem(&self, path: &Path, problem: impl Display) {
+        Tally::count(&self.problem_count);
+        keep(&self.problems, path, problem);
+    }
+
+    /// Notes a file left out on purpose.
+    pub fn skip(&self, path: &Path, why: impl Display) {
+        keep(&self.skipped, path, why);
+    }
+
+    /// The report, or why it ended early. The caller's last answer comes too late to stop anything.
+    pub fn finish(self, doing: &'static str, watch: &mut Watch<'_>) -> Result<Report> {
+        let (is_stopped, full) = (self.is_stopped(), self.full.lock().take());
+        if !is_stopped {
+            self.tell(watch);
+        }
+        let done = self.into_report();
+        match full {
+            Some((path, source)) => Err(Error::Full { doing, path, source, done: Box::new(done) }),
+            None if is_stopped => Err(Error::Stopped { doing, done: Box::new(done) }),
+            None => Ok(done),
+        }
+    }
+
+    fn into_report(self) -> Report {
+        Report {
+            files: self.files.into_inner(),
+            directories: self.directories.into_inner(),
+            symlinks: self.symlinks.into_inner(),
+            hard_links: self.hard_links.into_inner(),
+            specials: self.specials.into_inner(),
+            bytes: self.bytes.into_inner(),
+            problem_count: self.problem_count.into_inner(),
+            problems: self.problems.into_inner(),
+            skipped: self.skipped.into_inner(),
+        }
+    }
+}
+
+fn keep(list: &Mutex<Vec<Problem>>, path: &Path, problem: impl Display) {
+    let mut list = list.lock();
+    if list.len() < PROBLEMS_KEPT {
+        list.push(Problem { path: path.to_owned(), problem: problem.to_string() });
+    }
+}
