@@ -302,7 +302,7 @@ fn what_a_file_keeps_to_itself_gets_no_fingerprint_in_the_background() {
             let file = create(&fs, ROOT, name);
             set_policy(&fs, file.ino(), policy);
             file.write_at(0, &distinct(1, 20)).expect("write");
-            while !fs.dedup_step().expect("fill") {}
+            while !fs.fill_step().expect("fill") {}
         }
         let stored = if shares { 20 } else { 40 };
         assert_eq!(fs.stats().stored_bytes, stored * BLOCK, "{own:?}, then {later:?} on a mount with {mount:?}");
@@ -310,7 +310,7 @@ fn what_a_file_keeps_to_itself_gets_no_fingerprint_in_the_background() {
         device.check();
         // Nor after the next mount, which goes over all files.
         let fs = device.try_mount(MountOptions { policy: mount, nv_dedup, ..device::options() }).expect("mount");
-        while !fs.dedup_step().expect("fill") {}
+        while !fs.fill_step().expect("fill") {}
         let file = create(&fs, ROOT, "last");
         set_policy(&fs, file.ino(), Policy::NvDedup);
         file.write_at(0, &distinct(1, 20)).expect("write");

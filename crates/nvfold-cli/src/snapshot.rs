@@ -87,7 +87,7 @@ pub struct CostsNs {
 
 impl NvDedup {
     fn of(stats: NvDedupStats) -> NvDedup {
-        let nvfold::Costs { c, w, s, lambda, v } = stats.costs;
+        let nvfold::Costs { write_ns: c, weak_ns: w, strong_ns: s, lookup_ns: lambda, compare_ns: v } = stats.costs;
         let nvfold::Thresholds { w_s, strong, w_b } = stats.thresholds;
         let thresholds = [(Method::WSFin, w_s), (Method::StrFin, strong), (Method::WBFin, w_b)];
         let known = |(method, border): (Method, Option<f64>)| Some((method.name().to_owned(), border?));

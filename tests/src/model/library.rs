@@ -232,7 +232,7 @@ impl Library {
             Op::Dedup { path, offset, len } => done(self.open(path)?.dedup_range(*offset, *len)),
             Op::Undedup { path, offset, len } => done(self.open(path)?.undedup_range(*offset, *len)),
             Op::Fill => {
-                let step = || self.fs().dedup_step();
+                let step = || self.fs().fill_step();
                 done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
             }
             Op::DrainStep => done(self.fs().drain_step()),

@@ -175,7 +175,7 @@ impl Stage {
     /// Does what is left to be done in the background.
     fn settle(&self) -> Result<()> {
         while !self.fs.drain_step().doing("share what is queued")? {}
-        while !self.fs.dedup_step().doing("fill in fingerprints")? {}
+        while !self.fs.fill_step().doing("fill in fingerprints")? {}
         Ok(())
     }
 }
@@ -404,6 +404,6 @@ fn fill(stage: &Stage, count: usize) -> Result<Calls> {
     stage.stored("file", count, LARGE, false)?;
     stage.fs.set_method(MethodChoice::Fixed(Method::WBFin));
     let fs = stage.fs.clone();
-    let step = move |_| fs.dedup_step().map(drop);
+    let step = move |_| fs.fill_step().map(drop);
     Ok(Calls { call: Box::new(step), units: blocks_of(LARGE) as u64, blocks_saved: 0 })
 }

@@ -9,9 +9,9 @@ use super::workload::{BLOCK, Batch};
 use crate::device::{Device, populate, remount};
 use crate::rivals::{self, Rival};
 use crate::{BenchError, Doing, Result};
-use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
-use nvfold::dedup::{Dedup, Place};
+use nvfold::chunk::{Chunks, Released};
+use nvfold::dedup::{Dedup, Piece, Place};
 use nvfold::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use nvfold::media::BlockNumber;
 use nvfold::{
@@ -145,22 +145,18 @@ impl Dedup for Watched {
         self.rival.fingerprint(piece)
     }
 
-    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
-        let place = self.rival.place(piece, fingerprint, tx);
-        self.shared.fetch_add(u64::from(place != Place::New), Ordering::Relaxed);
-        place
+    fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+        self.rival.place(pieces, tx);
+        let shared = pieces.iter().filter(|piece| piece.place != Place::Store).count();
+        self.shared.fetch_add(shared as u64, Ordering::Relaxed);
     }
 
-    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
-        self.rival.committed(block, fingerprint, known, chunks)
+    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+        self.rival.published(block, fingerprint, known, chunks)
     }
 
-    fn unshared(&self, block: BlockNumber) {
-        self.rival.unshared(block);
-    }
-
-    fn released(&self, block: BlockNumber) {
-        self.rival.released(block);
+    fn released(&self, block: BlockNumber, left: Released) {
+        self.rival.released(block, left);
     }
 }
 
@@ -244,7 +240,7 @@ impl Mounted {
             let filler = scope.spawn(|| {
                 let fill = || {
                     while !over.load(Ordering::Relaxed) {
-                        if self.fs.dedup_step().doing("fill in fingerprints")? {
+                        if self.fs.fill_step().doing("fill in fingerprints")? {
                             std::thread::sleep(Duration::from_millis(1));
                         }
                     }

@@ -59,9 +59,9 @@ mod store;
 mod tree;
 
 use node::{Entry, Key};
-use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
-use nvfold::dedup::{Dedup, Place};
+use nvfold::chunk::{Chunks, Released};
+use nvfold::dedup::{Dedup, Piece, Place};
 use nvfold::fingerprint::{Fingerprint, Strong, StrongFunction};
 use nvfold::media::BlockNumber;
 use parking_lot::Mutex;
@@ -176,33 +176,39 @@ impl Rival {
     }
 }
 
+impl Rival {
+    fn place_one(&self, piece: &Piece<'_>, tx: &mut Transaction<'_>) -> Place {
+        let Some(key) = piece.fingerprint.strong.as_ref().and_then(key_of) else { return Place::Store };
+        // Before our lock: whoever waits for a generator must not keep others from the tree.
+        tx.begin();
+        let mut table = self.table.lock();
+        table.receive();
+        let Some(entry) = table.find(key) else { return Place::Store };
+        let block = BlockNumber(u64::from(entry.block));
+        let Some(reference) = tx.share_known(block) else {
+            // On its way out, or named as often as can be counted: the new block takes its place.
+            table.remove(key, entry.block);
+            return Place::Store;
+        };
+        table.set(Entry { references: entry.references.saturating_add(1), ..entry });
+        if !self.trusted && !tx.chunks().equal(block, piece.bytes) {
+            tx.give_back(reference);
+            return Place::Store;
+        }
+        Place::Shared(reference)
+    }
+}
+
 impl Dedup for Rival {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
         Fingerprint { weak: None, strong: Some(self.strong.of(piece)) }
     }
 
-    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
-        let Some(key) = fingerprint.strong.as_ref().and_then(key_of) else { return Place::New };
-        // Before our lock: whoever waits for a generator must not keep others from the tree.
-        tx.begin();
-        let mut table = self.table.lock();
-        table.receive();
-        let Some(entry) = table.find(key) else { return Place::New };
-        let block = BlockNumber(u64::from(entry.block));
-        if !tx.share_known(block) {
-            // On its way out, or named as often as can be counted: the new block takes its place.
-            table.remove(key, entry.block);
-            return Place::New;
-        }
-        table.set(Entry { references: entry.references.saturating_add(1), ..entry });
-        if !self.trusted && !tx.chunks().equal(block, piece) {
-            tx.let_go(block);
-            return Place::New;
-        }
-        Place::Shared(block)
+    fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+        pieces.iter_mut().for_each(|piece| piece.place = self.place_one(piece, tx));
     }
 
-    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], _: &Chunks) -> bool {
+    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], _: &Chunks) -> bool {
         let Some(key) = fingerprint.strong.as_ref().and_then(key_of) else { return true };
         let Ok(number) = u32::try_from(block.0) else { return true };
         let mut table = self.table.lock();
@@ -215,18 +221,20 @@ impl Dedup for Rival {
         }
     }
 
-    fn unshared(&self, block: BlockNumber) {
+    fn released(&self, block: BlockNumber, left: Released) {
         let mut table = self.table.lock();
-        if let Some(entry) = table.entry_of(block) {
-            table.set(Entry { references: entry.references.saturating_sub(1).max(1), ..entry });
-        }
-    }
-
-    fn released(&self, block: BlockNumber) {
-        let mut table = self.table.lock();
-        if let Some((key, number)) = table.key_of(block) {
-            table.keys[number as usize] = 0;
-            table.remove(key, number);
+        match left {
+            Released::Kept => {
+                if let Some(entry) = table.entry_of(block) {
+                    table.set(Entry { references: entry.references.saturating_sub(1).max(1), ..entry });
+                }
+            }
+            Released::Free => {
+                if let Some((key, number)) = table.key_of(block) {
+                    table.keys[number as usize] = 0;
+                    table.remove(key, number);
+                }
+            }
         }
     }
 }

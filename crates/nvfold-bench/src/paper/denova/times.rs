@@ -17,7 +17,7 @@ use crate::samples::median;
 use crate::{Doing, Result};
 use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
-use nvfold::dedup::{Dedup, NvDedup, Place};
+use nvfold::dedup::{Dedup, NvDedup, Piece};
 use nvfold::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use nvfold::media::BlockNumber;
 use nvfold::{DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, NewInode};
@@ -86,12 +86,12 @@ impl Dedup for Watched {
         self.timed(|| self.policy.fingerprint(piece))
     }
 
-    fn place(&self, piece: &[u8], fingerprint: &mut Fingerprint, tx: &mut Transaction<'_>) -> Place {
-        self.timed(|| self.policy.place(piece, fingerprint, tx))
+    fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+        self.timed(|| self.policy.place(pieces, tx));
     }
 
-    fn committed(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
-        self.policy.committed(block, fingerprint, known, chunks)
+    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
+        self.policy.published(block, fingerprint, known, chunks)
     }
 }
 
@@ -121,7 +121,8 @@ impl Bench {
             method: MethodChoice::Fixed(way.method),
             ..NvDedupOptions::default()
         };
-        let watch = Arc::new(Watched { policy: NvDedup::new(&nv_dedup), epoch: Instant::now(), ns: AtomicU64::new(0) });
+        let watch =
+            Arc::new(Watched { policy: NvDedup::new(&nv_dedup, None), epoch: Instant::now(), ns: AtomicU64::new(0) });
         let foreign = Some(watch.clone() as Arc<dyn Dedup>);
         let mount = MountOptions { policy: Policy::Off, nv_dedup, foreign, ..MountOptions::default() };
         let mkfs = MkfsOptions { index: IndexKind::Pm, weak: way.weak, ..MkfsOptions::default() };

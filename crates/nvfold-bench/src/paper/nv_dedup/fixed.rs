@@ -75,7 +75,7 @@ impl Grid {
     fn free_sharing(&self, percent: u64) -> (f64, String) {
         let at = self.at(percent);
         let place = self.systems.iter().position(|system| system.kind == Kind::Ours).expect("every kind is measured");
-        let block_us = self.cells[at][place].model.as_ref().map_or(f64::NAN, |model| model.costs.c as f64 / 1e3);
+        let block_us = self.cells[at][place].model.as_ref().map_or(f64::NAN, |model| model.costs.write_ns as f64 / 1e3);
         let none_us = self.costs(Kind::NoDedup)[at];
         let bound = none_us / (none_us - percent as f64 / 100.0 * block_us);
         let text = format!(
@@ -323,10 +323,10 @@ fn costs(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let percent = |ratio: Option<f64>| ratio.map_or(f64::NAN, |ratio| 100.0 * ratio);
     let (paper, ours) = (stats(Kind::AsInPaper), stats(Kind::Ours));
     let times = [
-        ("c, writing a chunk", 9.7, us(paper.costs.c)),
-        ("w, CRC32", 0.8, us(paper.costs.w)),
-        ("s, MD5", 6.2, us(paper.costs.s)),
-        ("lambda, searching a fingerprint", 0.1, us(paper.costs.lambda)),
+        ("c, writing a chunk", 9.7, us(paper.costs.write_ns)),
+        ("w, CRC32", 0.8, us(paper.costs.weak_ns)),
+        ("s, MD5", 6.2, us(paper.costs.strong_ns)),
+        ("lambda, searching a fingerprint", 0.1, us(paper.costs.lookup_ns)),
     ];
     let name = Kind::AsInPaper.name();
     let x = times.iter().map(|(what, ..)| what.to_string());
@@ -335,17 +335,17 @@ fn costs(run: &Run, grid: &Grid, settings: &str) -> Figure {
     figure.charts.push(times.iter().fold(chart, add));
     figure.rows = times.iter().map(|(what, paper, ours)| Row::value(*what, *paper, *ours, "us")).collect();
     figure.rows.extend([
-        Row::own("w, XXH3 (ours)", us(ours.costs.w), "us"),
-        Row::own("v, comparing bytes (ours)", us(ours.costs.v), "us"),
+        Row::own("w, XXH3 (ours)", us(ours.costs.weak_ns), "us"),
+        Row::own("v, comparing bytes (ours)", us(ours.costs.compare_ns), "us"),
         Row::value("w_s_Fin pays from", 25.7, percent(paper.thresholds.w_s), "%"),
         Row::value("Str_Fin pays from", 64.9, percent(paper.thresholds.strong), "%"),
         Row::own("w_b_Fin (ours) pays from", percent(ours.thresholds.w_b), "%"),
     ]);
     figure.reading = format!(
         "A chunk takes {} us to write here and {} us to hash with MD5; a weak fingerprint and a compare take {} us.",
-        number(us(paper.costs.c)),
-        number(us(paper.costs.s)),
-        number(us(ours.costs.w + ours.costs.v))
+        number(us(paper.costs.write_ns)),
+        number(us(paper.costs.strong_ns)),
+        number(us(ours.costs.weak_ns + ours.costs.compare_ns))
     );
     figure
 }
