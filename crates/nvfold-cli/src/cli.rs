@@ -1,8 +1,8 @@
 //! The command line.
 
 use crate::commands::*;
-use crate::progress::When;
-use clap::{Args, Parser, Subcommand};
+use crate::output::Output;
+use clap::{Parser, Subcommand};
 
 /// Everything `nvfold` understands.
 #[derive(Debug, Parser)]
@@ -14,17 +14,6 @@ pub struct Cli {
     pub output: Output,
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// How to report; the same for every command.
-#[derive(Args, Clone, Debug)]
-pub struct Output {
-    /// Report as JSON, with a version
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Show progress on stderr
-    #[arg(long, global = true, value_enum, default_value_t = When::Auto, value_name = "WHEN")]
-    pub progress: When,
 }
 
 /// The commands.

@@ -9,7 +9,7 @@
 //! | [`snapshot`], [`counters`] | the facts that reports are made of; requests that a mount has served |
 //! | [`device`], [`dedup_options`] | opening devices; how new data on one is shared |
 //! | [`mounts`], [`size`] | the kernel's mount table, sizes |
-//! | [`report`], [`progress`], [`problems`], [`failure`] | what is said, on stdout and stderr |
+//! | [`output`], [`report`], [`progress`], [`problems`], [`failure`] | what is said, on stdout and stderr |
 //! | [`stop`] | signals that end long work in order |
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ mod failure;
 mod mount;
 mod mounts;
 mod names;
+mod output;
 mod problems;
 mod progress;
 mod report;
@@ -30,7 +31,7 @@ mod snapshot;
 mod stop;
 mod stored;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use commands::*;
 use failure::Outcome;
@@ -80,7 +81,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Verify(command) => verify::run(command, output),
         Command::Estimate(command) => estimate::run(command, output),
         Command::Bench(command) => commands::bench::run(command, output),
-        Command::Completions(command) => completions::run(command),
-        Command::Man(command) => man::run(command),
+        Command::Completions(command) => completions::run(command, Cli::command()),
+        Command::Man(command) => man::run(command, Cli::command()),
     }
 }

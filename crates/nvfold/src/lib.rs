@@ -8,8 +8,8 @@
 //! | room | question it answers |
 //! |---|---|
 //! | [`host`] | trees of the host's file systems: import, export, verify, estimate; alone makes OS calls |
-//! | [`check`] | the numbered invariants as code (fsck) |
 //! | `api` | [`FileSystem`] and [`File`]: the only door; waits for space or recovery |
+//! | [`check`] | the numbered invariants as code (fsck) |
 //! | `mount` | mkfs, mounting, what a crash left open |
 //! | `fs` | the operations; the only room that knows names, files and dedup |
 //! | [`dedup`] | share or store? |
@@ -50,8 +50,7 @@ pub use dedup::nv_dedup::options::{Costs, Method, MethodChoice, NvDedupOptions, 
 pub use dedup::policy::{POLICY_ATTRIBUTE, Policy, PolicyOf, PolicyStats, Verify};
 pub use error::{Error, Result, errno};
 pub use fs::UndedupPlan;
-pub use fs::options::MountOptions;
-pub use mount::{MkfsOptions, Recovery, convert_index, read_superblock};
+pub use mount::{MkfsOptions, MountOptions, Recovery, convert_index, read_superblock};
 #[cfg(not(feature = "shuttle"))]
 pub use sync::locked_instructions;
 pub use words::*;

@@ -1,7 +1,7 @@
 //! `nvfold bench`: hands over to the benchmark crate.
 
-use crate::cli::Output;
 use crate::failure::{Doing, Outcome};
+use crate::output::Output;
 use nvfold_bench::BenchArgs;
 
 /// Runs a benchmark; its report goes to standard output.

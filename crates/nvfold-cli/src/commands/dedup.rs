@@ -8,10 +8,10 @@
 mod queue;
 pub use queue::drain_all;
 
-use crate::cli::Output;
 use crate::dedup_options::{self, DedupOptions};
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
+use crate::output::Output;
 use crate::problems::{Problem, Problems};
 use crate::progress::Progress;
 use crate::report;

@@ -1,8 +1,8 @@
 //! `nvfold dedup-stats`: what sharing saves, and how often it was tried.
 
-use crate::cli::Output;
 use crate::device::DeviceOptions;
 use crate::failure::Outcome;
+use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::Snapshot;

@@ -1,9 +1,9 @@
 //! `nvfold df`: where the space is: what files name, what is stored, what sharing saves.
 
-use crate::cli::Output;
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
 use crate::mounts;
+use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::Snapshot;

@@ -2,11 +2,11 @@
 //!
 //! The figures are logical: shared blocks count in each file that names them, as du(1) expects.
 
-use crate::cli::Output;
 use crate::dedup_options::DedupOptions;
 use crate::device::{DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
+use crate::output::Output;
 use crate::report;
 use crate::size;
 use clap::Args;

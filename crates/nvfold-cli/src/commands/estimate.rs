@@ -2,8 +2,8 @@
 
 mod answer;
 
-use crate::cli::Output;
 use crate::failure::{Doing, Outcome, eprint_line};
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::{report, size};
 use clap::Args;

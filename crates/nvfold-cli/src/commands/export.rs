@@ -1,11 +1,11 @@
 //! `nvfold export`: copies a tree of an unmounted device out to the host.
 
 use super::trees::{self, Counts};
-use crate::cli::Output;
 use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::Outcome;
 use crate::mounts;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;

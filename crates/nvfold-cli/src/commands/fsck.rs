@@ -2,10 +2,10 @@
 //!
 //! The options and exit codes are those of fsck(8), so that it works at boot.
 
-use crate::cli::Output;
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
+use crate::output::Output;
 use crate::report;
 use clap::Args;
 use nvfold::check::{CheckOptions, Report as Checked, check};

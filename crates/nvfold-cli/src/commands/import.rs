@@ -2,12 +2,12 @@
 
 use super::dedup::drain_all;
 use super::trees::{self, Counts};
-use crate::cli::Output;
 use crate::dedup_options::{self, DedupOptions, parse_policy};
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::requests;
 use crate::mounts;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;

@@ -1,8 +1,8 @@
 //! `nvfold info`: what a file system is, from its superblock.
 
-use crate::cli::Output;
 use crate::device::DeviceOptions;
 use crate::failure::Outcome;
+use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::Snapshot;

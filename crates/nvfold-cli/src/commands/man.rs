@@ -1,9 +1,8 @@
 //! `nvfold man`: manual pages: one on stdout, or all of them into a directory.
 
-use crate::cli::Cli;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::report;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use std::path::PathBuf;
 
 /// Print a manual page, or write all of them into a directory
@@ -16,9 +15,8 @@ pub struct Man {
     into: Option<PathBuf>,
 }
 
-/// Runs it.
-pub fn run(man: &Man) -> Outcome<u8> {
-    let mut cli = Cli::command();
+/// Runs it; `cli` is the whole command line.
+pub fn run(man: &Man, mut cli: Command) -> Outcome<u8> {
     cli.build();
     if let Some(dir) = &man.into {
         clap_mangen::generate_to(cli, dir).doing(format!("write manual pages into {}", dir.display()))?;

@@ -1,10 +1,10 @@
 //! `nvfold mkfs`: makes an empty file system. What is on the device is lost, so it looks before it writes.
 
-use crate::cli::Output;
 use crate::dedup_options::{parse_index, parse_weak};
 use crate::device::{self, DeviceOptions, level_words};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
+use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::{Snapshot, parse_uuid};

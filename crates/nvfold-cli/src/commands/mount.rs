@@ -4,10 +4,10 @@
 //! mounts and serves. When the mount works it writes a line of JSON into the pipe and lets go of the terminal;
 //! when it does not, it says so on stderr and ends, and the first one ends with its exit code.
 
-use crate::cli::Output;
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::{Options, Plan, mount_help, serve};
+use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::Snapshot;

@@ -1,9 +1,9 @@
 //! `nvfold policy`: which dedup system decides on new data of a file, and choosing it.
 
-use crate::cli::Output;
 use crate::device::DeviceOptions;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
+use crate::output::Output;
 use crate::problems::Problems;
 use crate::report;
 use crate::stored::{Found, Stored};

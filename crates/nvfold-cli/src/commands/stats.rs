@@ -1,8 +1,8 @@
 //! `nvfold stats`: every counter, and what the file system costs in DRAM for each block it stores.
 
-use crate::cli::Output;
 use crate::device::DeviceOptions;
 use crate::failure::Outcome;
+use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::{CostsNs, DeNova, Index, NvDedup, Snapshot, Space};

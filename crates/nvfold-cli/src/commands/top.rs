@@ -6,9 +6,9 @@
 mod rates;
 mod screen;
 
-use crate::cli::Output;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
+use crate::output::Output;
 use crate::report;
 use crate::snapshot::{self, mount_point_of};
 use clap::Args;

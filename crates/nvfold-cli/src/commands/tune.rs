@@ -4,12 +4,12 @@
 //! it. The index is another matter: its whole has to be made anew, which is done without a mount, and safely: a device
 //! whose conversion was cut off has the index it had.
 
-use crate::cli::Output;
 use crate::dedup_options::{parse_index, parse_method, parse_weak};
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::{Setting, settings};
 use crate::mounts;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;

@@ -1,9 +1,9 @@
 //! `nvfold umount`: unmounts, and returns when the device is clean and released.
 
-use crate::cli::Output;
 use crate::failure::{Failure, Outcome};
 use crate::mount;
 use crate::mounts;
+use crate::output::Output;
 use crate::report;
 use crate::snapshot::{Snapshot, mount_point_of};
 use clap::Args;

@@ -1,11 +1,11 @@
 //! `nvfold verify`: compares a tree of the host with its copy on an unmounted device, byte by byte.
 
 use super::trees::{self, Counts};
-use crate::cli::Output;
 use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Outcome};
 use crate::mounts;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;

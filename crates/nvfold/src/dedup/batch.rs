@@ -6,7 +6,8 @@
 //! The idea: the pieces are placed together, in three rounds, so that the misses of each overlap. The slots of all
 //! pieces are asked for; then each piece takes a reference on the first block with its weak fingerprint, and that
 //! block's bytes are asked for; then they are compared, which the references make safe. A candidate that differs is
-//! given back and the next one is looked for.
+//! given back and the next one is looked for. The last two rounds take a few pieces at a time, whose candidates fit into
+//! the cache next to the processor: what one round touched is there for the next.
 
 use super::policy::{Policy, PolicyStats};
 use crate::chunk::Chunks;
@@ -16,6 +17,9 @@ use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Pieces whose candidates are fetched and compared together: 32 KiB of them.
+const GROUP: usize = 8;
 
 /// Answer to "share or store?".
 #[derive(Debug, PartialEq, Eq)]
@@ -91,28 +95,41 @@ pub(super) fn share_all<'t>(
     if pieces.len() > 1 {
         pieces.iter().filter_map(|piece| piece.fingerprint.weak).for_each(|weak| chunks.index.prefetch(weak));
     }
-    for piece in pieces.iter_mut().filter(|piece| piece.place == Place::Store) {
-        let Some(weak) = piece.fingerprint.weak else { continue };
-        piece.place = candidate(weak, BlockNumber(0), tx);
-    }
     let (mut offered, mut shared) = (0, 0);
-    for piece in pieces {
-        let Some(weak) = piece.fingerprint.weak else { continue };
-        while let Place::Shared(reference) = &piece.place {
-            let block = reference.block();
-            if is_equal(piece, block, tx) {
-                break;
-            }
-            collisions.fetch_add(1, Ordering::Relaxed);
-            let next = candidate(weak, block, tx);
-            if let Place::Shared(reference) = std::mem::replace(&mut piece.place, next) {
-                tx.give_back(reference);
-            }
+    for group in pieces.chunks_mut(GROUP) {
+        for piece in group.iter_mut().filter(|piece| piece.place == Place::Store) {
+            let Some(weak) = piece.fingerprint.weak else { continue };
+            piece.place = candidate(weak, BlockNumber(0), tx);
         }
-        offered += 1;
-        shared += u64::from(piece.place != Place::Store);
+        for piece in group {
+            let Some(weak) = piece.fingerprint.weak else { continue };
+            first_equal(piece, weak, tx, collisions, &is_equal);
+            offered += 1;
+            shared += u64::from(piece.place != Place::Store);
+        }
     }
     (offered, shared)
+}
+
+/// Keeps the candidate of a piece if that is equal, or else the next one that is.
+fn first_equal<'t>(
+    piece: &mut Piece<'_>,
+    weak: u32,
+    tx: &mut Transaction<'t>,
+    collisions: &AtomicU64,
+    is_equal: &impl Fn(&mut Piece<'_>, BlockNumber, &mut Transaction<'t>) -> bool,
+) {
+    while let Place::Shared(reference) = &piece.place {
+        let block = reference.block();
+        if is_equal(piece, block, tx) {
+            return;
+        }
+        collisions.fetch_add(1, Ordering::Relaxed);
+        let next = candidate(weak, block, tx);
+        if let Place::Shared(reference) = std::mem::replace(&mut piece.place, next) {
+            tx.give_back(reference);
+        }
+    }
 }
 
 /// The next block behind `after` that may be equal, on its way into the cache.

@@ -1,10 +1,10 @@
 //! The operations: the only room that knows names, files and dedup.
 //!
-//! Each operation is a method of [`Core`]; `api` calls them and waits for space or recovery where one asks for it.
+//! Each operation is a method of [`Core`], what is behind a mount; `api` calls them and waits for space or recovery where
+//! one asks for it.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`core`] | what is behind a mount; how an operation comes in |
 //! | `cache` | the inodes that are in DRAM |
 //! | `read`, `write`, `range` | bytes: reading, writing, size, reserved space, clones |
 //! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and whole, and what it lets go |
@@ -14,7 +14,6 @@
 //! | `policy` | which policy new data of a file gets |
 //! | `background`, `share_queued`, `fill` | what policies put off |
 //! | `gate` | keeping operations out for a moment |
-//! | [`options`] | how a device is mounted |
 //!
 //! **Lock order**: gate; a policy's lock of its work under way; tree lock; one directory (several under the tree lock);
 //! other inodes by number; then, never held together: inode cache shard, inode table, allocator cursor, allocator search,
@@ -29,11 +28,9 @@ mod cache;
 mod claims;
 mod commit;
 mod compact;
-pub(crate) mod core;
 mod fill;
 mod gate;
 mod names;
-pub(crate) mod options;
 mod policy;
 mod publish;
 mod range;
@@ -47,7 +44,157 @@ mod write;
 mod xattr;
 
 pub(crate) use commit::store_words;
-pub(crate) use core::Core;
 pub(crate) use names::NAME_BYTES_MAX;
 pub(crate) use share::Step;
 pub use undedup_plan::UndedupPlan;
+
+use crate::chunk::Chunks;
+use crate::chunk::index::Index;
+use crate::chunk::transaction::Generators;
+use crate::dedup::{Ground, Policies};
+use crate::error::{Error, Result};
+use crate::fingerprint::{StrongFunction, WeakFunction};
+use crate::inode::table::InodeTable;
+use crate::media::superblock::Geometry;
+use crate::padded::Padded;
+use crate::space::Space;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLockReadGuard};
+use crate::words::{Clock, TimeNs};
+use cache::Cache;
+use commit::Journal;
+use gate::Gate;
+use pmem::Region;
+
+/// Everything behind a mount.
+pub(crate) struct Core {
+    pub(crate) region: Region,
+    pub(crate) geometry: Geometry,
+    pub(crate) read_only: bool,
+    clock: Clock,
+    pub(crate) space: Space,
+    pub(crate) chunks: Chunks,
+    pub(crate) policies: Policies,
+    pub(crate) table: InodeTable,
+    journal: Journal,
+    /// Held by operations that involve two directories.
+    tree: Mutex<()>,
+    pub(crate) cache: Cache,
+    /// Bytes that all extents of all files name.
+    pub(crate) mapped_bytes: Padded<AtomicU64>,
+    pub(crate) data_blocks: Padded<AtomicU64>,
+    pub(crate) unmounted: AtomicBool,
+    pub(crate) gate: Gate,
+    /// Inodes below this number count in the totals and in the recount; all of them when nothing is recounted.
+    pub(crate) walked: Padded<AtomicU64>,
+}
+
+/// What an instance is made from.
+pub(crate) struct CoreOptions {
+    pub(crate) policies: Policies,
+    /// What makes fingerprints.
+    pub(crate) fingerprints: (WeakFunction, StrongFunction),
+    pub(crate) generators: Generators,
+    /// Threads that write at once.
+    pub(crate) cores: usize,
+    /// Give freed segments back to the host.
+    pub(crate) discard: bool,
+    pub(crate) read_only: bool,
+    pub(crate) clock: Clock,
+}
+
+impl Core {
+    /// With nothing in use but what `segments` of the inode table say.
+    pub(crate) fn new(
+        region: Region,
+        geometry: Geometry,
+        options: CoreOptions,
+        segments: Vec<u64>,
+        index: Index,
+    ) -> Core {
+        let CoreOptions { policies, fingerprints, generators, cores, discard, read_only, clock } = options;
+        Core {
+            space: Space::new(region.clone(), geometry, cores, discard),
+            chunks: Chunks::new(region.clone(), geometry, index, fingerprints, generators),
+            policies,
+            table: InodeTable::new(region.clone(), geometry, segments),
+            journal: Journal::new(),
+            tree: Mutex::new(()),
+            cache: Cache::new(),
+            mapped_bytes: Padded::default(),
+            data_blocks: Padded::default(),
+            unmounted: AtomicBool::new(false),
+            gate: Gate::new(),
+            walked: Padded(AtomicU64::new(u64::MAX)),
+            read_only,
+            clock,
+            region,
+            geometry,
+        }
+    }
+
+    pub(crate) fn now(&self) -> TimeNs {
+        (self.clock)()
+    }
+
+    /// What policies stand on.
+    pub(crate) fn ground(&self) -> Ground<'_> {
+        Ground { region: &self.region, space: &self.space, chunks: &self.chunks }
+    }
+
+    /// Runs an operation that changes something: inside the gate, on a file system that may be changed.
+    ///
+    /// # Errors
+    /// EROFS, EIO when it has read memory that is bad or the device is lost; those of the operation.
+    pub(crate) fn change_by<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _inside = self.gate.enter();
+        self.check_changeable(doing)?;
+        self.answer(operation())
+    }
+
+    /// Likewise in the background: operations in the foreground do not see it as one of them.
+    fn change_in_background<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _inside: RwLockReadGuard<'_, ()> = self.gate.enter_behind();
+        self.check_changeable(doing)?;
+        self.answer(operation())
+    }
+
+    fn check_changeable(&self, doing: &'static str) -> Result<()> {
+        if self.read_only || self.unmounted.load(Ordering::Relaxed) {
+            return Err(Error::ReadOnly { doing });
+        }
+        self.check_lost()
+    }
+
+    /// Nothing is written to a device that is lost.
+    pub(crate) fn check_lost(&self) -> Result<()> {
+        if self.region.is_lost() {
+            self.region.check()?;
+        }
+        Ok(())
+    }
+
+    /// What an operation answers: its result, unless it has read memory that is bad or the device is lost.
+    pub(crate) fn answer<T>(&self, result: Result<T>) -> Result<T> {
+        self.region.check()?;
+        result
+    }
+
+    /// Whether counts and free space are still to be found out.
+    pub(crate) fn is_reconciling(&self) -> bool {
+        self.walked.load(Ordering::Acquire) != u64::MAX
+    }
+
+    /// Whether an operation on this inode counts in the totals and the recount.
+    pub(crate) fn is_walked(&self, ino: u64) -> bool {
+        ino < self.walked.load(Ordering::Acquire)
+    }
+
+    fn account_mapped(&self, ino: u64, before: u64, after: u64) {
+        if before == after || !self.is_walked(ino) {
+            return;
+        }
+        // Two's complement: a decrease is an addition too.
+        self.mapped_bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    }
+}

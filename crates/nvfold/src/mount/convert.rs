@@ -6,6 +6,7 @@
 
 use super::index::write_index_segment;
 use super::open::open;
+use super::options::MountOptions;
 use super::superblock::{read_superblock, write_superblock};
 use super::{Mounted, saved};
 use crate::chunk::fact::Fact;
@@ -14,7 +15,6 @@ use crate::dedup::policy::Policy;
 use crate::error::Result;
 use crate::fingerprint::WeakFunction;
 use crate::fs::Core;
-use crate::fs::options::MountOptions;
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
 use crate::media::direct::index_segments;
 use crate::media::segment::SegmentEntry;

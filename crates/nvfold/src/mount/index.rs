@@ -1,11 +1,11 @@
 //! The index of a device: which one it has, and the segments of one that lies on it.
 
+use super::options::MountOptions;
 use crate::chunk::dram::DramIndex;
 use crate::chunk::fact::Fact;
 use crate::chunk::index::Index;
 use crate::error::{Error, Result};
 use crate::fs::Core;
-use crate::fs::options::MountOptions;
 use crate::inode::table::clear_segment;
 use crate::media::direct::index_segments;
 use crate::media::segment::{SegmentEntry, SegmentUse};

@@ -21,7 +21,7 @@
 //! | file | what |
 //! |---|---|
 //! | `mkfs`, `superblock`, `index`, `journal` | what a device has before anything is mounted |
-//! | `open` | mounting |
+//! | `open`, `options` | mounting |
 //! | `scan`, [`reconcile`] | what a crash left open, at once and later |
 //! | [`saved`] | what an orderly unmount leaves |
 //! | `convert` | changing the index |
@@ -31,6 +31,7 @@ mod index;
 mod journal;
 mod mkfs;
 mod open;
+mod options;
 pub mod reconcile;
 pub mod saved;
 mod scan;
@@ -47,6 +48,7 @@ pub(crate) use journal::journal_stores;
 pub use mkfs::MkfsOptions;
 pub(crate) use mkfs::format;
 pub(crate) use open::open;
+pub use options::MountOptions;
 pub use superblock::read_superblock;
 pub(crate) use superblock::{require_known_features, write_superblock};
 

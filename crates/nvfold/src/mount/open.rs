@@ -2,16 +2,17 @@
 
 use super::index::{free_index_segments, index_of};
 use super::journal::{journal_stores, replay_journal};
+use super::options::MountOptions;
 use super::superblock::{read_superblock, require_known_features, write_superblock};
 use super::{Mounted, saved, scan};
+use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
-use crate::fs::Core;
-use crate::fs::options::MountOptions;
+use crate::fs::{Core, CoreOptions};
 use crate::inode::table::{read_uses, table_segments};
 use crate::media::inode::InodeHead;
 use crate::media::superblock::{STATE_IN_USE, Superblock};
 use crate::words::{FileKind, InodeNumber};
-use pmem::{PmemError, Region};
+use pmem::{PersistenceLevel, PmemError, Region};
 
 const ROOT: u64 = InodeNumber::ROOT.0;
 
@@ -38,7 +39,8 @@ pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
     replay_journal(&region, &geometry, &stores);
     let (options, index) = index_of(&region, &geometry, &superblock, options, &uses)?;
     let options = &options;
-    let mounted = Mounted::new(Core::new(region, geometry, options, segments, index));
+    let with = core_options(&region, options);
+    let mounted = Mounted::new(Core::new(region, geometry, with, segments, index));
     let core = &mounted.core;
     let index_segments = core.chunks.index.fact().into_iter().flat_map(|index| index.segments().iter().copied());
     core.table.segments().into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
@@ -75,4 +77,22 @@ pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
         core.policies.mounted(&core.ground());
     }
     Ok(mounted)
+}
+
+fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {
+    CoreOptions {
+        policies: Policies::new(PolicyOptions {
+            policy: options.policy,
+            nv_dedup: &options.nv_dedup,
+            denova: &options.denova,
+            stopwatch: options.stopwatch.clone(),
+            foreign: options.foreign.clone(),
+        }),
+        fingerprints: (options.nv_dedup.weak, options.nv_dedup.strong.unwrap_or_default()),
+        generators: options.generators,
+        cores: options.cores,
+        discard: options.discard.unwrap_or(region.level() == PersistenceLevel::Memory),
+        read_only: options.read_only,
+        clock: options.clock.clone(),
+    }
 }

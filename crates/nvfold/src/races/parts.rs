@@ -4,6 +4,7 @@ use super::*;
 use crate::Generators;
 use crate::chunk::dram::DramIndex;
 use crate::chunk::index::Index;
+use crate::chunk::reference::Reference;
 use crate::chunk::{Chunks, Released};
 use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use crate::inode::table::InodeTable;
@@ -48,7 +49,7 @@ impl Table {
         let mut tx = self.chunks.begin();
         let shared = tx.share_candidate(WEAK, BlockNumber(0));
         let _ = tx.end(Flight::new());
-        shared.is_some()
+        shared.map(Reference::take).is_some()
     }
 }
 

@@ -3,13 +3,13 @@
 //! Draining goes in short requests, so that the command can show how far it is and be stopped; what it has not come
 //! to stays queued. Nobody's limits hold for it, for somebody waits.
 
-use crate::cli::Output;
 use crate::dedup_options::parse_mode;
 use crate::device::DeviceOptions;
 use crate::failure::Outcome;
 use crate::mount::requests::Left;
 use crate::mount::{Setting, settings, yes_or_no};
 use crate::mounts;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;

@@ -1,0 +1,15 @@
+//! How a command reports.
+
+use crate::progress::When;
+use clap::Args;
+
+/// How to report; the same for every command.
+#[derive(Args, Clone, Debug)]
+pub struct Output {
+    /// Report as JSON, with a version
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Show progress on stderr
+    #[arg(long, global = true, value_enum, default_value_t = When::Auto, value_name = "WHEN")]
+    pub progress: When,
+}
