@@ -268,6 +268,83 @@ fn fs_names_no_policy() {
     assert_none("files of fs that know a policy by name; ask the policy instead, through the trait of dedup", offences);
 }
 
+/// A line of the walk through a write: how deep, what, where.
+struct Call {
+    depth: usize,
+    function: String,
+    file: String,
+}
+
+/// The walk as ARCHITECTURE.md has it.
+fn walk_of(page: &str) -> Vec<Call> {
+    let section =
+        page.split("### One write, from the door to the medium").nth(1).expect("ARCHITECTURE.md has the walk");
+    let block = section.split("```").nth(1).expect("the walk is a block of text");
+    let call = |line: &str| {
+        let mut words = line.split_whitespace();
+        let depth = line.len() - line.trim_start().len();
+        Some(Call { depth, function: words.next()?.into(), file: words.next()?.into() })
+    };
+    block.lines().skip(1).filter_map(call).collect()
+}
+
+/// The bodies of all functions of this name in a file, comments left out.
+fn bodies_of(text: &str, function: &str) -> String {
+    let code: String = text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect();
+    let mut bodies = String::new();
+    for (at, _) in code.match_indices(&format!("fn {function}")) {
+        let rest = &code[at + "fn ".len() + function.len()..];
+        if !rest.starts_with(['(', '<']) {
+            continue;
+        }
+        // A body ends where a line closes at the depth at which its function began.
+        let indent = at - code[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_start = &code[at - indent..at];
+        let close = format!("\n{}}}", &line_start[..line_start.len() - line_start.trim_start().len()]);
+        bodies.push_str(&rest[..rest.find(&close).unwrap_or(rest.len())]);
+    }
+    bodies
+}
+
+/// Where a walk says what the sources do not: functions that are not there, and calls that are not made in its order.
+fn wrong_calls(walk: &[Call], read: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (at, call) in walk.iter().enumerate() {
+        let Call { depth, function, file } = call;
+        let text = read(file).unwrap_or_default();
+        let is_there = ["(", "<"].iter().any(|next| text.contains(&format!("fn {function}{next}")));
+        if !is_there {
+            wrong.push(format!("there is no function `{function}` in {file}"));
+            continue;
+        }
+        let Some(caller) = walk[..at].iter().rposition(|other| other.depth < *depth) else { continue };
+        let body = bodies_of(&read(&walk[caller].file).unwrap_or_default(), &walk[caller].function);
+        let place = |function: &str| ["(", "::<"].iter().find_map(|next| body.find(&format!("{function}{next}")));
+        let before = walk[caller + 1..at].iter().rev().find(|other| other.depth == *depth);
+        let earlier = before.and_then(|before| place(&before.function));
+        let is_same = before.is_some_and(|before| before.function == *function);
+        match place(function) {
+            None => {
+                wrong.push(format!("`{}` in {} does not call `{function}`", walk[caller].function, walk[caller].file))
+            }
+            Some(here) if !is_same && earlier.is_some_and(|earlier| earlier > here) => {
+                wrong.push(format!("`{}` calls `{function}` before what stands above it", walk[caller].function));
+            }
+            Some(_) => {}
+        }
+    }
+    wrong
+}
+
+#[test]
+fn the_walk_through_a_write_is_what_the_code_does() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the workspace");
+    let walk = walk_of(&fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap());
+    assert!(walk.len() > 20, "{} calls", walk.len());
+    let wrong = wrong_calls(&walk, |file| fs::read_to_string(root.join("crates/nvfold/src").join(file)).ok());
+    assert_none("the walk in ARCHITECTURE.md", wrong);
+}
+
 /// Seeded failures: each rule must be able to fail.
 mod seeded {
     use super::*;
@@ -389,5 +466,20 @@ mod seeded {
         assert_eq!(named(&graph, "fs/", &POLICIES, &["fs/read.rs"]), Vec::<String>::new());
         let graph = Graph::new([ROOT, FS, READ, DEDUP, MEDIA]);
         assert_eq!(named(&graph, "fs/", &POLICIES, &["fs/read.rs"]), ["fs/read.rs is mended: take it out of KNOWN"]);
+    }
+
+    #[test]
+    fn a_walk_that_is_not_the_code_fails() {
+        let page = |walk: &str| format!("### One write, from the door to the medium\n\n```text\n{walk}```\n");
+        let source = "impl A {\n    fn top(&self) {\n        self.first();\n        second();\n    }\n}\nfn first() {\n}\nfn second() {\n}\n";
+        let wrong = |walk: &str| wrong_calls(&walk_of(&page(walk)), |file| (file == "a.rs").then(|| source.to_owned()));
+        assert!(wrong("top a.rs\n  first a.rs the one\n  second a.rs\n").is_empty());
+        assert_eq!(wrong("top a.rs\n  third a.rs\n"), ["there is no function `third` in a.rs"]);
+        assert_eq!(wrong("top b.rs\n"), ["there is no function `top` in b.rs"]);
+        assert_eq!(wrong("first a.rs\n  second a.rs\n"), ["`first` in a.rs does not call `second`"]);
+        assert_eq!(
+            wrong("top a.rs\n  second a.rs\n  first a.rs\n"),
+            ["`top` calls `first` before what stands above it"]
+        );
     }
 }

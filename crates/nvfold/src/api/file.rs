@@ -36,17 +36,19 @@ impl Drop for Pin {
         if is_last && self.inode.peek().attributes.nlink == 0 {
             let _inside = core.gate.enter();
             if !core.unmounted.load(Ordering::Relaxed) {
-                core.free_if_unused(&self.inode, &mut self.inode.hold());
+                core.free_if_unused(&self.inode, &mut self.inode.lock());
             }
         }
     }
 }
 
 impl File {
+    #[inline]
     fn core(&self) -> &Core {
         &self.pin.mounted.core
     }
 
+    #[inline]
     fn change<T>(&self, doing: &'static str, operation: impl Fn(&Core, &Inode) -> Result<T>) -> Result<T> {
         let Pin { mounted, inode } = &*self.pin;
         change(mounted, doing, || self.answer(operation(&mounted.core, inode)))
@@ -155,6 +157,7 @@ impl File {
         self.answer(self.core().region.sync().map_err(Error::from))
     }
 
+    #[inline]
     fn answer<T>(&self, result: Result<T>) -> Result<T> {
         let of_inode = Error::of(|| format!("inode {}", self.pin.inode.ino));
         self.core().region.check().map_err(of_inode)?;

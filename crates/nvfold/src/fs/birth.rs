@@ -112,7 +112,7 @@ impl Core {
         inode.pins.store(usize::from(nlink == 0), Ordering::SeqCst);
         // Into the cache before the slot is live: whoever looks this number up meanwhile must find this object, and
         // wait at its lock, rather than read a second one from the media.
-        let mut created = inode.hold();
+        let mut created = inode.lock();
         policy::take_over(&inode, &created);
         self.cache.insert(inode.clone());
         flight.add(self.region.write(slot, &head).flush());
@@ -148,7 +148,7 @@ impl Core {
     pub(crate) fn free_nameless(&self) {
         for inodes in self.cache.inodes() {
             for inode in inodes {
-                let mut state = inode.hold();
+                let mut state = inode.lock();
                 if state.attributes.nlink == 0 && !state.freed {
                     self.free_inode(&inode, &mut state);
                 }

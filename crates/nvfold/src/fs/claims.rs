@@ -54,6 +54,7 @@ impl<'a> Claims<'a> {
         Claims::with_policy(core, core.policies.of(None))
     }
 
+    #[inline]
     pub(super) fn with_policy(core: &'a Core, policy: &'a dyn Dedup) -> Claims<'a> {
         Claims::all(core, policy, core.chunks.begin())
     }
@@ -63,6 +64,7 @@ impl<'a> Claims<'a> {
         Claims::all(core, core.policies.of(None), tx)
     }
 
+    #[inline]
     fn all(core: &'a Core, policy: &'a dyn Dedup, tx: Transaction<'a>) -> Claims<'a> {
         Claims {
             core,
@@ -79,6 +81,7 @@ impl<'a> Claims<'a> {
     }
 
     /// Takes a reference over; the block that an extent may name for it.
+    #[inline]
     pub(super) fn keep(&mut self, reference: Reference) -> BlockNumber {
         let block = reference.take();
         self.shared.push(block);

@@ -18,7 +18,7 @@ impl Core {
     pub(super) fn fill_file(&self, ino: u64, from: u64) -> Result<Filled> {
         let inode = self.inode(ino)?;
         // Nobody else writes, clones or removes the file meanwhile, so its blocks stay what they are.
-        let state = inode.hold();
+        let state = inode.lock();
         if from == 0 {
             inode.clear_lacking();
         }

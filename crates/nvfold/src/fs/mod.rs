@@ -138,6 +138,7 @@ impl Core {
     }
 
     /// What policies stand on.
+    #[inline]
     pub(crate) fn ground(&self) -> Ground<'_> {
         Ground { region: &self.region, space: &self.space, chunks: &self.chunks }
     }
@@ -146,6 +147,7 @@ impl Core {
     ///
     /// # Errors
     /// EROFS, EIO when it has read memory that is bad or the device is lost; those of the operation.
+    #[inline]
     pub(crate) fn change_by<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let _inside = self.gate.enter();
         self.check_changeable(doing)?;
@@ -159,6 +161,7 @@ impl Core {
         self.answer(operation())
     }
 
+    #[inline]
     fn check_changeable(&self, doing: &'static str) -> Result<()> {
         if self.read_only || self.unmounted.load(Ordering::Relaxed) {
             return Err(Error::ReadOnly { doing });
@@ -175,17 +178,20 @@ impl Core {
     }
 
     /// What an operation answers: its result, unless it has read memory that is bad or the device is lost.
+    #[inline]
     pub(crate) fn answer<T>(&self, result: Result<T>) -> Result<T> {
         self.region.check()?;
         result
     }
 
     /// Whether counts and free space are still to be found out.
+    #[inline]
     pub(crate) fn is_reconciling(&self) -> bool {
         self.walked.load(Ordering::Acquire) != u64::MAX
     }
 
     /// Whether an operation on this inode counts in the totals and the recount.
+    #[inline]
     pub(crate) fn is_walked(&self, ino: u64) -> bool {
         ino < self.walked.load(Ordering::Acquire)
     }

@@ -29,6 +29,7 @@ pub(super) fn check_attribute(doing: &'static str, kind: FileKind, value: &[u8])
 
 impl Core {
     /// The policy that places new data of a file.
+    #[inline]
     pub(super) fn policy_for(&self, inode: &Inode) -> &dyn Dedup {
         self.policies.of(own(inode))
     }

@@ -70,7 +70,7 @@ pub(super) enum Stamp {
 /// A change of what a file names: `ranges` name `mapped` and nothing else.
 pub(super) struct Remap<'c> {
     /// What is replaced. No block is touched by two of them.
-    pub(super) ranges: SmallVec<[Range<u64>; 1]>,
+    pub(super) ranges: &'c [Range<u64>],
     pub(super) mapped: &'c [(u64, Extent)],
     /// `mapped` leaves holes in the one range.
     pub(super) has_holes: bool,
@@ -79,12 +79,12 @@ pub(super) struct Remap<'c> {
 
 impl<'c> Remap<'c> {
     /// Of one range that `mapped` fills.
-    pub(super) fn new(range: Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp) -> Remap<'c> {
-        Remap { ranges: SmallVec::from_iter([range]), mapped, has_holes: false, stamp }
+    pub(super) fn new(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp) -> Remap<'c> {
+        Remap { ranges: std::slice::from_ref(range), mapped, has_holes: false, stamp }
     }
 
     /// Of one range that becomes a hole where `mapped` names nothing.
-    pub(super) fn with_holes(range: Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp) -> Remap<'c> {
+    pub(super) fn with_holes(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp) -> Remap<'c> {
         Remap { has_holes: true, ..Remap::new(range, mapped, stamp) }
     }
 }
@@ -149,11 +149,11 @@ impl Core {
         mut locked: L,
         remap: &Remap<'_>,
         queued: Option<Placed>,
-        mut claims: Claims<'_>,
+        claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, &claims) {
-            Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, &entry, &mut claims)),
-            None => self.publish_all(inode, &mut locked, remap, queued, &mut claims)?,
+        let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
+            Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, &entry, claims)),
+            None => self.publish_all(inode, &mut locked, remap, queued, claims)?,
         };
         if !concurrent.is_empty() {
             locked.exclusively(|state| self.merge_concurrent(inode, state, concurrent, claims.policy));
@@ -174,8 +174,7 @@ impl Core {
     ) -> Option<ExtentEntry> {
         let (&[(offset, extent)], Stamp::Changed(time, size)) = (remap.mapped, remap.stamp) else { return None };
         let is_simple = L::IS_EXCLUSIVE && !remap.has_holes && !extent.unwritten && !claims.has_holds();
-        let is_all = remap.ranges.len() == 1
-            && remap.ranges[0] == (offset..offset + extent.length)
+        let is_all = matches!(remap.ranges, [range] if *range == (offset..offset + extent.length))
             && extent.is_whole_blocks(offset);
         if !is_simple
             || !is_all
@@ -270,12 +269,15 @@ impl Core {
     fn plan(&self, state: &State, remap: &Remap<'_>, claims: &mut Claims<'_>) -> Result<Runs> {
         let extents = self.file_extents(state, "change")?;
         let mut dropped = Runs::new();
-        for range in &remap.ranges {
+        for range in remap.ranges {
             let plan = extents.plan(range.start, range.end);
             for block in &plan.split {
                 claims.share(*block)?;
             }
-            dropped.extend(plan.dropped);
+            match dropped.is_empty() {
+                true => dropped = plan.dropped,
+                false => dropped.extend(plan.dropped),
+            }
         }
         Ok(dropped)
     }
@@ -312,8 +314,8 @@ impl Core {
             policy.place(&mut own, &mut claims.tx);
             let [Piece { place: Place::Shared(other), .. }] = own else { return Ok(false) };
             let mapped = [(offset, block_extent(claims.keep(other)))];
-            let remap = Remap::new(offset..offset + BLOCK_BYTES, &mapped, stamp);
-            self.publish(inode, &mut *state, &remap, None, claims)?;
+            let range = offset..offset + BLOCK_BYTES;
+            self.publish(inode, &mut *state, &Remap::new(&range, &mapped, stamp), None, &mut claims)?;
         }
         Ok(true)
     }

@@ -41,9 +41,9 @@ impl Core {
         let extents = self.file_extents(state, "truncate")?;
         let shrinks = size < state.attributes.size;
         if shrinks && extents.within(size, u64::MAX).next().is_some() {
-            let claims = Claims::new(self);
-            let remap = Remap::with_holes(size..u64::MAX, &[], Stamp::Changed(time, size));
-            return self.publish(inode, state, &remap, None, claims);
+            let range = size..u64::MAX;
+            let remap = Remap::with_holes(&range, &[], Stamp::Changed(time, size));
+            return self.publish(inode, state, &remap, None, &mut Claims::new(self));
         }
         let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
         self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
@@ -71,8 +71,9 @@ impl Core {
         }
         let stamp = (self.now(), size);
         if clear {
-            let remap = Remap::with_holes(offset..end, &mapped, Stamp::Changed(stamp.0, stamp.1));
-            return self.publish(inode, state, &remap, None, claims);
+            let range = offset..end;
+            let remap = Remap::with_holes(&range, &mapped, Stamp::Changed(stamp.0, stamp.1));
+            return self.publish(inode, state, &remap, None, &mut claims);
         }
         if mapped.is_empty() && size == state.attributes.size {
             return Ok(());
@@ -82,8 +83,9 @@ impl Core {
             return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
         }
         // The new extents fill holes only, so nothing is replaced and nothing released.
-        let remap = Remap::new(0..0, &mapped, Stamp::Changed(stamp.0, stamp.1));
-        self.publish(inode, state, &remap, None, claims)
+        let nothing = 0..0;
+        let remap = Remap::new(&nothing, &mapped, Stamp::Changed(stamp.0, stamp.1));
+        self.publish(inode, state, &remap, None, &mut claims)
     }
 
     /// Allocates blocks for the holes of `start..end`: in whole blocks around it, or, when the range is
@@ -181,8 +183,9 @@ impl Core {
             claims.dedupe = dedupe::NEEDED;
         }
         let size = state.attributes.size.max(offset + length);
-        let remap = Remap::with_holes(offset..offset + length, mapped, Stamp::Changed(self.now(), size));
-        self.publish(target, state, &remap, None, claims)?;
+        let range = offset..offset + length;
+        let remap = Remap::with_holes(&range, mapped, Stamp::Changed(self.now(), size));
+        self.publish(target, state, &remap, None, &mut claims)?;
         Ok(length)
     }
 }

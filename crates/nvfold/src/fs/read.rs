@@ -44,6 +44,7 @@ impl Core {
     ///
     /// # Errors
     /// EISDIR, EINVAL for what is none.
+    #[inline]
     pub(super) fn file_extents<'s>(&self, state: &'s State, doing: &'static str) -> Result<&'s Extents> {
         let (why, errno) = match &state.body {
             Body::File(extents) => return Ok(extents),

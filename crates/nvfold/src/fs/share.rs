@@ -72,8 +72,8 @@ impl Core {
             }
             let start = named[first].offset;
             self.region.check()?;
-            let remap = Remap::new(start..start + length, &mapped, Stamp::Kept);
-            self.publish(inode, &mut *state, &remap, None, claims)?;
+            let range = start..start + length;
+            self.publish(inode, &mut *state, &Remap::new(&range, &mapped, Stamp::Kept), None, &mut claims)?;
             done.changed_bytes += length;
         }
         Ok(Step { next, done })
@@ -177,7 +177,7 @@ impl Core {
             mapped.push((start + at, Extent { length, address: run.start.address(), unwritten: false }));
             at += length;
         }
-        self.publish(inode, state, &Remap::new(start..start + length, &mapped, Stamp::Kept), None, claims)
+        self.publish(inode, state, &Remap::new(&(start..start + length), &mapped, Stamp::Kept), None, &mut claims)
     }
 
     /// Extents from a byte on, cut where the number of references changes.

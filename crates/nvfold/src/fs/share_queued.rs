@@ -331,7 +331,7 @@ impl<'a> Looked<'a> {
 
     /// Steps 4 to 6: the file names the equal blocks in place of its own, in one commit; the bytes that are shared then.
     /// `last`: the queued entry, when nothing is left to do of it.
-    fn remap(mut self, inode: &Inode, locked: Upgradable<'_>, last: Option<Placed>) -> Result<u64> {
+    fn remap(&mut self, inode: &Inode, locked: Upgradable<'_>, last: Option<Placed>) -> Result<u64> {
         let core = self.core;
         let mut claims = Claims::with_transaction(core, std::mem::replace(&mut self.batch.tx, core.chunks.begin()));
         let (mapped, ranges) = self.replacements(locked.state(), &mut claims);
@@ -344,8 +344,8 @@ impl<'a> Looked<'a> {
         }
         core.region.check()?;
         claims.dedupe = dedupe::IN_PROCESS;
-        let remap = Remap { ranges, mapped: &mapped, has_holes: false, stamp: Stamp::Kept };
-        core.publish(inode, locked, &remap, last, claims)?;
+        let remap = Remap { ranges: &ranges, mapped: &mapped, has_holes: false, stamp: Stamp::Kept };
+        core.publish(inode, locked, &remap, last, &mut claims)?;
         Ok(mapped.iter().map(|(_, extent)| extent.length).sum())
     }
 
@@ -357,9 +357,10 @@ impl<'a> Looked<'a> {
     ) -> (Mapped, SmallVec<[std::ops::Range<u64>; 1]>) {
         let (mut mapped, mut ranges) = (Mapped::new(), SmallVec::new());
         let Some(extents) = state.extents() else { return (mapped, ranges) };
+        let may_split = !extents.splits_only_between_blocks();
         for at in 0..self.batch.pieces.len() {
             let range = self.batch.pieces[at].offset..self.batch.pieces[at].offset + BLOCK_BYTES;
-            if !extents.plan(range.start, range.end).split.is_empty() {
+            if may_split && !extents.plan(range.start, range.end).split.is_empty() {
                 // No whole block of an extent falls into two; a damaged log may say otherwise.
                 self.leave(at);
             }

@@ -99,8 +99,8 @@ impl Core {
             pieces = whole_pieces(policy, offset, data)?;
         }
         if !data.is_empty() {
-            let claims = Claims::with_policy(self, policy);
-            self.write_locked(inode, &mut state, offset, data, &mut pieces, claims)?;
+            let mut claims = Claims::with_policy(self, policy);
+            self.write_locked(inode, &mut state, offset, data, &mut pieces, &mut claims)?;
         }
         drop(state);
         policy.request_done(&self.ground());
@@ -114,7 +114,7 @@ impl Core {
         offset: u64,
         data: &[u8],
         pieces: &mut [Piece<'_>],
-        mut claims: Claims<'_>,
+        claims: &mut Claims<'_>,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         let mut mapped = Mapped::new();
@@ -123,21 +123,21 @@ impl Core {
         let (range_start, range_end) = (offset / BLOCK_BYTES * BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES));
         if range_start < first {
             let part = &data[..(first.min(end) - offset) as usize];
-            self.place_patched(extents, offset, part, &mut mapped, &mut claims)?;
+            self.place_patched(extents, offset, part, &mut mapped, claims)?;
         }
         if first < last {
             let whole = &data[(first - offset) as usize..(last - offset) as usize];
-            self.place(extents, first, whole, pieces, &mut mapped, &mut claims)?;
+            self.place(extents, first, whole, pieces, &mut mapped, claims)?;
         }
         if last < end {
             let part = &data[(last - offset) as usize..];
-            self.place_patched(extents, last, part, &mut mapped, &mut claims)?;
+            self.place_patched(extents, last, part, &mut mapped, claims)?;
         }
         if claims.lacks_fingerprints {
-            self.record_lacking(inode, &mut claims);
+            self.record_lacking(inode, claims);
         }
         let stamp = Stamp::Changed(self.now(), state.attributes.size.max(end));
-        self.publish(inode, state, &Remap::new(range_start..range_end, &mapped, stamp), None, claims)
+        self.publish(inode, state, &Remap::new(&(range_start..range_end), &mapped, stamp), None, claims)
     }
 
     /// Something is stored without a fingerprint: the policy is told, now or when the log entry is published.

@@ -8,7 +8,7 @@
 //! | [`table`] | the slots, and which are in use |
 //!
 //! **A gone inode.** An inode may be freed while somebody still has it in hand. Whoever locks it with [`Inode::read`],
-//! [`Inode::write`] or [`Inode::upgradable_read`] is told by ENOENT, everywhere; [`Inode::peek`] and [`Inode::hold`] are
+//! [`Inode::write`] or [`Inode::upgradable_read`] is told by ENOENT, everywhere; [`Inode::peek`] and [`Inode::lock`] are
 //! for those who must not care.
 
 pub mod directory;
@@ -293,6 +293,7 @@ impl Inode {
     }
 
     /// Number of the policy that it has of its own, which `fs` knows. A write asks for it before it takes the lock.
+    #[inline]
     pub fn own_policy(&self) -> Option<u8> {
         Some(self.own_policy.load(Ordering::Relaxed)).filter(|number| *number != NO_POLICY)
     }
@@ -303,6 +304,7 @@ impl Inode {
     }
 
     /// Records that some of its data was stored without a fingerprint; whether that is news.
+    #[inline]
     pub fn record_lacking(&self) -> bool {
         let lacks = &self.lacks_fingerprints;
         !lacks.load(Ordering::Relaxed) && !lacks.swap(true, Ordering::Relaxed)
@@ -314,30 +316,35 @@ impl Inode {
     }
 
     /// Locks it for reading. ENOENT when it was freed meanwhile.
+    #[inline(always)]
     pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
         let state = self.state.read();
         if state.freed { Err(self.gone()) } else { Ok(state) }
     }
 
     /// Locks it for a change. ENOENT when it was freed meanwhile: its slot may be another's by now.
+    #[inline(always)]
     pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
         let state = self.state.write();
         if state.freed { Err(self.gone()) } else { Ok(state) }
     }
 
     /// Locks it against changes; readers come in. ENOENT when it was freed meanwhile.
+    #[inline]
     pub fn upgradable_read(&self) -> Result<RwLockUpgradableReadGuard<'_, State>> {
         let state = self.state.upgradable_read();
         if state.freed { Err(self.gone()) } else { Ok(state) }
     }
 
     /// Locks it for reading, gone or not.
+    #[inline]
     pub fn peek(&self) -> RwLockReadGuard<'_, State> {
         self.state.read()
     }
 
     /// Locks it for a change, gone or not: for its birth, and for freeing it.
-    pub fn hold(&self) -> RwLockWriteGuard<'_, State> {
+    #[inline]
+    pub fn lock(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write()
     }
 
@@ -346,6 +353,7 @@ impl Inode {
         self.state.into_inner()
     }
 
+    #[cold]
     fn gone(&self) -> Error {
         Error::NotFound { what: format!("inode {}", self.ino) }
     }
@@ -380,6 +388,7 @@ impl Inode {
     }
 
     /// Whether some `File` holds it.
+    #[inline]
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::SeqCst) > 0
     }

@@ -231,7 +231,7 @@ impl Mounted {
         let Some(ino) = self.core.table.next_unnamed(from) else { return Ok(None) };
         if ino > ROOT && self.core.table.is_used(ino) {
             let inode = self.core.inode(ino)?;
-            let mut state = inode.hold();
+            let mut state = inode.lock();
             if let Body::Directory(directory) = &state.body
                 && !directory.is_empty()
             {
