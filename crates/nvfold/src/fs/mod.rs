@@ -156,7 +156,7 @@ impl Core {
 
     /// Likewise in the background: operations in the foreground do not see it as one of them.
     fn change_in_background<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _inside: RwLockReadGuard<'_, ()> = self.gate.enter_behind();
+        let _inside: RwLockReadGuard<'_, ()> = self.gate.enter_background();
         self.check_changeable(doing)?;
         self.answer(operation())
     }

@@ -90,7 +90,7 @@ impl<'c> Remap<'c> {
 }
 
 /// An entry of the log and where it lies.
-pub(super) type Placed = (u64, ExtentEntry);
+pub(super) type Logged = (u64, ExtentEntry);
 
 /// The state of an inode that only the caller may change.
 pub(super) trait Locked {
@@ -148,7 +148,7 @@ impl Core {
         inode: &Inode,
         mut locked: L,
         remap: &Remap<'_>,
-        queued: Option<Placed>,
+        queued: Option<Logged>,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
@@ -219,7 +219,7 @@ impl Core {
         inode: &Inode,
         locked: &mut L,
         remap: &Remap<'_>,
-        queued: Option<Placed>,
+        queued: Option<Logged>,
         claims: &mut Claims<'_>,
     ) -> Result<Concurrent> {
         let state = locked.state();
@@ -238,7 +238,7 @@ impl Core {
         if is_daemons {
             self.count_holds(queued, claims);
         }
-        let entries: SmallVec<[Placed; 2]> = positions.into_iter().zip(entries.iter().copied()).collect();
+        let entries: SmallVec<[Logged; 2]> = positions.into_iter().zip(entries.iter().copied()).collect();
         locked.exclusively(|state| {
             staged.install(state);
             let before = state.mapped_bytes();

@@ -28,7 +28,7 @@
 
 use super::Core;
 use super::claims::Claims;
-use super::publish::{Locked, Mapped, Placed, Remap, Stamp, Upgradable, block_extent, push_mapped};
+use super::publish::{Locked, Logged, Mapped, Remap, Stamp, Upgradable, block_extent, push_mapped};
 use super::share::{Named, whole_blocks_of};
 use crate::dedup::work::{Batch, Fate, Finder, Left, Share, Shared, Stored, Token};
 use crate::error::Result;
@@ -46,7 +46,7 @@ use smallvec::SmallVec;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// What a [`Token`] says.
-struct EntryPlace {
+struct EntryAddress {
     ino: u64,
     /// Tells that inode from others with its number.
     generation: u32,
@@ -56,21 +56,21 @@ struct EntryPlace {
     file_offset: u64,
 }
 
-impl EntryPlace {
-    fn of(token: &Token) -> EntryPlace {
+impl EntryAddress {
+    fn of(token: &Token) -> EntryAddress {
         let [ino, position, file_offset] = token.words;
-        EntryPlace { ino, generation: token.tail, position, file_offset }
+        EntryAddress { ino, generation: token.tail, position, file_offset }
     }
 }
 
 /// Inode of a token's entry.
 pub(crate) fn inode_of(token: &Token) -> u64 {
-    EntryPlace::of(token).ino
+    EntryAddress::of(token).ino
 }
 
 /// Media address of a token's entry.
 pub(super) fn position_of(token: &Token) -> u64 {
-    EntryPlace::of(token).position
+    EntryAddress::of(token).position
 }
 
 /// The token of an entry, and how many blocks that has.
@@ -114,7 +114,7 @@ struct Looked<'a> {
 impl Core {
     /// The entry that a token stands for, if it is there and still waits to be shared.
     pub(crate) fn queued_entry(&self, inode: &Inode, state: &State, token: &Token) -> Option<ExtentEntry> {
-        let EntryPlace { generation, position, file_offset, .. } = EntryPlace::of(token);
+        let EntryAddress { generation, position, file_offset, .. } = EntryAddress::of(token);
         let is_there = !state.freed && inode.generation == generation;
         if !is_there || !state.log.holds(inode.slot, position) {
             return None;
@@ -180,7 +180,7 @@ impl Core {
 
     /// Step 6, after the tail is durable: what was held is counted, and the queued entry is at its last steps. Before the
     /// file names the blocks in DRAM: who clones it finds them counted.
-    pub(super) fn count_holds(&self, queued: Option<Placed>, claims: &mut Claims<'_>) {
+    pub(super) fn count_holds(&self, queued: Option<Logged>, claims: &mut Claims<'_>) {
         let mut flight = Flight::new();
         if let Some((position, entry)) = queued {
             self.set_flag(position, &entry, dedupe::IN_PROCESS, &mut flight);
@@ -190,7 +190,7 @@ impl Core {
     }
 
     /// Nobody has to come to these entries any more.
-    pub(super) fn complete(&self, state: &State, queued: Option<Placed>, added: &[Placed]) {
+    pub(super) fn complete(&self, state: &State, queued: Option<Logged>, added: &[Logged]) {
         let mut flight = Flight::new();
         for (position, entry) in queued.iter().chain(added) {
             self.set_flag(*position, entry, dedupe::COMPLETE, &mut flight);
@@ -331,7 +331,7 @@ impl<'a> Looked<'a> {
 
     /// Steps 4 to 6: the file names the equal blocks in place of its own, in one commit; the bytes that are shared then.
     /// `last`: the queued entry, when nothing is left to do of it.
-    fn remap(&mut self, inode: &Inode, locked: Upgradable<'_>, last: Option<Placed>) -> Result<u64> {
+    fn remap(&mut self, inode: &Inode, locked: Upgradable<'_>, last: Option<Logged>) -> Result<u64> {
         let core = self.core;
         let mut claims = Claims::with_transaction(core, std::mem::replace(&mut self.batch.tx, core.chunks.begin()));
         let (mapped, ranges) = self.replacements(locked.state(), &mut claims);

@@ -220,7 +220,7 @@ impl Core {
         let mut fresh: SmallVec<[Fresh; 1]> = SmallVec::new();
         let decisions = decide(pieces, &mut fresh, claims);
         for piece in &mut fresh {
-            piece.block = self.reserved_place(extents, offset + (piece.at * BLOCK) as u64);
+            piece.block = self.reserved_block_at(extents, offset + (piece.at * BLOCK) as u64);
         }
         self.store_fresh(source, pieces, &mut fresh, claims)?;
         for (at, decision) in (0u64..).zip(decisions) {
@@ -251,7 +251,7 @@ impl Core {
 
     /// The block that is reserved for a whole block of the file. One that is counted is not the file's alone (an
     /// extent was damaged, or split) and is never written.
-    fn reserved_place(&self, extents: &Extents, offset: u64) -> Option<BlockNumber> {
+    fn reserved_block_at(&self, extents: &Extents, offset: u64) -> Option<BlockNumber> {
         if !extents.has_unwritten() {
             return None;
         }
@@ -268,7 +268,7 @@ impl Core {
         piece: &Piece<'_>,
         claims: &mut Claims<'_>,
     ) -> Result<BlockNumber> {
-        let block = match self.reserved_place(extents, offset) {
+        let block = match self.reserved_block_at(extents, offset) {
             Some(block) => {
                 claims.reserved.push(block);
                 block

@@ -284,7 +284,7 @@ impl Extents {
         }
         let in_first = gone.min(self.leaves[from.leaf].len() - from.at);
         self.account_gone(from.leaf, from.at..from.at + in_first);
-        // What fits is written over what goes; then one insertion or removal settles the difference.
+        // What fits is written over what goes; then one insertion or removal makes up the difference.
         let over = in_first.min(items.len());
         let first = &mut self.leaves[from.leaf];
         first[from.at..from.at + over].copy_from_slice(&items[..over]);
@@ -299,10 +299,10 @@ impl Extents {
             let taken = left_to_go.min(self.leaves[next].len());
             self.account_gone(next, 0..taken);
             self.leaves[next].drain(..taken);
-            self.settle(next);
+            self.rebalance(next);
             left_to_go -= taken;
         }
-        self.settle(from.leaf);
+        self.rebalance(from.leaf);
     }
 
     fn account_gone(&mut self, leaf: usize, range: Range<usize>) {
@@ -328,8 +328,8 @@ impl Extents {
         }
     }
 
-    /// Splits a leaf that is too long, drops an empty one, and notes where it begins.
-    fn settle(&mut self, leaf: usize) {
+    /// Splits a leaf that is too long, drops an empty one, and records where it begins.
+    fn rebalance(&mut self, leaf: usize) {
         let items = &mut self.leaves[leaf];
         match items.first() {
             None => {
