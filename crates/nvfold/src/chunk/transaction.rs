@@ -171,7 +171,7 @@ impl<'a> Transaction<'a> {
             entry = entry.with_strong(chunks.strong_function(), strong);
         }
         self.flight.add(chunks.region.write(chunks.geometry.chunk_entry_offset(block), &entry).flush());
-        chunks.note_entry(block, count);
+        chunks.record_entry(block, count);
     }
 
     /// increase_RC: one more reference on a block that the caller knows to be referenced (it holds the lock of an inode

@@ -20,7 +20,6 @@
 
 use super::reference::Hold;
 use super::{Chunks, Released};
-use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
 use crate::media::chunk_entry::{CountWord, ENTRY_BYTES, tag};
 use crate::sync::atomic::Ordering;
@@ -81,24 +80,6 @@ impl Chunks {
                 Released::Free
             }
             _ => Released::Kept,
-        }
-    }
-
-    /// Whether a block has all that `fingerprint` says of it, made by this device's functions.
-    pub(crate) fn has_fingerprint(&self, block: BlockNumber, fingerprint: &Fingerprint) -> bool {
-        self.has_entry(block) && {
-            let entry = self.entry(block);
-            entry.weak(self.weak).is_some() && (fingerprint.strong.is_none() || entry.strong(self.strong).is_some())
-        }
-    }
-
-    /// Adds what it lacks of `fingerprint` to an entry that counts, and whose block cannot lose its last reference now.
-    pub(crate) fn set_fingerprint(&self, block: BlockNumber, fingerprint: &Fingerprint, flight: &mut Flight) {
-        if let Some(strong) = fingerprint.strong.filter(|_| self.entry(block).strong(self.strong).is_none()) {
-            self.set_strong(block, strong, flight);
-        }
-        if let Some(weak) = fingerprint.weak.filter(|_| self.entry(block).weak(self.weak).is_none()) {
-            self.set_weak(block, weak, flight);
         }
     }
 
