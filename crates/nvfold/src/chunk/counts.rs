@@ -25,6 +25,7 @@ impl Chunks {
     /// One more reference on a block that the caller knows to be referenced (it holds the lock of an
     /// inode that names it).
     pub(super) fn share(&self, block: BlockNumber, tx: u64, flight: &mut Flight) -> Result<(), Unshareable> {
+        self.assert_is_data(block);
         let offset = self.geometry.chunk_entry_offset(block);
         loop {
             let seen = CountWord::decode(self.region.load_u128(offset));
@@ -101,6 +102,7 @@ impl Chunks {
     /// After a crash a block of before it stays as it is until it has been counted anew: nothing is freed by a count
     /// that may be wrong.
     pub(crate) fn release(&self, block: BlockNumber, flight: &mut Flight) -> Released {
+        self.assert_is_data(block);
         if self.is_unknown(block) {
             return Released::Kept;
         }
@@ -140,8 +142,10 @@ impl Chunks {
     /// null_entry. False when the count is not what was stored any more.
     fn clear(&self, block: BlockNumber, stored: u128, flight: &mut Flight) -> bool {
         let offset = self.geometry.chunk_entry_offset(block);
+        let seen = CountWord::decode(stored);
+        debug_assert_eq!((seen.count, seen.update_count), (1, 0), "block {}: cleared while others name it", block.0);
         let tx = self.generators.passing_id();
-        let cleared = CountWord { tag: tag::NULL, tx, count: 0, ..CountWord::decode(stored) };
+        let cleared = CountWord { tag: tag::NULL, tx, count: 0, ..seen };
         let Ok(line) = self.region.compare_exchange_u128(offset, stored, cleared.encode()) else { return false };
         flight.add(line.flush());
         self.record_no_entry(block);
@@ -166,6 +170,7 @@ impl Chunks {
 
     /// Unmount: makes the decreases of all threads durable, for a device that is clean has exact counts.
     pub(crate) fn flush_decreases(&self, segments: impl Iterator<Item = u64>) {
+        debug_assert!(!self.is_recounting(), "a device is left clean before its counts are exact");
         let mut flight = Flight::new();
         let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
         for segment in segments.filter(|segment| self.entries_in(*segment).iter().any(|word| *word != 0)) {

@@ -19,16 +19,26 @@ impl Chunks {
     /// Begins or ends counting anew.
     pub fn set_recount(&self, recount: Option<Recount>) {
         let mut current = self.recount.write();
+        debug_assert_ne!(
+            current.is_some(),
+            recount.is_some(),
+            "a recount begins while one runs, or ends while none does"
+        );
         self.recounting.store(recount.is_some(), Ordering::Release);
         *current = recount;
     }
 
     /// What `of` says of the recount; `None` when there is none.
     pub fn with_recount<T>(&self, of: impl FnOnce(&Recount) -> T) -> Option<T> {
-        if !self.recounting.load(Ordering::Acquire) {
+        if !self.is_recounting() {
             return None;
         }
         self.recount.read().as_ref().map(of)
+    }
+
+    /// Whether the counts are being found anew.
+    pub(super) fn is_recounting(&self) -> bool {
+        self.recounting.load(Ordering::Acquire)
     }
 
     /// Whether a crash left it open how often the block is named.
@@ -45,6 +55,11 @@ impl Chunks {
     /// Reconcile: makes the entry of a block, and what is known of it in DRAM, say what is true, if it does not.
     /// `count` 0: no entry. Its fingerprints stay if `keeps` them. One in bad memory stays as it is.
     pub(crate) fn set_exact(&self, block: BlockNumber, count: u32, keeps: bool, flight: &mut Flight) {
+        debug_assert!(
+            self.is_recounting(),
+            "block {}: an exact count is set while operations count for themselves",
+            block.0
+        );
         if self.region.check_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES).is_err() {
             return;
         }
@@ -84,6 +99,7 @@ impl Chunks {
 
     /// Reconcile: keeps anybody from finding a block, durably.
     pub(crate) fn hide(&self, block: BlockNumber) {
+        debug_assert!(self.is_recounting(), "block {} is hidden while nobody finds its count anew", block.0);
         if let Some(weak) = self.entry(block).weak(self.weak) {
             self.hide_by(weak, block);
         }

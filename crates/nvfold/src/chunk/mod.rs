@@ -186,6 +186,13 @@ impl Chunks {
         self.strong
     }
 
+    /// Asserts that a block can have an entry that counts. Extents are verified when they are read from the media, so
+    /// any other block is a mistake of ours.
+    fn assert_is_data(&self, block: BlockNumber) {
+        let is_data = self.geometry.holds_data(block.address(), BLOCK_BYTES);
+        debug_assert!(is_data, "block {} belongs to the tables or lies beyond the device: nobody counts it", block.0);
+    }
+
     /// A transaction; it begins with its first entry operation.
     pub fn begin(&self) -> Transaction<'_> {
         Transaction::new(self)

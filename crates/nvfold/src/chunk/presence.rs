@@ -105,7 +105,9 @@ impl Chunks {
         if self.index.fact().is_some() {
             self.tracked.fetch_sub(1, Ordering::Relaxed);
         } else {
-            self.has_entry[(block.0 / 64) as usize].fetch_and(!(1 << (block.0 % 64)), Ordering::Relaxed);
+            let bit = 1 << (block.0 % 64);
+            let before = self.has_entry[(block.0 / 64) as usize].fetch_and(!bit, Ordering::Relaxed);
+            debug_assert!(before & bit != 0, "block {} loses an entry that it does not have", block.0);
         }
     }
 }
