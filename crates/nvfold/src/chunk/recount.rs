@@ -96,7 +96,8 @@ impl Recount {
 
     /// An extent of a walked inode does not touch the block any more.
     pub fn uncount(&self, block: BlockNumber) {
-        self.count_of(block).fetch_sub(1, Ordering::Relaxed);
+        let before = self.count_of(block).fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before & !UNWRITTEN > 0, "block {}: more extents let go of it than were counted", block.0);
     }
 
     /// Blocks are free: known, and named by nobody. Returns how many of them were known before.

@@ -139,11 +139,42 @@ pub struct Transaction<'a> {
     pub(crate) flight: Flight,
     /// References that were only needed for comparing.
     given_back: Vec<BlockNumber>,
+    counted: Counted,
+}
+
+/// Blocks that the transaction has counted: a new entry for one of them would forget references. Kept in builds with
+/// assertions only.
+#[derive(Default)]
+struct Counted {
+    #[cfg(debug_assertions)]
+    blocks: std::collections::BTreeSet<u64>,
+}
+
+#[cfg(debug_assertions)]
+impl Counted {
+    /// Whether the block is counted for the first time.
+    fn insert(&mut self, block: BlockNumber) -> bool {
+        self.blocks.insert(block.0)
+    }
+}
+
+#[cfg(not(debug_assertions))]
+impl Counted {
+    fn insert(&mut self, _: BlockNumber) -> bool {
+        true
+    }
 }
 
 impl<'a> Transaction<'a> {
     pub(super) fn new(chunks: &'a Chunks) -> Transaction<'a> {
-        Transaction { chunks, generator: None, id: None, flight: Flight::new(), given_back: Vec::new() }
+        Transaction {
+            chunks,
+            generator: None,
+            id: None,
+            flight: Flight::new(),
+            given_back: Vec::new(),
+            counted: Counted::default(),
+        }
     }
 
     /// The table.
@@ -160,8 +191,12 @@ impl<'a> Transaction<'a> {
 
     /// add_entry: the entry of a block that nobody can reach yet, with as many references as the operation makes.
     pub(crate) fn add(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
-        let word = CountWord { tag: tag::ADD, tx: self.id(), count, update_count: 0 };
         let chunks = self.chunks;
+        chunks.assert_is_data(block);
+        debug_assert!(count > 0, "block {} gets an entry that counts nothing", block.0);
+        let is_first = self.counted.insert(block);
+        debug_assert!(is_first, "block {} gets a new entry in the transaction that counted it", block.0);
+        let word = CountWord { tag: tag::ADD, tx: self.id(), count, update_count: 0 };
         let mut entry = ChunkEntry::for_block(block, word);
         if let Some(weak) = fingerprint.weak {
             entry = entry.with_weak(chunks.weak_function(), weak);
@@ -171,14 +206,16 @@ impl<'a> Transaction<'a> {
             entry = entry.with_strong(chunks.strong_function(), strong);
         }
         self.flight.add(chunks.region.write(chunks.geometry.chunk_entry_offset(block), &entry).flush());
-        chunks.note_entry(block, count);
+        chunks.record_entry(block, count);
     }
 
     /// increase_RC: one more reference on a block that the caller knows to be referenced (it holds the lock of an inode
     /// that names it).
     pub(crate) fn share(&mut self, block: BlockNumber) -> Result<Reference, Unshareable> {
         let id = self.id();
-        self.chunks.share(block, id, &mut self.flight).map(|()| Reference::new(block))
+        self.chunks.share(block, id, &mut self.flight)?;
+        self.counted.insert(block);
+        Ok(Reference::new(block))
     }
 
     /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
@@ -226,7 +263,11 @@ impl<'a> Transaction<'a> {
             return false;
         }
         let id = self.id();
-        matches!(self.chunks.increase(block, id, &mut self.flight), Some(Ok(())))
+        let is_shared = matches!(self.chunks.increase(block, id, &mut self.flight), Some(Ok(())));
+        if is_shared {
+            self.counted.insert(block);
+        }
+        is_shared
     }
 
     /// Gives a reference back that was only needed for comparing: by then it may be the block's last. It is dropped
@@ -259,6 +300,7 @@ impl<'a> Transaction<'a> {
     /// Ends the transaction: increases the generator, and makes everything that was flushed durable with one fence,
     /// `also` too.
     pub(crate) fn end<G: Group>(&mut self, also: G) -> (Landed, G::Clean) {
+        debug_assert!(self.id.is_none() || self.generator.is_some(), "a number of a generator that is not held");
         if let Some(((generator, _), id)) = self.generator.as_ref().zip(self.id.take()) {
             let (_, sequence) = parts(id);
             let offset = self.chunks.geometry.generator_offset(*generator as u64);
@@ -266,6 +308,8 @@ impl<'a> Transaction<'a> {
         }
         let fenced = self.chunks.region.fence((std::mem::take(&mut self.flight), also));
         self.generator = None;
+        debug_assert!(self.id.is_none(), "a transaction that ended still has its number");
+        self.counted = Counted::default();
         fenced
     }
 }

@@ -20,7 +20,6 @@
 
 use super::reference::Hold;
 use super::{Chunks, Released};
-use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
 use crate::media::chunk_entry::{CountWord, ENTRY_BYTES, tag};
 use crate::sync::atomic::Ordering;
@@ -30,6 +29,7 @@ impl Chunks {
     /// Takes a reference by update count on a block that is named and in the index (asked under the index's lock), or
     /// that the caller holds already. Its bytes stand still from then on. `None` when it cannot be had.
     pub(crate) fn hold(&self, block: BlockNumber, flight: &mut Flight) -> Option<Hold> {
+        self.assert_is_data(block);
         self.is_held(block, flight).then(|| Hold::new(block))
     }
 
@@ -60,6 +60,7 @@ impl Chunks {
     pub(crate) fn count_hold(&self, hold: Hold, flight: &mut Flight) {
         let block = hold.take();
         let counted = |seen: CountWord| {
+            debug_assert!(seen.update_count > 0, "block {} is counted for a hold that it does not have", block.0);
             let update_count = seen.update_count.checked_sub(1)?;
             Some(CountWord { count: seen.count + 1, update_count, ..seen })
         };
@@ -70,7 +71,9 @@ impl Chunks {
 
     /// What was held is not named after all: by then it may have been the last reference.
     pub(crate) fn give_back(&self, block: BlockNumber, flight: &mut Flight) -> Released {
+        self.assert_is_data(block);
         let given_back = |seen: CountWord| {
+            debug_assert!(seen.update_count > 0, "block {} gets a hold back that it does not have", block.0);
             let update_count = seen.update_count.checked_sub(1)?;
             let is_last = seen.count == 0 && update_count == 0;
             Some(CountWord { update_count, tag: if is_last { tag::NULL } else { seen.tag }, ..seen })
@@ -81,24 +84,6 @@ impl Chunks {
                 Released::Free
             }
             _ => Released::Kept,
-        }
-    }
-
-    /// Whether a block has all that `fingerprint` says of it, made by this device's functions.
-    pub(crate) fn has_fingerprint(&self, block: BlockNumber, fingerprint: &Fingerprint) -> bool {
-        self.has_entry(block) && {
-            let entry = self.entry(block);
-            entry.weak(self.weak).is_some() && (fingerprint.strong.is_none() || entry.strong(self.strong).is_some())
-        }
-    }
-
-    /// Adds what it lacks of `fingerprint` to an entry that counts, and whose block cannot lose its last reference now.
-    pub(crate) fn set_fingerprint(&self, block: BlockNumber, fingerprint: &Fingerprint, flight: &mut Flight) {
-        if let Some(strong) = fingerprint.strong.filter(|_| self.entry(block).strong(self.strong).is_none()) {
-            self.set_strong(block, strong, flight);
-        }
-        if let Some(weak) = fingerprint.weak.filter(|_| self.entry(block).weak(self.weak).is_none()) {
-            self.set_weak(block, weak, flight);
         }
     }
 

@@ -21,7 +21,7 @@ impl Core {
         let mut flight = Flight::new();
         let mut emptied = Emptied::new();
         for block in runs.iter().flat_map(|run| run.blocks()).filter(|block| !kept.contains(block)) {
-            if self.chunks.null_if_sole(block, &mut flight) {
+            if self.chunks.clear_if_unshared(block, &mut flight) {
                 emptied.push(block);
             }
         }

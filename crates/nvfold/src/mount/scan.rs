@@ -114,7 +114,7 @@ pub fn count_all(mounted: &Mounted) {
             if core.space.mark_used(block) {
                 core.data_blocks.fetch_add(1, Ordering::Relaxed);
             } else {
-                core.chunks.note_extra_reference();
+                core.chunks.record_extra_reference();
             }
         }
     }

@@ -1,0 +1,171 @@
+//! Invariants 1, 2, 4 and 5: the chunk table against the extents that the pass over the inodes counted.
+//!
+//! The problem: the table has a line for every block of the device, most of which nobody uses. The idea: segment by
+//! segment, and only those that extents touch or that the host holds memory for; a block that is private and has no
+//! entry is done with two comparisons.
+//!
+//! ```text
+//! references   entry     judged
+//! 0            empty     free
+//! 1            empty     private
+//! > 1          empty     finding 1: too low
+//! 0            counts    trace 2: a leak
+//! n            counts n  exact; less: finding 1; more, or updates under way: trace 2
+//! ```
+
+use super::{RESERVED, Survey};
+use crate::fingerprint::{StrongFunction, WeakFunction};
+use crate::media::chunk_entry::{ChunkEntry, tag};
+use crate::media::generator::parts;
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
+use crate::space::WORDS_PER_SEGMENT;
+use zerocopy::IntoBytes;
+
+impl Survey<'_> {
+    pub(super) fn check_blocks(&mut self, data: bool) {
+        let geometry = self.geometry;
+        let mut conflicts = Vec::new();
+        for (block, ino) in &self.metadata {
+            let segment = self.references.get(&(block / SEGMENT_BLOCKS));
+            let references = segment.map_or(0, |counts| counts[(block % SEGMENT_BLOCKS) as usize]);
+            if references & !RESERVED > 0 {
+                conflicts.push((*block, *ino));
+            }
+        }
+        conflicts.sort_unstable();
+        for (block, ino) in conflicts {
+            self.find(4, format!("a block of inode {ino}'s log or attributes is file data too"), block * BLOCK_BYTES);
+        }
+        self.report.metadata_blocks = self.metadata.len() as u64;
+        self.metadata.keys().for_each(|block| self.space.uses(BlockNumber(*block)));
+        if data {
+            self.scrub_metadata();
+        }
+        let table = geometry.chunk_entry_offset(BlockNumber(0));
+        let table_bytes = geometry.chunk_entry_offset(BlockNumber(geometry.blocks())) - table;
+        let mut backed = self.region.allocated_ranges(table, table_bytes).into_iter().peekable();
+        let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
+        for segment in 0..geometry.segments() {
+            let counts = self.references.remove(&segment);
+            let first = segment * SEGMENT_BLOCKS;
+            let entries = &mut entries[..geometry.blocks_in_segment(segment) as usize];
+            let start = geometry.chunk_entry_offset(BlockNumber(first));
+            let end = start + entries.as_bytes().len() as u64;
+            while backed.next_if(|range| range.end <= start).is_some() {}
+            let is_backed = backed.peek().is_some_and(|range| range.start < end);
+            if counts.is_none() && !is_backed {
+                continue;
+            }
+            if is_backed {
+                self.region.scan_into(start, entries.as_mut_bytes());
+            } else {
+                entries.fill(ChunkEntry::default());
+            }
+            let has_bad = self.region.check().is_err();
+            let is_table = self.tables.contains(&segment);
+            let mut used = [0; WORDS_PER_SEGMENT];
+            for (block, entry) in (first..).map(BlockNumber).zip(entries.iter()) {
+                let count = counts.as_ref().map_or(0, |counts| counts[(block.0 - first) as usize]);
+                let (references, is_reserved) = (count & !RESERVED, count & RESERVED != 0);
+                let is_empty = !has_bad && *entry == ChunkEntry::default();
+                if is_empty && references == 0 {
+                    continue;
+                }
+                // The bytes of a reserved block mean nothing, and reading a hole would make the host allocate it.
+                let is_read = data && references > 0 && !is_reserved;
+                if has_bad && self.is_bad_entry(block) || is_read && self.is_bad_data(block) {
+                    continue;
+                }
+                if references > 0 {
+                    let place = block.0 - first;
+                    used[(place / 64) as usize] |= 1 << (place % 64);
+                }
+                if is_empty && references == 1 && !is_table {
+                    // Private, and nothing else is to be said of it.
+                    self.report.blocks += 1;
+                    continue;
+                }
+                self.check_block(block, references, is_reserved, entry, data);
+            }
+            self.space.uses_all(segment, &used);
+        }
+    }
+
+    fn check_block(&mut self, block: BlockNumber, references: u32, is_reserved: bool, entry: &ChunkEntry, data: bool) {
+        let at = self.geometry.chunk_entry_offset(block);
+        self.report.blocks += u64::from(references > 0);
+        self.report.extra_references += u64::from(references.saturating_sub(1));
+        self.space.enters(block, entry);
+        self.chains.enters(block, entry);
+        if references > 0 && self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
+            self.find(4, format!("block {} is file data and part of a table", block.0), block.address());
+        }
+        if references > 1 && is_reserved {
+            self.find(5, format!("block {} is reserved by one file and named {references} times", block.0), at);
+        }
+        if entry.is_empty() {
+            if references > 1 {
+                self.find(1, format!("block {} is named by {references} extents and not counted", block.0), at);
+            }
+            return;
+        }
+        if references == 0 {
+            self.trace(2, format!("block {} is free and its chunk entry is not", block.0), at);
+            return;
+        }
+        self.report.chunks += 1;
+        if references == 1 && is_reserved {
+            // A crash in the first write to it; its content never happened.
+            self.trace(2, format!("block {} is reserved and has a chunk entry", block.0), at);
+        } else if entry.taken() < u64::from(references)
+            || self.is_unfinished(entry) && !may_be_unfinished(entry, references)
+        {
+            self.find(1, format!("block {} is named by {references} extents and {}", block.0, counted(entry)), at);
+        } else if entry.count != references || entry.update_count != 0 {
+            self.trace(2, format!("block {} is named by {references} extents and {}", block.0, counted(entry)), at);
+        } else if self.is_unfinished(entry) {
+            self.trace(1, format!("block {}: the transaction that counted it last did not end", block.0), at);
+        } else if entry.address() != block.address() || entry.spare != [0; 2] {
+            self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
+        } else if data && !self.fits(block, entry) {
+            self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
+        }
+    }
+
+    /// Whether the transaction that added an entry or increased its count did not come to its end.
+    fn is_unfinished(&self, entry: &ChunkEntry) -> bool {
+        let word = entry.word();
+        let (generator, sequence) = parts(word.tx);
+        let adds = matches!(word.tag, tag::ADD | tag::INCREASE);
+        !entry.is_whole() || adds && sequence >= self.generators[generator as usize]
+    }
+
+    /// Whether the fingerprints of an entry are those of its block.
+    fn fits(&self, block: BlockNumber, entry: &ChunkEntry) -> bool {
+        let bytes = || self.region.bytes(block.address(), BLOCK_BYTES);
+        let weak = entry.any_weak().is_none_or(|(function, weak)| {
+            WeakFunction::from_number(function).is_some_and(|function| function.of(bytes()) == weak)
+        });
+        let strong = entry.any_strong().is_none_or(|(function, strong)| {
+            StrongFunction::from_number(function).is_some_and(|function| function.of(bytes()) == strong)
+        });
+        weak && strong
+    }
+}
+
+/// How often an entry says that its block is taken.
+fn counted(entry: &ChunkEntry) -> String {
+    match entry.update_count {
+        0 => format!("counted {} times", entry.count),
+        updates => format!("counted {} times, with {updates} updates under way", entry.count),
+    }
+}
+
+/// Whether a crash can leave an entry of an unfinished transaction with so many references: what the transaction added
+/// is not among them.
+fn may_be_unfinished(entry: &ChunkEntry, references: u32) -> bool {
+    match entry.word().tag {
+        tag::INCREASE => u64::from(references) < entry.taken(),
+        _ => references <= 1,
+    }
+}

@@ -1,0 +1,152 @@
+//! The pass over the inode table: every log is read once, and what it names is written down.
+//!
+//! The problem: names, counts and free space can only be judged when all inodes are known, and to read the logs is most
+//! of what a check costs. The idea: one pass that judges an inode by itself alone, and keeps of it what the later
+//! checks need: [`Facts`], the names of directories, and a count for each block that an extent touches.
+
+use super::{Facts, Name, RESERVED, ROOT, Survey};
+use crate::error::Error;
+use crate::fs::share_queued::{each_pending, token_of};
+use crate::inode::{Body, Inode, State};
+use crate::media::inode::{
+    COMMIT_WORD, HEAD_WORD, IN_USE, IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
+};
+use crate::media::journal::WordStore;
+use crate::media::log_entry::dedupe;
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::sync::atomic::Ordering;
+use crate::words::FileKind;
+use hashbrown::HashSet;
+
+impl Survey<'_> {
+    /// All slots but those for which the host holds no memory: they were never used.
+    pub(super) fn inodes(&mut self, segments: &[u64], stores: &[WordStore]) {
+        for (ordinal, segment) in segments.iter().enumerate() {
+            let start = segment * SEGMENT_BYTES;
+            let end = start + SEGMENT_BYTES;
+            let mut page = self.region.next_allocated(start, end) / BLOCK_BYTES * BLOCK_BYTES;
+            while page < end {
+                for slot in (page..page + BLOCK_BYTES).step_by(INODE_BYTES as usize) {
+                    let ino = ordinal as u64 * INODES_PER_SEGMENT + (slot - start) / INODE_BYTES;
+                    if ino != 0 {
+                        self.inode(ino, slot, stores);
+                    }
+                }
+                page = self.region.next_allocated(page + BLOCK_BYTES, end) / BLOCK_BYTES * BLOCK_BYTES;
+            }
+        }
+        if !matches!(self.inodes.get(&ROOT), Some(Facts { kind: FileKind::Directory, .. })) {
+            self.find(0, "the root directory is not there".into(), segments[0] * SEGMENT_BYTES);
+        }
+    }
+
+    fn inode(&mut self, ino: u64, slot: u64, stores: &[WordStore]) {
+        // Most slots are free, and no operation stores their use in the journal.
+        let in_use = u64::to_le_bytes(self.region.load_u64(slot + USE_WORD))[IN_USE_BYTE] == IN_USE;
+        if self.region.check().is_err() {
+            return self.bad.slots.push((ino, slot));
+        }
+        if !in_use {
+            return;
+        }
+        let mut head: InodeHead = self.region.read(slot);
+        for store in stores.iter().filter(|store| store.offset / 512 == slot / 512) {
+            match store.offset - slot {
+                COMMIT_WORD => head.commit = store.value,
+                PARENT_WORD => head.parent = store.value,
+                HEAD_WORD => head.head = store.value,
+                _ => {}
+            }
+        }
+        if self.region.check().is_err() {
+            return self.bad.slots.push((ino, slot));
+        }
+        match Inode::load_with_head(self.region, &self.geometry, slot, ino, head) {
+            Ok(Some(inode)) => self.live_inode(inode, slot),
+            Ok(None) => self.trace(0, format!("inode {ino}: its head is torn"), slot),
+            Err(Error::BadMemory { at, length, .. }) => self.bad.inodes.push((ino, at..at + length)),
+            Err(error) => self.unreadable.push((ino, slot, error.to_string())),
+        }
+    }
+
+    fn live_inode(&mut self, inode: Inode, slot: u64) {
+        let (ino, kind, parent) = (inode.ino, inode.kind, inode.parent.load(Ordering::Relaxed));
+        self.dedupe_flags(&inode);
+        let state = inode.into_state();
+        self.report.inodes += 1;
+        let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
+        self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent, names });
+        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
+        for block in pages.chain(state.xattr_blocks()) {
+            if self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
+                self.find(4, format!("a block of inode {ino}'s log lies in a table"), block.address());
+            }
+            if let Some(other) = self.metadata.insert(block.0, ino) {
+                self.find(4, format!("a block belongs to inode {other} and to inode {ino}"), block.address());
+            }
+        }
+        self.report.mapped_bytes += state.mapped_bytes();
+        self.extents(&state);
+        if let Body::Directory(directory) = &state.body {
+            self.report.directories += 1;
+            let mut seen = HashSet::new();
+            for slot_of_name in directory.after(0) {
+                let name = slot_of_name.name(self.region);
+                let (target, kind) = (slot_of_name.ino, slot_of_name.kind());
+                self.report.names += 1;
+                let shown = String::from_utf8_lossy(&name).into_owned();
+                if name.contains(&b'/') || name.contains(&0) || matches!(&name[..], b"." | b"..") {
+                    self.find(0, format!("directory {ino}: the name `{shown}` is none"), slot);
+                }
+                if !seen.insert(name) {
+                    self.find(3, format!("directory {ino}: the name `{shown}` is there twice"), slot);
+                }
+                self.names.entry(target).or_default().push(Name { directory: ino, kind, at: slot });
+            }
+        }
+    }
+
+    /// Entries that still wait to be shared.
+    fn dedupe_flags(&mut self, inode: &Inode) {
+        if inode.peek().needed.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut pending = Vec::new();
+        let read = each_pending(self.region, &self.geometry, inode, |position, entry| pending.push((position, *entry)));
+        if let Err(error) = read {
+            return self.find(0, error.to_string(), inode.slot);
+        }
+        for (position, entry) in pending {
+            let what = |flag: &str| format!("inode {}: a log entry {flag}", inode.ino);
+            match entry.dedupe {
+                dedupe::NEEDED => self.space.needs(token_of(inode, position, &entry)),
+                dedupe::IN_PROCESS => self.trace(2, what("is in process of being shared"), position),
+                _ => self.find(0, what("has a dedupe-flag that is none"), position),
+            }
+        }
+    }
+
+    fn extents(&mut self, state: &State) {
+        for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
+            self.report.extents += 1;
+            let mut counts = None;
+            for block in extent.blocks().blocks() {
+                let (segment, place) = (block.0 / SEGMENT_BLOCKS, (block.0 % SEGMENT_BLOCKS) as usize);
+                if counts.as_ref().is_none_or(|(of, _)| *of != segment) {
+                    let new = || Box::new([0; SEGMENT_BLOCKS as usize]);
+                    counts = Some((segment, self.references.entry(segment).or_insert_with(new)));
+                }
+                let count = &mut counts.as_mut().expect("of this segment").1[place];
+                if *count & !RESERVED < !RESERVED {
+                    *count += 1;
+                }
+                // Only a block that is reserved as a whole is ever written in place.
+                let whole = extent.address <= block.address()
+                    && block.address() + BLOCK_BYTES <= extent.address + extent.length;
+                if extent.unwritten && whole {
+                    *count |= RESERVED;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Invariants 2 and 3 of names: each leads to an inode of its kind, each inode has as many as it counts, and every
+//! directory leads up to the root.
+//!
+//! The pass over the inodes wrote down all names by where they lead to, so nothing is read here.
+
+use super::{ROOT, Survey};
+use crate::words::FileKind;
+use hashbrown::HashSet;
+
+impl Survey<'_> {
+    pub(super) fn check_names(&mut self) {
+        let names = std::mem::take(&mut self.names);
+        for (ino, slot, why) in std::mem::take(&mut self.unreadable) {
+            if ino == ROOT || names.contains_key(&ino) {
+                self.find(0, why, slot);
+            } else {
+                // Cut off while it was made: the head came first, the rest did not come.
+                self.trace(0, why, slot);
+            }
+        }
+        for (target, names) in &names {
+            let Some(facts) = self.inodes.get(target) else {
+                if self.bad.took(*target) {
+                    continue;
+                }
+                self.find(
+                    3,
+                    format!("directory {}: a name leads to inode {target}, which is not there", names[0].directory),
+                    names[0].at,
+                );
+                continue;
+            };
+            let (kind, parent, slot) = (facts.kind, facts.parent, facts.slot);
+            for name in names.iter().filter(|name| name.kind != kind) {
+                self.find(
+                    3,
+                    format!("directory {}: inode {target} is no {:?} as its name says", name.directory, name.kind),
+                    name.at,
+                );
+            }
+            if kind == FileKind::Directory && (names.len() != 1 || *target == ROOT) {
+                self.find(3, format!("directory {target} has {} names", names.len()), slot);
+            } else if kind == FileKind::Directory && parent != names[0].directory {
+                let what = format!("directory {target} is in {} and says it is in {parent}", names[0].directory);
+                self.find(3, what, slot);
+            }
+        }
+        let mut inodes: Vec<u64> = self.inodes.keys().copied().collect();
+        inodes.sort_unstable();
+        let mut reachable = HashSet::from([ROOT]);
+        for ino in inodes {
+            let facts = &self.inodes[&ino];
+            let (kind, nlink, slot) = (facts.kind, facts.nlink, facts.slot);
+            let count = names.get(&ino).map_or(0, Vec::len) as u32;
+            if ino != ROOT && count == 0 && facts.names > 0 {
+                self.find(3, format!("directory {ino} has no name, and is not empty"), slot);
+            } else if ino != ROOT && count == 0 {
+                self.trace(2, format!("inode {ino} has no name"), slot);
+            } else if nlink != if kind == FileKind::Directory { 1 } else { count } {
+                // No crash leaves that: names and counts change in one commit.
+                self.find(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
+            } else if kind == FileKind::Directory && !self.leads_to_root(ino, &mut reachable) {
+                self.find(3, format!("directory {ino} cannot be reached from the root"), slot);
+            }
+        }
+    }
+
+    /// Follows parents upward; `reachable` remembers directories that are known to lead to the root.
+    fn leads_to_root(&self, ino: u64, reachable: &mut HashSet<u64>) -> bool {
+        let mut path = Vec::new();
+        let mut at = ino;
+        while !reachable.contains(&at) {
+            let Some(facts) = self.inodes.get(&at).filter(|_| path.len() <= self.inodes.len()) else { return false };
+            path.push(at);
+            at = facts.parent;
+        }
+        reachable.extend(path);
+        true
+    }
+}

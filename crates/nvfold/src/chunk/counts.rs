@@ -1,0 +1,186 @@
+//! Counts that change: a reference more, a reference less, and the entry of a block that nobody shares any more.
+//!
+//! The problem: many threads count the same block at once, each change must be durable in the right order (invariant 1),
+//! and a block must not be freed while somebody takes a reference on it.
+//!
+//! The idea: tag, transaction and counts are 16 bytes that change by one compare-and-exchange, so whoever finds 0 has
+//! lost and whoever makes it 0 frees the block. No lock is held, but for the first entry of a block: its other words are
+//! stored before its count, by one thread alone.
+//!
+//! ```text
+//! share              0 -> 2      n -> n+1    flushed; durable before the extent can be reached
+//! clear_if_unshared  1 -> 0                  flushed; durable with the commit word that drops the extent
+//! release            1 -> 0                  flushed; durable before the block gets another user
+//!                    n -> n-1                not flushed until the unmount
+//! ```
+
+use super::{Chunks, FLAGS_WORD, Released, Unshareable};
+use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, LINKS_WORD, tag};
+use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::sync::atomic::Ordering;
+use pmem::Flight;
+use zerocopy::IntoBytes;
+
+impl Chunks {
+    /// One more reference on a block that the caller knows to be referenced (it holds the lock of an
+    /// inode that names it).
+    pub(super) fn share(&self, block: BlockNumber, tx: u64, flight: &mut Flight) -> Result<(), Unshareable> {
+        self.assert_is_data(block);
+        let offset = self.geometry.chunk_entry_offset(block);
+        loop {
+            let seen = CountWord::decode(self.region.load_u128(offset));
+            self.region.check_writable(offset, ENTRY_BYTES).map_err(Unshareable::Bad)?;
+            if seen.count > 0 {
+                match self.increase(block, tx, flight) {
+                    Some(result) => return result,
+                    None => continue,
+                }
+            }
+            // Private: its one reference becomes explicit together with the new one. The rest of the line
+            // is stored first, so that the count is never seen with what another block left there; by one alone, for
+            // as soon as it is counted it may get its fingerprints.
+            let _alone = self.lines.lock(block);
+            if self.region.load_u128(offset) != seen.encode() {
+                continue;
+            }
+            let word = CountWord { tag: tag::ADD, tx, count: 2, update_count: 0 };
+            let entry = ChunkEntry::for_block(block, word);
+            let _ = self.region.write(offset + 16, &entry.as_bytes()[16..LINKS_WORD as usize]);
+            // After a crash the block may still hang in a chain, which must not break.
+            let pointer = self.region.load_u64(offset + FLAGS_WORD) & u64::from(u32::MAX);
+            let _ = self.region.store_u64(offset + FLAGS_WORD, pointer);
+            // Whoever sees the count must not take the entry for a new one.
+            self.record_there(block);
+            if let Ok(line) = self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
+                flight.add(line.flush());
+                self.record_entry(block, 2);
+                return Ok(());
+            }
+        }
+    }
+
+    /// One more reference on a block that is tracked and known not to be freed meanwhile; `None` when it is not
+    /// tracked.
+    pub(super) fn increase(&self, block: BlockNumber, tx: u64, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
+        let offset = self.geometry.chunk_entry_offset(block);
+        loop {
+            let stored = self.region.load_u128(offset);
+            let seen = CountWord::decode(stored);
+            if !self.region.is_sound(offset, ENTRY_BYTES) || seen.count == 0 {
+                return None;
+            }
+            if seen.count == u32::MAX {
+                return Some(Err(Unshareable::Saturated));
+            }
+            let word = CountWord { tag: tag::INCREASE, tx, count: seen.count + 1, ..seen };
+            if let Ok(line) = self.region.compare_exchange_u128(offset, stored, word.encode()) {
+                flight.add(line.flush());
+                self.extra_references.fetch_add(1, Ordering::Relaxed);
+                return Some(Ok(()));
+            }
+        }
+    }
+
+    /// null_entry, if the caller's extent is the only one that names the block. Its entry is empty then, which says
+    /// that much too; so this may come before the extent goes. The index keeps the block until [`Chunks::forget`]:
+    /// nobody can take a reference any more.
+    pub(crate) fn clear_if_unshared(&self, block: BlockNumber, flight: &mut Flight) -> bool {
+        if !self.has_entry(block) || self.is_unknown(block) {
+            return false;
+        }
+        let offset = self.geometry.chunk_entry_offset(block);
+        let stored = self.region.load_u128(offset);
+        let seen = CountWord::decode(stored);
+        let is_unshared = seen.count == 1 && seen.update_count == 0 && self.region.is_sound(offset, ENTRY_BYTES);
+        is_unshared && self.clear(block, stored, flight)
+    }
+
+    /// decrease_RC, or null_entry for the last reference: the extent that was the reference cannot be reached any
+    /// more. An entry that was emptied must be durable before its block gets another user; a decrease need not be until
+    /// the unmount ([`Chunks::flush_decreases`]).
+    ///
+    /// After a crash a block of before it stays as it is until it has been counted anew: nothing is freed by a count
+    /// that may be wrong.
+    pub(crate) fn release(&self, block: BlockNumber, flight: &mut Flight) -> Released {
+        self.assert_is_data(block);
+        if self.is_unknown(block) {
+            return Released::Kept;
+        }
+        if !self.has_entry(block) {
+            return Released::Free;
+        }
+        let offset = self.geometry.chunk_entry_offset(block);
+        loop {
+            let stored = self.region.load_u128(offset);
+            let seen = CountWord::decode(stored);
+            match seen.count {
+                // How many name it is not known, or cannot be written: it stays until it is counted anew.
+                _ if !self.region.is_sound(offset, ENTRY_BYTES) => return Released::Kept,
+                0 if seen.update_count == 0 => return Released::Free,
+                0 => return Released::Kept,
+                1 if seen.update_count == 0 => {
+                    if self.clear(block, stored, flight) {
+                        flight.extend(self.forget(block));
+                        return Released::Free;
+                    }
+                }
+                count => {
+                    let tx = self.generators.passing_id();
+                    let word = CountWord { tag: tag::DECREASE, tx, count: count - 1, ..seen };
+                    // Not flushed: lost, it leaves a count too high, which reconcile removes. Unmount flushes it.
+                    if self.region.compare_exchange_u128(offset, stored, word.encode()).is_ok() {
+                        // The last one goes, and somebody is about to name the block: nothing was saved by it.
+                        let was_extra = u64::from(count > 1);
+                        self.extra_references.fetch_sub(was_extra, Ordering::Relaxed);
+                        return Released::Kept;
+                    }
+                }
+            }
+        }
+    }
+
+    /// null_entry. False when the count is not what was stored any more.
+    fn clear(&self, block: BlockNumber, stored: u128, flight: &mut Flight) -> bool {
+        let offset = self.geometry.chunk_entry_offset(block);
+        let seen = CountWord::decode(stored);
+        debug_assert_eq!((seen.count, seen.update_count), (1, 0), "block {}: cleared while others name it", block.0);
+        let tx = self.generators.passing_id();
+        let cleared = CountWord { tag: tag::NULL, tx, count: 0, ..seen };
+        let Ok(line) = self.region.compare_exchange_u128(offset, stored, cleared.encode()) else { return false };
+        flight.add(line.flush());
+        self.record_no_entry(block);
+        true
+    }
+
+    /// The entry of a block is empty now: out of bits and index with it. What is returned must be fenced before the block
+    /// gets another user.
+    pub(super) fn forget_entry(&self, block: BlockNumber) -> Flight {
+        self.record_no_entry(block);
+        self.forget(block)
+    }
+
+    /// Takes a block whose entry was emptied out of the index, before it gets another user: what is returned must be
+    /// fenced before that.
+    pub(crate) fn forget(&self, block: BlockNumber) -> Flight {
+        match self.entry(block).weak(self.weak) {
+            Some(weak) => self.index.remove(weak, block),
+            None => Flight::new(),
+        }
+    }
+
+    /// Unmount: makes the decreases of all threads durable, for a device that is clean has exact counts.
+    pub(crate) fn flush_decreases(&self, segments: impl Iterator<Item = u64>) {
+        debug_assert!(!self.is_recounting(), "a device is left clean before its counts are exact");
+        let mut flight = Flight::new();
+        let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
+        for segment in segments.filter(|segment| self.entries_in(*segment).iter().any(|word| *word != 0)) {
+            let first = BlockNumber(segment * SEGMENT_BLOCKS);
+            let entries = &mut entries[..self.geometry.blocks_in_segment(segment) as usize];
+            self.region.scan_into(self.entry_offset(first), entries.as_mut_bytes());
+            for (block, _) in (first.0..).zip(entries).filter(|(_, entry)| entry.word().tag == tag::DECREASE) {
+                flight.add(self.region.flush(self.entry_offset(BlockNumber(block)), ENTRY_BYTES));
+            }
+        }
+        let _ = self.region.fence(flight);
+    }
+}

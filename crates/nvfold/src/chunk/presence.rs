@@ -1,0 +1,113 @@
+//! Which blocks have an entry, and how many: bits and totals in DRAM.
+//!
+//! The problem: most blocks of most devices are private. To look into the table for each block that is released would
+//! make the host hold memory for a table that is otherwise a hole, and wait for the media each time.
+//!
+//! The idea: one bit a block says whether there is an entry. A pm index promises to take no DRAM that grows with the
+//! device, so there it is one bit a segment, for "may have", and the entry itself says the rest.
+//!
+//! ```text
+//! dram index   has_entry[block]        set before the count can be seen, cleared after it is 0
+//! pm index     has_entry[segment]      set with the first entry, cleared by no one; entries are counted in `tracked`
+//! ```
+
+use super::Chunks;
+use crate::media::chunk_entry::{ChunkEntry, CountWord};
+use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::space::WORDS_PER_SEGMENT;
+use crate::sync::atomic::Ordering;
+
+impl Chunks {
+    /// Entries in use.
+    pub fn tracked(&self) -> u64 {
+        if self.index.fact().is_some() {
+            return self.tracked.load(Ordering::Relaxed);
+        }
+        self.has_entry.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+    }
+
+    /// Whether a block has an entry: is tracked.
+    pub fn has_entry(&self, block: BlockNumber) -> bool {
+        if self.index.fact().is_none() {
+            return self.has_entry[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0;
+        }
+        let count = || CountWord::decode(self.region.load_u128(self.geometry.chunk_entry_offset(block)));
+        self.may_have_entry(block) && !count().is_empty()
+    }
+
+    /// pm index: whether any block of its segment has had an entry.
+    fn may_have_entry(&self, block: BlockNumber) -> bool {
+        let segment = block.0 / SEGMENT_BLOCKS;
+        self.has_entry[(segment / 64) as usize].load(Ordering::Relaxed) & 1 << (segment % 64) != 0
+    }
+
+    /// Which blocks of a segment have an entry, one bit each.
+    pub fn entries_in(&self, segment: u64) -> [u64; WORDS_PER_SEGMENT] {
+        if self.index.fact().is_none() {
+            let word = |at| segment as usize * WORDS_PER_SEGMENT + at;
+            return std::array::from_fn(|at| self.has_entry[word(at)].load(Ordering::Relaxed));
+        }
+        let mut bits = [0; WORDS_PER_SEGMENT];
+        let first = segment * SEGMENT_BLOCKS;
+        if self.may_have_entry(BlockNumber(first)) {
+            for at in 0..self.geometry.blocks_in_segment(segment) {
+                bits[(at / 64) as usize] |= u64::from(self.has_entry(BlockNumber(first + at))) << (at % 64);
+            }
+        }
+        bits
+    }
+
+    /// Takes an entry that came into bits and totals.
+    pub(super) fn record_entry(&self, block: BlockNumber, count: u32) {
+        self.record_there(block);
+        if self.index.fact().is_some() {
+            self.tracked.fetch_add(1, Ordering::Relaxed);
+        }
+        if count > 1 {
+            self.extra_references.fetch_add(u64::from(count) - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes an entry that comes into the bits.
+    pub(super) fn record_there(&self, block: BlockNumber) {
+        if self.index.fact().is_some() {
+            self.record_may_have_entry(block);
+        } else {
+            self.has_entry[(block.0 / 64) as usize].fetch_or(1 << (block.0 % 64), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn record_may_have_entry(&self, block: BlockNumber) {
+        let segment = block.0 / SEGMENT_BLOCKS;
+        if !self.may_have_entry(block) {
+            self.has_entry[(segment / 64) as usize].fetch_or(1 << (segment % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// A read-only mount: one more extent touches a block, whatever its entry says.
+    pub fn record_extra_reference(&self) {
+        self.extra_references.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes an entry that is gone out of bits and totals, and if it `loses` its fingerprint out of the index: durably,
+    /// for what is written in its place leads nowhere.
+    pub(super) fn record_gone(&self, block: BlockNumber, entry: &ChunkEntry, loses: bool) {
+        if !entry.is_empty() {
+            self.record_no_entry(block);
+        }
+        self.extra_references.fetch_sub(u64::from(entry.count.saturating_sub(1)), Ordering::Relaxed);
+        if let Some(weak) = entry.weak(self.weak).filter(|_| loses) {
+            self.hide_by(weak, block);
+        }
+    }
+
+    pub(super) fn record_no_entry(&self, block: BlockNumber) {
+        if self.index.fact().is_some() {
+            self.tracked.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            let bit = 1 << (block.0 % 64);
+            let before = self.has_entry[(block.0 / 64) as usize].fetch_and(!bit, Ordering::Relaxed);
+            debug_assert!(before & bit != 0, "block {} loses an entry that it does not have", block.0);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a mount learns of the chunk table: by reading all of it after a crash, or from the saved state.
+//!
+//! The problem: a crash leaves entries of transactions that did not end, and the index and the totals are in DRAM. The
+//! mount must wait for this, so it must be quick.
+//!
+//! The idea: one pass over the entries of the segments in use, shared out to several threads. An entry whose transaction
+//! its generator has not passed is taken back where it is met; every other one goes into the bits, the totals and the
+//! index. Counts that are too high stay so: recount finds the true ones while the file system is in use.
+//!
+//! ```text
+//! generators   numbers that were passed        ends of transactions
+//! entries      ADD, INCREASE beyond them       taken back, marked RECOVERED; one fence a segment
+//! generators   pass the highest number seen    last: a crash before that does the same again
+//! ```
+
+use super::index::Index;
+use super::transaction::{self, Sequences};
+use super::{Chunks, dram};
+use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
+use crate::media::generator::parts;
+use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::parallel;
+use crate::space::WORDS_PER_SEGMENT;
+use crate::sync::atomic::Ordering;
+use pmem::Flight;
+use zerocopy::IntoBytes;
+
+/// Fewer segments than this are not worth a thread: 64 of them are 2 MiB of table.
+const SEGMENTS_PER_THREAD_MIN: usize = 64;
+
+impl Chunks {
+    /// Mount: reads the TX_ID generators.
+    pub(crate) fn load_generators(&self) {
+        self.generators.load(&self.region, &self.geometry);
+    }
+
+    /// Mount after a crash: takes back what unfinished transactions did (4.3.2), and fills index and totals from the
+    /// entries of these segments, read by several threads. Returns how many entries were looked at.
+    ///
+    /// A crash meanwhile does no harm: what was taken back is marked so, or gone, and the generators pass the
+    /// unfinished numbers last.
+    pub(crate) fn scan(&self, segments: &[u64]) -> u64 {
+        let finished = transaction::stored(&self.region, &self.geometry);
+        let threads = parallel::threads(segments.len(), SEGMENTS_PER_THREAD_MIN);
+        let found = parallel::map(threads, segments, |part| {
+            let mut shards: Vec<Vec<u64>> = vec![Vec::new(); dram::SHARDS];
+            let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
+            let mut seen = finished;
+            for segment in part {
+                self.scan_segment(*segment, &mut entries, &finished, &mut seen, &mut shards);
+            }
+            (shards, seen)
+        });
+        let passed = std::array::from_fn(|at| found.iter().map(|(_, seen)| seen[at]).max().unwrap_or(finished[at]));
+        self.generators.pass(&self.region, &self.geometry, &finished, &passed);
+        let shards: Vec<usize> = (0..dram::SHARDS).collect();
+        match &self.index {
+            Index::Dram(index) => {
+                parallel::map(threads, &shards, |part| {
+                    for &shard in part {
+                        let slots = found.iter().flat_map(|(shards, _)| shards[shard].iter().copied()).collect();
+                        index.build(shard, slots);
+                    }
+                });
+            }
+            Index::Pm(index) => index.begin_count(),
+        }
+        segments.iter().map(|segment| self.geometry.blocks_in_segment(*segment)).sum()
+    }
+
+    /// Reads the entries of a segment: its bits, and for the index a slot of each fingerprint. `finished`: the
+    /// transactions that came to their end; `seen`: behind the last that there is.
+    fn scan_segment(
+        &self,
+        segment: u64,
+        entries: &mut [ChunkEntry],
+        finished: &Sequences,
+        seen: &mut Sequences,
+        shards: &mut [Vec<u64>],
+    ) {
+        let mut extra = 0;
+        let mut taken_back = None;
+        let first = BlockNumber(segment * SEGMENT_BLOCKS);
+        let entries = &mut entries[..self.geometry.blocks_in_segment(segment) as usize];
+        self.region.scan_into(self.geometry.chunk_entry_offset(first), entries.as_mut_bytes());
+        for (word, entries) in (first.0 / 64..).zip(entries.chunks(64)) {
+            let mut has_entry = 0;
+            for (at, entry) in (0..).zip(entries).filter(|(_, entry)| !entry.is_empty()) {
+                let block = BlockNumber(word * 64 + at);
+                let (generator, sequence) = parts(entry.word().tx);
+                let mut entry = *entry;
+                // A decrease has the number of a transaction that has not begun, and is never taken back.
+                let adds = matches!(entry.word().tag, tag::ADD | tag::INCREASE);
+                if adds && sequence >= finished[generator as usize] {
+                    seen[generator as usize] = seen[generator as usize].max(sequence + 1);
+                    entry = self.take_back(block, entry, taken_back.get_or_insert_with(Flight::new));
+                    if entry.is_empty() {
+                        continue;
+                    }
+                }
+                has_entry |= 1 << at;
+                extra += u64::from(entry.count.saturating_sub(1));
+                let is_found = |_: &u32| entry.is_whole() && entry.is_of(block) && self.index.dram().is_some();
+                if let Some(weak) = entry.weak(self.weak).filter(is_found) {
+                    let slot = dram::slot(weak, block);
+                    shards[dram::shard_of(slot)].push(slot);
+                }
+            }
+            self.adopt_word(word, has_entry);
+        }
+        if let Some(taken_back) = taken_back {
+            let _ = self.region.fence(taken_back);
+        }
+        self.extra_references.fetch_add(extra, Ordering::Relaxed);
+    }
+
+    /// Takes back what an unfinished transaction did to an entry: an addition by null_entry, an increase by
+    /// decrease_RC. What it took away stays away: the extents are gone. Returns the entry as it is then.
+    fn take_back(&self, block: BlockNumber, entry: ChunkEntry, flight: &mut Flight) -> ChunkEntry {
+        let offset = self.geometry.chunk_entry_offset(block);
+        let word = entry.word();
+        if self.region.check_writable(offset, ENTRY_BYTES).is_err() {
+            return entry;
+        }
+        match word.tag {
+            tag::INCREASE if word.count > 1 => {
+                let back = CountWord { tag: tag::INCREASE | tag::RECOVERED, count: word.count - 1, ..word };
+                flight.add(self.region.store_u128(offset, back.encode()).flush());
+                ChunkEntry { tag_tx: back.encode() as u64, count: back.count, ..entry }
+            }
+            tag::ADD => {
+                let back = CountWord { tag: tag::NULL | tag::RECOVERED, count: 0, ..word };
+                flight.add(self.region.store_u128(offset, back.encode()).flush());
+                ChunkEntry { tag_tx: back.encode() as u64, count: 0, ..entry }
+            }
+            _ => entry,
+        }
+    }
+
+    /// Mount: takes saved bits and totals in; the index is loaded by itself.
+    pub fn adopt_entries(&self, segment: u64, has_entry: &[u64]) {
+        (segment * WORDS_PER_SEGMENT as u64..).zip(has_entry).for_each(|(word, bits)| self.adopt_word(word, *bits));
+    }
+
+    fn adopt_word(&self, word: u64, bits: u64) {
+        if self.index.fact().is_none() {
+            return self.has_entry[word as usize].store(bits, Ordering::Relaxed);
+        }
+        if bits != 0 {
+            self.record_may_have_entry(BlockNumber(word * 64));
+            self.tracked.fetch_add(u64::from(bits.count_ones()), Ordering::Relaxed);
+        }
+    }
+
+    /// Mount: see [`Chunks::adopt_entries`].
+    pub fn adopt_totals(&self, extra_references: u64) {
+        self.extra_references.store(extra_references, Ordering::Relaxed);
+    }
+}
