@@ -8,4 +8,5 @@ mod exerciser;
 mod fact;
 mod faults;
 mod nv_dedup;
+mod segments;
 mod threads;
