@@ -8,4 +8,6 @@ mod exerciser;
 mod fact;
 mod faults;
 mod nv_dedup;
+mod reference;
+mod segments;
 mod threads;

@@ -415,7 +415,11 @@ impl FileSystem {
         if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
             return Ok(0);
         }
-        core.table.shrink(&core.space);
+        // Reconcile has noted which segments are the inode table's, and takes none of their blocks for anything else: until
+        // it is done, none of them gets another use.
+        if !core.is_reconciling() {
+            core.table.shrink(&core.space);
+        }
         core.space.trim()
     }
 

@@ -224,11 +224,13 @@ impl<'a> Transaction<'a> {
     /// The reference is taken while the index still has the block. A block leaves the index before it is freed and
     /// enters it after its content was published, so a reference never falls on the next content of a block, which
     /// its writer may not have stored yet.
+    #[must_use = "a reference is published or given back, or its block stays in use for ever"]
     pub fn share_candidate(&mut self, weak: u32, after: BlockNumber) -> Option<Reference> {
         self.share_candidate_that(weak, after, |_| true)
     }
 
     /// Likewise on one that `fits`.
+    #[must_use = "a reference is published or given back, or its block stays in use for ever"]
     pub(crate) fn share_candidate_that(
         &mut self,
         weak: u32,
@@ -254,6 +256,7 @@ impl<'a> Transaction<'a> {
     ///
     /// The policy must have had the block in `published`, and must not be done with a `released` of it since: until
     /// that returns, the block gets no other content.
+    #[must_use = "a reference is published or given back, or its block stays in use for ever"]
     pub fn share_known(&mut self, block: BlockNumber) -> Option<Reference> {
         self.is_shared(block).then(|| Reference::new(block))
     }

@@ -6,10 +6,10 @@
 
 use crate::error::{Error, Result, errno};
 use crate::media::inode::{INODE_BYTES, INODES_PER_SEGMENT};
-use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::segment::{KIND_INODES, SegmentEntry, SegmentUse};
 use crate::media::superblock::Geometry;
 use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES, inode};
-use crate::space::Space;
+use crate::space::{Space, write_use};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, RwLock};
 use pmem::Region;
@@ -168,7 +168,12 @@ impl InodeTable {
         used.search_from = used.search_from.min(word);
     }
 
-    /// Gives segments at the end of the table that hold no inode back to the allocator. The first stays.
+    /// Gives segments at the end of the table that hold no inode back to the allocator. The first stays. Not before
+    /// reconcile is done: it knows which segments were the table's when it began.
+    ///
+    /// No inode can be in use there, or about to be: its number was taken under `used`, which is held meanwhile, and is
+    /// returned last, when its slot is free on the media and nobody gets it from the cache any more. Who looks for an
+    /// inode by number reads its slot under `segments`.
     pub fn shrink(&self, space: &Space) {
         let mut used = self.used.lock();
         let per_segment = (INODES_PER_SEGMENT / 64) as usize;
@@ -178,7 +183,6 @@ impl InodeTable {
             let words = used.words.len() - per_segment;
             used.words.truncate(words);
             used.search_from = used.search_from.min(words);
-            space.write_entry(segment, SegmentEntry::blocks(segment));
             space.free_segment(segment);
         }
     }
@@ -208,9 +212,7 @@ fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
 /// Makes a segment part of the inode table on the media: old bytes are cleared, a hole stays a hole.
 pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) -> Result<()> {
     clear_segment(region, segment)?;
-    let entry = SegmentEntry::inodes(segment, ordinal);
-    let written = region.write(geometry.segment_entry_offset(segment), &entry).flush();
-    let _ = region.fence(written);
+    write_use(region, geometry, segment, KIND_INODES, ordinal);
     Ok(())
 }
 
@@ -234,8 +236,8 @@ pub fn read_uses(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentUse)>
     for first in (geometry.first_segment()..geometry.segments()).step_by(AT_ONCE) {
         let entries = &mut entries[..(geometry.segments() - first).min(AT_ONCE as u64) as usize];
         region.scan_into(geometry.segment_entry_offset(first), entries.as_mut_bytes());
-        let used = (first..).zip(entries).filter(|(_, entry)| **entry != SegmentEntry::default());
-        uses.extend(used.map(|(segment, entry)| (segment, entry.usage(segment))));
+        let all = (first..).zip(entries).map(|(segment, entry)| (segment, entry.usage(segment)));
+        uses.extend(all.filter(|(_, usage)| *usage != SegmentUse::Free));
     }
     uses
 }

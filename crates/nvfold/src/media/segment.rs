@@ -1,12 +1,24 @@
-//! The segment table: 16 bytes a segment, zero for one in which no block is in use.
+//! The segment table: 16 bytes a segment, which say what it is used for and how worn it is.
 //!
 //! A segment is marked, durably, before its first block is used, and unmarked after its last one was freed. So
 //! the table says which part of a device a crash can have left anything in: the rest is known to be free at
 //! once, and nothing there needs to be looked at.
+//!
+//! ```text
+//! 0     1            2       4          8      12     16
+//! | kind | wear_class | spare | ordinal  | wear | check |       an entry is stored at once; a crash may leave either
+//! |<---- what it is used for: checked -->|      |              half of it, and `check` lies in the other one
+//! ```
+//!
+//! The use of a segment changes often and its wear must not be lost by that: every change goes through
+//! [`SegmentEntry::used_for`], which keeps class and wear. What a segment is used for never depends on them: `wear` may
+//! hold anything.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+/// `kind` of a segment of which no block is in use.
+pub const KIND_FREE: u8 = 0;
 /// `kind` of a segment that holds part of the inode table.
 pub const KIND_INODES: u8 = 1;
 /// `kind` of a segment in which blocks may be in use.
@@ -18,18 +30,18 @@ pub const KIND_INDEX: u8 = 3;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SegmentEntry {
-    /// 0: all free; [`KIND_INODES`]; [`KIND_BLOCKS`]; [`KIND_INDEX`].
+    /// [`KIND_FREE`], [`KIND_INODES`], [`KIND_BLOCKS`] or [`KIND_INDEX`].
     pub kind: u8,
-    /// Wear class (DeEXT), 0 until wear-aware pools exist.
+    /// Wear class (DeEXT), 0 until wear-aware pools exist. Stays when the use changes.
     pub wear_class: u8,
     /// Zero.
     pub spare: u16,
     /// Which part of the inode table: inodes `ordinal * 4096 ..`, or of the index: prefixes `ordinal * 131072 ..`;
     /// 0 for blocks.
     pub ordinal: u32,
-    /// Zero (wear count, DeEXT).
+    /// Wear count (DeEXT), 0 until wear-aware pools exist. Stays when the use changes; not part of `check`.
     pub wear: u32,
-    /// CRC-32C of the first 8 bytes, seeded with the segment number; 0 in an all-zero entry.
+    /// CRC-32C of the first 8 bytes, seeded with the segment number; 0 in the entry of a free segment.
     pub check: u32,
 }
 
@@ -53,38 +65,134 @@ pub enum SegmentUse {
 }
 
 impl SegmentEntry {
-    /// An entry that gives `segment` to the inode table.
+    /// An entry that gives `segment`, of which nothing else is known, to the inode table.
     pub fn inodes(segment: u64, ordinal: u32) -> SegmentEntry {
-        SegmentEntry { kind: KIND_INODES, ordinal, ..Default::default() }.sealed(segment)
+        SegmentEntry::default().used_for(segment, KIND_INODES, ordinal)
     }
 
-    /// An entry that says that blocks of `segment` may be in use.
+    /// An entry that says that blocks of `segment`, of which nothing else is known, may be in use.
     pub fn blocks(segment: u64) -> SegmentEntry {
-        SegmentEntry { kind: KIND_BLOCKS, ..Default::default() }.sealed(segment)
+        SegmentEntry::default().used_for(segment, KIND_BLOCKS, 0)
     }
 
-    /// An entry that gives `segment` to the pm index.
+    /// An entry that gives `segment`, of which nothing else is known, to the pm index.
     pub fn index(segment: u64, ordinal: u32) -> SegmentEntry {
-        SegmentEntry { kind: KIND_INDEX, ordinal, ..Default::default() }.sealed(segment)
+        SegmentEntry::default().used_for(segment, KIND_INDEX, ordinal)
     }
 
-    fn sealed(mut self, segment: u64) -> SegmentEntry {
-        self.check = super::checksum(segment, &self.as_bytes()[..8]);
-        self
-    }
-
-    /// What it says of `segment`.
-    pub fn usage(&self, segment: u64) -> SegmentUse {
-        if *self == SegmentEntry::default() {
-            SegmentUse::Free
-        } else if *self == SegmentEntry::blocks(segment) {
-            SegmentUse::Blocks
-        } else if *self == SegmentEntry::inodes(segment, self.ordinal) {
-            SegmentUse::Inodes(self.ordinal)
-        } else if *self == SegmentEntry::index(segment, self.ordinal) {
-            SegmentUse::Index(self.ordinal)
-        } else {
-            SegmentUse::Torn
+    /// The entry that follows this one when the use of `segment` changes: class and wear stay.
+    #[must_use]
+    pub fn used_for(self, segment: u64, kind: u8, ordinal: u32) -> SegmentEntry {
+        let mut entry = SegmentEntry { kind, spare: 0, ordinal, check: 0, ..self };
+        if kind != KIND_FREE {
+            entry.check = entry.checksum(segment);
         }
+        entry
+    }
+
+    /// What it says of `segment`. Whatever the wear is; the class counts as it lies there.
+    pub fn usage(&self, segment: u64) -> SegmentUse {
+        let is_whole = || self.check == self.checksum(segment);
+        match (self.kind, self.spare, self.ordinal) {
+            (KIND_FREE, 0, 0) if self.check == 0 => SegmentUse::Free,
+            (KIND_BLOCKS, 0, 0) if is_whole() => SegmentUse::Blocks,
+            (KIND_INODES, 0, ordinal) if is_whole() => SegmentUse::Inodes(ordinal),
+            (KIND_INDEX, 0, ordinal) if is_whole() => SegmentUse::Index(ordinal),
+            _ => SegmentUse::Torn,
+        }
+    }
+
+    fn checksum(&self, segment: u64) -> u32 {
+        super::checksum(segment, &self.as_bytes()[..offset_of!(SegmentEntry, wear)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: u64 = 5;
+    const USES: [(u8, u32, SegmentUse); 5] = [
+        (KIND_FREE, 0, SegmentUse::Free),
+        (KIND_BLOCKS, 0, SegmentUse::Blocks),
+        (KIND_INODES, 0, SegmentUse::Inodes(0)),
+        (KIND_INODES, 7, SegmentUse::Inodes(7)),
+        (KIND_INDEX, 3, SegmentUse::Index(3)),
+    ];
+    /// Wear counts and classes: fresh ones, and others.
+    const WORN: [(u8, u32); 4] = [(0, 0), (0, 1), (3, 0), (u8::MAX, u32::MAX)];
+
+    fn worn((wear_class, wear): (u8, u32)) -> SegmentEntry {
+        SegmentEntry { wear_class, wear, ..SegmentEntry::default() }
+    }
+
+    #[test]
+    fn the_use_is_known_whatever_class_and_wear_are() {
+        for (kind, ordinal, usage) in USES {
+            for old in WORN {
+                let entry = worn(old).used_for(SEGMENT, kind, ordinal);
+                assert_eq!(entry.usage(SEGMENT), usage, "{entry:?}");
+                let older = SegmentEntry { wear: entry.wear.wrapping_add(1), ..entry };
+                assert_eq!(older.usage(SEGMENT), usage, "the wear is outside the checksum");
+            }
+        }
+    }
+
+    #[test]
+    fn class_and_wear_stay_when_the_use_changes() {
+        for old in WORN {
+            let mut entry = worn(old);
+            for (kind, ordinal, _) in USES.into_iter().chain(USES.into_iter().rev()) {
+                entry = entry.used_for(SEGMENT, kind, ordinal);
+                assert_eq!((entry.wear_class, entry.wear), old);
+            }
+            assert_eq!(entry, worn(old), "free again");
+        }
+    }
+
+    #[test]
+    fn half_an_entry_is_torn() {
+        for (old, new) in USES.iter().flat_map(|old| USES.iter().map(move |new| (old, new))) {
+            for (before, after) in WORN.into_iter().flat_map(|old| WORN.map(|new| (old, new))) {
+                let old = worn(before).used_for(SEGMENT, old.0, old.1);
+                // One who counts wear changes it in the same store.
+                let new = worn((old.wear_class, after.1)).used_for(SEGMENT, new.0, new.1);
+                for (first, second) in [(old, new), (new, old)] {
+                    let SegmentEntry { wear, check, .. } = second;
+                    let torn = SegmentEntry { wear, check, ..first };
+                    let is_whole = first.used_for(SEGMENT, first.kind, first.ordinal).check == check;
+                    let expected = if is_whole { first.usage(SEGMENT) } else { SegmentUse::Torn };
+                    assert_eq!(torn.usage(SEGMENT), expected, "{torn:?}");
+                    assert_eq!(is_whole, old.usage(SEGMENT) == new.usage(SEGMENT), "no two uses have one checksum");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_checked_field_that_changed_alone_is_seen() {
+        for entry in [SegmentEntry::blocks(SEGMENT), worn((3, 9)).used_for(SEGMENT, KIND_INODES, 1)] {
+            for bit in 0..64 {
+                let mut damaged = entry;
+                damaged.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(damaged.usage(SEGMENT), SegmentUse::Torn, "bit {bit}");
+            }
+            assert_eq!(entry.usage(SEGMENT + 1), SegmentUse::Torn, "the entry of another segment");
+        }
+        assert_eq!(SegmentEntry { ordinal: 1, ..SegmentEntry::default() }.usage(SEGMENT), SegmentUse::Torn);
+        assert_eq!(SegmentEntry { check: 1, ..SegmentEntry::default() }.usage(SEGMENT), SegmentUse::Torn);
+    }
+
+    /// Yesterday's code compares whole entries with these.
+    #[test]
+    fn an_entry_without_wear_is_what_it_always_was() {
+        let sealed = |kind: u8, ordinal: u32| {
+            let entry = SegmentEntry { kind, ordinal, ..SegmentEntry::default() };
+            SegmentEntry { check: super::super::checksum(SEGMENT, &entry.as_bytes()[..8]), ..entry }
+        };
+        assert_eq!(SegmentEntry::blocks(SEGMENT), sealed(2, 0));
+        assert_eq!(SegmentEntry::inodes(SEGMENT, 7), sealed(1, 7));
+        assert_eq!(SegmentEntry::index(SEGMENT, 3), sealed(3, 3));
+        assert_eq!(SegmentEntry::blocks(SEGMENT).used_for(SEGMENT, KIND_FREE, 0), SegmentEntry::default());
     }
 }

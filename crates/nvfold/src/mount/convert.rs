@@ -17,7 +17,6 @@ use crate::fingerprint::WeakFunction;
 use crate::fs::Core;
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
 use crate::media::direct::index_segments;
-use crate::media::segment::SegmentEntry;
 use crate::media::superblock::Superblock;
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::words::IndexKind;
@@ -80,10 +79,7 @@ fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) ->
                 segments.push(segment);
             }
             Err(error) => {
-                for segment in segments {
-                    core.space.write_entry(segment, SegmentEntry::blocks(segment));
-                    core.space.free_segment(segment);
-                }
+                segments.into_iter().for_each(|segment| core.space.free_segment(segment));
                 core.space.trim()?;
                 core.answer(saved::leave_clean(core))?;
                 return Err(error);

@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use crate::fs::Core;
 use crate::inode::table::clear_segment;
 use crate::media::direct::index_segments;
-use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::segment::{KIND_FREE, KIND_INDEX, SegmentUse};
 use crate::media::superblock::{Geometry, Superblock};
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
-use crate::space::BlockRun;
+use crate::space::{BlockRun, write_use};
 use crate::words::IndexKind;
 use pmem::Region;
 
@@ -55,15 +55,14 @@ pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)])
 /// Makes a segment part of the pm index on the media, all of its chains empty.
 pub(super) fn write_index_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) -> Result<()> {
     clear_segment(region, segment)?;
-    let entry = SegmentEntry::index(segment, ordinal);
-    let _ = region.fence(region.write(geometry.segment_entry_offset(segment), &entry).flush());
+    write_use(region, geometry, segment, KIND_INDEX, ordinal);
     Ok(())
 }
 
 /// A conversion that a crash cut off leaves segments of an index that does not count: they are free.
 pub(super) fn free_index_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Result<()> {
     for (segment, _) in uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Index(_))) {
-        core.space.write_entry(*segment, SegmentEntry::default());
+        core.space.write_use(*segment, KIND_FREE, 0);
         core.space.discard_run(BlockRun { start: BlockNumber(segment * SEGMENT_BLOCKS), count: SEGMENT_BLOCKS })?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::fs::Core;
 use crate::inode::Inode;
 use crate::media::inode::{IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, USE_WORD};
-use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::segment::{KIND_BLOCKS, SegmentUse};
 use crate::media::{BlockNumber, SEGMENT_BYTES};
 use crate::parallel;
 use crate::space::WORDS_PER_SEGMENT;
@@ -50,7 +50,7 @@ pub fn after_crash(mounted: &Mounted, uses: &[(u64, SegmentUse)]) -> Result<()> 
 /// Segments in which blocks may be in use. Half an entry is made whole.
 fn marked_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Vec<u64> {
     for (segment, _) in uses.iter().filter(|(_, usage)| *usage == SegmentUse::Torn) {
-        core.space.write_entry(*segment, SegmentEntry::blocks(*segment));
+        core.space.write_use(*segment, KIND_BLOCKS, 0);
     }
     let marked = uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Blocks | SegmentUse::Torn));
     marked.map(|(segment, _)| *segment).collect()

@@ -93,3 +93,27 @@ fn the_first_of_a_chain_goes_while_it_is_brought_into_order() {
         all_is_found(device, &[contents[1].clone(), contents[3].clone()], 4);
     });
 }
+
+/// A chain leads through entries in a part of the chunk table that is given back as soon as no block of it is in use.
+#[test]
+fn a_chain_is_searched_while_its_blocks_are_removed_and_their_entries_given_back() {
+    let contents = of_one_chain(5);
+    explore(move || {
+        let (device, a, _) = chain();
+        drop(a);
+        let (b, c) = (device.file("b"), device.file("c"));
+        let (fs, one, two) = (device.fs.clone(), b.clone(), c.clone());
+        let (old, new) = (contents[1].clone(), contents[4].clone());
+        race([
+            task(move || {
+                fs.unlink(ROOT, b"a").unwrap();
+                fs.trim().unwrap();
+            }),
+            task(move || one.write_at(0, &old).unwrap()),
+            task(move || two.write_at(0, &new).unwrap()),
+        ]);
+        assert_eq!((content(&b), content(&c)), (contents[1].clone(), contents[4].clone()));
+        drop((b, c));
+        all_is_found(device, &[contents[1].clone(), contents[4].clone()], 2);
+    });
+}

@@ -261,6 +261,65 @@ fn a_change_of_a_removed_file_does_not_reach_the_next_one() {
     });
 }
 
+/// A device whose first segment of the inode table is full, and that has a second one without inodes. Only the parts that
+/// are not zero.
+fn full_table() -> Vec<(u64, Vec<u8>)> {
+    let device = Device::new();
+    for number in 2..INODES_PER_SEGMENT {
+        assert_eq!(create(&device.fs, ROOT, &format!("{number}")).0, number);
+    }
+    create(&device.fs, ROOT, "last");
+    device.fs.unlink(ROOT, b"last").unwrap();
+    // As a crash leaves it: an unmount would give the second segment back.
+    let parts = device.region.allocated_ranges(0, DEVICE_BYTES);
+    parts
+        .into_iter()
+        .map(|part| (part.start, device.region.bytes(part.start, part.end - part.start).to_vec()))
+        .collect()
+}
+
+/// The segment at the end of the inode table is given back whenever no inode is in it, while inodes are made and removed
+/// there and data is stored where the table was.
+#[test]
+fn a_segment_with_an_inode_in_use_stays_in_the_inode_table() {
+    let parts = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let made = parts.clone();
+    run(RandomScheduler::new_from_seed(1, 1), &Arc::new(move || *made.lock().unwrap() = full_table()));
+    let parts = parts.lock().unwrap().clone();
+    explore(move || {
+        let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+        parts.iter().for_each(|(at, bytes)| _ = region.fence(region.stream(*at, bytes)));
+        let fs = FileSystem::mount(region.clone(), MountOptions { cores: 4, ..MountOptions::default() }).unwrap();
+        fs.reconcile().unwrap();
+        let device = Device { region, fs };
+        let data = device.fs.open(device.fs.lookup(ROOT, b"2").unwrap().ino).unwrap();
+        let [one, two, three] = [0; 3].map(|_| device.fs.clone());
+        let writer = data.clone();
+        race([
+            task(move || {
+                let file = one.open(create(&one, ROOT, "x")).unwrap();
+                file.write_at(0, &block(1)).unwrap();
+                assert_eq!(content(&file), block(1));
+            }),
+            task(move || {
+                create(&two, ROOT, "y");
+                two.unlink(ROOT, b"y").unwrap();
+                two.trim().unwrap();
+            }),
+            task(move || {
+                three.trim().unwrap();
+                writer.write_at(0, &[block(2), block(3)].concat()).unwrap();
+            }),
+        ]);
+        let x = device.fs.lookup(ROOT, b"x").unwrap().ino;
+        assert!(x.0 >= INODES_PER_SEGMENT, "in the second segment of the table");
+        let x = device.fs.open(x).unwrap();
+        assert_eq!((content(&x), content(&data)), (block(1).to_vec(), [block(2), block(3)].concat()));
+        drop((x, data));
+        device.settle();
+    });
+}
+
 /// The last segment of the inode table is given back and used for data that looks like an inode, while somebody
 /// looks for an inode there.
 #[test]

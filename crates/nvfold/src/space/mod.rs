@@ -22,7 +22,8 @@
 mod quarantine;
 
 use crate::error::{Error, Result};
-use crate::media::segment::SegmentEntry;
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::segment::{KIND_BLOCKS, KIND_FREE, SegmentEntry};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
@@ -91,6 +92,18 @@ struct Cursor {
 struct Cursors {
     data: Cursor,
     log: Cursor,
+}
+
+// What is punched of the chunk table with a segment holds no entry of another one.
+const _: () = assert!((SEGMENT_BLOCKS * ENTRY_BYTES).is_multiple_of(BLOCK_BYTES));
+
+/// Changes what a segment is used for, durably: one store of its entry. The class and the wear in it stay. Only for whoever
+/// has the segment alone, or is about to enter it as the first.
+pub fn write_use(region: &Region, geometry: &Geometry, segment: u64, kind: u8, ordinal: u32) {
+    let offset = geometry.segment_entry_offset(segment);
+    let old: SegmentEntry = region.read(offset);
+    let written = region.write(offset, &old.used_for(segment, kind, ordinal)).flush();
+    let _ = region.fence(written);
 }
 
 /// The allocator.
@@ -217,7 +230,8 @@ impl Space {
         }
     }
 
-    /// Takes a whole free segment for the inode table.
+    /// Takes a whole free segment for the inode table or the pm index. Nobody else touches it until
+    /// [`Space::free_segment`]: no cursor may enter it, and it is not trimmed.
     pub fn allocate_segment(&self, doing: &'static str) -> Result<u64> {
         self.reserve(doing, SEGMENT_BLOCKS, Purpose::Log)?;
         for attempt in 0..2 {
@@ -239,8 +253,11 @@ impl Space {
         Err(self.no_space(doing, SEGMENT_BLOCKS))
     }
 
-    /// Returns a segment that was the inode table's; its entry says now that it holds blocks.
+    /// Returns a segment that was a table's, or was taken to become one: marked on the media first, for blocks of it may
+    /// be in use from now on.
     pub fn free_segment(&self, segment: u64) {
+        debug_assert_eq!(self.walkers[segment as usize].load(Ordering::Relaxed), WHOLE, "it was taken as a whole");
+        self.write_use(segment, KIND_BLOCKS, 0);
         self.marked[segment as usize].store(1, Ordering::Relaxed);
         self.walkers[segment as usize].store(0, Ordering::Release);
         self.free(BlockRun { start: BlockNumber(segment * SEGMENT_BLOCKS), count: SEGMENT_BLOCKS });
@@ -313,11 +330,9 @@ impl Space {
         Ok(bytes)
     }
 
+    /// Trims one segment. Never one of a table: those are not marked, and [`WHOLE`] to their owner.
     fn trim_segment(&self, segment: u64) -> Result<u64> {
-        let index = segment as usize;
-        let blocks = self.geometry.blocks_in_segment(segment);
-        let is_empty = || u64::from(self.free_in[index].load(Ordering::Relaxed)) == blocks;
-        if self.marked[index].load(Ordering::Relaxed) == 0 || !is_empty() {
+        if self.marked[segment as usize].load(Ordering::Relaxed) == 0 || !self.is_empty(segment) {
             return Ok(0);
         }
         // No cursor may enter while the memory goes away.
@@ -325,19 +340,32 @@ impl Space {
         if !self.own(segment, WHOLE) {
             return Ok(0);
         }
-        let mut bytes = 0;
-        if is_empty() {
-            if self.discard && self.region.can_punch() {
-                self.punch(segment, blocks)?;
-                bytes = blocks * BLOCK_BYTES;
-            }
-            self.write_entry(segment, SegmentEntry::default());
-            self.marked[index].store(0, Ordering::Relaxed);
-        }
-        self.walkers[index].store(0, Ordering::Release);
-        Ok(bytes)
+        let trimmed = if self.is_empty(segment) { self.trim_whole(segment) } else { Ok(0) };
+        // Also when the host refused: a segment that nobody may enter keeps a reservation from being served.
+        self.walkers[segment as usize].store(0, Ordering::Release);
+        trimmed
     }
 
+    fn is_empty(&self, segment: u64) -> bool {
+        u64::from(self.free_in[segment as usize].load(Ordering::Relaxed)) == self.geometry.blocks_in_segment(segment)
+    }
+
+    /// Trims a segment that is the caller's alone.
+    fn trim_whole(&self, segment: u64) -> Result<u64> {
+        let blocks = self.geometry.blocks_in_segment(segment);
+        let discards = self.discard && self.region.can_punch();
+        if discards {
+            self.punch(segment, blocks)?;
+        }
+        self.write_use(segment, KIND_FREE, 0);
+        self.marked[segment as usize].store(0, Ordering::Relaxed);
+        Ok(if discards { blocks * BLOCK_BYTES } else { 0 })
+    }
+
+    /// Gives the memory of a segment's free blocks back, and that of their chunk entries. None of these counts any more:
+    /// a block is freed after its entry was emptied, durably, and has left the index, and nobody enters one for a block
+    /// that no cursor gave out. Whole pages of the table are the segment's own; of a shorter last segment the page that
+    /// it ends in is kept.
     fn punch(&self, segment: u64, blocks: u64) -> Result<()> {
         self.region.punch(segment * SEGMENT_BYTES, blocks * BLOCK_BYTES)?;
         let entries = self.geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));
@@ -357,10 +385,9 @@ impl Space {
         Ok(())
     }
 
-    /// Writes a segment's entry durably.
-    pub fn write_entry(&self, segment: u64, entry: SegmentEntry) {
-        let written = self.region.write(self.geometry.segment_entry_offset(segment), &entry).flush();
-        let _ = self.region.fence(written);
+    /// See [`write_use`].
+    pub fn write_use(&self, segment: u64, kind: u8, ordinal: u32) {
+        write_use(&self.region, &self.geometry, segment, kind, ordinal);
     }
 
     fn no_space(&self, doing: &'static str, blocks_needed: u64) -> Error {
@@ -438,7 +465,7 @@ impl Space {
         };
         let populated = match segment {
             Some(segment) if self.marked[segment as usize].load(Ordering::Relaxed) == 0 => {
-                self.write_entry(segment, SegmentEntry::blocks(segment));
+                self.write_use(segment, KIND_BLOCKS, 0);
                 self.marked[segment as usize].store(1, Ordering::Relaxed);
                 0
             }

@@ -1,0 +1,58 @@
+//! References as types: each file in `reference/fail/` forgets, doubles or forges one, and the compiler says so. Beside it
+//! lies what it says. `TRYBUILD=overwrite cargo test -p nvfold --test all reference` writes that anew when the compiler's
+//! words change.
+//!
+//! What the compiler does not see, a reference that is dropped by name, is a panic in builds with assertions.
+
+use nvfold::chunk::Chunks;
+use nvfold::chunk::transaction::Transaction;
+use nvfold::dedup::{Dedup, Piece};
+use nvfold::fingerprint::{Fingerprint, StrongFunction};
+use nvfold::media::BlockNumber;
+use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode};
+use pmem::{DeviceSpec, OpenOptions, Region};
+use std::sync::{Arc, Mutex};
+
+#[test]
+fn a_reference_that_is_forgotten_doubled_or_forged_does_not_compile() {
+    let cases = trybuild::TestCases::new();
+    cases.pass("tests/reference/pass/*.rs");
+    cases.compile_fail("tests/reference/fail/*.rs");
+}
+
+/// Takes a reference on the last block that was stored, and forgets it.
+#[derive(Default)]
+struct Forgetful {
+    last: Mutex<Option<BlockNumber>>,
+}
+
+impl Dedup for Forgetful {
+    fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
+        Fingerprint { weak: None, strong: Some(StrongFunction::default().of(piece)) }
+    }
+
+    fn place(&self, _: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+        if let Some(last) = *self.last.lock().unwrap() {
+            drop(tx.share_known(last));
+        }
+    }
+
+    fn published(&self, block: BlockNumber, _: &Fingerprint, _: &[BlockNumber], _: &Chunks) -> bool {
+        *self.last.lock().unwrap() = Some(block);
+        true
+    }
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "was forgotten")]
+fn a_reference_that_is_dropped_panics() {
+    let region = Region::create(&DeviceSpec::Memory, 16 << 20, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let options = MountOptions { foreign: Some(Arc::new(Forgetful::default())), ..MountOptions::default() };
+    let fs = FileSystem::mount(region, options).unwrap();
+    let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+    let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &new).unwrap().ino).unwrap();
+    file.write_at(0, &[1; 4096]).unwrap();
+    file.write_at(4096, &[2; 4096]).unwrap();
+}

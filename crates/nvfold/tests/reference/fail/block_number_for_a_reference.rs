@@ -1,0 +1,9 @@
+//! A block's number does not say that its count was raised.
+#![deny(unused_must_use)]
+
+use nvfold::dedup::Place;
+use nvfold::media::BlockNumber;
+
+fn main() {
+    let _ = Place::Shared(BlockNumber(1));
+}

@@ -1,0 +1,17 @@
+//! Nobody makes two references of one.
+#![deny(unused_must_use)]
+
+use nvfold::chunk::transaction::Transaction;
+use nvfold::dedup::{Piece, Place};
+use nvfold::media::BlockNumber;
+
+fn place(piece: &mut Piece<'_>, tx: &mut Transaction<'_>) {
+    if let Some(reference) = tx.share_known(BlockNumber(1)) {
+        piece.place = Place::Shared(reference.clone());
+        tx.give_back(reference);
+    }
+}
+
+fn main() {
+    let _: fn(&mut Piece<'_>, &mut Transaction<'_>) = place;
+}

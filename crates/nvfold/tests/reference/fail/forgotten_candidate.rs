@@ -1,0 +1,13 @@
+//! What `share_candidate` returns may be a reference: it cannot be ignored.
+#![deny(unused_must_use)]
+
+use nvfold::chunk::transaction::Transaction;
+use nvfold::media::BlockNumber;
+
+fn warm_up(tx: &mut Transaction<'_>) {
+    tx.share_candidate(7, BlockNumber(0));
+}
+
+fn main() {
+    let _: fn(&mut Transaction<'_>) = warm_up;
+}

@@ -1,0 +1,17 @@
+//! One reference is for one extent: two pieces need two.
+#![deny(unused_must_use)]
+
+use nvfold::chunk::transaction::Transaction;
+use nvfold::dedup::{Piece, Place};
+use nvfold::media::BlockNumber;
+
+fn place(pieces: &mut [Piece<'_>; 2], tx: &mut Transaction<'_>) {
+    if let Some(reference) = tx.share_known(BlockNumber(1)) {
+        pieces[0].place = Place::Shared(reference);
+        pieces[1].place = Place::Shared(reference);
+    }
+}
+
+fn main() {
+    let _: fn(&mut [Piece<'_>; 2], &mut Transaction<'_>) = place;
+}

@@ -1,0 +1,37 @@
+//! A policy of a program's own that uses every reference once: the file that those in `fail/` differ from by one step.
+#![deny(unused_must_use)]
+
+use nvfold::chunk::Chunks;
+use nvfold::chunk::transaction::Transaction;
+use nvfold::dedup::{Dedup, Piece, Place};
+use nvfold::fingerprint::{Fingerprint, WeakFunction};
+use nvfold::media::BlockNumber;
+
+struct Policy;
+
+impl Dedup for Policy {
+    fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
+        Fingerprint::of(piece, WeakFunction::default(), None)
+    }
+
+    fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+        for piece in pieces.iter_mut().filter(|piece| piece.place == Place::Store) {
+            let Some(weak) = piece.fingerprint.weak else { continue };
+            let Some(reference) = tx.share_candidate(weak, BlockNumber(0)) else { continue };
+            if tx.chunks().equal(reference.block(), piece.bytes) {
+                piece.place = Place::Shared(reference);
+            } else {
+                tx.give_back(reference);
+            }
+        }
+    }
+
+    fn published(&self, _: BlockNumber, _: &Fingerprint, _: &[BlockNumber], _: &Chunks) -> bool {
+        true
+    }
+}
+
+fn main() {
+    let policy: &dyn Dedup = &Policy;
+    assert!(policy.fingerprint(&[0; 4096]).weak.is_some());
+}
