@@ -19,7 +19,7 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
         "the slot must be clear before the operation is acknowledged (killed above), not before what the operation still does",
     ),
     (
-        "chunk/mod.rs",
+        "chunk/counts.rs",
         "flush_decreases",
         2,
         Mutation::DropFence,
@@ -121,18 +121,22 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
 /// File and function that no recorded workload comes by; and what looks after it instead.
 const UNREACHED: &[(&str, &str, &str)] = &[
     (
-        "chunk/mod.rs",
+        "chunk/fingerprints.rs",
         "make_invalid",
         "a mount with other functions replaces fingerprints; `crates/nvfold/tests/nv_dedup.rs`",
     ),
-    ("chunk/mod.rs", "set_exact", "a damaged entry that names another chain; `crates/nvfold/tests/fact.rs`"),
+    ("chunk/exact.rs", "set_exact", "a damaged entry that names another chain; `crates/nvfold/tests/fact.rs`"),
     ("dedup/nv_dedup/costs.rs", "measure_entry", "costs are measured with a stopwatch, which these mounts do not have"),
     (
         "dedup/nv_dedup/costs.rs",
         "measure_with",
         "as above; what it leaves of a crash is what an operation that fails leaves",
     ),
-    ("check/mod.rs", "repair", "fsck's repair is mount and reconcile, and repeatable; `crates/nvfold/tests/check.rs`"),
+    (
+        "check/repair.rs",
+        "repair",
+        "fsck's repair is mount and reconcile, and repeatable; `crates/nvfold/tests/check.rs`",
+    ),
     (
         "fs/claims.rs",
         "drop",

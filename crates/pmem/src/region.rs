@@ -562,16 +562,16 @@ impl Region {
         !self.is_lost()
     }
 
-    /// Whether a range that was just read is whole, and can be written. When not, [`Region::check`] does not tell it
-    /// again: for callers that go elsewhere.
+    /// Whether a range that was just read is whole, and can be written. When not, the pending error is forgotten, so that
+    /// [`Region::check`] does not tell it again: for callers that go elsewhere.
     #[inline]
-    pub fn is_sound(&self, offset: u64, length: u64) -> bool {
-        !self.faults.watched() || self.is_sound_watched(offset, length)
+    pub fn sound_or_forget(&self, offset: u64, length: u64) -> bool {
+        !self.faults.watched() || self.forget_if_bad(offset, length)
     }
 
     #[cold]
     #[inline(never)]
-    fn is_sound_watched(&self, offset: u64, length: u64) -> bool {
+    fn forget_if_bad(&self, offset: u64, length: u64) -> bool {
         thread::forget_bad(self.id(), offset / SECTOR_BYTES * SECTOR_BYTES..offset + length);
         self.faults.frozen_in(offset, length).is_none()
     }

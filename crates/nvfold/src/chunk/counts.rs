@@ -66,7 +66,7 @@ impl Chunks {
         loop {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
-            if !self.region.is_sound(offset, ENTRY_BYTES) || seen.count == 0 {
+            if !self.region.sound_or_forget(offset, ENTRY_BYTES) || seen.count == 0 {
                 return None;
             }
             if seen.count == u32::MAX {
@@ -91,7 +91,7 @@ impl Chunks {
         let offset = self.geometry.chunk_entry_offset(block);
         let stored = self.region.load_u128(offset);
         let seen = CountWord::decode(stored);
-        let is_unshared = seen.count == 1 && seen.update_count == 0 && self.region.is_sound(offset, ENTRY_BYTES);
+        let is_unshared = seen.count == 1 && seen.update_count == 0 && self.region.sound_or_forget(offset, ENTRY_BYTES);
         is_unshared && self.clear(block, stored, flight)
     }
 
@@ -115,7 +115,7 @@ impl Chunks {
             let seen = CountWord::decode(stored);
             match seen.count {
                 // How many name it is not known, or cannot be written: it stays until it is counted anew.
-                _ if !self.region.is_sound(offset, ENTRY_BYTES) => return Released::Kept,
+                _ if !self.region.sound_or_forget(offset, ENTRY_BYTES) => return Released::Kept,
                 0 if seen.update_count == 0 => return Released::Free,
                 0 => return Released::Kept,
                 1 if seen.update_count == 0 => {

@@ -167,7 +167,7 @@ impl Chunks {
     pub fn equal(&self, block: BlockNumber, piece: &[u8]) -> bool {
         let equal = piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece);
         // Bad memory equals nothing, and is no failure of who compares with it.
-        self.region.is_sound(block.address(), BLOCK_BYTES) && equal
+        self.region.sound_or_forget(block.address(), BLOCK_BYTES) && equal
     }
 
     /// Asks for the first bytes of a block, so that comparing it soon after need not wait for them: the processor sees

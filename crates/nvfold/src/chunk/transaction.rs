@@ -104,8 +104,8 @@ impl GeneratorLines {
         }
     }
 
-    /// Holds a generator: the thread's own, or one that nobody holds.
-    fn hold(&self) -> (usize, MutexGuard<'_, ()>) {
+    /// Acquires a generator: the thread's own, or one that nobody holds.
+    fn acquire(&self) -> (usize, MutexGuard<'_, ()>) {
         let own = self.own();
         let others = (1..self.lines.len()).map(|step| (own + step) % self.lines.len());
         let tried = others.take_while(|_| self.kind == Generators::PerCore);
@@ -184,7 +184,7 @@ impl<'a> Transaction<'a> {
 
     fn id(&mut self) -> u64 {
         let generators = &self.chunks.generators;
-        let (generator, _) = self.generator.get_or_insert_with(|| generators.hold());
+        let (generator, _) = self.generator.get_or_insert_with(|| generators.acquire());
         let line = &generators.lines[*generator];
         *self.id.get_or_insert_with(|| tx_id(*generator as u64, line.next.fetch_add(1, Ordering::Relaxed)))
     }
@@ -247,7 +247,7 @@ impl<'a> Transaction<'a> {
     /// generator must keep nobody else waiting.
     pub fn begin(&mut self) {
         let chunks = self.chunks;
-        self.generator.get_or_insert_with(|| chunks.generators.hold());
+        self.generator.get_or_insert_with(|| chunks.generators.acquire());
     }
 
     /// One more reference on a block that the policy has found by itself. Its bytes stand still from then on. `None`
@@ -291,7 +291,7 @@ impl<'a> Transaction<'a> {
         let function = chunks.strong_function();
         let stored = chunks.entry(block).strong(function);
         let strong = stored.unwrap_or_else(|| function.of(chunks.region.bytes(block.address(), BLOCK_BYTES)));
-        if !chunks.region.is_sound(block.address(), BLOCK_BYTES) {
+        if !chunks.region.sound_or_forget(block.address(), BLOCK_BYTES) {
             return None;
         }
         if stored.is_none() {

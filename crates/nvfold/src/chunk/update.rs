@@ -99,7 +99,7 @@ impl Chunks {
         loop {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
-            if !self.region.is_sound(offset, ENTRY_BYTES) {
+            if !self.region.sound_or_forget(offset, ENTRY_BYTES) {
                 return None;
             }
             let line = self.region.compare_exchange_u128(offset, stored, change(seen)?.encode());

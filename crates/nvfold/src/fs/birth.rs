@@ -42,7 +42,7 @@ impl Core {
             let ino = self.table.allocate(&self.space)?;
             let slot = self.table.slot(ino).expect("an allocated inode has a slot");
             let _: InodeHead = self.region.read(slot);
-            if self.region.is_sound(slot, INODE_BYTES) {
+            if self.region.sound_or_forget(slot, INODE_BYTES) {
                 return Ok(ino);
             }
         }
@@ -160,7 +160,7 @@ impl Core {
     pub(super) fn free_inode(&self, inode: &Inode, state: &mut State) {
         let _: InodeHead = self.region.read(inode.slot);
         state.freed = true;
-        if !self.region.is_sound(inode.slot, INODE_BYTES) {
+        if !self.region.sound_or_forget(inode.slot, INODE_BYTES) {
             // It cannot be freed on the media: all that it names stays in use.
             return self.cache.remove(inode.ino);
         }

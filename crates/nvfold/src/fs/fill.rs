@@ -54,7 +54,7 @@ impl Core {
         for block in blocks.into_iter().filter(|block| !self.can_be_found(*block)) {
             let weak = chunks.weak_function().of(region.bytes(block.address(), BLOCK_BYTES));
             let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
-            if !region.is_sound(block.address(), BLOCK_BYTES) || !is_writable {
+            if !region.sound_or_forget(block.address(), BLOCK_BYTES) || !is_writable {
                 continue;
             }
             if chunks.has_entry(block) {

@@ -17,12 +17,14 @@
 //! readers out until the commit word is fenced.
 //!
 //! **The daemon** holds the inode's lock upgradable, so that readers never wait for its fences: DRAM changes under the
-//! exclusive lock for as long as that takes ([`Locked`]). Between commit word and install, what it holds by update count
+//! exclusive lock for as long as that takes ([`Locked`]), and chunk entries of what it gives up are emptied only after
+//! that: a reader may clone what the file still names. Between commit word and install, what it holds by update count
 //! is counted (DeNOVA IV-D, step 6): a reader who clones what it finds in DRAM finds it counted.
 
 use super::Core;
 use super::claims::{Claims, Concurrent};
 use super::commit::commit_word;
+use super::release::Emptied;
 use crate::dedup::{Dedup, Piece, Place};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
@@ -35,6 +37,7 @@ use crate::space::{BlockRun, Purpose, Runs};
 use crate::sync::atomic::Ordering;
 use crate::sync::{RwLockUpgradableReadGuard, RwLockWriteGuard};
 use crate::words::TimeNs;
+use pmem::Flight;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -231,7 +234,11 @@ impl Core {
         let purpose = if frees { Purpose::Promised } else { Purpose::Log };
         let (mut staged, positions) = self.stage_lines(inode, state, &lines, kept, purpose, &mut claims.tx.flight)?;
         let (landed, named) = claims.tx.end(staged.take_named());
-        let (flight, emptied) = self.clear_unshared_entries(&dropped, &claims.reserved);
+        // Somebody who reads the file could clone what it still names: its entries stay until it names them no more.
+        let (flight, emptied) = match L::IS_EXCLUSIVE {
+            true => self.clear_unshared_entries(&dropped, &claims.reserved),
+            false => (Flight::new(), Emptied::new()),
+        };
         let word = commit_word(inode.slot, &state.log, state.selector, named);
         self.store_commit_word(word, landed, flight, || self.forget_all(emptied));
         let is_daemons = claims.dedupe == dedupe::IN_PROCESS;

@@ -101,7 +101,7 @@ impl Core {
             seen = taken.block();
             if is_better(&seen)
                 && chunks.equal(seen, self.region.bytes(own.address(), BLOCK_BYTES))
-                && self.region.is_sound(own.address(), BLOCK_BYTES)
+                && self.region.sound_or_forget(own.address(), BLOCK_BYTES)
             {
                 return Some(claims.keep(taken));
             }

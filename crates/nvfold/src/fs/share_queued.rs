@@ -121,7 +121,7 @@ impl Core {
         }
         let mut line = [0; LINE as usize];
         self.region.read_into(position, &mut line);
-        if !self.region.is_sound(position, LINE) {
+        if !self.region.sound_or_forget(position, LINE) {
             return None;
         }
         let Ok((LogEntry::Extent(entry), _)) = LogEntry::decode(inode.ino, &line) else { return None };
@@ -230,7 +230,7 @@ impl<'a> Looked<'a> {
         let region = &self.core.region;
         for (piece, copy) in self.batch.pieces.iter_mut().zip(self.batch.bytes.chunks_exact_mut(BLOCK)) {
             region.read_into(piece.block.address(), copy);
-            if region.is_sound(piece.block.address(), BLOCK_BYTES) {
+            if region.sound_or_forget(piece.block.address(), BLOCK_BYTES) {
                 piece.fingerprint = finder.fingerprint(copy);
             }
         }

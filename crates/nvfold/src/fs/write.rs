@@ -256,7 +256,7 @@ impl Core {
             return None;
         }
         let block = BlockNumber::containing(extents.reserved_block(offset)?);
-        let is_sound = self.region.is_sound(block.address(), BLOCK_BYTES);
+        let is_sound = self.region.sound_or_forget(block.address(), BLOCK_BYTES);
         (is_sound && !self.chunks.has_entry(block)).then_some(block)
     }
 

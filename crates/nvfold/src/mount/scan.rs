@@ -86,7 +86,7 @@ fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64], slots: &mut 
         let has_bad_memory = core.region.check().is_err();
         for (slot, bytes) in (at..).step_by(INODE_BYTES as usize).zip(slots.chunks_exact(INODE_BYTES as usize)) {
             // What bad memory held is not known: its number is not handed out.
-            let is_bad = || has_bad_memory && !core.region.is_sound(slot, INODE_BYTES);
+            let is_bad = || has_bad_memory && !core.region.sound_or_forget(slot, INODE_BYTES);
             let is_used = bytes[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
             let index = (slot - start) / INODE_BYTES;
             words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);

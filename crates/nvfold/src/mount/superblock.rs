@@ -52,7 +52,7 @@ pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
     let is_torn = |offset: &u64| region.read::<Superblock>(*offset).verify().is_err();
     let (torn, whole): (Vec<u64>, Vec<u64>) = COPIES.into_iter().partition(is_torn);
     // A copy in bad memory stays as it is: the other one serves. Both were read just now, so it is known.
-    let is_sound = |offset: &u64| region.is_sound(*offset, size_of::<Superblock>() as u64);
+    let is_sound = |offset: &u64| region.sound_or_forget(*offset, size_of::<Superblock>() as u64);
     for offset in torn.into_iter().chain(whole).filter(is_sound) {
         let written = region.write(offset, &superblock.sealed()).flush();
         let _ = region.fence(written);

@@ -182,3 +182,30 @@ fn an_unmount_comes_while_the_daemon_works() {
         device.settle();
     });
 }
+
+/// What the daemon gives up has an entry of its own, and somebody clones it just then.
+#[test]
+fn a_block_is_given_up_while_its_file_is_cloned() {
+    explore_with(IndexKind::Dram, &[("c", &[1])], |device, files| {
+        drain(&device.fs);
+        let a = device.file("a");
+        a.write_at(0, &block(1)).unwrap();
+        // A clone that goes again leaves an entry with one reference.
+        let b = device.file("b");
+        b.clone_from(&a, 0, 0, BLOCK as u64).unwrap();
+        drop(b);
+        device.fs.unlink(ROOT, b"b").unwrap();
+        let d = device.file("d");
+        let (fs, source, clone) = (device.fs.clone(), a.clone(), d.clone());
+        race([
+            task(move || drain(&fs)),
+            task(move || {
+                clone.clone_from(&source, 0, 0, BLOCK as u64).unwrap();
+            }),
+        ]);
+        let e = device.file("e");
+        e.write_at(0, &block(9)).unwrap();
+        let one = block(1).to_vec();
+        assert_eq!((content(&a), content(&d), content(&files[0])), (one.clone(), one.clone(), one));
+    });
+}

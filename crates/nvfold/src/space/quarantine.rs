@@ -16,12 +16,12 @@ impl Space {
 
     /// Returns those blocks of a run that can be used again.
     pub(super) fn free_sound(&self, run: BlockRun) {
-        let sound = run.blocks().filter(|block| self.is_sound(*block));
+        let sound = run.blocks().filter(|block| self.sound_or_forget(*block));
         sound.for_each(|start| self.free_run(BlockRun { start, count: 1 }));
     }
 
     /// Whether neither a block nor its chunk entry lies in bad memory.
-    fn is_sound(&self, block: BlockNumber) -> bool {
+    fn sound_or_forget(&self, block: BlockNumber) -> bool {
         let is_writable = |offset, length| self.region.check_writable(offset, length).is_ok();
         is_writable(block.address(), BLOCK_BYTES) && is_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES)
     }
@@ -40,7 +40,9 @@ impl Space {
             let counted = (page.saturating_sub(entries) / ENTRY_BYTES..).take((BLOCK_BYTES / ENTRY_BYTES) as usize);
             let blocks = std::iter::once(page / BLOCK_BYTES).chain(counted);
             for block in blocks.filter(|block| (first..self.geometry.blocks()).contains(block)).map(BlockNumber) {
-                if !self.is_sound(block) && self.reserve("keep bad memory from use", 1, Purpose::Promised).is_ok() {
+                if !self.sound_or_forget(block)
+                    && self.reserve("keep bad memory from use", 1, Purpose::Promised).is_ok()
+                {
                     match self.set_bit(block) {
                         true => drop(self.free_in[(block.0 / SEGMENT_BLOCKS) as usize].fetch_sub(1, Ordering::Relaxed)),
                         false => drop(self.free_blocks.fetch_add(1, Ordering::Relaxed)),
