@@ -26,3 +26,4 @@ mod rooms;
 mod sharing;
 mod space;
 mod tidy;
+mod toy_policy;

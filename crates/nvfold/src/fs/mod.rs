@@ -117,7 +117,7 @@ impl Core {
             space: Space::new(region.clone(), geometry, cores, discard),
             chunks: Chunks::new(region.clone(), geometry, index, fingerprints, generators),
             policies,
-            table: InodeTable::new(region.clone(), geometry, segments),
+            table: InodeTable::new(region.clone(), segments),
             journal: Journal::new(),
             tree: Mutex::new(()),
             cache: Cache::new(),

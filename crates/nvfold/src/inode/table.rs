@@ -9,7 +9,7 @@ use crate::media::inode::{INODE_BYTES, INODES_PER_SEGMENT};
 use crate::media::segment::{KIND_INODES, SegmentEntry, SegmentUse};
 use crate::media::superblock::Geometry;
 use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES, inode};
-use crate::space::{Space, write_use};
+use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, RwLock};
 use pmem::Region;
@@ -18,7 +18,6 @@ use zerocopy::IntoBytes;
 /// The table of one device.
 pub struct InodeTable {
     region: Region,
-    geometry: Geometry,
     /// Segment numbers by ordinal.
     segments: RwLock<Vec<u64>>,
     used: Mutex<Used>,
@@ -37,14 +36,13 @@ struct Used {
 
 impl InodeTable {
     /// A table in these segments (by ordinal), all of it free but inode 0, which is never used.
-    pub fn new(region: Region, geometry: Geometry, segments: Vec<u64>) -> InodeTable {
+    pub fn new(region: Region, segments: Vec<u64>) -> InodeTable {
         let mut used = Used { words: vec![0; segments.len() * (INODES_PER_SEGMENT / 64) as usize], ..Used::default() };
         if let Some(first) = used.words.first_mut() {
             *first = 1;
         }
         InodeTable {
             region,
-            geometry,
             segments: RwLock::new(segments),
             used: Mutex::new(used),
             unnamed: Mutex::default(),
@@ -195,10 +193,8 @@ impl InodeTable {
             errno: errno::ENOSPC,
         })?;
         let segment = space.allocate_segment("create an inode")?;
-        if let Err(error) = write_segment(&self.region, &self.geometry, segment, ordinal32) {
-            space.free_segment(segment);
-            return Err(error);
-        }
+        clear_segment(&self.region, segment).inspect_err(|_| space.free_segment(segment))?;
+        space.write_use(segment, KIND_INODES, ordinal32);
         self.segments.write().push(segment);
         Ok(())
     }
@@ -209,10 +205,11 @@ fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
     (ino != 0).then(|| segment * SEGMENT_BYTES + ino % INODES_PER_SEGMENT * INODE_BYTES)
 }
 
-/// Makes a segment part of the inode table on the media: old bytes are cleared, a hole stays a hole.
+/// Makes a segment of a device that nobody has mounted part of the inode table: old bytes are cleared, a hole stays a hole.
 pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) -> Result<()> {
     clear_segment(region, segment)?;
-    write_use(region, geometry, segment, KIND_INODES, ordinal);
+    let entry = SegmentEntry::inodes(segment, ordinal);
+    let _ = region.fence(region.write(geometry.segment_entry_offset(segment), &entry).flush());
     Ok(())
 }
 
@@ -229,17 +226,27 @@ pub fn clear_segment(region: &Region, segment: u64) -> Result<()> {
 
 /// What each segment is used for, of those that are used for anything.
 pub fn read_uses(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentUse)> {
+    uses_of(&read_entries(region, geometry))
+}
+
+/// The same, of entries that were read.
+pub fn uses_of(entries: &[(u64, SegmentEntry)]) -> Vec<(u64, SegmentUse)> {
+    let uses = entries.iter().map(|(segment, entry)| (*segment, entry.usage(*segment)));
+    uses.filter(|(_, usage)| *usage != SegmentUse::Free).collect()
+}
+
+/// The segment table, but for entries that are zero.
+pub fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentEntry)> {
     const AT_ONCE: usize = 4096;
     let segments = (geometry.segments() - geometry.first_segment()) as usize;
     let mut entries = vec![SegmentEntry::default(); segments.min(AT_ONCE)];
-    let mut uses = Vec::new();
+    let mut found = Vec::new();
     for first in (geometry.first_segment()..geometry.segments()).step_by(AT_ONCE) {
         let entries = &mut entries[..(geometry.segments() - first).min(AT_ONCE as u64) as usize];
         region.scan_into(geometry.segment_entry_offset(first), entries.as_mut_bytes());
-        let all = (first..).zip(entries).map(|(segment, entry)| (segment, entry.usage(segment)));
-        uses.extend(all.filter(|(_, usage)| *usage != SegmentUse::Free));
+        found.extend((first..).zip(entries.iter().copied()).filter(|(_, entry)| *entry != SegmentEntry::default()));
     }
-    uses
+    found
 }
 
 /// The segments of the inode table by ordinal, of those in use; what is wrong with it otherwise.

@@ -4,7 +4,6 @@
 //! area and two words of each entry, which mean nothing without it. So it can be made beside the dram index, and the
 //! superblock's kind, one store of a copy, decides. What a crash leaves of the other one, the next mount frees.
 
-use super::index::write_index_segment;
 use super::open::open;
 use super::options::MountOptions;
 use super::superblock::{read_superblock, write_superblock};
@@ -15,8 +14,10 @@ use crate::dedup::policy::Policy;
 use crate::error::Result;
 use crate::fingerprint::WeakFunction;
 use crate::fs::Core;
+use crate::inode::table::clear_segment;
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
 use crate::media::direct::index_segments;
+use crate::media::segment::KIND_INDEX;
 use crate::media::superblock::Superblock;
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::words::IndexKind;
@@ -75,7 +76,8 @@ fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) ->
     for ordinal in 0..index_segments(core.geometry.blocks()) {
         match core.space.allocate_segment("make a pm index") {
             Ok(segment) => {
-                write_index_segment(&core.region, &core.geometry, segment, ordinal as u32)?;
+                clear_segment(&core.region, segment)?;
+                core.space.write_use(segment, KIND_INDEX, ordinal as u32);
                 segments.push(segment);
             }
             Err(error) => {

@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use crate::fs::Core;
 use crate::inode::table::clear_segment;
 use crate::media::direct::index_segments;
-use crate::media::segment::{KIND_FREE, KIND_INDEX, SegmentUse};
+use crate::media::segment::{KIND_FREE, SegmentEntry, SegmentUse};
 use crate::media::superblock::{Geometry, Superblock};
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
-use crate::space::{BlockRun, write_use};
+use crate::space::BlockRun;
 use crate::words::IndexKind;
 use pmem::Region;
 
@@ -52,10 +52,11 @@ pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)])
     Ok(found.into_iter().map(|(_, segment)| segment).collect())
 }
 
-/// Makes a segment part of the pm index on the media, all of its chains empty.
+/// Makes a segment of a device that nobody has mounted part of the pm index, all of its chains empty.
 pub(super) fn write_index_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) -> Result<()> {
     clear_segment(region, segment)?;
-    write_use(region, geometry, segment, KIND_INDEX, ordinal);
+    let entry = SegmentEntry::index(segment, ordinal);
+    let _ = region.fence(region.write(geometry.segment_entry_offset(segment), &entry).flush());
     Ok(())
 }
 

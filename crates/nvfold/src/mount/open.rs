@@ -8,7 +8,7 @@ use super::{Mounted, saved, scan};
 use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
 use crate::fs::{Core, CoreOptions};
-use crate::inode::table::{read_uses, table_segments};
+use crate::inode::table::{read_entries, table_segments, uses_of};
 use crate::media::inode::InodeHead;
 use crate::media::superblock::{STATE_IN_USE, Superblock};
 use crate::words::{FileKind, InodeNumber};
@@ -25,7 +25,8 @@ pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
     }
-    let uses = read_uses(&region, &geometry);
+    let entries = read_entries(&region, &geometry);
+    let uses = uses_of(&entries);
     let segments = table_segments(&geometry, &uses)?;
     let stores = journal_stores(&region, &geometry, &segments)?;
     let tables_read = region.check();
@@ -44,6 +45,7 @@ pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
     let core = &mounted.core;
     let index_segments = core.chunks.index.fact().into_iter().flat_map(|index| index.segments().iter().copied());
     core.table.segments().into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
+    entries.iter().for_each(|(segment, entry)| core.space.adopt_wear(*segment, entry));
     core.chunks.load_generators();
     let saved_in = saved::load(&mounted, &superblock);
     match &saved_in {

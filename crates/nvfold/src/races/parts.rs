@@ -128,7 +128,7 @@ fn an_inode_number_has_one_user() {
         let space = Arc::new(Space::new(region.clone(), geometry, 2, true));
         let first = geometry.first_segment();
         space.adopt_table_segment(first);
-        let table = Arc::new(InodeTable::new(region, geometry, vec![first]));
+        let table = Arc::new(InodeTable::new(region, vec![first]));
         let full = table.end();
         let mut used = vec![u64::MAX; (full / 64) as usize];
         *used.last_mut().unwrap() >>= 1;

@@ -11,7 +11,7 @@
 //! ```text
 //! segment  0 .. | tables | 512 bits | 512 bits | ...     bit set: block in use
 //! free_in  per segment: free blocks       walkers: cursors in it       marked: its entry in the segment table says
-//!                                                                      that blocks of it may be in use
+//! wear     per segment: its count, and a class                         that blocks of it may be in use
 //! ```
 //!
 //! A segment that goes away as a whole, to the host or to the inode table, must have no cursor in it. Cursors
@@ -27,7 +27,7 @@ use crate::media::segment::{KIND_BLOCKS, KIND_FREE, SegmentEntry};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, spin_loop, thread_number, zeroed};
 use pmem::Region;
 use smallvec::SmallVec;
@@ -97,15 +97,6 @@ struct Cursors {
 // What is punched of the chunk table with a segment holds no entry of another one.
 const _: () = assert!((SEGMENT_BLOCKS * ENTRY_BYTES).is_multiple_of(BLOCK_BYTES));
 
-/// Changes what a segment is used for, durably: one store of its entry. The class and the wear in it stay. Only for whoever
-/// has the segment alone, or is about to enter it as the first.
-pub fn write_use(region: &Region, geometry: &Geometry, segment: u64, kind: u8, ordinal: u32) {
-    let offset = geometry.segment_entry_offset(segment);
-    let old: SegmentEntry = region.read(offset);
-    let written = region.write(offset, &old.used_for(segment, kind, ordinal)).flush();
-    let _ = region.fence(written);
-}
-
 /// The allocator.
 pub struct Space {
     region: Region,
@@ -116,6 +107,10 @@ pub struct Space {
     /// Cursors in each segment, or [`WHOLE`].
     walkers: Box<[AtomicU8]>,
     marked: Box<[AtomicU8]>,
+    /// What the segment table says of the wear of each segment: an entry is stored as a whole when the use changes, and
+    /// is not read for that.
+    wear: Box<[AtomicU32]>,
+    wear_class: Box<[AtomicU8]>,
     free_blocks: Padded<AtomicU64>,
     total_blocks: u64,
     search_from: Mutex<u64>,
@@ -138,6 +133,8 @@ impl Space {
             free_in: zeroed(segments),
             walkers: zeroed(segments),
             marked: zeroed(segments),
+            wear: zeroed(segments),
+            wear_class: zeroed(segments),
             free_blocks: Padded::default(),
             total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
             search_from: Mutex::new(geometry.first_segment()),
@@ -174,7 +171,8 @@ impl Space {
 
     /// DRAM of the allocator in bytes.
     pub fn dram_bytes(&self) -> u64 {
-        (self.used.len() * 8 + self.free_in.len() * 2 + self.walkers.len() + self.marked.len()) as u64
+        let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1;
+        (self.free_in.len() * bytes_per_segment) as u64
     }
 
     /// Recovery: notes that a block is in use. False when it was already.
@@ -385,9 +383,23 @@ impl Space {
         Ok(())
     }
 
-    /// See [`write_use`].
+    /// Changes what a segment is used for, durably: one store of its entry. Class and wear stay. Only for whoever has the
+    /// segment alone, or is about to enter it as the first.
     pub fn write_use(&self, segment: u64, kind: u8, ordinal: u32) {
-        write_use(&self.region, &self.geometry, segment, kind, ordinal);
+        let wear = self.wear[segment as usize].load(Ordering::Relaxed);
+        let wear_class = self.wear_class[segment as usize].load(Ordering::Relaxed);
+        let entry = SegmentEntry { wear_class, wear, ..SegmentEntry::default() }.used_for(segment, kind, ordinal);
+        let written = self.region.write(self.geometry.segment_entry_offset(segment), &entry).flush();
+        let _ = self.region.fence(written);
+    }
+
+    /// Mount: takes class and wear of a segment in, whatever else its entry says.
+    pub fn adopt_wear(&self, segment: u64, entry: &SegmentEntry) {
+        // Of a device without wear, which are all of today's, nothing is touched.
+        if (entry.wear_class, entry.wear) != (0, 0) {
+            self.wear[segment as usize].store(entry.wear, Ordering::Relaxed);
+            self.wear_class[segment as usize].store(entry.wear_class, Ordering::Relaxed);
+        }
     }
 
     fn no_space(&self, doing: &'static str, blocks_needed: u64) -> Error {
