@@ -16,7 +16,7 @@ use crate::inode::{Body, Inode};
 use crate::media::generator::{GENERATORS, Generator};
 use crate::media::inode::InodeHead;
 use crate::media::log_entry::LINE;
-use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::segment::{KIND_BLOCKS, SegmentEntry, SegmentUse};
 use crate::media::superblock::{STATE_IN_USE, Superblock};
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::mount;
@@ -31,9 +31,10 @@ pub(super) fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
     mount::require_known_features(&superblock)?;
     for segment in unmarked {
         let offset = geometry.segment_entry_offset(*segment);
-        let is_free = region.read::<SegmentEntry>(offset).usage(*segment) == SegmentUse::Free;
-        if is_free && *segment >= geometry.first_segment() {
-            let _ = region.fence(region.write(offset, &SegmentEntry::blocks(*segment)).flush());
+        let entry: SegmentEntry = region.read(offset);
+        if entry.usage(*segment) == SegmentUse::Free && *segment >= geometry.first_segment() {
+            let marked = entry.used_for(*segment, KIND_BLOCKS, 0);
+            let _ = region.fence(region.write(offset, &marked).flush());
         } else {
             // Tables: no block of theirs ever has an entry.
             let entries = geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));

@@ -140,6 +140,7 @@ impl Chunks {
     }
 
     /// null_entry. False when the count is not what was stored any more.
+    #[inline]
     fn clear(&self, block: BlockNumber, stored: u128, flight: &mut Flight) -> bool {
         let offset = self.geometry.chunk_entry_offset(block);
         let seen = CountWord::decode(stored);
@@ -161,6 +162,7 @@ impl Chunks {
 
     /// Takes a block whose entry was emptied out of the index, before it gets another user: what is returned must be
     /// fenced before that.
+    #[inline]
     pub(crate) fn forget(&self, block: BlockNumber) -> Flight {
         match self.entry(block).weak(self.weak) {
             Some(weak) => self.index.remove(weak, block),

@@ -29,6 +29,7 @@ impl Chunks {
     }
 
     /// What `of` says of the recount; `None` when there is none.
+    #[inline]
     pub fn with_recount<T>(&self, of: impl FnOnce(&Recount) -> T) -> Option<T> {
         if !self.is_recounting() {
             return None;
@@ -37,16 +38,19 @@ impl Chunks {
     }
 
     /// Whether the counts are being found anew.
+    #[inline]
     pub(super) fn is_recounting(&self) -> bool {
         self.recounting.load(Ordering::Acquire)
     }
 
     /// Whether a crash left it open how often the block is named.
+    #[inline]
     pub(super) fn is_unknown(&self, block: BlockNumber) -> bool {
         self.with_recount(|recount| recount.is_unknown(block)) == Some(true)
     }
 
     /// Whether the content of a block can be trusted: after a crash somebody must vouch for it first.
+    #[inline]
     pub(super) fn is_vouched(&self, block: BlockNumber) -> bool {
         let unvouched = |recount: &Recount| recount.is_unknown(block) && !recount.is_vouched(block);
         self.with_recount(unvouched) != Some(true)

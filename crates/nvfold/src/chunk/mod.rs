@@ -149,21 +149,25 @@ impl Chunks {
     }
 
     /// A block's entry, copied.
+    #[inline]
     pub fn entry(&self, block: BlockNumber) -> ChunkEntry {
         self.region.read(self.geometry.chunk_entry_offset(block))
     }
 
     /// Extents that touch a block that is in use.
+    #[inline]
     pub(crate) fn count(&self, block: BlockNumber) -> u32 {
         if self.has_entry(block) { self.entry(block).count.max(1) } else { 1 }
     }
 
     /// Device offset of a block's entry.
+    #[inline]
     pub(crate) fn entry_offset(&self, block: BlockNumber) -> u64 {
         self.geometry.chunk_entry_offset(block)
     }
 
     /// Whether a referenced block holds these bytes.
+    #[inline]
     pub fn equal(&self, block: BlockNumber, piece: &[u8]) -> bool {
         let equal = piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece);
         // Bad memory equals nothing, and is no failure of who compares with it.
@@ -172,28 +176,33 @@ impl Chunks {
 
     /// Asks for the first bytes of a block, so that comparing it soon after need not wait for them: the processor sees
     /// where that leads and asks for the rest.
+    #[inline]
     pub(crate) fn prefetch(&self, block: BlockNumber) {
         self.region.prefetch(block.address());
     }
 
     /// What makes the weak fingerprints.
+    #[inline]
     pub fn weak_function(&self) -> WeakFunction {
         self.weak
     }
 
     /// What makes the strong fingerprints.
+    #[inline]
     pub fn strong_function(&self) -> StrongFunction {
         self.strong
     }
 
     /// Asserts that a block can have an entry that counts. Extents are verified when they are read from the media, so
     /// any other block is a mistake of ours.
+    #[inline]
     fn assert_is_data(&self, block: BlockNumber) {
         let is_data = self.geometry.holds_data(block.address(), BLOCK_BYTES);
         debug_assert!(is_data, "block {} belongs to the tables or lies beyond the device: nobody counts it", block.0);
     }
 
     /// A transaction; it begins with its first entry operation.
+    #[inline]
     pub fn begin(&self) -> Transaction<'_> {
         Transaction::new(self)
     }

@@ -27,6 +27,7 @@ impl Chunks {
     }
 
     /// Whether a block has an entry: is tracked.
+    #[inline]
     pub fn has_entry(&self, block: BlockNumber) -> bool {
         if self.index.fact().is_none() {
             return self.has_entry[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0;
@@ -36,6 +37,7 @@ impl Chunks {
     }
 
     /// pm index: whether any block of its segment has had an entry.
+    #[inline]
     fn may_have_entry(&self, block: BlockNumber) -> bool {
         let segment = block.0 / SEGMENT_BLOCKS;
         self.has_entry[(segment / 64) as usize].load(Ordering::Relaxed) & 1 << (segment % 64) != 0
@@ -58,6 +60,7 @@ impl Chunks {
     }
 
     /// Takes an entry that came into bits and totals.
+    #[inline]
     pub(super) fn record_entry(&self, block: BlockNumber, count: u32) {
         self.record_there(block);
         if self.index.fact().is_some() {
@@ -69,6 +72,7 @@ impl Chunks {
     }
 
     /// Takes an entry that comes into the bits.
+    #[inline]
     pub(super) fn record_there(&self, block: BlockNumber) {
         if self.index.fact().is_some() {
             self.record_may_have_entry(block);
@@ -77,6 +81,7 @@ impl Chunks {
         }
     }
 
+    #[inline]
     pub(super) fn record_may_have_entry(&self, block: BlockNumber) {
         let segment = block.0 / SEGMENT_BLOCKS;
         if !self.may_have_entry(block) {
@@ -101,6 +106,7 @@ impl Chunks {
         }
     }
 
+    #[inline]
     pub(super) fn record_no_entry(&self, block: BlockNumber) {
         if self.index.fact().is_some() {
             self.tracked.fetch_sub(1, Ordering::Relaxed);
