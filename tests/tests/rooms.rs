@@ -471,8 +471,9 @@ mod seeded {
     #[test]
     fn a_walk_that_is_not_the_code_fails() {
         let page = |walk: &str| format!("### One write, from the door to the medium\n\n```text\n{walk}```\n");
-        let source = "impl A {\n    fn top(&self) {\n        self.first();\n        second();\n    }\n}\nfn first() {\n}\nfn second() {\n}\n";
-        let wrong = |walk: &str| wrong_calls(&walk_of(&page(walk)), |file| (file == "a.rs").then(|| source.to_owned()));
+        let source = "impl A {\n    fn top(&self) {\n        self.first();\n        second();\n    }\n}\n";
+        let source = source.to_owned() + "fn first() {\n}\nfn second() {\n}\n";
+        let wrong = |walk: &str| wrong_calls(&walk_of(&page(walk)), |file| (file == "a.rs").then(|| source.clone()));
         assert!(wrong("top a.rs\n  first a.rs the one\n  second a.rs\n").is_empty());
         assert_eq!(wrong("top a.rs\n  third a.rs\n"), ["there is no function `third` in a.rs"]);
         assert_eq!(wrong("top b.rs\n"), ["there is no function `top` in b.rs"]);
