@@ -47,7 +47,7 @@ impl Expected {
 
     /// A log entry needs the daemon.
     pub fn needs(&mut self, (entry, blocks): (Token, u32)) {
-        let node = Node { entry, blocks, queued_at: 0 };
+        let node = Node::new(entry, blocks);
         self.needed.insert(node.words());
     }
 

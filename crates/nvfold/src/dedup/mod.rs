@@ -34,6 +34,7 @@ use crate::fingerprint::Fingerprint;
 use crate::media::BlockNumber;
 use crate::space::Space;
 use crate::words::Stopwatch;
+use denova::queue::Node;
 use inline::Inline;
 use off::Off;
 use pmem::Region;
@@ -182,12 +183,8 @@ impl Policies {
     }
 
     /// Queues entries of before the mount.
-    pub fn restore(&self, entries: Vec<(Token, u32)>) {
-        self.denova.restore(entries.into_iter().map(|(entry, blocks)| denova::queue::Node {
-            entry,
-            blocks,
-            queued_at: 0,
-        }));
+    pub fn restore(&self, entries: impl IntoIterator<Item = (Token, u32)>) {
+        self.denova.restore(entries.into_iter().map(|(entry, blocks)| Node::new(entry, blocks)));
     }
 
     /// One extent less names the block. Nobody but a foreign policy has a table of its own.

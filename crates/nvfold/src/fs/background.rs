@@ -1,7 +1,7 @@
 //! Work in the background: `fs` does what policies ask for ([`Host`]), in steps that operations come in between.
 
 use super::Core;
-use super::share_queued::{inode_of, position_of, token_of};
+use super::share_queued::{EntryAddress, token_of};
 use crate::dedup::Dedup;
 use crate::dedup::work::{Filled, Finder, Host, Share, Shared, Token};
 use crate::error::Result;
@@ -37,9 +37,10 @@ impl Core {
     pub(crate) fn queued_to_save(&self) -> Vec<(Token, u32)> {
         let mut seen = hashbrown::HashSet::new();
         let entry_of = |token: Token| {
-            let inode = self.inode(inode_of(&token)).ok()?;
+            let EntryAddress { ino, position, .. } = EntryAddress::of(&token);
+            let inode = self.inode(ino).ok()?;
             let entry = self.queued_entry(&inode, &inode.peek(), &token)?;
-            seen.insert(position_of(&token)).then(|| token_of(&inode, position_of(&token), &entry))
+            seen.insert(position).then(|| token_of(&inode, position, &entry))
         };
         self.policies.queued().into_iter().filter_map(entry_of).collect()
     }

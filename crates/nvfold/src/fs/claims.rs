@@ -125,10 +125,6 @@ impl<'a> Claims<'a> {
         self.fresh.is_empty()
     }
 
-    pub(super) fn has_holds(&self) -> bool {
-        !self.held.is_empty()
-    }
-
     /// The log names what was held, durably: it is counted now.
     pub(super) fn count_holds(&mut self, flight: &mut Flight) {
         for hold in self.held.drain(..) {

@@ -58,8 +58,8 @@ use crate::inode::table::InodeTable;
 use crate::media::superblock::Geometry;
 use crate::padded::Padded;
 use crate::space::Space;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLockReadGuard};
 use crate::words::{Clock, TimeNs};
 use cache::Cache;
 use commit::Journal;
@@ -156,7 +156,7 @@ impl Core {
 
     /// Likewise in the background: operations in the foreground do not see it as one of them.
     fn change_in_background<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _inside: RwLockReadGuard<'_, ()> = self.gate.enter_background();
+        let _inside = self.gate.enter_background();
         self.check_changeable(doing)?;
         self.answer(operation())
     }

@@ -97,7 +97,7 @@ pub(super) type Logged = (u64, ExtentEntry);
 
 /// The state of an inode that only the caller may change.
 pub(super) trait Locked {
-    /// Whether nobody reads it either.
+    /// Whether nobody reads it either. Only the daemon lets readers in.
     const IS_EXCLUSIVE: bool;
 
     fn state(&self) -> &State;
@@ -176,7 +176,7 @@ impl Core {
         claims: &Claims<'_>,
     ) -> Option<ExtentEntry> {
         let (&[(offset, extent)], Stamp::Changed(time, size)) = (remap.mapped, remap.stamp) else { return None };
-        let is_simple = L::IS_EXCLUSIVE && !remap.has_holes && !extent.unwritten && !claims.has_holds();
+        let is_simple = L::IS_EXCLUSIVE && !remap.has_holes && !extent.unwritten;
         let is_all = matches!(remap.ranges, [range] if *range == (offset..offset + extent.length))
             && extent.is_whole_blocks(offset);
         if !is_simple
@@ -234,14 +234,14 @@ impl Core {
         let purpose = if frees { Purpose::Promised } else { Purpose::Log };
         let (mut staged, positions) = self.stage_lines(inode, state, &lines, kept, purpose, &mut claims.tx.flight)?;
         let (landed, named) = claims.tx.end(staged.take_named());
+        let is_daemons = !L::IS_EXCLUSIVE;
         // Somebody who reads the file could clone what it still names: its entries stay until it names them no more.
-        let (flight, emptied) = match L::IS_EXCLUSIVE {
-            true => self.clear_unshared_entries(&dropped, &claims.reserved),
-            false => (Flight::new(), Emptied::new()),
+        let (flight, emptied) = match is_daemons {
+            true => (Flight::new(), Emptied::new()),
+            false => self.clear_unshared_entries(&dropped, &claims.reserved),
         };
         let word = commit_word(inode.slot, &state.log, state.selector, named);
         self.store_commit_word(word, landed, flight, || self.forget_all(emptied));
-        let is_daemons = claims.dedupe == dedupe::IN_PROCESS;
         if is_daemons {
             self.count_holds(queued, claims);
         }

@@ -69,22 +69,23 @@ impl Core {
         if reserve {
             self.reserve_holes(state, offset, end, clear, &mut mapped, &mut claims)?;
         }
-        let stamp = (self.now(), size);
+        let time = self.now();
+        let stamp = Stamp::Changed(time, size);
         if clear {
             let range = offset..end;
-            let remap = Remap::with_holes(&range, &mapped, Stamp::Changed(stamp.0, stamp.1));
+            let remap = Remap::with_holes(&range, &mapped, stamp);
             return self.publish(inode, state, &remap, None, &mut claims);
         }
         if mapped.is_empty() && size == state.attributes.size {
             return Ok(());
         }
         if mapped.is_empty() {
-            let attributes = AttributeLine { size, mtime: stamp.0, ctime: stamp.0, ..state.attributes };
+            let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
             return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
         }
         // The new extents fill holes only, so nothing is replaced and nothing released.
         let nothing = 0..0;
-        let remap = Remap::new(&nothing, &mapped, Stamp::Changed(stamp.0, stamp.1));
+        let remap = Remap::new(&nothing, &mapped, stamp);
         self.publish(inode, state, &remap, None, &mut claims)
     }
 

@@ -46,31 +46,21 @@ use smallvec::SmallVec;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// What a [`Token`] says.
-struct EntryAddress {
-    ino: u64,
+pub(super) struct EntryAddress {
+    pub(super) ino: u64,
     /// Tells that inode from others with its number.
     generation: u32,
     /// Media address of the entry.
-    position: u64,
+    pub(super) position: u64,
     /// Where its range begins.
     file_offset: u64,
 }
 
 impl EntryAddress {
-    fn of(token: &Token) -> EntryAddress {
+    pub(super) fn of(token: &Token) -> EntryAddress {
         let [ino, position, file_offset] = token.words;
         EntryAddress { ino, generation: token.tail, position, file_offset }
     }
-}
-
-/// Inode of a token's entry.
-pub(crate) fn inode_of(token: &Token) -> u64 {
-    EntryAddress::of(token).ino
-}
-
-/// Media address of a token's entry.
-pub(super) fn position_of(token: &Token) -> u64 {
-    EntryAddress::of(token).position
 }
 
 /// The token of an entry, and how many blocks that has.
@@ -159,7 +149,8 @@ impl Core {
     /// See [`crate::dedup::work::Host::share`].
     pub(super) fn share_queued(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {
         let Share { entry: token, from, is_last_try, bytes } = work;
-        let inode = self.inode(inode_of(&token))?;
+        let EntryAddress { ino, position, .. } = EntryAddress::of(&token);
+        let inode = self.inode(ino)?;
         let Some(mut looked) = Looked::look(self, &inode, &token, from, bytes) else { return Ok(Shared::default()) };
         looked.find(finder);
         // Gone, or written anew by a compaction: then others stand for it.
@@ -172,7 +163,7 @@ impl Core {
             Some(next) => Left::From(next),
             None => Left::Nothing,
         };
-        let last = (left == Left::Nothing).then_some((position_of(&token), entry));
+        let last = (left == Left::Nothing).then_some((position, entry));
         let blocks = looked.batch.pieces.len() as u64;
         let shared_bytes = looked.remap(&inode, locked, last)?;
         Ok(Shared { blocks, shared_bytes, left })

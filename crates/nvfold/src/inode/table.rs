@@ -205,11 +205,11 @@ fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
     (ino != 0).then(|| segment * SEGMENT_BYTES + ino % INODES_PER_SEGMENT * INODE_BYTES)
 }
 
-/// Makes a segment of a device that nobody has mounted part of the inode table: old bytes are cleared, a hole stays a hole.
-pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) -> Result<()> {
+/// Makes a segment of a device that nobody has mounted part of a table, as `entry` says: old bytes are cleared, a hole
+/// stays a hole.
+pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, entry: &SegmentEntry) -> Result<()> {
     clear_segment(region, segment)?;
-    let entry = SegmentEntry::inodes(segment, ordinal);
-    let _ = region.fence(region.write(geometry.segment_entry_offset(segment), &entry).flush());
+    let _ = region.fence(region.write(geometry.segment_entry_offset(segment), entry).flush());
     Ok(())
 }
 

@@ -6,9 +6,8 @@ use crate::chunk::fact::Fact;
 use crate::chunk::index::Index;
 use crate::error::{Error, Result};
 use crate::fs::Core;
-use crate::inode::table::clear_segment;
 use crate::media::direct::index_segments;
-use crate::media::segment::{KIND_FREE, SegmentEntry, SegmentUse};
+use crate::media::segment::{KIND_FREE, SegmentUse};
 use crate::media::superblock::{Geometry, Superblock};
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::space::BlockRun;
@@ -50,14 +49,6 @@ pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)])
         return Err(Error::Corrupt { what, at: geometry.segment_table_offset });
     }
     Ok(found.into_iter().map(|(_, segment)| segment).collect())
-}
-
-/// Makes a segment of a device that nobody has mounted part of the pm index, all of its chains empty.
-pub(super) fn write_index_segment(region: &Region, geometry: &Geometry, segment: u64, ordinal: u32) -> Result<()> {
-    clear_segment(region, segment)?;
-    let entry = SegmentEntry::index(segment, ordinal);
-    let _ = region.fence(region.write(geometry.segment_entry_offset(segment), &entry).flush());
-    Ok(())
 }
 
 /// A conversion that a crash cut off leaves segments of an index that does not count: they are free.

@@ -1,12 +1,12 @@
 //! Formatting a device.
 
-use super::index::write_index_segment;
 use super::superblock::{read_superblock, write_superblock};
 use crate::error::{Error, Result};
 use crate::fingerprint::WeakFunction;
 use crate::inode::table::write_segment;
 use crate::media::direct::index_segments;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead};
+use crate::media::segment::SegmentEntry;
 use crate::media::superblock::{COPIES, Geometry, MAGIC, STATE_CLEAN, Superblock, VERSION};
 use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
 use crate::words::{FileKind, IndexKind, InodeNumber, TimeNs};
@@ -56,7 +56,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
     let _ = region.fence(flight);
     clear_tables(region, &geometry)?;
     let root_segment = geometry.first_segment();
-    write_segment(region, &geometry, root_segment, 0)?;
+    write_segment(region, &geometry, root_segment, &SegmentEntry::inodes(root_segment, 0))?;
     write_root(region, root_segment, options);
     if options.index == IndexKind::Pm {
         let segments = root_segment + 1..root_segment + 1 + index_segments(geometry.blocks());
@@ -64,7 +64,8 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
         if segments.end >= geometry.segments() {
             return Err(Error::Format { why: format!("{bytes} bytes are too small for a pm index") });
         }
-        (0..).zip(segments).try_for_each(|(ordinal, at)| write_index_segment(region, &geometry, at, ordinal))?;
+        let part = |(ordinal, at)| write_segment(region, &geometry, at, &SegmentEntry::index(at, ordinal));
+        (0..).zip(segments).try_for_each(part)?;
     }
     let mut label = [0; 32];
     label[..options.label.len()].copy_from_slice(options.label.as_bytes());

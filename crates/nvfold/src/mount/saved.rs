@@ -37,8 +37,8 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     // A pm index is where it is: it has nothing to be saved.
     let shard = |shard| core.chunks.index.dram().map_or((0, Vec::new()), |index| index.save(shard));
     let index_words: u64 = (0..SHARDS).map(|at| 2 + shard(at).1.len() as u64).sum();
-    let node = |(entry, blocks)| Node { entry, blocks, queued_at: 0 };
-    let nodes: Vec<Node> = core.queued_to_save().into_iter().map(node).collect();
+    let queued = core.queued_to_save().into_iter();
+    let nodes: Vec<Node> = queued.map(|(entry, blocks)| Node::new(entry, blocks)).collect();
     let fixed_words = segments.len() * SEGMENT_RECORD_WORDS + inode_words.len() + nodes.len() * NODE_WORDS;
     let payload_words = fixed_words as u64 + index_words;
     let payload_blocks = (payload_words * WORD_BYTES).div_ceil(BLOCK_BYTES);
@@ -128,7 +128,7 @@ pub fn load(mounted: &Mounted, superblock: &Superblock) -> Option<Vec<BlockRun>>
     if saved.header.filled == 1 && is_of_function {
         core.policies.skip_sweep();
     }
-    core.policies.restore(saved.nodes.into_iter().map(|node| (node.entry, node.blocks)).collect());
+    core.policies.restore(saved.nodes.into_iter().map(|node| (node.entry, node.blocks)));
     mounted.recovery.lock().loaded = true;
     Some(saved.runs)
 }

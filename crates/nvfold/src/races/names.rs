@@ -4,6 +4,7 @@ use super::*;
 use crate::errno;
 use crate::inode::table::write_segment;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODES_PER_SEGMENT, InodeHead};
+use crate::media::segment::SegmentEntry;
 use crate::media::{SEGMENT_BYTES, inode::INODE_BYTES};
 use crate::{Error, Result};
 use zerocopy::IntoBytes;
@@ -329,7 +330,7 @@ fn an_inode_is_not_read_from_a_segment_that_left_the_table() {
         FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
         let segment = geometry.first_segment() + 1;
-        write_segment(&region, &geometry, segment, 1).unwrap();
+        write_segment(&region, &geometry, segment, &SegmentEntry::inodes(segment, 1)).unwrap();
         let fs = FileSystem::mount(region.clone(), MountOptions::default()).unwrap();
         let device = Device { region, fs };
         let ino = INODES_PER_SEGMENT + 1;

@@ -248,7 +248,7 @@ impl Dedup for DeNova {
     }
 
     fn entry_lacks(&self, entry: Token, blocks: u32, time: i64) {
-        self.queue.push(Node { entry, blocks, queued_at: 0 }, time);
+        self.queue.push(Node::new(entry, blocks), time);
     }
 
     /// Shares a batch of blocks of the node that goes next.

@@ -45,6 +45,11 @@ pub struct Node {
 pub const NODE_WORDS: usize = 4;
 
 impl Node {
+    /// One that has not come yet.
+    pub fn new(entry: Token, blocks: u32) -> Node {
+        Node { entry, blocks, queued_at: 0 }
+    }
+
     /// As it is saved. When it came is not: the stopwatch of another mount is another.
     pub fn words(&self) -> [u64; NODE_WORDS] {
         let Token { words: [first, second, third], tail } = self.entry;
@@ -54,7 +59,7 @@ impl Node {
     /// As it was saved.
     pub fn from_words([first, middle, second, third]: [u64; NODE_WORDS]) -> Node {
         let (tail, blocks) = (middle as u32, (middle >> 32) as u32);
-        Node { entry: Token { words: [first, second, third], tail }, blocks, queued_at: 0 }
+        Node::new(Token { words: [first, second, third], tail }, blocks)
     }
 }
 
@@ -252,7 +257,7 @@ mod tests {
     use super::*;
 
     fn node(position: u64, blocks: u32) -> Node {
-        Node { entry: Token { words: [7, position, 4096 * position], tail: 3 }, blocks, queued_at: 0 }
+        Node::new(Token { words: [7, position, 4096 * position], tail: 3 }, blocks)
     }
 
     fn position(node: Node) -> u64 {

@@ -11,7 +11,7 @@
 use crate::dedup::work::Host;
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 
 /// What is to be filled.
@@ -19,8 +19,6 @@ pub struct Filler {
     waiting: Mutex<VecDeque<u64>>,
     /// Where the filler is. Held over a step; adding a file does not wait for it.
     cursor: Mutex<Cursor>,
-    /// Whether the mount's own policy fills, so that files of before the mount are looked at too.
-    sweeps: AtomicBool,
     filled: AtomicU64,
 }
 
@@ -33,13 +31,13 @@ struct Cursor {
 
 impl Filler {
     pub(super) fn new() -> Filler {
-        let cursor = Mutex::new(Cursor { file: None, sweep: Some(1) });
-        Filler { waiting: Mutex::default(), cursor, sweeps: AtomicBool::new(false), filled: AtomicU64::new(0) }
+        let cursor = Mutex::new(Cursor { file: None, sweep: None });
+        Filler { waiting: Mutex::default(), cursor, filled: AtomicU64::new(0) }
     }
 
     /// New data goes to this policy: all files of before the mount are looked at once.
     pub(crate) fn sweep(&self) {
-        self.sweeps.store(true, Ordering::Relaxed);
+        self.cursor.lock().sweep = Some(1);
     }
 
     /// The unmount before recorded that no fingerprint was missing.
@@ -84,7 +82,7 @@ impl Filler {
         if let Some(file) = self.waiting.lock().pop_front() {
             return Some((file, 0));
         }
-        let next = cursor.sweep.filter(|_| self.sweeps.load(Ordering::Relaxed))?;
+        let next = cursor.sweep?;
         let file = host.next_file(next);
         cursor.sweep = file.map(|file| file + 1);
         file.map(|file| (file, 0))
