@@ -155,6 +155,24 @@ proptest! {
     }
 }
 
+/// After a failed wait the host may have forgotten what it had not written, of the sync before too: that is put in place
+/// once more, before its slot is used again.
+#[test]
+fn what_a_failed_sync_made_the_host_forget_is_written_again() {
+    let store = |page| Op::Store { page, at: 8, byte: page as u8 + 1 };
+    for nth in 1..9 {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let failing = Op::FailingSync { nth };
+        let ops = [store(0), Op::Sync, store(1), failing, store(2), Op::Sync, store(3), Op::Sync, store(4), Op::Sync];
+        let history = run(&ops, &dir.path().join("device"));
+        let mut cut = PowerCut::new(HostImage::default());
+        history.events.iter().for_each(|event| cut.play(event));
+        let (_, allowed) = history.allowed.last().unwrap();
+        let found = content(&open(&cut.leaves(false, |_| 0), &dir.path().join("left")));
+        assert!(found == allowed[allowed.len() - 1], "the {nth}th change of a sync failed");
+    }
+}
+
 /// A region whose sync was cut off behind the journal: what the file holds then.
 fn cut_off_behind_the_journal(dir: &Path) -> HostImage {
     let region = Region::create(&spec(&dir.join("device")), DEVICE_BYTES, &OPTIONS()).unwrap();
@@ -244,6 +262,14 @@ fn holes_are_known_before_and_after_a_sync() {
     assert_eq!(region.allocated_ranges(0, 1 << 30), [expected[0].clone(), expected[2].clone()], "a hole in the file");
 }
 
+struct End<'e>(&'e AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_sync_comes_between_the_stores_of_every_thread() {
     const ROUNDS: u64 = 300;
@@ -252,6 +278,8 @@ fn a_sync_comes_between_the_stores_of_every_thread() {
     let region = Region::create(&spec(&path), DEVICE_BYTES, &OPTIONS()).unwrap();
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also when something below fails.
+        let _end = End(&ends);
         for thread in 0..2 {
             let (region, ends) = (region.clone(), &ends);
             scope.spawn(move || {
@@ -281,7 +309,6 @@ fn a_sync_comes_between_the_stores_of_every_thread() {
                 last[thread as usize] = first;
             }
         }
-        ends.store(true, Ordering::Relaxed);
         assert!(last.iter().all(|count| *count > 0));
     });
 }
