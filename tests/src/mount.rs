@@ -43,6 +43,8 @@ pub struct Mount {
     daemon: Option<Daemon>,
     dead: bool,
     bare: Option<tempfile::TempDir>,
+    /// Holds the device when it is not in memory.
+    _disk: Option<tempfile::TempDir>,
 }
 
 /// The serving process and the thread that kills it when it lives too long.
@@ -60,12 +62,22 @@ impl Mount {
 
     /// Formats a device of `mib` MiB in memory and mounts it with these `-o` options.
     pub fn with_options(mib: u64, options: &str) -> Mount {
+        Mount::on(None, mib, options)
+    }
+
+    /// The same with the device in a temporary directory, which is on a disk unless somebody says otherwise.
+    pub fn on_disk(mib: u64, policy: &str) -> Mount {
+        let disk = tempfile::tempdir().expect("make a temporary directory");
+        Mount::on(Some(disk), mib, &format!("policy={policy}"))
+    }
+
+    fn on(disk: Option<tempfile::TempDir>, mib: u64, options: &str) -> Mount {
         let scratch = Scratch::new();
-        let device = scratch.join("device");
+        let device = disk.as_ref().map_or(scratch.path(), tempfile::TempDir::path).join("device");
         let dir = scratch.join("mnt");
         std::fs::create_dir(&dir).expect("make the mount point");
-        let mut mount =
-            Mount { scratch, device, dir, options: options.to_owned(), daemon: None, dead: false, bare: None };
+        let options = options.to_owned();
+        let mut mount = Mount { scratch, device, dir, options, daemon: None, dead: false, bare: None, _disk: disk };
         if let Some(parent) = test_dir() {
             let bare = tempfile::tempdir_in(parent).expect("make a directory in NVFOLD_TEST_DIR");
             mount.dir = bare.path().to_owned();

@@ -50,12 +50,23 @@ fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
     requires!(root, fuse);
     let seed = Seed::new("killing the mount");
     let mut random = seed.generator();
-    let mut mount = Mount::fresh(512, "inline");
+    kill_under_load(Mount::fresh(512, "inline"), kills(), &mut random);
+}
+
+/// Level `file`: what was not synced is lost, and nothing else.
+#[test]
+fn no_synced_write_is_lost_when_the_mount_of_a_device_on_a_disk_is_killed() {
+    requires!(root, fuse);
+    let seed = Seed::new("killing the mount of a device on a disk");
+    kill_under_load(Mount::on_disk(512, "inline"), kills().div_ceil(4), &mut seed.generator());
+}
+
+fn kill_under_load(mut mount: Mount, kills: u64, random: &mut fastrand::Rng) {
     if !mount.is_real() {
         return; // NVFOLD_TEST_DIR: there is nothing to kill.
     }
     let mut workers = Worker::all();
-    for round in 0..kills() {
+    for round in 0..kills {
         let load = Duration::from_millis(random.u64(20..900));
         let seeds: Vec<u64> = workers.iter().map(|_| random.u64(..)).collect();
         let root = mount.path().to_owned();

@@ -20,6 +20,7 @@ mod names;
 mod nospace;
 mod oracle_defects;
 mod pjdfstest;
+mod power_cut;
 mod programs;
 mod resharing;
 mod rooms;

@@ -150,7 +150,9 @@ pub fn level_words(level: PersistenceLevel) -> &'static str {
     match level {
         PersistenceLevel::Dax => "dax: acknowledged data survives power loss",
         PersistenceLevel::Memory => "memory: data survives the process, not power loss",
-        PersistenceLevel::File => "file: data survives the process; power loss may damage it, synced or not",
+        PersistenceLevel::File => {
+            "file: what was synced survives power loss and a killed process, what came later survives neither (synced every 5 s)"
+        }
     }
 }
 

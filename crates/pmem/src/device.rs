@@ -11,9 +11,12 @@ use crate::copy::Streaming;
 use crate::counters::Tally;
 use crate::fault::Faults;
 use crate::flush::Instruction;
+use crate::host_file::HostFile;
+use crate::journal;
 use crate::profile::{Profile, Throttle};
 use crate::recorder::Event;
 use crate::wear::Wear;
+use crate::writeback::Writeback;
 use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -28,6 +31,7 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const TMPFS: u64 = 0x0102_1994;
@@ -66,8 +70,8 @@ pub enum PersistenceLevel {
     Dax,
     /// tmpfs, hugetlbfs, memfd: data survives the process, not power.
     Memory,
-    /// Page cache of a disk file system: data survives the process. `Region::sync` writes everything back, but what is
-    /// changed later reaches the disk in any order, so a power cut may leave new pages beside old ones.
+    /// A file on a disk: what was stored before the last sync survives process and power, what was stored later
+    /// survives neither. A sync is atomic (module `writeback`).
     File,
 }
 
@@ -110,6 +114,10 @@ pub struct OpenOptions {
     pub record: bool,
     /// Ask for huge pages.
     pub huge_pages: bool,
+    /// Treat a device in memory as one of level `file`, as tests of that level do.
+    pub as_file: bool,
+    /// At level `file`, record every change of the file: `Region::take_host_events`.
+    pub record_host: bool,
 }
 
 impl Default for OpenOptions {
@@ -122,6 +130,8 @@ impl Default for OpenOptions {
             track_wear: false,
             record: false,
             huge_pages: true,
+            as_file: false,
+            record_host: false,
         }
     }
 }
@@ -216,7 +226,7 @@ impl PmemError {
 pub(crate) struct Mapping {
     pub(crate) base: *mut u8,
     pub(crate) length: u64,
-    pub(crate) file: OwnedFd,
+    pub(crate) file: Arc<OwnedFd>,
     pub(crate) name: String,
     pub(crate) level: PersistenceLevel,
     pub(crate) read_only: bool,
@@ -239,6 +249,8 @@ pub(crate) struct Mapping {
     /// Tells this mapping's lines from those of others in the model of a thread's cache.
     pub(crate) number: u64,
     pub(crate) recorder: Option<Mutex<Vec<Event>>>,
+    /// Level `file` alone: what was stored and is not on the disk.
+    pub(crate) writeback: Option<Arc<Writeback>>,
 }
 
 // SAFETY: `base` points to shared memory that stays mapped until drop; all access goes through `Region`, whose
@@ -249,6 +261,9 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if let Some(writeback) = &self.writeback {
+            writeback.close();
+        }
         // Closing would release the lock as well, but not before a child that another thread is just starting has
         // closed its copy of the descriptor.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
@@ -261,7 +276,7 @@ impl Drop for Mapping {
 
 /// A device that was opened and locked, not yet mapped.
 struct Opened {
-    file: OwnedFd,
+    file: HostFile,
     is_character_device: bool,
 }
 
@@ -271,9 +286,18 @@ impl Mapping {
         let DeviceSpec::Path(path) = spec else {
             return Err(PmemError::MemoryNeedsSize);
         };
-        let opened = open_path(path, options.read_only)?;
+        let opened = open_path(path, options)?;
         let length = device_length(&opened, spec)?;
-        Mapping::map(opened, spec, length, options)
+        let Some(device_bytes) = journal::device_bytes_of(length).filter(|_| !opened.is_character_device) else {
+            return Mapping::map(opened, spec, length, options);
+        };
+        if !options.read_only {
+            replay(&opened, spec, device_bytes)?;
+            return Mapping::map(opened, spec, device_bytes, options);
+        }
+        let mapping = Mapping::map(opened, spec, device_bytes, &OpenOptions { as_file: true, ..options.clone() })?;
+        mapping.replay_in_memory().map_err(|errno| io("read the journal of", spec, errno))?;
+        Ok(mapping)
     }
 
     /// Makes or resizes it first.
@@ -283,14 +307,22 @@ impl Mapping {
             DeviceSpec::Memory => {
                 let file = rustix::fs::memfd_create("nvfold", MemfdFlags::CLOEXEC);
                 let file = file.map_err(|errno| io("create", spec, errno))?;
+                let file = HostFile::new(file.into(), options.record_host);
                 Mapping::resize_and_map(Opened { file, is_character_device: false }, spec, size_bytes, options)
             }
-            DeviceSpec::Path(path) => match create_path(path)? {
+            DeviceSpec::Path(path) => match create_path(path, options)? {
                 Some(created) => Mapping::resize_and_map(created, spec, size_bytes, options).inspect_err(|_| {
                     // What we made and could not use must not stay. That it cannot be removed either is no news.
                     let _ = fs::remove_file(path);
                 }),
-                None => Mapping::resize_and_map(open_path(path, false)?, spec, size_bytes, options),
+                None => {
+                    let opened = open_path(path, options)?;
+                    let length = device_length(&opened, spec)?;
+                    if let Some(bytes) = journal::device_bytes_of(length).filter(|_| !opened.is_character_device) {
+                        replay(&opened, spec, bytes)?;
+                    }
+                    Mapping::resize_and_map(opened, spec, size_bytes, options)
+                }
             },
         }
     }
@@ -302,7 +334,7 @@ impl Mapping {
         options: &OpenOptions,
     ) -> Result<Mapping, PmemError> {
         if !opened.is_character_device {
-            rustix::fs::ftruncate(&opened.file, size_bytes).map_err(|errno| match errno {
+            opened.file.set_length(size_bytes).map_err(|errno| match errno {
                 Errno::INVAL => PmemError::Size {
                     device: spec.to_string(),
                     bytes: size_bytes,
@@ -327,18 +359,27 @@ impl Mapping {
             Some(None) => return Err(io("count the wear of", spec, Errno::NOMEM)),
             wear => wear.flatten(),
         };
-        let (base, level) = map_file(&opened, length, options.read_only).map_err(|errno| io("map", spec, errno))?;
+        let (base, level) = map_file(&opened, length, options).map_err(|errno| io("map", spec, errno))?;
         if options.huge_pages {
             // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
             let _ = unsafe { rustix::mm::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
         }
         let can_punch = !options.read_only && can_punch(&opened, length);
-        let watched = !options.profile.is_native() || options.record || options.track_wear;
-        let faults = Faults::register(base, length, opened.file.as_raw_fd(), page_bytes(&opened.file), watched);
+        // At level `file` every store is looked at, for `writeback` must know of it.
+        let is_private = level == PersistenceLevel::File && (!options.read_only || options.as_file);
+        let watched = !options.profile.is_native() || options.record || options.track_wear || is_private;
+        let file = opened.file.descriptor().clone();
+        let faults = Faults::register(base, length, file.as_raw_fd(), page_bytes(&file), watched);
+        let writeback = is_private.then(|| Writeback::new(base, length, opened.file, faults));
+        if let Some(None) = writeback {
+            faults.unregister();
+            return Err(io("track the pages of", spec, Errno::NOMEM));
+        }
         Ok(Mapping {
             base,
             length,
-            file: opened.file,
+            file,
+            writeback: writeback.flatten(),
             name: spec.to_string(),
             level,
             read_only: options.read_only,
@@ -357,6 +398,24 @@ impl Mapping {
             recorder: options.record.then(|| Mutex::new(Vec::new())),
         })
     }
+
+    /// Of a device that may only be read: what the journal holds is seen in memory, and stays in the journal.
+    fn replay_in_memory(&self) -> rustix::io::Result<()> {
+        let Some(writeback) = &self.writeback else { return Ok(()) };
+        journal::replay_into(writeback.file(), self.length, &mut |page, bytes| {
+            // SAFETY: the page lies in the device, which the journal has checked, and so in our mapping; that is private,
+            // and nobody else knows of it yet.
+            let to =
+                unsafe { std::slice::from_raw_parts_mut(self.base.add((page * BLOCK_BYTES) as usize), bytes.len()) };
+            to.copy_from_slice(bytes);
+            writeback.hold(page);
+        })
+    }
+}
+
+/// Ends the sync that a power cut or a killed process has cut off.
+fn replay(opened: &Opened, spec: &DeviceSpec, device_bytes: u64) -> Result<(), PmemError> {
+    journal::replay(&opened.file, device_bytes).map_err(|errno| io("replay the journal of", spec, errno))
 }
 
 fn io(doing: &'static str, device: impl fmt::Display, errno: Errno) -> PmemError {
@@ -364,7 +423,8 @@ fn io(doing: &'static str, device: impl fmt::Display, errno: Errno) -> PmemError
 }
 
 /// Opens and locks an existing device.
-fn open_path(path: &Path, read_only: bool) -> Result<Opened, PmemError> {
+fn open_path(path: &Path, options: &OpenOptions) -> Result<Opened, PmemError> {
+    let read_only = options.read_only;
     let device = || path.display().to_string();
     let failed = |source| PmemError::Io { doing: "open", device: device(), source };
     // Look before opening: opening a fifo would block, and other devices may do anything.
@@ -380,16 +440,17 @@ fn open_path(path: &Path, read_only: bool) -> Result<Opened, PmemError> {
     let is_character_device = device_kind(path, &file.metadata().map_err(failed)?)?;
     let file = file.into();
     lock(&file, path, read_only)?;
-    Ok(Opened { file, is_character_device })
+    Ok(Opened { file: HostFile::new(file.into(), options.record_host), is_character_device })
 }
 
 /// Makes and locks a new file; `None` when something is there already. A device holds the files of many users: only
 /// its owner may read it.
-fn create_path(path: &Path) -> Result<Option<Opened>, PmemError> {
+fn create_path(path: &Path, options: &OpenOptions) -> Result<Option<Opened>, PmemError> {
     match fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {
         Ok(file) => {
             let file = file.into();
             lock(&file, path, false)?;
+            let file = HostFile::new(file.into(), options.record_host);
             Ok(Some(Opened { file, is_character_device: false }))
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
@@ -413,7 +474,7 @@ fn device_kind(path: &Path, metadata: &fs::Metadata) -> Result<bool, PmemError> 
 }
 
 fn device_length(opened: &Opened, device: impl fmt::Display) -> Result<u64, PmemError> {
-    let stat = rustix::fs::fstat(&opened.file).map_err(|errno| io("stat", device, errno))?;
+    let stat = rustix::fs::fstat(opened.file.descriptor()).map_err(|errno| io("stat", device, errno))?;
     let size = if opened.is_character_device { dax_size_bytes(stat.st_rdev) } else { None };
     Ok(size.unwrap_or(stat.st_size as u64))
 }
@@ -491,21 +552,26 @@ fn describe_process(pid: u32) -> String {
     }
 }
 
-fn map_file(opened: &Opened, length: u64, read_only: bool) -> rustix::io::Result<(*mut u8, PersistenceLevel)> {
-    let protection = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
-    let map = |flags| {
+fn map_file(opened: &Opened, length: u64, options: &OpenOptions) -> rustix::io::Result<(*mut u8, PersistenceLevel)> {
+    let file = opened.file.descriptor();
+    let read_only = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+    let map = |protection, flags| {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), length as usize, protection, flags, opened.file.as_fd(), 0) }
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), length as usize, protection, flags, file.as_fd(), 0) }
     };
     // Without flush instructions that we know a fence makes nothing power-safe, whatever the mapping.
     if cfg!(target_arch = "x86_64")
-        && let Ok(base) = map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
+        && !options.as_file
+        && let Ok(base) = map(read_only, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
     {
         return Ok((base.cast(), PersistenceLevel::Dax));
     }
-    let base = map(MapFlags::SHARED)?;
-    let level = if is_in_memory(&opened.file) { PersistenceLevel::Memory } else { PersistenceLevel::File };
-    Ok((base.cast(), level))
+    if is_in_memory(file) && !options.as_file {
+        return Ok((map(read_only, MapFlags::SHARED)?.cast(), PersistenceLevel::Memory));
+    }
+    // Private: see `writeback`. No memory is set aside for pages that are not stored to.
+    let private = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    Ok((map(ProtFlags::READ | ProtFlags::WRITE, private)?.cast(), PersistenceLevel::File))
 }
 
 /// What is mapped, and fails, as a whole: 4096 bytes but on hugetlbfs.
@@ -524,7 +590,7 @@ fn is_in_memory(file: &OwnedFd) -> bool {
 /// Whether the host gives back the memory of holes. Asked with a hole behind the end, which changes nothing.
 fn can_punch(opened: &Opened, length: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    !opened.is_character_device && rustix::fs::fallocate(&opened.file, flags, length, BLOCK_BYTES).is_ok()
+    !opened.is_character_device && rustix::fs::fallocate(opened.file.descriptor(), flags, length, BLOCK_BYTES).is_ok()
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@
 //! | `profile`, `cache` | emulated devices: what they charge, and for which reads |
 //! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block |
 //! | `recorder` | every store, flush and fence, and the states a crash could leave |
+//! | `writeback`, `journal`, `host_file` | level `file`: dirty pages, and how a sync brings all of them to the disk or none |
+//! | `power_cut` | the states that a power cut could leave at level `file` |
 //! | [`clock`] | time of day, processor time, what is owed to emulated devices |
 //! | `schedule` | feature `shuttle`: accesses as points where a test switches threads |
 //!
@@ -40,7 +42,10 @@ mod counters;
 mod device;
 mod fault;
 mod flush;
+mod host_file;
+mod journal;
 mod order;
+mod power_cut;
 mod prefetch;
 mod profile;
 mod recorder;
@@ -49,10 +54,12 @@ mod region;
 mod schedule;
 mod thread;
 mod wear;
+mod writeback;
 
 pub use counters::Counters;
 pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
+pub use power_cut::{HostEvent, HostImage, PowerCut};
 pub use prefetch::prefetch;
 pub use profile::{Profile, ProfileError};
 pub use recorder::{Action, Event, Pending, PendingWord, Recording, Replay, Site, StoreOrder};

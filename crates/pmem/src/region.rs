@@ -8,14 +8,16 @@ use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemErro
 use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
 use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
+use crate::power_cut::HostEvent;
 use crate::profile::{BULK_LINES, Profile};
 use crate::recorder::{Action, Event, Recording};
 use crate::wear::{Wear, WearSummary};
+use crate::writeback::Storing;
 use crate::{BLOCK_BYTES, LINE_BYTES, atomic, cache, thread};
 use parking_lot::MutexGuard;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MsyncFlags};
+use rustix::mm::Advice;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::panic::Location;
@@ -164,6 +166,9 @@ impl Region {
     /// Whether the host holds neither memory nor disk for a range, so that it reads as zeros. False where the host
     /// cannot tell.
     pub fn is_hole(&self, offset: u64, length: u64) -> bool {
+        if self.mapping.writeback.as_ref().is_some_and(|writeback| writeback.holds(offset..offset + length)) {
+            return false;
+        }
         match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
             Ok(data) => data >= offset + length,
             Err(Errno::NXIO) => !self.mapping.is_character_device,
@@ -282,9 +287,9 @@ impl Region {
     pub fn store_u64(&self, offset: u64, value: u64) -> Pm<'_, u64, Dirty> {
         self.assert_writable();
         let word = self.word(offset);
-        let recorder = self.lock_recorder();
+        let storing = self.begin_store(offset, 8);
         word.store(value.to_le(), Ordering::Release);
-        self.stored(recorder, offset, &value.to_le_bytes(), false);
+        self.stored(storing, offset, &value.to_le_bytes(), false);
         Pm::new(self, offset, 8)
     }
 
@@ -302,11 +307,11 @@ impl Region {
     pub fn store_u128(&self, offset: u64, value: u128) -> Pm<'_, u128, Dirty> {
         let at = self.pair(offset);
         let reading = self.before_read(offset, 16);
-        let recorder = self.lock_recorder();
+        let storing = self.begin_store(offset, 16);
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
         unsafe { atomic::store(at, value.to_le()) };
         self.exchanged(reading, offset, 16); // what such a store is made of
-        self.stored(recorder, offset, &value.to_le_bytes(), true);
+        self.stored(storing, offset, &value.to_le_bytes(), true);
         Pm::new(self, offset, 16)
     }
 
@@ -320,11 +325,11 @@ impl Region {
         self.assert_writable();
         let word = self.word(offset);
         let reading = self.before_read(offset, 8);
-        let recorder = self.lock_recorder();
+        let storing = self.begin_store(offset, 8);
         let exchanged = word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire);
         self.exchanged(reading, offset, 8);
         exchanged.map_err(u64::from_le)?;
-        self.stored(recorder, offset, &new.to_le_bytes(), false);
+        self.stored(storing, offset, &new.to_le_bytes(), false);
         Ok(Pm::new(self, offset, 8))
     }
 
@@ -337,14 +342,14 @@ impl Region {
     pub fn compare_exchange_u128(&self, offset: u64, current: u128, new: u128) -> Result<Pm<'_, u128, Dirty>, u128> {
         let at = self.pair(offset);
         let reading = self.before_read(offset, 16);
-        let recorder = self.lock_recorder();
+        let storing = self.begin_store(offset, 16);
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
         let seen = u128::from_le(unsafe { atomic::compare_exchange(at, current.to_le(), new.to_le()) });
         self.exchanged(reading, offset, 16);
         if seen != current {
             return Err(seen);
         }
-        self.stored(recorder, offset, &new.to_le_bytes(), true);
+        self.stored(storing, offset, &new.to_le_bytes(), true);
         Ok(Pm::new(self, offset, 16))
     }
 
@@ -425,6 +430,10 @@ impl Region {
         if !self.can_punch() || length == 0 {
             return Ok(());
         }
+        if self.mapping.writeback.is_some() {
+            self.clear_in_memory(offset, length);
+            return Ok(());
+        }
         let recorder = self.lock_recorder();
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let punched = rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.mapping.file, flags, offset, length));
@@ -433,14 +442,28 @@ impl Region {
         Ok(())
     }
 
+    /// Level `file`: the host's hole comes with the sync, which makes holes of pages of zeros.
+    #[track_caller]
+    fn clear_in_memory(&self, offset: u64, length: u64) {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let end = offset + length;
+        let mut at = self.next_allocated(offset, end);
+        while at < end {
+            let part = (end - at).min(ZEROS.len() as u64);
+            self.store(at, &ZEROS[..part as usize]);
+            at = self.next_allocated(at + part, end);
+        }
+    }
+
     /// Waits until all holes are on the media: from then on they are holes after a power failure too. For whoever takes
-    /// a hole for zeros that count. At level `memory` nothing survives a power failure, so there is nothing to wait for.
+    /// a hole for zeros that count. At level `memory` nothing survives a power failure, at level `file` holes come with the
+    /// sync that needs them: there is nothing to wait for.
     ///
     /// # Errors
     /// The host's.
     #[track_caller]
     pub fn settle_holes(&self) -> Result<(), PmemError> {
-        if self.mapping.level != PersistenceLevel::Memory && !self.mapping.is_character_device {
+        if self.mapping.level == PersistenceLevel::Dax && !self.mapping.is_character_device {
             let synced = rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.mapping.file));
             synced.map_err(|errno| self.failed("write back holes of", errno))?;
         }
@@ -452,34 +475,44 @@ impl Region {
     /// them does not make the host allocate pages for holes. Where the host cannot tell, the whole range.
     pub fn allocated_ranges(&self, offset: u64, length: u64) -> Vec<Range<u64>> {
         let end = offset.saturating_add(length).min(self.len_bytes());
-        let seek = |to| rustix::fs::seek(&self.mapping.file, to);
-        let mut ranges = Vec::new();
-        let mut at = offset;
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut at = self.next_allocated(offset, end);
         while at < end {
-            let start = match seek(SeekFrom::Data(at)) {
-                Ok(start) => start.max(at),
-                Err(Errno::NXIO) if !self.mapping.is_character_device => break,
-                Err(_) => at,
-            };
-            if start >= end {
-                break;
+            let stop = self.end_of_allocated(at, end);
+            match ranges.last_mut().filter(|last| last.end == at) {
+                Some(last) => last.end = stop,
+                None => ranges.push(at..stop),
             }
-            let stop = seek(SeekFrom::Hole(start)).ok().filter(|stop| *stop > start).map_or(end, |stop| stop.min(end));
-            ranges.push(start..stop);
-            at = stop;
+            at = self.next_allocated(stop, end);
         }
         ranges
+    }
+
+    /// Where a part that begins at `start` and is allocated ends, or one of which at least that is known.
+    fn end_of_allocated(&self, start: u64, end: u64) -> u64 {
+        let held = self.mapping.writeback.as_ref().is_some_and(|writeback| writeback.holds(start..start + 1));
+        if held {
+            return ((start / BLOCK_BYTES + 1) * BLOCK_BYTES).min(end);
+        }
+        let hole = rustix::fs::seek(&self.mapping.file, SeekFrom::Hole(start)).ok();
+        hole.filter(|hole| *hole > start).map_or(end, |hole| hole.min(end))
     }
 
     /// Where, from `offset` on, the host holds memory or disk first; `end` if not before that. What lies between reads as
     /// zeros. `offset` where the host cannot tell. Unlike [`Region::allocated_ranges`] it does not look for the end of
     /// what is there, which takes time that grows with it.
     pub fn next_allocated(&self, offset: u64, end: u64) -> u64 {
-        match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+        if offset >= end {
+            return end;
+        }
+        let in_file = match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
             Ok(start) => start.clamp(offset, end),
             Err(Errno::NXIO) if !self.mapping.is_character_device => end,
             Err(_) => offset,
-        }
+        };
+        let writeback = self.mapping.writeback.as_ref();
+        let in_memory = writeback.and_then(|writeback| writeback.next_held(&(offset..in_file)));
+        in_memory.unwrap_or(in_file)
     }
 
     /// Bytes of host memory or disk that the device takes.
@@ -490,18 +523,18 @@ impl Region {
         rustix::fs::fstat(&self.mapping.file).map_or(0, |stat| stat.st_blocks as u64 * 512)
     }
 
-    /// At level `file`: writes everything to disk and waits. Elsewhere a fence has done all there is to do.
+    /// At level `file`: makes everything that was stored before the call durable, all or none (module `writeback`).
+    /// Elsewhere a fence has done all there is to do.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's; nothing is lost then but what a power cut takes before a later sync succeeds.
+    /// [`PmemError::Lost`].
     pub fn sync(&self) -> Result<(), PmemError> {
-        if self.mapping.level != PersistenceLevel::File || self.mapping.read_only {
-            return Ok(());
-        }
-        // SAFETY: the range is our whole mapping; msync changes no content.
-        let synced =
-            unsafe { rustix::mm::msync(self.mapping.base.cast(), self.mapping.length as usize, MsyncFlags::SYNC) };
-        synced.map_err(|errno| self.failed("write back", errno))
+        let Some(writeback) = &self.mapping.writeback else { return Ok(()) };
+        writeback.sync().map_err(|errno| match self.is_lost() {
+            true => PmemError::Lost { device: self.name().into() },
+            false => self.failed("write back", errno),
+        })
     }
 }
 
@@ -682,6 +715,19 @@ impl Region {
         self.mapping.recorder.as_ref().map(|events| Recording { events: events.lock().clone() })
     }
 
+    /// Takes what was recorded of the host's file, when `record_host` was asked for (level `file`).
+    pub fn take_host_events(&self) -> Vec<HostEvent> {
+        self.mapping.writeback.as_ref().map(|writeback| writeback.file().take_events()).unwrap_or_default()
+    }
+
+    /// For tests, when `record_host` was asked for: the `nth` change of the host's file from now on fails with EIO, half
+    /// done, and all behind it do; 0: none.
+    pub fn fail_host(&self, nth: u64) {
+        if let Some(writeback) = &self.mapping.writeback {
+            writeback.file().fail(nth);
+        }
+    }
+
     /// Takes what was recorded and goes on with an empty recording; empty when `record` was not asked for.
     pub fn take_recording(&self) -> Recording {
         let events = self.mapping.recorder.as_ref().map(|events| std::mem::take(&mut *events.lock()));
@@ -742,7 +788,7 @@ impl Region {
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.at_mut(offset, bytes.len() as u64);
-        let recorder = self.lock_recorder();
+        let storing = self.begin_store(offset, bytes.len() as u64);
         let head = if offset.is_multiple_of(8) { 0 } else { (8 - offset % 8).min(bytes.len() as u64) as usize };
         let (words, tail) = bytes[head..].as_chunks::<8>();
         // SAFETY: the parts lie one behind the other in the range just checked, and the words are aligned: the base is
@@ -752,7 +798,7 @@ impl Region {
             store_words(to.add(head).cast(), words);
             store_bytes(to.add(bytes.len() - tail.len()), tail);
         }
-        self.stored(recorder, offset, bytes, false);
+        self.stored(storing, offset, bytes, false);
     }
 
     #[inline]
@@ -774,14 +820,14 @@ impl Region {
         debug_assert!(offset.is_multiple_of(LINE_BYTES));
         let to = self.at_mut(offset, bytes.len() as u64);
         let start = self.watch(bytes.len() as u64);
-        let recorder = self.lock_recorder();
+        let storing = self.begin_store(offset, bytes.len() as u64);
         thread::note_stream();
         // SAFETY: the source is a slice of this many lines, the target was checked; `offset` is a multiple of 64 and
         // the base page-aligned; the instructions were detected when the device was opened.
         unsafe { self.mapping.streaming.copy_lines(bytes.as_ptr(), to, bytes.len() / LINE_BYTES as usize) };
         self.mapping.tally.add(Counter::BytesStreamed, bytes.len() as u64);
         if self.faults.watched() {
-            self.streamed(start, recorder, offset, bytes);
+            self.streamed(start, storing, offset, bytes);
         }
     }
 
@@ -792,6 +838,14 @@ impl Region {
 
 /// What the recorder holds while a store is done, so that the log has the order of the stores.
 type Recorder<'r> = Option<MutexGuard<'r, Vec<Event>>>;
+
+/// A store under way, where stores are looked at.
+#[derive(Default)]
+struct Store<'r> {
+    recorder: Recorder<'r>,
+    /// Keeps a sync of level `file` from coming in the middle of it.
+    _storing: Option<Storing<'r>>,
+}
 
 /// A read under way: the lines that it fetches from the media, and when it began if it fetches any and is charged.
 struct Reading {
@@ -825,23 +879,39 @@ impl Region {
         self.mapping.recorder.as_ref().map(|events| events.lock())
     }
 
+    /// Before a store to a range; [`Region::stored`] or [`Region::streamed`] come after it.
+    #[inline]
+    fn begin_store(&self, offset: u64, length: u64) -> Store<'_> {
+        if self.faults.watched() { self.begin_store_slow(offset, length) } else { Store::default() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_store_slow(&self, offset: u64, length: u64) -> Store<'_> {
+        let writeback = self.mapping.writeback.as_ref();
+        Store {
+            _storing: writeback.map(|writeback| writeback.store(offset, length)),
+            recorder: self.lock_recorder_slow(),
+        }
+    }
+
     #[inline]
     #[track_caller]
-    fn stored(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8], at_once: bool) {
+    fn stored(&self, store: Store<'_>, offset: u64, bytes: &[u8], at_once: bool) {
         self.mapping.tally.add(Counter::BytesStored, bytes.len() as u64);
         if self.faults.watched() {
-            self.record_store(recorder, offset, bytes, at_once);
+            self.record_store(store, offset, bytes, at_once);
         } else {
             // Nothing was locked: without this the compiler would look.
-            std::mem::forget(recorder);
+            std::mem::forget(store);
         }
     }
 
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn record_store(&self, recorder: Recorder<'_>, offset: u64, bytes: &[u8], at_once: bool) {
-        record(recorder, || Action::Store { offset, bytes: bytes.to_vec(), at_once });
+    fn record_store(&self, store: Store<'_>, offset: u64, bytes: &[u8], at_once: bool) {
+        record(store.recorder, || Action::Store { offset, bytes: bytes.to_vec(), at_once });
         cache::store(self.mapping.number, line_range(offset, bytes.len() as u64));
         self.lose_if_frozen(offset, bytes.len() as u64);
     }
@@ -849,8 +919,8 @@ impl Region {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn streamed(&self, start: Option<Instant>, recorder: Recorder<'_>, offset: u64, bytes: &[u8]) {
-        record(recorder, || Action::Stream { offset, bytes: bytes.to_vec() });
+    fn streamed(&self, start: Option<Instant>, store: Store<'_>, offset: u64, bytes: &[u8]) {
+        record(store.recorder, || Action::Stream { offset, bytes: bytes.to_vec() });
         cache::stream(self.mapping.number, line_range(offset, bytes.len() as u64));
         self.written(start, offset, bytes.len() as u64);
         self.lose_if_frozen(offset, bytes.len() as u64);

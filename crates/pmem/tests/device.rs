@@ -18,6 +18,8 @@ const READ_ONLY: OpenOptions = OpenOptions {
     track_wear: false,
     record: false,
     huge_pages: false,
+    as_file: false,
+    record_host: false,
 };
 
 fn create(path: &Path, bytes: u64) -> Result<Region, PmemError> {

@@ -20,6 +20,7 @@ fn device(dir: &Path) -> (Region, PathBuf) {
     for page in 0..BYTES / PAGE {
         let _ = region.fence(region.stream(page * PAGE, &[page as u8 + 1; PAGE as usize]));
     }
+    region.sync().unwrap();
     (region, path)
 }
 

@@ -44,13 +44,23 @@ impl Image {
         let options =
             OpenOptions { record: true, flush: FlushMode::Always, huge_pages: false, ..OpenOptions::default() };
         let region = Region::create(&DeviceSpec::Memory, bytes, &options).expect("a memory device");
+        self.store_to(&region);
+        region.take_recording();
+        region
+    }
+
+    /// Stores this content to a region of zeros.
+    pub fn store_to(&self, region: &Region) {
         for (page, bytes) in (0..).zip(&self.pages) {
             if let Some((_, bytes)) = bytes {
                 let _ = region.write(page * PAGE_BYTES, &bytes[..]);
             }
         }
-        region.take_recording();
-        region
+    }
+
+    /// Tells images apart.
+    pub fn hash(&self) -> u128 {
+        self.hash
     }
 
     /// Whether it has these bytes at an aligned `offset`.

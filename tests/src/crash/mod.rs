@@ -26,12 +26,14 @@
 //! | `disk` | a device that holds one state after another |
 //! | `oracle`, `tree` | what must hold of a state |
 //! | [`defect`] | states and file systems that are spoilt: the oracle must notice |
+//! | [`power`] | level `file`: power cuts in syncs of the same recordings |
 //! | [`mutation`] | the same recordings with a flush or fence left out: the harness must notice |
 
 pub mod defect;
 mod disk;
 pub mod mutation;
 mod oracle;
+pub mod power;
 mod states;
 mod tree;
 pub mod workload;

@@ -377,7 +377,12 @@ impl FileSystem {
         Ok(File { pin: Arc::new(Pin { mounted: self.mounted.clone(), inode: pinned }) })
     }
 
-    /// Makes everything acknowledged durable. Costs nothing but at persistence level `file`, where it is an msync.
+    /// Makes everything acknowledged durable, all or nothing. Costs nothing but at persistence level `file`; there the
+    /// pages that were changed are written twice and the disk is waited for once. Without a call that happens 5 s
+    /// after a change.
+    ///
+    /// # Errors
+    /// Those of the disk, such as ENOSPC: nothing is lost while the process lives, and the next sync tries again.
     pub fn sync(&self) -> Result<()> {
         self.core().answer(self.core().region.sync().map_err(Error::from))
     }

@@ -1,0 +1,362 @@
+//! The journal of level `file`: the pages of a sync, behind the end of the device, so that a power cut leaves all of
+//! them or none.
+//!
+//! The problem: the host writes the pages of a file to disk in any order. A sync that wrote them in place could be cut
+//! off half-way, and what the disk held then would be no state that the device ever had.
+//!
+//! The idea: a sync first writes its pages to one of two slots behind the device, and waits for the disk **once**. Only
+//! then are they written in place, and nobody waits for that: the next sync, which uses the other slot, waits for the
+//! whole file and so for these pages too, before it is itself complete. Opening a device puts the pages of each whole
+//! slot in place once more, the older slot first.
+//!
+//! ```text
+//! 0                      D                 D + SLOT_BYTES     D + 2 SLOT_BYTES
+//! | the device, D bytes  | slot 0          | slot 1           | 1 byte |
+//!
+//! a slot: | header, 64 bytes | record of each page, 16 bytes | ... to a multiple of 4096 | the pages, 4096 bytes each |
+//!
+//! header   0 magic "nvfoldJ1"   8 u64 bytes of the device   16 u64 number of the sync   24 u64 records
+//!         32 u32 CRC of the records   36 u32 CRC of bytes 0..36   40 zeros
+//! record   0 u64 number of the page   8 u32 CRC of its bytes   12 u32 1: zeros, it has no bytes here; else 0
+//! ```
+//!
+//! **Why that is enough.** Let sync `n` be the last that returned; its slot is on the disk, whole. The other slot holds
+//! sync `n - 1`, or sync `n + 1`, or something torn, which its checksums tell. All pages of `n - 1` reached their places
+//! before `n` returned. So on the disk each page that neither `n` nor a whole `n + 1` names is as `n` left it; and each
+//! that they name is put in place from them, in order. Putting a sync in place twice is the same as once.
+//!
+//! **How long the file is** says whether there is a journal: a device is a multiple of 4096 bytes, a device with a
+//! journal one byte more. The slots have a fixed size, so that alone gives `D`; nothing that could be torn is asked.
+//! They are sparse: only what was written takes space on the disk. A journal that nobody has used for some seconds is cut
+//! off.
+//!
+//! After a failed write or a failed wait nobody knows which pages the disk has. The slot of the last good sync is whole,
+//! though, so the next sync begins by putting that in place again.
+
+use crate::BLOCK_BYTES;
+use crate::host_file::HostFile;
+use rustix::io::{Errno, Result};
+
+const PAGE: usize = BLOCK_BYTES as usize;
+const MAGIC: [u8; 8] = *b"nvfoldJ1";
+const HEADER_BYTES: usize = 64;
+const RECORD_BYTES: usize = 16;
+/// Most pages of one sync: 256 MiB.
+pub(crate) const PAGES_MAX: usize = 65536;
+/// Room for one sync.
+const SLOT_BYTES: u64 = BLOCK_BYTES + (PAGES_MAX * (RECORD_BYTES + PAGE)) as u64;
+/// What a file with a journal is longer than its device.
+const JOURNAL_BYTES: u64 = 2 * SLOT_BYTES + 1;
+/// Pages that are copied, written and read together.
+const BATCH_PAGES: usize = 256;
+
+/// Gives the bytes of some pages, by their numbers, one behind the other.
+pub(crate) type CopyPages<'c> = dyn FnMut(&[u64], &mut [u8]) -> Result<()> + 'c;
+
+/// The journal of one device.
+pub(crate) struct Journal {
+    file: HostFile,
+    device_bytes: u64,
+    /// Number of the last sync that returned.
+    number: u64,
+    /// That sync, while its slot is there.
+    last: Option<Sync>,
+    /// Whether its pages were written in place. False after any error: what the disk made of them is not known.
+    is_placed: bool,
+    /// Whether the file has its slots.
+    is_there: bool,
+}
+
+/// Bytes of the device in a file of so many bytes, if there is a journal behind it.
+pub(crate) fn device_bytes_of(file_bytes: u64) -> Option<u64> {
+    let device_bytes = file_bytes.checked_sub(JOURNAL_BYTES)?;
+    (device_bytes > 0 && device_bytes.is_multiple_of(BLOCK_BYTES)).then_some(device_bytes)
+}
+
+/// Puts what a power cut or a killed process left in the journal in place, durably, and cuts the journal off. To be done
+/// before the device is used.
+///
+/// # Errors
+/// The disk's. It can be done again then, from the beginning.
+pub(crate) fn replay(file: &HostFile, device_bytes: u64) -> Result<()> {
+    let syncs = whole_syncs(file, device_bytes)?;
+    syncs.iter().try_for_each(|sync| sync.put_in_place(file))?;
+    file.sync()?;
+    cut_off(file, device_bytes, syncs.last().map_or(0, |last| last.number))
+}
+
+/// Cuts the journal off whose last sync, `number`, is in place, durably. The slot of the sync before goes first: without
+/// the last one it would take the device back.
+fn cut_off(file: &HostFile, device_bytes: u64, number: u64) -> Result<()> {
+    file.clear(slot_at(device_bytes, number + 1), BLOCK_BYTES)?;
+    file.sync()?;
+    file.set_length(device_bytes)?;
+    file.sync()
+}
+
+/// Where the slot of a sync lies in the file.
+fn slot_at(device_bytes: u64, number: u64) -> u64 {
+    device_bytes + number % 2 * SLOT_BYTES
+}
+
+/// The same for a device that may only be read: gives the pages to `put`, by their numbers, instead of the file.
+///
+/// # Errors
+/// The disk's.
+pub(crate) fn replay_into(file: &HostFile, device_bytes: u64, put: &mut dyn FnMut(u64, &[u8])) -> Result<()> {
+    for sync in whole_syncs(file, device_bytes)? {
+        sync.for_each_run(file, &mut |run| {
+            match run {
+                Run::Bytes(first, bytes) => {
+                    (first..).zip(bytes.chunks(PAGE)).for_each(|(page, bytes)| put(page, bytes))
+                }
+                Run::Zeros(first, pages) => (first..first + pages).for_each(|page| put(page, &[0; PAGE])),
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The whole slots behind a device, the older first. A slot that was never used, or that a power cut tore, is none.
+fn whole_syncs(file: &HostFile, device_bytes: u64) -> Result<Vec<Sync>> {
+    let mut syncs = Vec::new();
+    for slot in 0..2 {
+        syncs.extend(Sync::read(file, device_bytes, slot)?);
+    }
+    syncs.sort_by_key(|sync| sync.number);
+    Ok(syncs)
+}
+
+impl Journal {
+    /// Of a device without one.
+    pub(crate) fn new(file: HostFile, device_bytes: u64) -> Journal {
+        Journal { file, device_bytes, number: 0, last: None, is_placed: true, is_there: false }
+    }
+
+    /// Bytes that the file must have, or somebody else has cut it off.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.device_bytes + if self.is_there { JOURNAL_BYTES } else { 0 }
+    }
+
+    /// Makes pages durable, all or none. `pages` are their numbers, ascending, at most [`PAGES_MAX`].
+    ///
+    /// # Errors
+    /// The disk's, and those of `copy`. Whether the pages are durable is not known then, and each of them, as it is then
+    /// or later, must be in the next sync.
+    pub(crate) fn sync(&mut self, pages: &[u64], copy: &mut CopyPages<'_>) -> Result<()> {
+        assert!(pages.len() <= PAGES_MAX, "a sync fits its slot");
+        self.put_last_in_place()?;
+        let written = self.write(pages, copy);
+        if written.is_err() {
+            self.is_placed = false;
+        }
+        let sync = written?;
+        self.number = sync.number;
+        self.last = Some(sync);
+        self.is_placed = false;
+        self.put_last_in_place()
+    }
+
+    /// The end, for now: all is in place, durably, and the journal is cut off.
+    ///
+    /// # Errors
+    /// The disk's. Nothing is lost: the journal stays for the next sync or the next open.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        if !self.is_there {
+            return Ok(());
+        }
+        self.put_last_in_place()?;
+        self.file.sync().inspect_err(|_| self.is_placed = false)?;
+        self.last = None;
+        cut_off(&self.file, self.device_bytes, self.number)?;
+        self.is_there = false;
+        Ok(())
+    }
+
+    fn put_last_in_place(&mut self) -> Result<()> {
+        if let Some(last) = self.last.as_ref().filter(|_| !self.is_placed) {
+            last.put_in_place(&self.file)?;
+        }
+        self.is_placed = true;
+        Ok(())
+    }
+
+    /// Writes the next sync to its slot, and waits for the whole file.
+    fn write(&mut self, pages: &[u64], copy: &mut CopyPages<'_>) -> Result<Sync> {
+        if !self.is_there {
+            self.file.set_length(self.device_bytes + JOURNAL_BYTES)?;
+            self.is_there = true;
+        }
+        let number = self.number + 1;
+        let slot_at = slot_at(self.device_bytes, number);
+        let data_at = slot_at + head_bytes(pages.len());
+        let mut sync = Sync { number, records: Vec::with_capacity(pages.len()), data_at };
+        let mut buffer = vec![0; BATCH_PAGES.min(pages.len()) * PAGE];
+        let mut at = data_at;
+        for batch in pages.chunks(BATCH_PAGES) {
+            let bytes = &mut buffer[..batch.len() * PAGE];
+            copy(batch, bytes)?;
+            let packed = sync.add(batch, bytes);
+            self.file.write_at(at, &bytes[..packed])?;
+            at += packed as u64;
+        }
+        self.file.write_at(slot_at, &sync.head(self.device_bytes))?;
+        self.file.sync()?;
+        Ok(sync)
+    }
+}
+
+/// One page of a sync.
+struct Record {
+    page: u64,
+    crc: u32,
+    is_zeros: bool,
+}
+
+/// The pages of one sync in its slot, which is whole.
+struct Sync {
+    number: u64,
+    records: Vec<Record>,
+    /// Where the bytes of its pages begin.
+    data_at: u64,
+}
+
+/// Pages that are neighbours in the device.
+enum Run<'b> {
+    /// The first page, and the bytes of all.
+    Bytes(u64, &'b [u8]),
+    /// The first page, and how many.
+    Zeros(u64, u64),
+}
+
+impl Sync {
+    /// Adds the pages of a batch; packs the bytes of those that are not zeros at the front of `bytes`, and returns how
+    /// many bytes those are.
+    fn add(&mut self, batch: &[u64], bytes: &mut [u8]) -> usize {
+        let mut packed = 0;
+        for (at, page) in batch.iter().enumerate() {
+            let content = at * PAGE..(at + 1) * PAGE;
+            let is_zeros = is_zeros(&bytes[content.clone()]);
+            let crc = if is_zeros { 0 } else { crc32c::crc32c(&bytes[content.clone()]) };
+            self.records.push(Record { page: *page, crc, is_zeros });
+            if !is_zeros {
+                bytes.copy_within(content, packed);
+                packed += PAGE;
+            }
+        }
+        packed
+    }
+
+    /// Header and records as they lie in the slot.
+    fn head(&self, device_bytes: u64) -> Vec<u8> {
+        let mut head = vec![0; HEADER_BYTES];
+        for record in &self.records {
+            head.extend(record.page.to_le_bytes());
+            head.extend(record.crc.to_le_bytes());
+            head.extend(u32::from(record.is_zeros).to_le_bytes());
+        }
+        head[..8].copy_from_slice(&MAGIC);
+        head[8..16].copy_from_slice(&device_bytes.to_le_bytes());
+        head[16..24].copy_from_slice(&self.number.to_le_bytes());
+        head[24..32].copy_from_slice(&(self.records.len() as u64).to_le_bytes());
+        let records_crc = crc32c::crc32c(&head[HEADER_BYTES..]);
+        head[32..36].copy_from_slice(&records_crc.to_le_bytes());
+        let header_crc = crc32c::crc32c(&head[..36]);
+        head[36..40].copy_from_slice(&header_crc.to_le_bytes());
+        head
+    }
+
+    /// The sync in a slot; `None` when that is not whole.
+    fn read(file: &HostFile, device_bytes: u64, slot: u64) -> Result<Option<Sync>> {
+        let slot_at = slot_at(device_bytes, slot);
+        let mut header = [0; HEADER_BYTES];
+        file.read_at(slot_at, &mut header)?;
+        let (number, count) = (word_at(&header, 16), word_at(&header, 24));
+        let is_header = header[..8] == MAGIC
+            && half_at(&header, 36) == crc32c::crc32c(&header[..36])
+            && word_at(&header, 8) == device_bytes
+            && number % 2 == slot
+            && count <= PAGES_MAX as u64;
+        if !is_header {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; count as usize * RECORD_BYTES];
+        file.read_at(slot_at + HEADER_BYTES as u64, &mut bytes)?;
+        let records = bytes.as_chunks::<RECORD_BYTES>().0.iter().map(|record| Record {
+            page: word_at(record, 0),
+            crc: half_at(record, 8),
+            is_zeros: half_at(record, 12) != 0,
+        });
+        let sync = Sync { number, records: records.collect(), data_at: slot_at + head_bytes(count as usize) };
+        let is_ours = |record: &Record| record.page < device_bytes / BLOCK_BYTES;
+        if crc32c::crc32c(&bytes) != half_at(&header, 32) || !sync.records.iter().all(is_ours) {
+            return Ok(None);
+        }
+        match sync.for_each_run(file, &mut |_| Ok(())) {
+            Ok(()) => Ok(Some(sync)),
+            Err(Errno::BADMSG) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn put_in_place(&self, file: &HostFile) -> Result<()> {
+        self.for_each_run(file, &mut |run| match run {
+            Run::Bytes(first, bytes) => file.write_at(first * BLOCK_BYTES, bytes),
+            Run::Zeros(first, pages) => file.clear(first * BLOCK_BYTES, pages * BLOCK_BYTES),
+        })
+    }
+
+    /// Its pages, in order, neighbours together; their bytes come out of the slot. EBADMSG when those are not what they
+    /// were.
+    fn for_each_run(&self, file: &HostFile, work: &mut dyn FnMut(Run<'_>) -> Result<()>) -> Result<()> {
+        let mut buffer = Vec::new();
+        let mut at = self.data_at;
+        for like in self.records.chunk_by(|one, next| one.is_zeros == next.is_zeros) {
+            if like[0].is_zeros {
+                like.chunk_by(is_next).try_for_each(|run| work(Run::Zeros(run[0].page, run.len() as u64)))?;
+                continue;
+            }
+            for batch in like.chunks(BATCH_PAGES) {
+                buffer.resize(batch.len() * PAGE, 0);
+                file.read_at(at, &mut buffer)?;
+                at += buffer.len() as u64;
+                let pages = batch.iter().zip(buffer.chunks(PAGE));
+                if pages.clone().any(|(record, bytes)| record.crc != crc32c::crc32c(bytes)) {
+                    return Err(Errno::BADMSG);
+                }
+                let mut rest = &buffer[..];
+                for run in batch.chunk_by(is_next) {
+                    let (bytes, behind) = rest.split_at(run.len() * PAGE);
+                    work(Run::Bytes(run[0].page, bytes))?;
+                    rest = behind;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_next(one: &Record, next: &Record) -> bool {
+    one.page + 1 == next.page
+}
+
+/// Bytes of header and records, to the first page.
+fn head_bytes(records: usize) -> u64 {
+    ((HEADER_BYTES + records * RECORD_BYTES) as u64).next_multiple_of(BLOCK_BYTES)
+}
+
+fn is_zeros(bytes: &[u8]) -> bool {
+    bytes.chunks(256).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+fn half_at(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..].first_chunk().map_or(0, |half| u32::from_le_bytes(*half))
+}
+
+const _: () = assert!(SLOT_BYTES.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(HEADER_BYTES + PAGES_MAX * RECORD_BYTES <= SLOT_BYTES as usize - PAGES_MAX * PAGE);
