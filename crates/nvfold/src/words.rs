@@ -103,6 +103,15 @@ pub struct NewInode {
     pub rdev: u32,
 }
 
+/// A change of one extended attribute that is part of another call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XattrChange<'a> {
+    /// Its name: any bytes without NUL, 255 at most.
+    pub name: &'a [u8],
+    /// Its new value, 65536 bytes at most; `None` takes the attribute away, if it is there.
+    pub value: Option<&'a [u8]>,
+}
+
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {

@@ -264,24 +264,53 @@ impl FileSystem {
         Ok(inode.attr(&state))
     }
 
-    /// Changes attributes. ENOENT, EISDIR or EINVAL for the size of what is no file, EFBIG.
+    /// Changes attributes, all of them or none. ENOENT, EISDIR or EINVAL for the size of what is no file, EFBIG.
     pub fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
-        self.change("change attributes", || self.core().setattr(ino, change))
+        self.setattr_with(ino, change, &[])
+    }
+
+    /// As `setattr`, and changes extended attributes in the same commit: all of it happens or nothing. Errors of both; EINVAL
+    /// when one is named twice.
+    pub fn setattr_with(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Result<Attr> {
+        self.change("change attributes", || self.core().setattr(ino, change, xattrs))
     }
 
     /// Makes a regular file, fifo, socket or device node. EEXIST, ENOENT, ENOTDIR, ENAMETOOLONG, ENOSPC.
     pub fn create(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> {
+        self.create_with(parent, name, new, &[])
+    }
+
+    /// As `create`, with these extended attributes (names and values) in the same commit. One of them may be the policy
+    /// attribute; else it comes from the directory. Errors of both; EINVAL when one is named twice.
+    pub fn create_with(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &NewInode,
+        xattrs: &[(&[u8], &[u8])],
+    ) -> Result<Attr> {
         if matches!(new.kind, FileKind::Directory | FileKind::Symlink) {
             let why = "directories and symlinks have calls of their own";
             return Err(Error::Posix { doing: "create", why, errno: errno::EINVAL });
         }
-        self.change("create", || self.core().create(parent, name, None, new))
+        self.change("create", || self.core().create_with_xattrs(parent, name, new, xattrs))
     }
 
     /// Makes a directory; `new.kind` is ignored. Errors as `create`.
     pub fn mkdir(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> {
+        self.mkdir_with(parent, name, new, &[])
+    }
+
+    /// As `mkdir`, with these extended attributes in the same commit: see [`FileSystem::create_with`].
+    pub fn mkdir_with(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &NewInode,
+        xattrs: &[(&[u8], &[u8])],
+    ) -> Result<Attr> {
         let new = NewInode { kind: FileKind::Directory, ..*new };
-        self.change("mkdir", || self.core().create(parent, name, None, &new))
+        self.change("mkdir", || self.core().create_with_xattrs(parent, name, &new, xattrs))
     }
 
     /// Makes a symbolic link to `target` (1 to 4095 bytes, any); `new.kind` is ignored. Errors as `create`.
