@@ -221,6 +221,16 @@ pub struct MappedExtent {
     pub references: u32,
 }
 
+/// What work in the background left out since mount, because it could not be read or changed: bad memory, damage. Each
+/// time that it comes to such a place counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Files, log entries and blocks.
+    pub count: u64,
+    /// Why the last one was left out.
+    pub last_error: Option<String>,
+}
+
 /// Source of monotonic time, nanoseconds since any moment.
 pub type Stopwatch = Arc<dyn Fn() -> u64 + Send + Sync>;
 

@@ -148,8 +148,12 @@ impl FileSystem {
     /// # Errors
     /// EROFS; those of the device.
     pub fn reorder_step(&self) -> Result<bool> {
-        let step = || Ok(self.core().chunks.index.fact().is_none_or(|index| index.reorder_step()));
-        self.change("reorder a chain", step)
+        self.core().reorder_step()
+    }
+
+    /// What work in the background left out since mount, because it could not be read: see [`Skipped`].
+    pub fn skipped(&self) -> Skipped {
+        self.core().skipped()
     }
 
     /// Saves the DRAM state and marks the device clean. Open `File`s can still read, but those without a name, which
