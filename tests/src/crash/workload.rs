@@ -47,6 +47,10 @@ const MOVED: u8 = 17;
 const MOVED_TO: u8 = 18;
 /// A name that is free.
 const NEW: u8 = 14;
+/// A second name that is free.
+const MORE: u8 = 19;
+/// Blocks of which an aligned 64 KiB is among, wherever they begin.
+const RUN_BLOCKS: u64 = 32;
 /// Blocks that are free on a full device: as many as the operations need.
 const FREE_BLOCKS: u64 = 48;
 
@@ -650,6 +654,9 @@ fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
     let last = names.len() - 1;
     let trimmed = || [all_but_the_last(), vec![Op::Reconcile, unlink(&[CLONE]), Op::Trim]].concat();
     let new = |blocks| write(EMPTY, 0, blocks * BLOCK, distinct(16));
+    // Free blocks with old content behind others that are in use.
+    let random = |name| write(name, 0, RUN_BLOCKS * BLOCK, 5);
+    let run = || vec![create(NEW), random(NEW), unlink(&[NEW]), Op::Trim];
     vec![
         ("unlink of all, then trim", last + 1, trimmed()),
         ("trim, then write", last + 3, [trimmed(), vec![new(3)]].concat()),
@@ -659,6 +666,12 @@ fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
             [trimmed(), vec![write(EMPTY, 0, BLOCK, distinct(1))]].concat(),
         ),
         ("trim, then unmount", last + 3, [trimmed(), vec![Op::Remount]].concat()),
+        ("unlink, then trim of a run", 2, run()),
+        ("trim of a run, then write to it", 4, [run(), vec![new(3), create(MORE), random(MORE)]].concat()),
+        ("trim of a run, then attributes there", 4, [run(), vec![xattr(EMPTY, 0, 9000)]].concat()),
+        ("trim of a run, then a log page there", 4, [run(), vec![write(FULL_INLINE, 0, 50, 3)]].concat()),
+        ("trim of a run, then unmount", 4, [run(), vec![Op::Remount, new(3)]].concat()),
+        ("trim of a run, then of all", 4, [run(), trimmed()].concat()),
         ("write, then trim", last + 1, [trimmed(), vec![new(3), Op::Trim]].concat()),
     ]
 }

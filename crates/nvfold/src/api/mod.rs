@@ -439,20 +439,48 @@ impl FileSystem {
         self.core().space.fail_reservation(nth)
     }
 
-    /// Gives the memory of freed segments back to the host now; returns the bytes. Front ends call it every few
-    /// seconds; unmount does too. Nothing happens when `discard` is off.
+    /// Gives the memory of freed segments, and of free blocks in others, back to the host now; returns the bytes. It
+    /// takes as long as there is to look at; in the background [`FileSystem::trim_step`] does the same. Unmount gives
+    /// back whole segments. Nothing happens when `discard` is off.
     pub fn trim(&self) -> Result<u64> {
         let core = self.core();
         let _inside = core.gate.enter();
         if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
             return Ok(0);
         }
+        self.shrink_table();
+        Ok(core.space.trim()? + core.space.give_back_all()?)
+    }
+
+    /// Does a bounded part, a millisecond at most, of a round that gives memory back to the host; true when the round is
+    /// over. What is free in two rounds is given back, so that blocks that are used again at once cost nothing. Front
+    /// ends go through a round every second, on a thread of their own. Then the host holds 1.05 of what is stored plus
+    /// 8 MiB at most, some seconds after the last change; very many small files have more than that in their
+    /// inodes. Nothing happens when `discard` is off.
+    ///
+    /// # Errors
+    /// The host's. Nothing is lost by one; the next round tries again.
+    pub fn trim_step(&self) -> Result<bool> {
+        let core = self.core();
+        let _inside = core.gate.enter_background();
+        if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
+            return Ok(true);
+        }
+        let is_over = core.space.give_back_step()?;
+        if is_over {
+            self.shrink_table();
+        }
+        Ok(is_over)
+    }
+
+    /// Gives segments of the inode table back that hold no inode any more.
+    fn shrink_table(&self) {
+        let core = self.core();
         // Reconcile has noted which segments are the inode table's, and takes none of their blocks for anything else: until
         // it is done, none of them gets another use.
         if !core.is_reconciling() {
             core.table.shrink(&core.space);
         }
-        core.space.trim()
     }
 
     /// Follows a path from the root, symbolic links included. ENOENT, ENOTDIR, ELOOP after 40 links.
