@@ -14,6 +14,7 @@ mod denova;
 mod faults;
 mod fsx;
 mod fuzz;
+mod host_memory;
 mod model;
 mod mutations;
 mod names;

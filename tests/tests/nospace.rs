@@ -8,7 +8,7 @@ use nvfold::check::{CheckOptions, check};
 use nvfold::{AllocateMode, FileKind, FileSystem, InodeNumber, Policy, RenameMode, XattrMode, errno};
 use nvfold_tests::device::{self, Device};
 use nvfold_tests::model::library::Library;
-use nvfold_tests::model::op::{self, Answer, SLOTS};
+use nvfold_tests::model::op::{self, Answer, Kind, SLOTS};
 use nvfold_tests::model::oracle::Oracle;
 use nvfold_tests::model::{Op, Subject};
 use nvfold_tests::random::{Seed, soak_factor};
@@ -153,6 +153,20 @@ fn directed(round: u64) -> Vec<Op> {
         set(&file, 1, 900),
         set(&dir, 2, 60_000),
         Op::RemoveXattr { path: file.clone(), name: 1 },
+        Op::SetTogether {
+            path: other.clone(),
+            mode: Some(0o640 + round as u32 % 8),
+            size: Some(at / 2),
+            mtime: None,
+            xattr: Some((0, Some((seed, 9000)))),
+        },
+        Op::CreateWith {
+            path: vec![2, 5],
+            kind: Kind::Directory,
+            mode: 0o700,
+            xattrs: vec![(0, seed, 900), (1, seed, 9000)],
+        },
+        Op::Rmdir { path: vec![2, 5] },
         Op::SetPolicy { path: dir.clone(), policy: [Some(Policy::Off), Some(Policy::Inline)][round as usize % 2] },
         Op::Create { path: vec![2, 6], mode: 0o644 },
         Op::Unlink { path: vec![2, 6] },
@@ -204,7 +218,15 @@ fn an_operation_that_is_told_there_is_no_space_changes_nothing() {
         }
         println!("{policy:?}: {} allocations failed: {:?}", trial.failures, trial.failed);
         let kinds = ["Create", "Mkdir", "Symlink", "Link", "Rename", "Unlink", "Rmdir", "Write", "Append", "Clone"];
-        for kind in kinds.iter().chain(&["Allocate", "Truncate", "SetXattr", "RemoveXattr", "SlotWrite"]) {
+        for kind in kinds.iter().chain(&[
+            "Allocate",
+            "Truncate",
+            "SetXattr",
+            "RemoveXattr",
+            "SetTogether",
+            "CreateWith",
+            "SlotWrite",
+        ]) {
             assert!(trial.failed.contains_key(*kind), "{policy:?}: no {kind} asked for blocks");
         }
         trial.failures = 0;

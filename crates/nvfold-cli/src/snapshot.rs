@@ -285,6 +285,9 @@ pub struct Space {
     pub pieces_shared: u64,
     pub weak_collisions: u64,
     pub chunks_filled: u64,
+    /// What work in the background left out since mount, because it could not be read, and why the last time.
+    pub background_skipped: u64,
+    pub background_last_error: Option<String>,
     /// Dedup transactions that began since the device was formatted.
     pub transactions: u64,
     /// By policy, of those that look for equal blocks while data is written: pieces since mount.
@@ -503,6 +506,8 @@ pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
         pieces_shared: stats.pieces_shared,
         weak_collisions: stats.weak_collisions,
         chunks_filled: stats.chunks_filled,
+        background_skipped: stats.skipped.count,
+        background_last_error: stats.skipped.last_error.clone(),
         transactions: stats.transactions,
         by_policy: stats.by_policy.iter().map(|of| (of.policy.name().to_owned(), Pieces::of(of))).collect(),
     }

@@ -133,6 +133,15 @@ impl Error {
         }
     }
 
+    /// Whether it is about the whole device or mount, so that nothing else can be done there either: a lost device, a
+    /// mount that was read-only or has ended. Everything else is about the file, entry or block at hand.
+    pub fn is_of_device(&self) -> bool {
+        match self {
+            Error::Device(error) => !matches!(error, PmemError::BadMemory { .. }),
+            error => matches!(error, Error::ReadOnly { .. }),
+        }
+    }
+
     /// The POSIX error number of this failure.
     pub fn errno(&self) -> i32 {
         match self {

@@ -103,6 +103,15 @@ pub struct NewInode {
     pub rdev: u32,
 }
 
+/// A change of one extended attribute that is part of another call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XattrChange<'a> {
+    /// Its name: any bytes without NUL, 255 at most.
+    pub name: &'a [u8],
+    /// Its new value, 65536 bytes at most; `None` takes the attribute away, if it is there.
+    pub value: Option<&'a [u8]>,
+}
+
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
@@ -210,6 +219,16 @@ pub struct MappedExtent {
     pub unwritten: bool,
     /// Extents of all files that touch each of its blocks, this one included.
     pub references: u32,
+}
+
+/// What work in the background left out since mount, because it could not be read or changed: bad memory, damage. Each
+/// time that it comes to such a place counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Files, log entries and blocks.
+    pub count: u64,
+    /// Why the last one was left out.
+    pub last_error: Option<String>,
 }
 
 /// Source of monotonic time, nanoseconds since any moment.

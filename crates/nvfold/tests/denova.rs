@@ -703,3 +703,161 @@ fn each_entry_is_saved_once_and_as_it_is_whatever_lay_in_its_place() {
         unmount_clean(fs, &region);
     }
 }
+
+/// What of a queued entry lies in bad memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bad {
+    Data,
+    Inode,
+    LogPage,
+    ChunkEntry,
+    EqualData,
+    EqualChunkEntry,
+}
+
+#[test]
+fn bad_memory_in_one_entry_costs_that_entry_and_the_daemon_goes_on() {
+    use Bad::*;
+    let all = [Data, Inode, LogPage, ChunkEntry, EqualData, EqualChunkEntry];
+    for (bad, is_known) in all.iter().flat_map(|bad| [(*bad, false), (*bad, true)]) {
+        let region = device(16);
+        let geometry = Geometry::of(16 << 20).unwrap();
+        let fs = mount(&region);
+        let stored = create(&fs, "stored");
+        stored.write_at(0, &contents([1, 2])).unwrap();
+        drain(&fs);
+        // Each in a page of the inode table, and with its chunk entries in a page, of its own.
+        let apart = |from: u64| {
+            (0..8).for_each(|at| drop(create(&fs, &format!("{from}.{at}"))));
+            create(&fs, &format!("{from}, that stays out of the way")).write_at(0, &contents(from..from + 64)).unwrap();
+            drain(&fs);
+        };
+        apart(1000);
+        let victim = create(&fs, "victim");
+        if bad == LogPage {
+            (0..6).for_each(|at| victim.write_at(at * 2 * BLOCK as u64, &[1]).unwrap());
+            drain(&fs);
+        }
+        victim.write_at(0, &contents([1, 2])).unwrap();
+        let queued = victim.extents(0, 1).unwrap()[0].address;
+        apart_without_drain(&fs);
+        let last = create(&fs, "last");
+        last.write_at(0, &contents([8, 8, 8])).unwrap();
+        let equal = stored.extents(0, 1).unwrap()[0].address;
+        let entry = |address| geometry.chunk_entry_offset(BlockNumber::containing(address));
+        let slot = geometry.first_segment() * SEGMENT_BYTES + victim.ino().0 * INODE_BYTES;
+        let (at, length) = match bad {
+            Data => (queued, 64),
+            Inode => (slot, INODE_BYTES),
+            LogPage => (region.load_u64(slot + nvfold::media::inode::OVERFLOW_WORD), 4096),
+            ChunkEntry => (entry(queued), 64),
+            EqualData => (equal, 64),
+            EqualChunkEntry => (entry(equal), 64),
+        };
+        region.poison(at, length);
+        if is_known {
+            region.scrub(at, length).unwrap_err();
+        }
+        let mut daemon = Daemon::new(fs.clone());
+        for turn in 0.. {
+            daemon.turn().unwrap_or_else(|error| panic!("{bad:?}: {error} ends the daemon"));
+            if denova(&fs).queue_entries == 0 {
+                break;
+            }
+            assert!(turn < 1000, "{bad:?}: {} entries are left", denova(&fs).queue_entries);
+        }
+        let skipped = fs.stats().skipped;
+        // Of what is equal to a block only that is lost: the entry is done, and its block unique. And a chunk entry that
+        // nobody has read is written anew.
+        let least = u64::from(!matches!(bad, EqualData | EqualChunkEntry) && (is_known || bad != ChunkEntry));
+        assert!((least..=64).contains(&skipped.count), "{bad:?}, {is_known}: {skipped:?}");
+        let tells = |error: &String| error.contains("bad memory");
+        assert!(
+            skipped.last_error.iter().all(tells) && skipped.last_error.is_some() == (skipped.count > 0),
+            "{skipped:?}"
+        );
+        let shared = last.extents(0, 9).unwrap();
+        assert_eq!(shared[0].references, 3, "{bad:?}: what came after it was shared: {shared:?}");
+        // And goes on with what comes.
+        create(&fs, "later").write_at(0, &contents([8])).unwrap();
+        while denova(&fs).queue_entries > 0 {
+            daemon.turn().unwrap();
+        }
+        assert_eq!(last.extents(0, 9).unwrap()[0].references, 4, "{bad:?}");
+        assert_eq!(read(&last), contents([8, 8, 8]));
+    }
+}
+
+/// Inodes and blocks between two files, in the queue.
+fn apart_without_drain(fs: &FileSystem) {
+    (0..8).for_each(|at| drop(create(fs, &format!("between.{at}"))));
+    create(fs, "between").write_at(0, &contents(2000..2064)).unwrap();
+}
+
+#[test]
+fn a_lost_device_ends_the_daemon() {
+    let region = device(16);
+    let fs = mount(&region);
+    create(&fs, "file").write_at(0, &contents([1, 1])).unwrap();
+    let mut daemon = Daemon::new(fs.clone());
+    // A store to memory that is bad.
+    region.poison(0, 64);
+    region.bytes(0, 64);
+    let _ = region.store_u64(0, 1);
+    let error = daemon.turn().unwrap_err();
+    assert!(error.is_of_device(), "{error}");
+    assert_eq!(fs.stats().skipped.count, 0);
+}
+
+/// Bad memory in any page of the device: what the daemon cannot read costs it that. Only a store to bad memory, which
+/// loses the device, ends it.
+#[test]
+fn bad_memory_in_any_page_does_not_end_the_daemon() {
+    for index in IndexKind::ALL {
+        let fresh = || device_with(16, &MkfsOptions { index, ..MkfsOptions::default() });
+        let region = fresh();
+        drop(with_queue(&region));
+        let ranges = region.allocated_ranges(0, 16 << 20);
+        let pages: Vec<u64> = ranges.into_iter().flat_map(|range| range.step_by(BLOCK)).collect();
+        let mut skipped = 0;
+        for (number, page) in pages.iter().enumerate() {
+            let region = fresh();
+            let mut fs = with_queue(&region);
+            if number % 3 == 0 {
+                fs.unmount().unwrap();
+                region.poison(*page, BLOCK as u64);
+                let Ok(again) = FileSystem::mount(region.clone(), options()) else { continue };
+                fs = again;
+            } else {
+                region.poison(*page, BLOCK as u64);
+                if number % 2 == 0 {
+                    region.scrub(*page, BLOCK as u64).unwrap_err();
+                }
+            }
+            let mut daemon = Daemon::new(fs.clone());
+            for _ in 0..400 {
+                let Err(error) = daemon.turn() else { continue };
+                assert!(error.is_of_device() && region.is_lost(), "{index:?}, page {page:#x}: {error} ends the daemon");
+                break;
+            }
+            assert!(region.is_lost() || denova(&fs).queue_entries == 0, "{index:?}, page {page:#x}: something is left");
+            skipped += u64::from(fs.skipped().count > 0);
+        }
+        assert!(skipped > 100, "{index:?}: something was left out with {skipped} of {} bad pages", pages.len());
+    }
+}
+
+/// Files that were shared, and files whose entries are queued.
+fn with_queue(region: &Region) -> FileSystem {
+    let fs = mount(region);
+    for name in 0..12u64 {
+        let file = create(&fs, &format!("stored {name}"));
+        (0..name).for_each(|at| file.write_at(at * 2 * BLOCK as u64, &contents([name, at, 7])).unwrap());
+    }
+    drain(&fs);
+    for name in 0..12u64 {
+        let file = create(&fs, &format!("queued {name}"));
+        (0..name).for_each(|at| file.write_at(at * 3 * BLOCK as u64, &contents([at, 100 + name, 7])).unwrap());
+    }
+    fs
+}

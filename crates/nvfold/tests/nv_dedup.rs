@@ -2,9 +2,10 @@
 
 use nvfold::check::{CheckOptions, check};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
-use nvfold::media::BlockNumber;
 use nvfold::media::chunk_entry::ChunkEntry;
+use nvfold::media::inode::INODE_BYTES;
 use nvfold::media::superblock::Geometry;
+use nvfold::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::Arc;
@@ -230,6 +231,37 @@ fn what_non_fin_stored_is_found_once_it_is_filled() {
     assert_eq!((fs.stats().data_blocks, fs.stats().pieces_shared), (30, 10));
     drop((file, copy));
     unmount_clean(fs, &region);
+}
+
+#[test]
+fn bad_memory_costs_the_filler_a_file_or_a_block_and_it_goes_on() {
+    for is_inode in [false, true] {
+        let region = device(16);
+        let fs = mount(&region, fixed(Method::NonFin));
+        let create_apart = |name: &str| {
+            (0..8).for_each(|at| drop(create(&fs, &format!("{name}.{at}"))));
+            create(&fs, name)
+        };
+        let (first, victim, last) = (create_apart("first"), create_apart("victim"), create_apart("last"));
+        for file in [&first, &victim, &last] {
+            (0..4).for_each(|block| file.write_at(block * 4096, &content(file.ino().0 << 8 | block)).unwrap());
+        }
+        let slot = Geometry::of(16 << 20).unwrap().first_segment() * SEGMENT_BYTES + victim.ino().0 * INODE_BYTES;
+        let (at, length, lost_blocks) = match is_inode {
+            true => (slot, INODE_BYTES, 4),
+            false => (victim.extents(0, 1).unwrap()[0].address, 64, 1),
+        };
+        drop((first, victim, last));
+        fs.unmount().unwrap();
+        region.poison(at, length);
+        let fs = mount(&region, fixed(Method::WSFin));
+        let mut daemon = Daemon::new(fs.clone());
+        (0..200).for_each(|_| assert!(daemon.turn().is_ok()));
+        assert_eq!(fs.stats().chunks_filled, 12 - lost_blocks, "{is_inode}");
+        let skipped = fs.skipped();
+        assert_eq!(skipped.count, 1, "{skipped:?}");
+        assert!(skipped.last_error.unwrap().contains("bad memory"));
+    }
 }
 
 /// Another mount, other functions: what was stored is found again once the filler has been over it.

@@ -14,7 +14,7 @@ use super::Subject as Setting;
 use super::disk::{Disk, Image};
 use super::tree::{Space, Tree};
 use crate::model::library::Library;
-use crate::model::op::{self, NodePath, Op};
+use crate::model::op::{self, Kind, NodePath, Op};
 use crate::model::{Subject, oracle::Oracle};
 use crate::shared::Named;
 
@@ -47,6 +47,10 @@ const MOVED: u8 = 17;
 const MOVED_TO: u8 = 18;
 /// A name that is free.
 const NEW: u8 = 14;
+/// A second name that is free.
+const MORE: u8 = 19;
+/// Blocks of which an aligned 64 KiB is among, wherever they begin.
+const RUN_BLOCKS: u64 = 32;
 /// Blocks that are free on a full device: as many as the operations need.
 const FREE_BLOCKS: u64 = 48;
 
@@ -339,6 +343,7 @@ pub fn singles() -> Vec<Workload> {
     ];
     all.extend(renames());
     all.extend(xattrs());
+    all.extend(together());
     all.extend(writes());
     all.extend(ranges());
     all.extend(sharing());
@@ -395,6 +400,46 @@ fn xattrs() -> Vec<(&'static str, Vec<Op>)> {
         ("xattr of a directory", vec![xattr(DIR, 2, 20)]),
         ("xattr removed", vec![Op::RemoveXattr { path: at(XATTRS), name: 0 }]),
         ("xattr in blocks removed", vec![Op::RemoveXattr { path: at(XATTRS), name: 1 }]),
+    ]
+}
+
+/// Calls that change several things of one inode: all of them or none.
+fn together() -> Vec<(&'static str, Vec<Op>)> {
+    let seed = distinct(20);
+    let set = |name, mode, size, mtime, xattr| vec![Op::SetTogether { path: at(name), mode, size, mtime, xattr }];
+    let make = |path: &[u8], kind, xattrs: &[u64]| {
+        let xattrs = xattrs.iter().enumerate().map(|(name, len)| (name as u8, seed, *len)).collect();
+        Op::CreateWith { path: path.to_vec(), kind, mode: 0o750, xattrs }
+    };
+    let (file, directory) = (Kind::Regular, Kind::Directory);
+    let mode = Some(0o640);
+    vec![
+        ("set together: size and mode", set(UNSHARED, mode, Some(BLOCK + 9), None, None)),
+        ("set together: no size and times", set(SHARED, None, Some(0), Some(77), None)),
+        ("set together: a greater size and mode", set(CLONE, mode, Some(9 * BLOCK), None, None)),
+        ("set together: size and an attribute", set(UNSHARED, None, Some(100), None, Some((0, Some((seed, 60)))))),
+        ("set together: mode and an attribute", set(UNSHARED, mode, None, None, Some((0, Some((seed, 60)))))),
+        ("set together: mode and one in blocks", set(XATTRS, mode, None, Some(78), Some((1, Some((seed, 5000)))))),
+        ("set together: mode and one taken away", set(XATTRS, mode, None, None, Some((1, None)))),
+        ("set together: mode and one that is not there", set(UNSHARED, mode, None, None, Some((2, None)))),
+        ("set together: all", set(CLONE, mode, Some(5), Some(79), Some((0, Some((seed, 6000)))))),
+        ("set together: all of a full log", set(FULL_INLINE, mode, Some(5), Some(80), Some((0, Some((seed, 90)))))),
+        (
+            "set together: all of a log that is long",
+            set(LONG_LOG, mode, Some(5), Some(81), Some((0, Some((seed, 90))))),
+        ),
+        ("create with an attribute", vec![make(&[NEW], file, &[44])]),
+        ("create with three attributes", vec![make(&[NEW], file, &[44, 5000, 200])]),
+        ("create with more than is inline", vec![make(&[NEW], file, &[300, 300])]),
+        ("mkdir with two attributes", vec![make(&[NEW], directory, &[44, 60])]),
+        (
+            "create with an attribute and a policy in a used slot",
+            vec![
+                Op::SetPolicy { path: at(DIR), policy: Some(Policy::Off) },
+                Op::Unlink { path: at(FULL_INLINE) },
+                make(&[DIR, 7], file, &[44, 300]),
+            ],
+        ),
     ]
 }
 
@@ -609,6 +654,9 @@ fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
     let last = names.len() - 1;
     let trimmed = || [all_but_the_last(), vec![Op::Reconcile, unlink(&[CLONE]), Op::Trim]].concat();
     let new = |blocks| write(EMPTY, 0, blocks * BLOCK, distinct(16));
+    // Free blocks with old content behind others that are in use.
+    let random = |name| write(name, 0, RUN_BLOCKS * BLOCK, 5);
+    let run = || vec![create(NEW), random(NEW), unlink(&[NEW]), Op::Trim];
     vec![
         ("unlink of all, then trim", last + 1, trimmed()),
         ("trim, then write", last + 3, [trimmed(), vec![new(3)]].concat()),
@@ -618,6 +666,12 @@ fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
             [trimmed(), vec![write(EMPTY, 0, BLOCK, distinct(1))]].concat(),
         ),
         ("trim, then unmount", last + 3, [trimmed(), vec![Op::Remount]].concat()),
+        ("unlink, then trim of a run", 2, run()),
+        ("trim of a run, then write to it", 4, [run(), vec![new(3), create(MORE), random(MORE)]].concat()),
+        ("trim of a run, then attributes there", 4, [run(), vec![xattr(EMPTY, 0, 9000)]].concat()),
+        ("trim of a run, then a log page there", 4, [run(), vec![write(FULL_INLINE, 0, 50, 3)]].concat()),
+        ("trim of a run, then unmount", 4, [run(), vec![Op::Remount, new(3)]].concat()),
+        ("trim of a run, then of all", 4, [run(), trimmed()].concat()),
         ("write, then trim", last + 1, [trimmed(), vec![new(3), Op::Trim]].concat()),
     ]
 }

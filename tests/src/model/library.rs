@@ -2,7 +2,7 @@
 
 use nvfold::{
     Attr, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, POLICY_ATTRIBUTE, Policy,
-    PolicyOf, RenameMode, SetAttr, XattrMode, errno,
+    PolicyOf, RenameMode, SetAttr, XattrChange, XattrMode, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -216,6 +216,26 @@ impl Library {
             Op::RemoveXattr { path, name } => {
                 let ino = self.find(path)?.ino;
                 done(self.fs().remove_xattr(ino, &oracle::xattr_name(*name)))
+            }
+            Op::CreateWith { path, kind, mode, xattrs } => {
+                let (dir, name) = self.parent(path)?;
+                let xattrs = xattrs.iter().map(|(name, seed, len)| (oracle::xattr_name(*name), op::data(*seed, *len)));
+                let xattrs: Vec<_> = xattrs.collect();
+                let xattrs: Vec<_> = xattrs.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+                done(match kind {
+                    Kind::Directory => {
+                        self.fs().mkdir_with(dir, &name, &device::new_inode(FileKind::Directory, *mode), &xattrs)
+                    }
+                    _ => self.fs().create_with(dir, &name, &device::new_inode(FileKind::Regular, *mode), &xattrs),
+                })
+            }
+            Op::SetTogether { path, mode, size, mtime, xattr } => {
+                let ino = self.open(path)?.ino();
+                let change = SetAttr { mode: *mode, size: *size, mtime: *mtime, ..SetAttr::default() };
+                let xattr =
+                    xattr.map(|(name, value)| (oracle::xattr_name(name), value.map(|(seed, len)| op::data(seed, len))));
+                let xattr = xattr.as_ref().map(|(name, value)| XattrChange { name, value: value.as_deref() });
+                done(self.fs().setattr_with(ino, &change, xattr.as_slice()))
             }
             Op::Write { path, offset, len, seed } => done(self.open(path)?.write_at(*offset, &op::data(*seed, *len))),
             Op::Append { path, len, seed } => done(self.open(path)?.append(&op::data(*seed, *len))),

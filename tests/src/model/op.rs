@@ -148,6 +148,23 @@ pub enum Op {
         path: NodePath,
         name: u8,
     },
+    /// Makes a regular file or a directory with extended attributes: name, seed and length of each. One call of the
+    /// library; a mount needs several.
+    CreateWith {
+        path: NodePath,
+        kind: Kind,
+        mode: u32,
+        xattrs: Vec<(u8, u64, u64)>,
+    },
+    /// Changes several attributes of a regular file together; an extended one by seed and length, or it is taken away if
+    /// it is there. One call of the library; a mount needs several.
+    SetTogether {
+        path: NodePath,
+        mode: Option<u32>,
+        size: Option<u64>,
+        mtime: Option<i64>,
+        xattr: Option<(u8, Option<(u64, u64)>)>,
+    },
     Write {
         path: NodePath,
         offset: u64,
@@ -372,7 +389,7 @@ fn one(random: &mut fastrand::Rng) -> Op {
     let offset = offset(random);
     let len = random.u64(0..=LEN_MAX);
     let xattr = random.u8(0..4);
-    match random.u8(0..111) {
+    match random.u8(0..114) {
         0..9 => Op::Create { path, mode: mode(random) },
         9..14 => Op::Mkdir { path, mode: mode(random) | 0o700 },
         14 => Op::Fifo { path },
@@ -388,7 +405,7 @@ fn one(random: &mut fastrand::Rng) -> Op {
         45 => Op::Chown { path, uid: random.u32(0..3), gid: random.u32(0..3) },
         46..48 => Op::SetTimes { path, atime: time(random), mtime: time(random) },
         48..51 => {
-            let len = [0, 1, 100, 3000, 20_000][random.usize(0..5)];
+            let len = xattr_len(random);
             let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][random.usize(0..3)];
             Op::SetXattr { path, name: xattr, seed, len, mode }
         }
@@ -415,8 +432,29 @@ fn one(random: &mut fastrand::Rng) -> Op {
         105 => Op::Fill,
         106..109 => Op::DrainStep,
         109 => [Op::Drain, Op::ReorderStep, Op::SetMode { mode: dedup_mode(random) }][random.usize(0..3)].clone(),
-        _ => Op::GetPolicy { path },
+        110 => Op::GetPolicy { path },
+        111 => {
+            let kind = [Kind::Regular, Kind::Directory][random.usize(0..2)];
+            let xattrs = (0..random.u8(1..4)).map(|name| (name, seed, xattr_len(random))).collect();
+            Op::CreateWith { path, kind, mode: mode(random) | 0o700, xattrs }
+        }
+        _ => {
+            let mut maybe = || random.bool();
+            let (has_mode, has_size, has_time, has_xattr, is_set) = (maybe(), maybe(), maybe(), maybe(), maybe());
+            let value = is_set.then(|| (seed, xattr_len(random)));
+            Op::SetTogether {
+                path,
+                mode: has_mode.then(|| mode(random)),
+                size: has_size.then_some(offset),
+                mtime: has_time.then(|| time(random)),
+                xattr: has_xattr.then_some((xattr, value)),
+            }
+        }
     }
+}
+
+fn xattr_len(random: &mut fastrand::Rng) -> u64 {
+    [0, 1, 100, 3000, 20_000][random.usize(0..5)]
 }
 
 fn path(random: &mut fastrand::Rng) -> NodePath {

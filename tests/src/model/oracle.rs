@@ -162,6 +162,27 @@ impl Oracle {
                 self.nodes[id].xattrs.remove(name).ok_or(ENODATA)?;
                 Ok(Answer::Done)
             }
+            Op::CreateWith { path, kind, mode, xattrs } => {
+                let mut node = Node::new(*kind, *mode);
+                node.xattrs = xattrs.iter().map(|(name, seed, len)| (*name, op::data(*seed, *len))).collect();
+                self.add(path, node)
+            }
+            Op::SetTogether { path, mode, size, mtime, xattr } => {
+                let id = self.find_file(path)?;
+                let node = &mut self.nodes[id];
+                node.stat.mode = mode.unwrap_or(node.stat.mode);
+                if let Some(size) = size {
+                    node.bytes.resize(*size as usize, 0);
+                    node.stat.mtime = None;
+                }
+                node.stat.mtime = mtime.or(node.stat.mtime);
+                match xattr {
+                    Some((name, Some((seed, len)))) => drop(node.xattrs.insert(*name, op::data(*seed, *len))),
+                    Some((name, None)) => drop(node.xattrs.remove(name)),
+                    None => {}
+                }
+                Ok(Answer::Done)
+            }
             Op::Write { path, offset, len, seed } => {
                 let id = self.find_file(path)?;
                 self.write(id, *offset, &op::data(*seed, *len));

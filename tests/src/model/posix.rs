@@ -120,6 +120,40 @@ impl Posix {
             Op::RemoveXattr { path, name } => {
                 done(rustix::fs::lremovexattr(self.path(path), &oracle::xattr_name(*name)[..]))
             }
+            Op::CreateWith { path, kind, mode, xattrs } => {
+                self.carry_out(&match kind {
+                    Kind::Directory => Op::Mkdir { path: path.clone(), mode: *mode },
+                    _ => Op::Create { path: path.clone(), mode: *mode },
+                })?;
+                for (name, seed, len) in xattrs {
+                    let (path, mode) = (path.clone(), XattrMode::Set);
+                    self.carry_out(&Op::SetXattr { path, name: *name, seed: *seed, len: *len, mode })?;
+                }
+                Ok(Answer::Done)
+            }
+            Op::SetTogether { path, mode, size, mtime, xattr } => {
+                let file = self.open(path)?;
+                let path = path.clone();
+                if let Some(size) = size {
+                    file.set_len(*size)?;
+                }
+                if let Some(mode) = mode {
+                    self.carry_out(&Op::Chmod { path: path.clone(), mode: *mode })?;
+                }
+                match *xattr {
+                    Some((name, Some((seed, len)))) => {
+                        let (path, mode) = (path.clone(), XattrMode::Set);
+                        self.carry_out(&Op::SetXattr { path, name, seed, len, mode })?;
+                    }
+                    // It may not be there.
+                    Some((name, None)) => drop(self.carry_out(&Op::RemoveXattr { path: path.clone(), name })),
+                    None => {}
+                }
+                match *mtime {
+                    Some(mtime) => self.carry_out(&Op::SetTimes { path, atime: mtime, mtime }),
+                    None => Ok(Answer::Done),
+                }
+            }
             Op::Write { path, offset, len, seed } => {
                 done(self.open(path)?.write_all_at(&op::data(*seed, *len), *offset))
             }

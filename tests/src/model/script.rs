@@ -193,10 +193,12 @@ fn blocks_needed(op: &Op) -> Option<u64> {
         | Op::Append { len, .. }
         | Op::SlotWrite { len, .. }
         | Op::SetXattr { len, .. }
+        | Op::SetTogether { xattr: Some((_, Some((_, len)))), .. }
         | Op::Undedup { len, .. }
         | Op::Symlink { target_len: len, .. } => Some(len / 4096 + 2),
         Op::Allocate { mode: AllocateMode::PunchHole, .. } => None,
         Op::Allocate { len, .. } => Some(len / 4096 + 2),
+        Op::CreateWith { xattrs, .. } => Some(xattrs.iter().map(|(_, _, len)| len / 4096 + 1).sum::<u64>() + 2),
         // Metadata: a log page.
         Op::Create { .. }
         | Op::Mkdir { .. }
@@ -209,6 +211,7 @@ fn blocks_needed(op: &Op) -> Option<u64> {
         | Op::SetTimes { .. }
         | Op::SetPolicy { .. }
         | Op::RemoveXattr { .. }
+        | Op::SetTogether { .. }
         | Op::Truncate { .. } => Some(1),
         _ => None,
     }

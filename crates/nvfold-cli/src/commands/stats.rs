@@ -131,7 +131,9 @@ fn describe(report: &Report, space: &Space) -> String {
         ("weak collisions", space.weak_collisions.to_string()),
         ("fingerprints filled in", space.chunks_filled.to_string()),
         ("dedup transactions", space.transactions.to_string()),
+        ("left out in the background", space.background_skipped.to_string()),
     ];
+    rows.extend(space.background_last_error.iter().map(|error| ("left out last", error.clone())));
     rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
     rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
     rows.extend(report.snapshot.denova.iter().flat_map(describe_queue));

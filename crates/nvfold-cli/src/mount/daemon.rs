@@ -5,6 +5,7 @@
 //! scheduler may take the processor away in the middle of one, and a thread that waits for an inode would wait for
 //! everybody else too.
 
+use super::announce;
 use nvfold::{Daemon, FileSystem};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,13 +37,19 @@ pub fn start(fs: FileSystem) -> Background {
 fn work(fs: FileSystem, stop: &AtomicBool) {
     // Linux takes 0, here "this process", as the calling thread. Without it the work is done all the same.
     let _ = rustix::process::setpriority_process(None, NICE);
-    let mut daemon = Daemon::new(fs);
+    let mut daemon = Daemon::new(fs.clone());
+    let mut told = false;
     while !stop.load(Ordering::Relaxed) {
         match daemon.turn() {
             Ok(rest) if rest.is_zero() => thread::yield_now(),
             Ok(rest) => thread::park_timeout(rest.min(REST_MOST)),
-            // EROFS once it is unmounted, or the end of the device, of which others tell.
-            Err(_) => return,
+            // It is unmounted.
+            Err(nvfold::Error::ReadOnly { .. }) => return,
+            Err(error) => return announce(&format!("nvfold: work in the background ends: {error}")),
+        }
+        if !told && let Some(error) = fs.skipped().last_error {
+            announce(&format!("nvfold: left out in the background: {error}; `nvfold stats` counts what else is"));
+            told = true;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a mount does every few seconds: it gives freed memory back to the host, and looks whether the device is well.
+//! What a mount does every second: it gives freed memory back to the host, and looks whether the device is well.
 //!
 //! A device that is lost (truncated under the mount, on a host without memory for it) answers EIO to everything and
 //! never comes back, so the mount ends: it leaves the tree, and the process fails.
@@ -8,11 +8,11 @@ use crate::failure::FAILED;
 use nvfold::FileSystem;
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-const EVERY: Duration = Duration::from_secs(2);
+const EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps house until the result is dropped.
 pub fn keep(fs: FileSystem, device: String, dir: PathBuf) -> Sender<()> {
@@ -31,7 +31,7 @@ pub fn keep(fs: FileSystem, device: String, dir: PathBuf) -> Sender<()> {
                 bad_ranges_told += 1;
             }
             // A failure costs memory, not data; the next round tries again.
-            let _ = fs.trim();
+            while !fs.trim_step().unwrap_or(true) && stopped.try_recv() == Err(TryRecvError::Empty) {}
         }
     });
     stop

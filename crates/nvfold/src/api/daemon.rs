@@ -26,8 +26,10 @@ impl Daemon {
     /// nothing: in mode `delayed` a change of the mode, or space that becomes scarce, is heeded sooner then. Also fills
     /// in fingerprints ([`FileSystem::fill_step`]).
     ///
+    /// What cannot be read is left out and counted ([`FileSystem::skipped`]); the next turn goes on behind it.
+    ///
     /// # Errors
-    /// EROFS; those of the device.
+    /// Only such as end all work ([`Error::is_of_device`](crate::Error::is_of_device)): EROFS, a lost device.
     pub fn turn(&mut self) -> Result<Duration> {
         self.schedule.turn(&self.fs.core().policies.denova, &self.fs)
     }

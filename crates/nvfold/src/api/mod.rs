@@ -148,8 +148,12 @@ impl FileSystem {
     /// # Errors
     /// EROFS; those of the device.
     pub fn reorder_step(&self) -> Result<bool> {
-        let step = || Ok(self.core().chunks.index.fact().is_none_or(|index| index.reorder_step()));
-        self.change("reorder a chain", step)
+        self.core().reorder_step()
+    }
+
+    /// What work in the background left out since mount, because it could not be read: see [`Skipped`].
+    pub fn skipped(&self) -> Skipped {
+        self.core().skipped()
     }
 
     /// Saves the DRAM state and marks the device clean. Open `File`s can still read, but those without a name, which
@@ -264,24 +268,53 @@ impl FileSystem {
         Ok(inode.attr(&state))
     }
 
-    /// Changes attributes. ENOENT, EISDIR or EINVAL for the size of what is no file, EFBIG.
+    /// Changes attributes, all of them or none. ENOENT, EISDIR or EINVAL for the size of what is no file, EFBIG.
     pub fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
-        self.change("change attributes", || self.core().setattr(ino, change))
+        self.setattr_with(ino, change, &[])
+    }
+
+    /// As `setattr`, and changes extended attributes in the same commit: all of it happens or nothing. Errors of both; EINVAL
+    /// when one is named twice.
+    pub fn setattr_with(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Result<Attr> {
+        self.change("change attributes", || self.core().setattr(ino, change, xattrs))
     }
 
     /// Makes a regular file, fifo, socket or device node. EEXIST, ENOENT, ENOTDIR, ENAMETOOLONG, ENOSPC.
     pub fn create(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> {
+        self.create_with(parent, name, new, &[])
+    }
+
+    /// As `create`, with these extended attributes (names and values) in the same commit. One of them may be the policy
+    /// attribute; else it comes from the directory. Errors of both; EINVAL when one is named twice.
+    pub fn create_with(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &NewInode,
+        xattrs: &[(&[u8], &[u8])],
+    ) -> Result<Attr> {
         if matches!(new.kind, FileKind::Directory | FileKind::Symlink) {
             let why = "directories and symlinks have calls of their own";
             return Err(Error::Posix { doing: "create", why, errno: errno::EINVAL });
         }
-        self.change("create", || self.core().create(parent, name, None, new))
+        self.change("create", || self.core().create_with_xattrs(parent, name, new, xattrs))
     }
 
     /// Makes a directory; `new.kind` is ignored. Errors as `create`.
     pub fn mkdir(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> {
+        self.mkdir_with(parent, name, new, &[])
+    }
+
+    /// As `mkdir`, with these extended attributes in the same commit: see [`FileSystem::create_with`].
+    pub fn mkdir_with(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &NewInode,
+        xattrs: &[(&[u8], &[u8])],
+    ) -> Result<Attr> {
         let new = NewInode { kind: FileKind::Directory, ..*new };
-        self.change("mkdir", || self.core().create(parent, name, None, &new))
+        self.change("mkdir", || self.core().create_with_xattrs(parent, name, &new, xattrs))
     }
 
     /// Makes a symbolic link to `target` (1 to 4095 bytes, any); `new.kind` is ignored. Errors as `create`.
@@ -411,20 +444,48 @@ impl FileSystem {
         self.core().space.fail_reservation(nth)
     }
 
-    /// Gives the memory of freed segments back to the host now; returns the bytes. Front ends call it every few
-    /// seconds; unmount does too. Nothing happens when `discard` is off.
+    /// Gives the memory of freed segments, and of free blocks in others, back to the host now; returns the bytes. It
+    /// takes as long as there is to look at; in the background [`FileSystem::trim_step`] does the same. Unmount gives
+    /// back whole segments. Nothing happens when `discard` is off.
     pub fn trim(&self) -> Result<u64> {
         let core = self.core();
         let _inside = core.gate.enter();
         if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
             return Ok(0);
         }
+        self.shrink_table();
+        Ok(core.space.trim()? + core.space.give_back_all()?)
+    }
+
+    /// Does a bounded part, a millisecond at most, of a round that gives memory back to the host; true when the round is
+    /// over. What is free in two rounds is given back, so that blocks that are used again at once cost nothing. Front
+    /// ends go through a round every second, on a thread of their own. Then the host holds 1.05 of what is stored plus
+    /// 8 MiB at most, some seconds after the last change; very many small files have more than that in their
+    /// inodes. Nothing happens when `discard` is off.
+    ///
+    /// # Errors
+    /// The host's. Nothing is lost by one; the next round tries again.
+    pub fn trim_step(&self) -> Result<bool> {
+        let core = self.core();
+        let _inside = core.gate.enter_background();
+        if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
+            return Ok(true);
+        }
+        let is_over = core.space.give_back_step()?;
+        if is_over {
+            self.shrink_table();
+        }
+        Ok(is_over)
+    }
+
+    /// Gives segments of the inode table back that hold no inode any more.
+    fn shrink_table(&self) {
+        let core = self.core();
         // Reconcile has noted which segments are the inode table's, and takes none of their blocks for anything else: until
         // it is done, none of them gets another use.
         if !core.is_reconciling() {
             core.table.shrink(&core.space);
         }
-        core.space.trim()
     }
 
     /// Follows a path from the root, symbolic links included. ENOENT, ENOTDIR, ELOOP after 40 links.

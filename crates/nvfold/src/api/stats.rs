@@ -7,7 +7,7 @@ use crate::dedup::policy::{Policy, PolicyStats};
 use crate::media::BLOCK_BYTES;
 use crate::mount::Recovery;
 use crate::sync::atomic::Ordering;
-use crate::words::IndexStats;
+use crate::words::{IndexStats, Skipped};
 
 /// The device and its space, told honestly.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,6 +56,8 @@ pub struct Stats {
     pub denova: Option<DeNovaStats>,
     /// Chunks that got the fingerprint they lacked in the background since mount.
     pub chunks_filled: u64,
+    /// What work in the background left out since mount.
+    pub skipped: Skipped,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.
     pub recovery: Recovery,
 }
@@ -92,6 +94,7 @@ impl FileSystem {
             nv_dedup: core.policies.nv_dedup_stats(),
             denova: core.policies.denova.stats(core.policies.is_default(Policy::DeNova)),
             chunks_filled: core.policies.nv_dedup.filler.filled(),
+            skipped: core.skipped(),
             recovery: self.mounted.recovery(),
             ..Stats::default()
         };

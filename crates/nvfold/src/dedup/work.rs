@@ -40,17 +40,18 @@ pub trait Host {
     fn next_file(&self, from: u64) -> Option<u64>;
 
     /// Gives blocks of a file from an offset on, a bounded number of them, the weak fingerprints that they lack. Files
-    /// whose own policy keeps its data to itself are left out.
+    /// whose own policy keeps its data to itself are left out, and so is what cannot be read.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Those of the whole device.
     fn fill(&self, file: u64, from: u64) -> Result<Filled>;
 
     /// Shares a batch of the blocks that an entry still names from a file offset on, as `finder` proposes. `is_last_try`:
-    /// the batch is not to be looked at again, whatever other writers do. `bytes` is memory to work in.
+    /// the batch is not to be looked at again, whatever other writers do. `bytes` is memory to work in. Of an entry that is
+    /// gone or cannot be read nothing is left.
     ///
     /// # Errors
-    /// ENOSPC, those of the device.
+    /// ENOSPC, those of the whole device.
     fn share(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared>;
 }
 

@@ -2,34 +2,45 @@
 
 use super::Core;
 use super::birth::MODE_BITS;
+use super::xattr::check_changes;
 use crate::error::Result;
 use crate::inode::{Inode, State};
 use crate::media::inode::AttributeLine;
 use crate::space::Purpose;
-use crate::words::{Attr, InodeNumber, SetAttr};
+use crate::words::{Attr, InodeNumber, SetAttr, TimeNs, XattrChange};
 use pmem::Flight;
 
+/// The attributes after a change. A new size changes the content.
+fn changed(old: &AttributeLine, change: &SetAttr, now: TimeNs) -> AttributeLine {
+    let mtime = if change.size.is_some() { now } else { old.mtime };
+    AttributeLine {
+        mode: change.mode.map_or(old.mode, |mode| mode & MODE_BITS),
+        uid: change.uid.unwrap_or(old.uid),
+        gid: change.gid.unwrap_or(old.gid),
+        size: change.size.unwrap_or(old.size),
+        atime: change.atime.unwrap_or(old.atime),
+        mtime: change.mtime.unwrap_or(mtime),
+        ctime: change.ctime.unwrap_or(now),
+        ..*old
+    }
+}
+
 impl Core {
-    pub(crate) fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
+    /// Changes attributes, and extended ones, all in one commit.
+    pub(crate) fn setattr(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Result<Attr> {
+        const DOING: &str = "change attributes";
         let inode = self.inode(ino.0)?;
+        check_changes(DOING, inode.kind, xattrs)?;
         let mut state = inode.write()?;
-        let now = self.now();
         if let Some(size) = change.size {
-            self.resize(&inode, &mut state, size, now)?;
+            self.check_size(&state, size)?;
         }
-        let old = state.attributes;
-        let attributes = AttributeLine {
-            mode: change.mode.map_or(old.mode, |mode| mode & MODE_BITS),
-            uid: change.uid.unwrap_or(old.uid),
-            gid: change.gid.unwrap_or(old.gid),
-            atime: change.atime.unwrap_or(old.atime),
-            mtime: change.mtime.unwrap_or(old.mtime),
-            ctime: change.ctime.unwrap_or(now),
-            ..old
-        };
-        if change.size.is_none() || attributes != old {
-            self.change(&inode, &mut state, &[], Some(attributes), Purpose::Promised, Flight::new())?;
-        }
+        let now = self.now();
+        let attributes = changed(&state.attributes, change, now);
+        let mut flight = Flight::new();
+        let staged = self.stage_xattrs(&state, xattrs, now, &mut flight)?;
+        self.set_attributes(&inode, &mut state, &attributes, staged.entries(), flight)?;
+        staged.published(&inode, &state);
         Ok(inode.attr(&state))
     }
 

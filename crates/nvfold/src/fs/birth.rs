@@ -6,6 +6,7 @@
 
 use super::Core;
 use super::policy;
+use super::xattr::StoredValue;
 use crate::error::Result;
 use crate::inode::log::{Addition, Log};
 use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
@@ -16,7 +17,7 @@ use crate::media::inode::{
 use crate::media::log_entry::LogEntry;
 use crate::space::{BlockRun, Purpose};
 use crate::sync::atomic::Ordering;
-use crate::words::{FileKind, InodeNumber, NewInode};
+use crate::words::{FileKind, InodeNumber, NewInode, TimeNs};
 use pmem::{Dirty, Flight, Pm};
 use std::sync::Arc;
 
@@ -29,8 +30,9 @@ pub(super) struct Birth<'b> {
     pub(super) ino: u64,
     pub(super) parent: &'b Inode,
     pub(super) parent_attributes: &'b AttributeLine,
-    /// The attribute that it is born with: the target of a symlink, or the policy of its directory.
-    pub(super) first: Option<(&'b [u8], &'b [u8])>,
+    /// The extended attributes that it is born with, names and values: the target of a symlink, the policy of its
+    /// directory, what its maker gives it.
+    pub(super) xattrs: &'b [(&'b [u8], &'b [u8])],
     pub(super) new: &'b NewInode,
     pub(super) nlink: u32,
 }
@@ -54,7 +56,7 @@ impl Core {
         birth: &Birth<'_>,
         publish: impl FnOnce(Flight) -> Result<()>,
     ) -> Result<Arc<Inode>> {
-        let Birth { ino, parent, parent_attributes, first, new, nlink } = *birth;
+        let Birth { ino, parent, parent_attributes, xattrs, new, nlink } = *birth;
         let time = self.now();
         self.table.found_name(ino);
         let slot = self.table.slot(ino).expect("an allocated inode has a slot");
@@ -63,25 +65,19 @@ impl Core {
         let mut head = InodeHead::new(slot, ino, new.kind, old.generation.wrapping_add(1), parent.ino, time);
         let mut flight = Flight::new();
         let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
-        let mut xattr = None;
-        if let Some((name, value)) = first {
-            let value = self.store_value(value, &mut flight).inspect_err(|_| self.table.free(ino))?;
-            let entry = LogEntry::XattrSet { name: name.to_vec(), value: value.value().clone(), time };
-            let mut lines = Vec::new();
-            entry.encode(ino, &mut lines);
-            let mut addition = Addition::new(&self.region, &self.space, slot, ino, &log, Purpose::Log);
-            addition.push(&lines, &mut flight).inspect_err(|_| self.table.free(ino))?;
-            // The tail is in the head already: what makes the head reachable is the name.
-            addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
+        let mut first = None;
+        if !xattrs.is_empty() {
+            let entries = self.first_entries(birth, slot, &log, time, &mut flight);
+            let (values, addition) = entries.inspect_err(|_| self.table.free(ino))?;
             if old.generation != 0 || addition.has_pages() {
                 // Where these lines go an earlier user of the number may have left valid ones. They must be gone before
                 // the head says that the log has lines: a crash would give the new inode blocks that are others' now.
                 let _ = self.region.fence(std::mem::take(&mut flight));
             }
-            xattr = Some((name, value, addition));
+            first = Some((values, addition));
         }
-        head.commit = xattr.as_ref().map_or(log.tail, |(_, _, addition)| addition.tail);
-        if xattr.as_ref().is_some_and(|(_, _, addition)| addition.has_pages()) {
+        head.commit = first.as_ref().map_or(log.tail, |(_, addition)| addition.tail);
+        if first.as_ref().is_some_and(|(_, addition)| addition.has_pages()) {
             // The overflow word was stored by the addition; the head is written after it and must agree.
             head.overflow = self.region.load_u64(slot + OVERFLOW_WORD);
         }
@@ -91,7 +87,7 @@ impl Core {
             mode: new.mode & MODE_BITS | directory_bit,
             uid: new.uid,
             gid: if inherits { parent_attributes.gid } else { new.gid },
-            size: first.filter(|(name, _)| *name == SYMLINK_TARGET).map_or(0, |(_, target)| target.len() as u64),
+            size: xattrs.iter().find(|(name, _)| *name == SYMLINK_TARGET).map_or(0, |(_, target)| target.len() as u64),
             atime: time,
             mtime: time,
             ctime: time,
@@ -102,9 +98,10 @@ impl Core {
         }
         .sealed(ino);
         let mut state = State::new(new.kind, attributes, Log::default());
-        if let Some((name, value, addition)) = xattr {
+        if let Some((values, addition)) = first {
             addition.keep(&mut log);
-            state.xattrs.insert(name.to_vec(), value.keep());
+            let values = values.into_iter().map(StoredValue::keep);
+            state.xattrs.extend(xattrs.iter().map(|(name, _)| name.to_vec()).zip(values));
         }
         state.log = log;
         let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));
@@ -125,12 +122,36 @@ impl Core {
         Ok(inode)
     }
 
+    /// Writes the extended attributes of a new inode to its log: their values, and the lines that name them.
+    fn first_entries<'a>(
+        &'a self,
+        birth: &Birth<'_>,
+        slot: u64,
+        log: &Log,
+        time: TimeNs,
+        flight: &mut Flight,
+    ) -> Result<(Vec<StoredValue<'a>>, Addition<'a>)> {
+        let mut addition = Addition::new(&self.region, &self.space, slot, birth.ino, log, Purpose::Log);
+        let mut values = Vec::new();
+        for (name, value) in birth.xattrs {
+            let value = self.store_value(value, flight)?;
+            let entry = LogEntry::XattrSet { name: name.to_vec(), value: value.value().clone(), time };
+            let mut lines = Vec::new();
+            entry.encode(birth.ino, &mut lines);
+            addition.push(&lines, flight)?;
+            values.push(value);
+        }
+        // The tail is in the head already: what makes the head reachable is the name.
+        addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
+        Ok((values, addition))
+    }
+
     /// A file without a name, pinned once for the caller.
     pub(crate) fn tmpfile(&self, new: &NewInode) -> Result<Arc<Inode>> {
         let root = self.inode(InodeNumber::ROOT.0)?;
         let ino = self.allocate_inode()?;
         let no_parent = AttributeLine::default();
-        let birth = Birth { ino, parent: &root, parent_attributes: &no_parent, first: None, new, nlink: 0 };
+        let birth = Birth { ino, parent: &root, parent_attributes: &no_parent, xattrs: &[], new, nlink: 0 };
         self.with_new_inode(&birth, |flight| {
             let _ = self.region.fence(flight);
             Ok(())

@@ -42,7 +42,11 @@ impl Core {
                 }
             }
         }
-        Ok(Filled { chunks: self.enter_all(lacking), next })
+        let chunks = self.enter_all(lacking.iter().copied());
+        if chunks < lacking.len() as u64 {
+            self.record_bad_blocks(ino, lacking.into_iter());
+        }
+        Ok(Filled { chunks, next })
     }
 
     /// Gives blocks of a file that the caller has locked the weak fingerprints that they lack, so that they can be

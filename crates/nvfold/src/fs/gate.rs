@@ -37,7 +37,7 @@ impl Gate {
     }
 
     /// As `enter`, for work in the background: it is not counted.
-    pub(super) fn enter_background(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn enter_background(&self) -> RwLockReadGuard<'_, ()> {
         self.stripes[thread_number() % STRIPES].lock.read()
     }
 

@@ -60,7 +60,7 @@ use crate::padded::Padded;
 use crate::space::Space;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::words::{Clock, TimeNs};
+use crate::words::{Clock, Skipped, TimeNs};
 use cache::Cache;
 use commit::Journal;
 use gate::Gate;
@@ -85,6 +85,8 @@ pub(crate) struct Core {
     pub(crate) data_blocks: Padded<AtomicU64>,
     pub(crate) unmounted: AtomicBool,
     pub(crate) gate: Gate,
+    /// What work in the background left out.
+    skipped: Mutex<Skipped>,
     /// Inodes below this number count in the totals and in the recount; all of them when nothing is recounted.
     pub(crate) walked: Padded<AtomicU64>,
 }
@@ -125,6 +127,7 @@ impl Core {
             data_blocks: Padded::default(),
             unmounted: AtomicBool::new(false),
             gate: Gate::new(),
+            skipped: Mutex::default(),
             walked: Padded(AtomicU64::new(u64::MAX)),
             read_only,
             clock,

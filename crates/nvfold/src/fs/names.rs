@@ -6,6 +6,7 @@
 use super::Core;
 use super::birth::Birth;
 use super::commit::Change;
+use super::xattr::check_changes;
 use crate::dedup::policy::POLICY_ATTRIBUTE;
 use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
@@ -14,8 +15,9 @@ use crate::media::inode::{AttributeLine, INODE_BYTES};
 use crate::media::log_entry::LogEntry;
 use crate::space::Purpose;
 use crate::sync::atomic::Ordering;
-use crate::words::{Attr, DirEntry, FileKind, InodeNumber, NewInode, TimeNs};
+use crate::words::{Attr, DirEntry, FileKind, InodeNumber, NewInode, TimeNs, XattrChange};
 use pmem::Flight;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Longest name in bytes.
@@ -85,13 +87,13 @@ impl Core {
         found.ok_or_else(|| Error::NotFound { what: show(name) })
     }
 
-    /// Makes an inode of any kind and gives it a name.
+    /// Makes an inode of any kind, with these extended attributes, and gives it a name.
     pub(crate) fn create(
         &self,
         parent: InodeNumber,
         name: &[u8],
-        target: Option<&[u8]>,
         new: &NewInode,
+        xattrs: &[(&[u8], &[u8])],
     ) -> Result<Attr> {
         check_name("create", name)?;
         let parent = self.inode(parent.0)?;
@@ -104,26 +106,38 @@ impl Core {
         let ino = self.allocate_inode()?;
         let entry = LogEntry::Name { name: name.to_vec(), ino, kind: new.kind, cookie, time };
         let parent_attributes = parent_state.attributes;
-        let first = match (target, new.kind) {
-            (Some(target), _) => Some((SYMLINK_TARGET, target.to_vec())),
-            (None, FileKind::Regular | FileKind::Directory) => {
-                parent_state.short_attribute(POLICY_ATTRIBUTE).map(|value| (POLICY_ATTRIBUTE, value.to_vec()))
-            }
-            _ => None,
-        };
-        let first = first.as_ref().map(|(name, value)| (*name, &value[..]));
-        let birth = Birth { ino, parent: &parent, parent_attributes: &parent_attributes, first, new, nlink: 1 };
+        let policy = inherited_policy(&parent_state, new.kind, xattrs).map(<[u8]>::to_vec);
+        let inherited = policy.iter().map(|policy| (POLICY_ATTRIBUTE, &policy[..]));
+        let xattrs: SmallVec<[(&[u8], &[u8]); 2]> = inherited.chain(xattrs.iter().copied()).collect();
+        let birth =
+            Birth { ino, parent: &parent, parent_attributes: &parent_attributes, xattrs: &xattrs, new, nlink: 1 };
         let inode = self.with_new_inode(&birth, |flight| {
             self.change(&parent, &mut parent_state, &[entry], None, Purpose::Log, flight)
         })?;
         Ok(inode.attr(&inode.peek()))
     }
 
+    /// As `create`, with extended attributes that a caller gives it.
+    pub(crate) fn create_with_xattrs(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &NewInode,
+        xattrs: &[(&[u8], &[u8])],
+    ) -> Result<Attr> {
+        let changes = xattrs.iter().map(|(name, value)| XattrChange { name, value: Some(value) });
+        check_changes("create", new.kind, &changes.collect::<SmallVec<[XattrChange<'_>; 2]>>())?;
+        self.create(parent, name, new, xattrs)
+    }
+
     pub(crate) fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
         match target.len() {
             0 => Err(posix("symlink", "the target is empty", errno::ENOENT)),
             length if length > TARGET_BYTES_MAX => Err(posix("symlink", "the target is too long", errno::ENAMETOOLONG)),
-            _ => self.create(parent, name, Some(target), &NewInode { kind: FileKind::Symlink, ..*new }),
+            _ => {
+                let new = NewInode { kind: FileKind::Symlink, ..*new };
+                self.create(parent, name, &new, &[(SYMLINK_TARGET, target)])
+            }
         }
     }
 
@@ -261,6 +275,13 @@ impl Core {
             _ => Err(posix("readdir", "it is not a directory", errno::ENOTDIR)),
         }
     }
+}
+
+/// The policy attribute that a new inode gets from its directory: files and directories do, unless their maker names one.
+fn inherited_policy<'s>(parent: &'s State, kind: FileKind, given: &[(&[u8], &[u8])]) -> Option<&'s [u8]> {
+    let inherits = matches!(kind, FileKind::Regular | FileKind::Directory);
+    let is_given = given.iter().any(|(name, _)| *name == POLICY_ATTRIBUTE);
+    parent.short_attribute(POLICY_ATTRIBUTE).filter(|_| inherits && !is_given)
 }
 
 pub(super) fn check_empty(doing: &'static str, state: &State) -> Result<()> {

@@ -40,6 +40,7 @@ use crate::words::TimeNs;
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::ops::Range;
+use zerocopy::IntoBytes;
 
 /// Extents by file offset.
 pub(super) type Mapped = SmallVec<[(u64, Extent); 1]>;
@@ -63,9 +64,11 @@ pub(super) fn block_extent(block: BlockNumber) -> Extent {
 
 /// What a change of extents does to times and size.
 #[derive(Clone, Copy)]
-pub(super) enum Stamp {
+pub(super) enum Stamp<'c> {
     /// The content changed: when, and the size after it.
     Changed(TimeNs, u64),
+    /// These are the attributes from now on; the log entries change extended attributes in the same commit.
+    Given(&'c AttributeLine, &'c [LogEntry]),
     /// The same content lies elsewhere: nothing that anybody can see.
     Kept,
 }
@@ -77,18 +80,26 @@ pub(super) struct Remap<'c> {
     pub(super) mapped: &'c [(u64, Extent)],
     /// `mapped` leaves holes in the one range.
     pub(super) has_holes: bool,
-    pub(super) stamp: Stamp,
+    pub(super) stamp: Stamp<'c>,
 }
 
 impl<'c> Remap<'c> {
     /// Of one range that `mapped` fills.
-    pub(super) fn new(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp) -> Remap<'c> {
+    pub(super) fn new(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp<'c>) -> Remap<'c> {
         Remap { ranges: std::slice::from_ref(range), mapped, has_holes: false, stamp }
     }
 
     /// Of one range that becomes a hole where `mapped` names nothing.
-    pub(super) fn with_holes(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp) -> Remap<'c> {
+    pub(super) fn with_holes(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp<'c>) -> Remap<'c> {
         Remap { has_holes: true, ..Remap::new(range, mapped, stamp) }
+    }
+
+    /// Entries that change extended attributes in the same commit.
+    fn xattrs(&self) -> &'c [LogEntry] {
+        match self.stamp {
+            Stamp::Given(_, xattrs) => xattrs,
+            Stamp::Changed(..) | Stamp::Kept => &[],
+        }
     }
 }
 
@@ -228,7 +239,10 @@ impl Core {
         let state = locked.state();
         let dropped = self.plan(state, remap, claims)?;
         let (entries, kept) = entries_of(inode, state, remap, claims.dedupe);
-        let lines: SmallVec<[&[u8]; 2]> = entries.iter().map(zerocopy::IntoBytes::as_bytes).collect();
+        let xattrs = remap.xattrs();
+        let of_xattrs = encode_each(inode, xattrs);
+        let of_extents = entries.iter().map(IntoBytes::as_bytes);
+        let lines: SmallVec<[&[u8]; 2]> = of_extents.chain(of_xattrs.iter().map(Vec::as_slice)).collect();
         let needs_no_more = kept.is_some() && claims.stores_nothing();
         let frees = remap.mapped.is_empty() || !claims.reserved.is_empty() || needs_no_more;
         let purpose = if frees { Purpose::Promised } else { Purpose::Log };
@@ -245,7 +259,8 @@ impl Core {
         if is_daemons {
             self.count_holds(queued, claims);
         }
-        let entries: SmallVec<[Logged; 2]> = positions.into_iter().zip(entries.iter().copied()).collect();
+        let of_xattrs = positions[entries.len()..].iter().zip(xattrs);
+        let entries: SmallVec<[Logged; 2]> = positions.iter().copied().zip(entries.iter().copied()).collect();
         locked.exclusively(|state| {
             staged.install(state);
             let before = state.mapped_bytes();
@@ -257,6 +272,9 @@ impl Core {
                 if entry.dedupe == dedupe::NEEDED {
                     self.queue_entry(inode, *position, &entry);
                 }
+            }
+            for (position, entry) in of_xattrs {
+                state.apply(*position, entry, false).expect("every inode may have extended attributes");
             }
             self.installed(inode, state, before, &dropped);
         });
@@ -328,6 +346,16 @@ impl Core {
     }
 }
 
+/// The lines of each entry.
+fn encode_each(inode: &Inode, entries: &[LogEntry]) -> SmallVec<[Vec<u8>; 2]> {
+    let lines = |entry: &LogEntry| {
+        let mut lines = Vec::new();
+        entry.encode(inode.ino, &mut lines);
+        lines
+    };
+    entries.iter().map(lines).collect()
+}
+
 /// The log entries of a change, and the attributes that a line behind them keeps as they are.
 fn entries_of(
     inode: &Inode,
@@ -338,6 +366,7 @@ fn entries_of(
     // An entry sets the time of change of the inode too; a line of attributes behind it says what stays.
     let (time, size, kept) = match remap.stamp {
         Stamp::Changed(time, size) => (time, size, None),
+        Stamp::Given(attributes, _) => (attributes.mtime, attributes.size, Some(*attributes)),
         Stamp::Kept => (state.attributes.mtime, state.attributes.size, Some(state.attributes)),
     };
     let holes = remap.ranges.iter().filter(|_| remap.has_holes);

@@ -5,11 +5,11 @@ use super::claims::Claims;
 use super::publish::{Mapped, Remap, Stamp};
 use crate::dedup::work::Unfingerprinted;
 use crate::error::{Error, Result, errno};
-use crate::inode::extents::Extent;
+use crate::inode::extents::{Extent, Extents};
 use crate::inode::{FILE_BYTES_MAX, Inode, State};
 use crate::media::BLOCK_BYTES;
 use crate::media::inode::AttributeLine;
-use crate::media::log_entry::dedupe;
+use crate::media::log_entry::{LogEntry, dedupe};
 use crate::space::Purpose;
 use crate::words::{AllocateMode, TimeNs};
 use pmem::Flight;
@@ -37,16 +37,45 @@ fn invalid(doing: &'static str, why: &'static str) -> Error {
 impl Core {
     /// Sets the size. Shrinking names nothing past it any more; growing leaves a hole.
     pub(crate) fn resize(&self, inode: &Inode, state: &mut State, size: u64, time: TimeNs) -> Result<()> {
-        range_end("truncate", size, 0)?;
-        let extents = self.file_extents(state, "truncate")?;
-        let shrinks = size < state.attributes.size;
-        if shrinks && extents.within(size, u64::MAX).next().is_some() {
-            let range = size..u64::MAX;
-            let remap = Remap::with_holes(&range, &[], Stamp::Changed(time, size));
-            return self.publish(inode, state, &remap, None, &mut Claims::new(self));
-        }
+        self.check_size(state, size)?;
         let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
-        self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
+        self.set_attributes(inode, state, &attributes, &[], Flight::new())
+    }
+
+    /// Whether an inode may have this size.
+    ///
+    /// # Errors
+    /// EFBIG; EISDIR and EINVAL for what is no file.
+    pub(super) fn check_size(&self, state: &State, size: u64) -> Result<()> {
+        range_end("truncate", size, 0)?;
+        self.file_extents(state, "truncate").map(drop)
+    }
+
+    /// Gives an inode these attributes, and changes extended ones, all in one commit. `flight`: the values of the entries.
+    pub(super) fn set_attributes(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        attributes: &AttributeLine,
+        xattrs: &[LogEntry],
+        flight: Flight,
+    ) -> Result<()> {
+        let (size, time) = (attributes.size, attributes.mtime);
+        let is_named = |extents: &Extents| extents.within(size, u64::MAX).next().is_some();
+        if size < state.attributes.size && state.extents().is_some_and(is_named) {
+            let range = size..u64::MAX;
+            let truncated = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
+            let stamp = match xattrs.is_empty() && *attributes == truncated {
+                true => Stamp::Changed(time, size),
+                false => Stamp::Given(attributes, xattrs),
+            };
+            let mut claims = Claims::new(self);
+            claims.tx.flight.extend(flight);
+            return self.publish(inode, state, &Remap::with_holes(&range, &[], stamp), None, &mut claims);
+        }
+        let stores = xattrs.iter().any(|entry| matches!(entry, LogEntry::XattrSet { .. }));
+        let purpose = if stores { Purpose::Log } else { Purpose::Promised };
+        self.change(inode, state, xattrs, Some(*attributes), purpose, flight)
     }
 
     pub(crate) fn allocate(&self, inode: &Inode, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {

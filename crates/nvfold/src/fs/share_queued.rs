@@ -31,7 +31,7 @@ use super::claims::Claims;
 use super::publish::{Locked, Logged, Mapped, Remap, Stamp, Upgradable, block_extent, push_mapped};
 use super::share::{Named, whole_blocks_of};
 use crate::dedup::work::{Batch, Fate, Finder, Left, Share, Shared, Stored, Token};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::log;
 use crate::inode::{Inode, State};
 use crate::media::BLOCK_BYTES;
@@ -112,6 +112,8 @@ impl Core {
         let mut line = [0; LINE as usize];
         self.region.read_into(position, &mut line);
         if !self.region.sound_or_forget(position, LINE) {
+            let what = format!("a queued log entry of inode {}", inode.ino);
+            self.record_skipped(&Error::BadMemory { what, at: position, length: LINE });
             return None;
         }
         let Ok((LogEntry::Extent(entry), _)) = LogEntry::decode(inode.ino, &line) else { return None };
@@ -166,6 +168,9 @@ impl Core {
         let last = (left == Left::Nothing).then_some((position, entry));
         let blocks = looked.batch.pieces.len() as u64;
         let shared_bytes = looked.remap(&inode, locked, last)?;
+        if left != Left::Again {
+            self.record_bad_blocks(ino, looked.batch.pieces.iter().map(|piece| piece.block));
+        }
         Ok(Shared { blocks, shared_bytes, left })
     }
 

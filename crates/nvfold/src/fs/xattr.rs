@@ -4,11 +4,11 @@ use super::Core;
 use super::policy;
 use crate::dedup::policy::POLICY_ATTRIBUTE;
 use crate::error::{Error, Result, errno};
-use crate::inode::{SYMLINK_TARGET, value_blocks};
+use crate::inode::{Inode, SYMLINK_TARGET, State, value_blocks};
 use crate::media::log_entry::{INLINE_VALUE_MAX, LogEntry, VALUE_MAX, XattrValue};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
-use crate::words::{InodeNumber, XattrMode};
+use crate::words::{FileKind, InodeNumber, TimeNs, XattrChange, XattrMode};
 use pmem::Flight;
 
 /// A value that is stored and not yet named; dropped, its blocks are freed.
@@ -33,6 +33,57 @@ impl Drop for StoredValue<'_> {
     }
 }
 
+/// Changes of extended attributes whose values are stored and not yet named; dropped, the new values are freed.
+pub(super) struct StagedXattrs<'a> {
+    core: &'a Core,
+    entries: Vec<LogEntry>,
+    stored: Vec<StoredValue<'a>>,
+    replaced: Vec<XattrValue>,
+}
+
+impl StagedXattrs<'_> {
+    /// What the commit adds to the log.
+    pub(super) fn entries(&self) -> &[LogEntry] {
+        &self.entries
+    }
+
+    /// The commit is done: the inode goes by its new attributes, and the old values are free.
+    pub(super) fn published(self, inode: &Inode, state: &State) {
+        if self.entries.is_empty() {
+            return;
+        }
+        policy::take_over(inode, state);
+        self.stored.into_iter().for_each(|stored| drop(stored.keep()));
+        self.replaced.iter().for_each(|value| self.core.free_value(value));
+    }
+}
+
+/// Whether changes may be made together to an inode of this kind.
+///
+/// # Errors
+/// EINVAL, ERANGE, E2BIG.
+pub(super) fn check_changes(doing: &'static str, kind: FileKind, changes: &[XattrChange<'_>]) -> Result<()> {
+    for (at, XattrChange { name, value }) in changes.iter().enumerate() {
+        match name.len() {
+            0 => return Err(posix(doing, "the name is empty", errno::EINVAL)),
+            length if length > 255 => return Err(posix(doing, "the name is longer than 255 bytes", errno::ERANGE)),
+            _ if name.contains(&0) => return Err(posix(doing, "the name has a NUL in it", errno::EINVAL)),
+            _ if changes[..at].iter().any(|other| other.name == *name) => {
+                return Err(posix(doing, "an extended attribute is named twice", errno::EINVAL));
+            }
+            _ => {}
+        }
+        let Some(value) = value else { continue };
+        if value.len() > VALUE_MAX {
+            return Err(posix(doing, "the value is longer than 65536 bytes", errno::E2BIG));
+        }
+        if *name == POLICY_ATTRIBUTE {
+            policy::check_attribute(doing, kind, value)?;
+        }
+    }
+    Ok(())
+}
+
 fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
     Error::Posix { doing, why, errno }
 }
@@ -40,19 +91,9 @@ fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
 impl Core {
     pub(crate) fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         const DOING: &str = "set an extended attribute";
-        match name.len() {
-            0 => return Err(posix(DOING, "the name is empty", errno::EINVAL)),
-            length if length > 255 => return Err(posix(DOING, "the name is longer than 255 bytes", errno::ERANGE)),
-            _ if name.contains(&0) => return Err(posix(DOING, "the name has a NUL in it", errno::EINVAL)),
-            _ => {}
-        }
-        if value.len() > VALUE_MAX {
-            return Err(posix(DOING, "the value is longer than 65536 bytes", errno::E2BIG));
-        }
         let inode = self.inode(ino.0)?;
-        if name == POLICY_ATTRIBUTE {
-            policy::check_attribute(DOING, inode.kind, value)?;
-        }
+        let changes = [XattrChange { name, value: Some(value) }];
+        check_changes(DOING, inode.kind, &changes)?;
         let mut state = inode.write()?;
         match (mode, state.xattrs.contains_key(name)) {
             (XattrMode::Create, true) => return Err(posix(DOING, "it exists", errno::EEXIST)),
@@ -60,14 +101,36 @@ impl Core {
             _ => {}
         }
         let mut flight = Flight::new();
-        let stored = self.store_value(value, &mut flight)?;
-        let old = state.xattrs.get(name).cloned();
-        let entry = LogEntry::XattrSet { name: name.to_vec(), value: stored.value().clone(), time: self.now() };
-        self.change(&inode, &mut state, &[entry], None, Purpose::Log, flight)?;
-        policy::take_over(&inode, &state);
-        stored.keep();
-        old.iter().for_each(|value| self.free_value(value));
+        let staged = self.stage_xattrs(&state, &changes, self.now(), &mut flight)?;
+        self.change(&inode, &mut state, staged.entries(), None, Purpose::Log, flight)?;
+        staged.published(&inode, &state);
         Ok(())
+    }
+
+    /// Stores the values of changes that were checked, and makes the entries that name them.
+    pub(super) fn stage_xattrs(
+        &self,
+        state: &State,
+        changes: &[XattrChange<'_>],
+        time: TimeNs,
+        flight: &mut Flight,
+    ) -> Result<StagedXattrs<'_>> {
+        let mut staged = StagedXattrs { core: self, entries: Vec::new(), stored: Vec::new(), replaced: Vec::new() };
+        for XattrChange { name, value } in changes {
+            let old = state.xattrs.get(*name).cloned();
+            let name = name.to_vec();
+            match value {
+                Some(value) => {
+                    let stored = self.store_value(value, flight)?;
+                    staged.entries.push(LogEntry::XattrSet { name, value: stored.value().clone(), time });
+                    staged.stored.push(stored);
+                }
+                None if old.is_some() => staged.entries.push(LogEntry::XattrRemove { name, time }),
+                None => {}
+            }
+            staged.replaced.extend(old);
+        }
+        Ok(staged)
     }
 
     pub(crate) fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
@@ -86,13 +149,13 @@ impl Core {
     pub(crate) fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
         let inode = self.inode(ino.0)?;
         let mut state = inode.write()?;
-        let Some(old) = state.xattrs.get(name).cloned().filter(|_| !name.contains(&0)) else {
+        if name.contains(&0) || !state.xattrs.contains_key(name) {
             return Err(posix("remove an extended attribute", "it does not exist", errno::ENODATA));
-        };
-        let entry = LogEntry::XattrRemove { name: name.to_vec(), time: self.now() };
-        self.change(&inode, &mut state, &[entry], None, Purpose::Promised, Flight::new())?;
-        policy::take_over(&inode, &state);
-        self.free_value(&old);
+        }
+        let mut flight = Flight::new();
+        let staged = self.stage_xattrs(&state, &[XattrChange { name, value: None }], self.now(), &mut flight)?;
+        self.change(&inode, &mut state, staged.entries(), None, Purpose::Promised, flight)?;
+        staged.published(&inode, &state);
         Ok(())
     }
 

@@ -132,6 +132,35 @@ fn a_segment_in_use_is_not_given_back() {
     });
 }
 
+/// Free blocks go to the host, one by one, while others take some of them from the same segment.
+#[test]
+fn a_block_in_use_is_not_punched() {
+    explore(|| {
+        let allocator = Allocator::with_free(2, 1, 20);
+        let all = allocator.take(20).expect("all are free");
+        allocator.write(&all, 9);
+        allocator.give(&all);
+        let works = |byte: u8| {
+            let allocator = allocator.clone();
+            task(move || {
+                for _ in 0..2 {
+                    let mine = allocator.take(2).expect("there are many");
+                    allocator.write(&mine, byte);
+                    assert!(allocator.holds(&mine, byte));
+                    allocator.give(&mine[1..]);
+                    assert!(allocator.holds(&mine[..1], byte));
+                }
+            })
+        };
+        let holes = allocator.clone();
+        race([works(1), works(2), task(move || assert!(holes.space.give_back_all().is_ok()))]);
+        assert_eq!(allocator.space.free_blocks(), 16);
+        allocator.space.give_back_all().unwrap();
+        let free: Vec<_> = all.iter().filter(|block| !allocator.space.is_used(**block)).collect();
+        assert_eq!(free.len(), 16);
+    });
+}
+
 /// The same, and the segment goes to the inode table. Three cursors share two segments.
 #[test]
 fn a_segment_in_use_is_not_given_to_the_inode_table() {

@@ -19,6 +19,7 @@
 //! there, and only `trim` takes the mark off a segment that is free again, after the host has its memory back. So an
 //! unmarked segment holds nothing, on the media and in the host's memory, whatever crashed.
 
+mod holes;
 mod quarantine;
 
 use crate::error::{Error, Result};
@@ -29,6 +30,7 @@ use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, spin_loop, thread_number, zeroed};
+use holes::Round;
 use pmem::Region;
 use smallvec::SmallVec;
 
@@ -119,6 +121,9 @@ pub struct Space {
     /// For tests: how many reservations from now the one is that fails; 0: none.
     fails_in: AtomicU64,
     cursors: Vec<Padded<Mutex<Cursors>>>,
+    /// Of each segment: a digest of its used bits when a round of [`Space::give_back_step`] came by, and what was given back.
+    noted: Box<[AtomicU32]>,
+    round: Mutex<Round>,
 }
 
 impl Space {
@@ -141,6 +146,8 @@ impl Space {
             quarantined: AtomicU64::new(0),
             fails_in: AtomicU64::new(0),
             cursors: (0..cores.clamp(1, 64)).map(|_| Padded::default()).collect(),
+            noted: zeroed(segments),
+            round: Mutex::default(),
         };
         for segment in geometry.first_segment()..segments {
             let blocks = geometry.blocks_in_segment(segment);
@@ -171,7 +178,7 @@ impl Space {
 
     /// DRAM of the allocator in bytes.
     pub fn dram_bytes(&self) -> u64 {
-        let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1;
+        let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4;
         (self.free_in.len() * bytes_per_segment) as u64
     }
 

@@ -8,7 +8,7 @@ use super::{Answer, Front};
 use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
 use fuser::{Errno, Request};
-use nvfold::{Attr, FileKind, InodeNumber, SetAttr, XattrMode};
+use nvfold::{Attr, FileKind, InodeNumber, SetAttr, XattrChange};
 
 const SET_USER_ID: u32 = 0o4000;
 pub const SET_GROUP_ID: u32 = 0o2000;
@@ -22,23 +22,31 @@ impl Front {
             change.uid.is_some() || change.gid.is_some() || SetAttr { ctime: None, ..change } == SetAttr::default();
         let loses_privileges = changes_hands || (change.size.is_some() && who.uid() != 0);
         let mut change = change;
+        let mut xattrs = Vec::new();
         if loses_privileges && change.mode.is_none() {
-            change.mode = self.unprivileged_mode(ino)?;
+            let privileges = self.privileges(ino)?;
+            change.mode = privileges.mode_without;
+            xattrs.extend(privileges.removal());
         }
-        let attr = self.with_room(|| self.fs.setattr(ino, &change)).map_err(convert::errno)?;
+        let access = change.mode.map(|mode| self.access_acl_with(ino, mode)).transpose()?.flatten();
+        xattrs.extend(access.as_ref().map(|value| XattrChange { name: acl::ACCESS, value: Some(value) }));
+        self.set_together(ino, &change, &xattrs)
+    }
+
+    /// Changes attributes and extended attributes in one commit.
+    pub fn set_together(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Answer<Attr> {
+        let changed = self.with_room(|| self.fs.setattr_with(ino, change, xattrs)).map_err(convert::errno)?;
         self.counters.change();
-        if let (Some(mode), Ok(access)) = (change.mode, self.fs.get_xattr(ino, acl::ACCESS)) {
-            let access = Acl::decode(&access).ok_or(Errno::EIO)?.with_mode(mode);
-            self.fs.set_xattr(ino, acl::ACCESS, &access.encode(), XattrMode::Set).map_err(convert::errno)?;
-        }
-        Ok(attr)
+        Ok(changed)
     }
 
     pub fn take_privileges(&self, ino: InodeNumber) -> Answer<()> {
-        match self.unprivileged_mode(ino)? {
-            Some(mode) => self.set_mode(ino, mode),
-            None => Ok(()),
+        let privileges = self.privileges(ino)?;
+        if privileges == Privileges::default() {
+            return Ok(());
         }
+        let change = SetAttr { mode: privileges.mode_without, ..SetAttr::default() };
+        self.set_together(ino, &change, privileges.removal().as_slice()).map(drop)
     }
 
     /// As `take_privileges`, unless it is root who changes the content.
@@ -46,24 +54,39 @@ impl Front {
         if who.uid() != 0 { self.take_privileges(ino) } else { Ok(()) }
     }
 
-    /// Changes the mode and nothing that follows it.
-    pub fn set_mode(&self, ino: InodeNumber, mode: u32) -> Answer<()> {
-        let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        self.fs.setattr(ino, &change).map(|_| ()).map_err(convert::errno)
+    /// The ACL of an inode after a `chmod` to `mode`, if it has one.
+    fn access_acl_with(&self, ino: InodeNumber, mode: u32) -> Answer<Option<Vec<u8>>> {
+        let Ok(access) = self.fs.get_xattr(ino, acl::ACCESS) else { return Ok(None) };
+        let access = Acl::decode(&access).ok_or(Errno::EIO)?;
+        Ok(Some(access.with_mode(mode).encode()))
     }
 
-    /// The mode without set-user-id and set-group-id, if it has them; file capabilities go too.
-    fn unprivileged_mode(&self, ino: InodeNumber) -> Answer<Option<u32>> {
+    fn privileges(&self, ino: InodeNumber) -> Answer<Privileges> {
         let attr = self.fs.getattr(ino).map_err(convert::errno)?;
         if attr.kind == FileKind::Directory {
-            return Ok(None);
-        }
-        if self.fs.get_xattr(ino, CAPABILITIES).is_ok() {
-            self.fs.remove_xattr(ino, CAPABILITIES).map_err(convert::errno)?;
+            return Ok(Privileges::default());
         }
         // Without group execution the bit means mandatory locking, not a privilege.
         let set_group_id = if attr.mode & GROUP_EXECUTE != 0 { SET_GROUP_ID } else { 0 };
         let taken = attr.mode & (SET_USER_ID | set_group_id);
-        Ok((taken != 0).then_some(attr.mode & !taken))
+        Ok(Privileges {
+            mode_without: (taken != 0).then_some(attr.mode & !taken),
+            has_capabilities: self.fs.get_xattr(ino, CAPABILITIES).is_ok(),
+        })
+    }
+}
+
+/// What whoever runs a file gets by it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Privileges {
+    /// The mode without set-user-id and set-group-id, if it has them.
+    mode_without: Option<u32>,
+    has_capabilities: bool,
+}
+
+impl Privileges {
+    /// The extended attribute that goes with them.
+    fn removal(self) -> Option<XattrChange<'static>> {
+        self.has_capabilities.then_some(XattrChange { name: CAPABILITIES, value: None })
     }
 }

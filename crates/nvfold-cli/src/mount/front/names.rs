@@ -7,7 +7,7 @@ use super::{Answer, Front};
 use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
 use fuser::{Errno, INodeNo, RenameFlags, Request};
-use nvfold::{Attr, FileKind, NewInode, RenameMode, XattrMode};
+use nvfold::{Attr, FileKind, NewInode, RenameMode};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -32,21 +32,16 @@ impl Front {
             None => (mode & 0o7777 & !umask, None),
         };
         let new = NewInode { kind, mode, uid: who.uid(), gid: who.gid(), rdev };
+        let default = default.filter(|_| kind == FileKind::Directory);
+        let acls = [(acl::ACCESS, access), (acl::DEFAULT, default)];
+        let acls = acls.iter().filter_map(|(name, acl)| Some((*name, acl.as_ref()?.encode()))).collect::<Vec<_>>();
+        let xattrs: Vec<(&[u8], &[u8])> = acls.iter().map(|(name, value)| (*name, &value[..])).collect();
         let made = self.with_room(|| match kind {
-            FileKind::Directory => self.fs.mkdir(parent, name.as_bytes(), &new),
-            _ => self.fs.create(parent, name.as_bytes(), &new),
+            FileKind::Directory => self.fs.mkdir_with(parent, name.as_bytes(), &new, &xattrs),
+            _ => self.fs.create_with(parent, name.as_bytes(), &new, &xattrs),
         });
-        let attr = made.map_err(convert::errno)?;
         self.counters.change();
-        let set =
-            |name, acl: &Acl| self.fs.set_xattr(attr.ino, name, &acl.encode(), XattrMode::Set).map_err(convert::errno);
-        if let Some(access) = &access {
-            set(acl::ACCESS, access)?;
-        }
-        if let Some(default) = default.filter(|_| kind == FileKind::Directory) {
-            set(acl::DEFAULT, &default)?;
-        }
-        Ok(attr)
+        made.map_err(convert::errno)
     }
 
     pub fn make_symlink(&self, who: &Request, parent: INodeNo, name: &OsStr, target: &Path) -> Answer<Attr> {

@@ -17,7 +17,7 @@ use crate::mount::requests::{self, Request as Asked};
 use crate::mount::settings::Setting;
 use crate::snapshot::REPORT_ATTRIBUTE;
 use fuser::{Errno, INodeNo, Request};
-use nvfold::{InodeNumber, XattrMode, errno};
+use nvfold::{InodeNumber, SetAttr, XattrChange, XattrMode, errno};
 
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -51,12 +51,9 @@ impl Front {
         if who.uid() != 0 && !in_group(who, attr.gid) {
             mode &= !SET_GROUP_ID;
         }
-        if access.is_a_mode() {
-            let _ = self.fs.remove_xattr(ino, acl::ACCESS);
-        } else {
-            self.fs.set_xattr(ino, acl::ACCESS, value, XattrMode::Set).map_err(convert::errno)?;
-        }
-        if mode != attr.mode { self.set_mode(ino, mode) } else { Ok(()) }
+        let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        let stored = XattrChange { name: acl::ACCESS, value: (!access.is_a_mode()).then_some(value) };
+        self.set_together(ino, &change, &[stored]).map(drop)
     }
 
     /// The value of an attribute, or the answer to the request that its name is. `size` is the room for it.

@@ -41,7 +41,7 @@ use super::work::{Host, Left, Share, Token, Unfingerprinted};
 use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fingerprint::{Fingerprint, Strong, StrongFunction, WeakFunction};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::sync::Mutex;
@@ -205,11 +205,7 @@ impl DeNova {
     fn share(&self, task: &Task, bytes: &mut Vec<u8>, host: &dyn Host) -> Result<Option<Task>> {
         let is_last_try = task.tries >= TRIES_MAX;
         let share = Share { entry: task.node.entry, from: task.from, is_last_try, bytes };
-        let done = match host.share(share, self) {
-            // Gone, or told to who reads it.
-            Err(Error::NotFound { .. } | Error::Corrupt { .. } | Error::BadMemory { .. }) => return Ok(None),
-            done => done?,
-        };
+        let done = host.share(share, self)?;
         self.looked_at_bytes.fetch_add(done.blocks * BLOCK_BYTES, Ordering::Relaxed);
         self.shared_bytes.fetch_add(done.shared_bytes, Ordering::Relaxed);
         self.tally.count(done.blocks, done.shared_bytes.div_ceil(BLOCK_BYTES));

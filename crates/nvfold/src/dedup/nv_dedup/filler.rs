@@ -9,7 +9,7 @@
 //! recorded that nothing was missing.
 
 use crate::dedup::work::Host;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
@@ -65,15 +65,9 @@ impl Filler {
     pub(super) fn step(&self, host: &dyn Host) -> Result<bool> {
         let mut cursor = self.cursor.lock();
         let Some((file, from)) = cursor.file.take().or_else(|| self.next(&mut cursor, host)) else { return Ok(true) };
-        cursor.file = match host.fill(file, from) {
-            // A file that cannot be read is told to who reads it.
-            Err(Error::NotFound { .. } | Error::Corrupt { .. } | Error::BadMemory { .. }) => None,
-            done => {
-                let done = done?;
-                self.filled.fetch_add(done.chunks, Ordering::Relaxed);
-                done.next.map(|next| (file, next))
-            }
-        };
+        let done = host.fill(file, from)?;
+        self.filled.fetch_add(done.chunks, Ordering::Relaxed);
+        cursor.file = done.next.map(|next| (file, next));
         Ok(false)
     }
 
