@@ -6,7 +6,7 @@ CARGO ?= cargo
 # What `make build` makes. The tests run the command that cargo builds for them; `make soak` runs this one.
 RELEASE := $(CURDIR)/target/release/nvfold
 test test-fast: export NVFOLD_BIN := $(CURDIR)/target/debug/nvfold
-demo soak bench results cli-page: export NVFOLD_BIN := $(RELEASE)
+demo soak bench writeback mounted results cli-page: export NVFOLD_BIN := $(RELEASE)
 # Seed of the property tests: the same one each time, a new one in `make soak` (tests/src/random.rs says the same of all
 # other random tests).
 export PROPTEST_RNG_SEED ?= 1
@@ -14,7 +14,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build demo test test-fast soak fuzz bench instructions bench-page cost results picture cli-page fmt lint doc clean
+.PHONY: help build demo test test-fast soak fuzz bench writeback mounted instructions bench-page cost results picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,15 @@ cost: build ## Count what each operation costs, into docs/results/cost (installs
 instructions: ## Count the instructions of the ten hottest operations and hold them to their bounds (valgrind)
 	scripts/test-deps.sh
 	scripts/instructions.sh
+
+writeback: build ## What the kernel's writeback cache brings a mount: appends, databases, cp, git (installs them)
+	scripts/need.sh sqlite3=sqlite3 git=git setpriv=util-linux pgbench=postgresql
+	/usr/bin/python3 -c 'import plyvel' 2>/dev/null || apt-get install -y -qq python3-plyvel
+	scripts/writeback.sh
+
+mounted: build ## What programs meet on a mount, a line a case: docs/results/mounted.md has one of before and after
+	scripts/need.sh cc=gcc mount=mount unshare=util-linux
+	scripts/mounted.sh
 
 bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
 	scripts/bench-page.sh >target/benchmarks.md && mv target/benchmarks.md docs/benchmarks.md

@@ -16,6 +16,7 @@
 //! | [`hostile`] | images that no nvfold would have written |
 //! | [`shared`] | which blocks files name, and what sharing saves of them |
 //! | [`slate`] | a device in memory that gets another content again and again |
+//! | [`probe`] | small C programs, for system calls that no safe Rust has |
 //! | [`tree`] | all that `stat` and friends tell about a directory tree, to compare with |
 //! | [`run`] | programs with a time limit, their output shown on failure |
 //! | [`requires`] | what a test needs and may be missing: prints why it skips, fails under `CI=true` |
@@ -33,6 +34,7 @@ pub mod device;
 pub mod hostile;
 pub mod model;
 pub mod mount;
+pub mod probe;
 pub mod random;
 pub mod requires;
 pub mod run;

@@ -6,11 +6,17 @@ use crate::mounts;
 use clap::Args;
 use nvfold::{Clock, FileSystem, MountOptions, Stopwatch};
 use pmem::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, Profile, Region};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Bytes read at a time when a file is looked through.
+const READ_BYTES: usize = 1 << 20;
 
 /// How to treat the device; the same for every command.
 #[derive(Args, Clone, Debug, Default)]
@@ -112,6 +118,34 @@ pub fn foreign_signature(device: &Path) -> Option<&'static str> {
     SIGNATURES.iter().find(|signature| signature.is_on(&file)).map(|signature| signature.of)
 }
 
+/// Offset of the first byte of a file that is not 0; `None` if there is none, or no file. Holes are passed over.
+/// A device-dax node cannot be read, so nothing is found there.
+pub fn first_data(device: &Path) -> io::Result<Option<u64>> {
+    if !device.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return Ok(None);
+    }
+    let file = File::open(device)?;
+    let mut buffer = vec![0; READ_BYTES];
+    let mut offset = 0;
+    loop {
+        match rustix::fs::seek(&file, SeekFrom::Data(offset)) {
+            Ok(data) => offset = data,
+            // Nothing but a hole is left.
+            Err(Errno::NXIO) => return Ok(None),
+            // A file system that knows no holes.
+            Err(_) => {}
+        }
+        let length = file.read_at(&mut buffer, offset)?;
+        if length == 0 {
+            return Ok(None);
+        }
+        if let Some(at) = buffer[..length].iter().position(|byte| *byte != 0) {
+            return Ok(Some(offset + at as u64));
+        }
+        offset += length as u64;
+    }
+}
+
 /// Bytes at a place that tell a format.
 struct Signature {
     of: &'static str,
@@ -164,6 +198,24 @@ pub fn absolute(path: &Path) -> Outcome<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_byte_that_is_not_zero_is_found_behind_holes_and_zeros() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        assert_eq!(first_data(&path).unwrap(), None, "no file");
+        std::fs::write(&path, []).unwrap();
+        assert_eq!(first_data(&path).unwrap(), None, "empty");
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(1 << 40).unwrap();
+        assert_eq!(first_data(&path).unwrap(), None, "a hole");
+        file.write_all_at(&[0; 8192], 3 << 30).unwrap();
+        assert_eq!(first_data(&path).unwrap(), None, "zeros that were written");
+        file.write_all_at(&[0, 0, 7], 1 << 39).unwrap();
+        assert_eq!(first_data(&path).unwrap(), Some((1 << 39) + 2));
+        file.write_all_at(&[1], 0).unwrap();
+        assert_eq!(first_data(&path).unwrap(), Some(0));
+    }
 
     #[test]
     fn other_formats_are_recognised_and_noise_is_not() {

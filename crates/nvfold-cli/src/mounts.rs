@@ -16,6 +16,8 @@ pub struct Mounted {
     pub source: OsString,
     /// Device number that files on it have, as `major:minor`.
     pub number: String,
+    /// Whether the file system is read-only, wherever it is mounted.
+    pub read_only: bool,
 }
 
 /// All mounts of nvfold that this process sees.
@@ -31,6 +33,11 @@ pub fn at(dir: &Path) -> Option<Mounted> {
     find(dir).or_else(|| find(&dir.canonicalize().ok()?))
 }
 
+/// Whether the file system with this device number is read-only; `None` if it is mounted nowhere.
+pub fn is_read_only(number: &str) -> Option<bool> {
+    all().into_iter().find(|mounted| mounted.number == number).map(|mounted| mounted.read_only)
+}
+
 /// Where a device is mounted.
 pub fn of_device(device: &Path) -> Option<Mounted> {
     let device = device.canonicalize().ok()?;
@@ -42,9 +49,10 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let dash = fields.iter().position(|field| *field == b"-")?;
     let (number, dir, fs_type, source) = (fields.get(2)?, fields.get(4)?, fields.get(dash + 1)?, fields.get(dash + 2)?);
+    let read_only = fields.get(dash + 3)?.split(|byte| *byte == b',').any(|option| option == b"ro");
     let ours = *fs_type == FS_TYPE.as_bytes();
     let number = String::from_utf8_lossy(number).into_owned();
-    ours.then(|| Mounted { dir: PathBuf::from(unescape(dir)), source: unescape(source), number })
+    ours.then(|| Mounted { dir: PathBuf::from(unescape(dir)), source: unescape(source), number, read_only })
 }
 
 /// Blanks, tabs, newlines and backslashes are written as `\040` and the like.
@@ -80,8 +88,13 @@ mod tests {
     #[test]
     fn a_mount_with_blanks_in_its_names_is_found() {
         let line = br"40 29 0:36 / /mnt/a\040b rw,nosuid shared:5 - fuse.nvfold /dev/shm/x\134y rw,user_id=0";
-        let expected = Mounted { dir: "/mnt/a b".into(), source: r"/dev/shm/x\y".into(), number: "0:36".into() };
+        let expected =
+            Mounted { dir: "/mnt/a b".into(), source: r"/dev/shm/x\y".into(), number: "0:36".into(), read_only: false };
         assert_eq!(parse(line), Some(expected));
+        // One of several places where it is mounted may be read-only alone.
+        let only_there = br"40 29 0:36 / /mnt ro - fuse.nvfold /dev/x rw,user_id=0";
+        let everywhere = br"40 29 0:36 / /mnt ro - fuse.nvfold /dev/x ro,user_id=0";
+        assert!(!parse(only_there).unwrap().read_only && parse(everywhere).unwrap().read_only);
     }
 
     #[test]

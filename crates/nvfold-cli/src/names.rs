@@ -11,21 +11,23 @@ use std::path::Path;
 /// The same call by the name `nvfold`.
 pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default().to_owned();
-    let command = match called.to_str().unwrap_or_default() {
-        "mkfs.nvfold" => Some("mkfs"),
-        "mount.nvfold" | "mount.fuse.nvfold" => Some("mount"),
-        "umount.nvfold" | "umount.fuse.nvfold" => Some("umount"),
-        "fsck.nvfold" | "fsck.fuse.nvfold" => Some("fsck"),
-        _ if is_mount_helper_call(&arguments) => Some("mount"),
-        _ => None,
+    let stands_for: &[&str] = match called.to_str().unwrap_or_default() {
+        "mkfs.nvfold" => &["mkfs"],
+        // As mount(8) and umount(8) these say nothing when they succeed.
+        "mount.nvfold" | "mount.fuse.nvfold" => &["mount", "--quiet"],
+        "umount.nvfold" | "umount.fuse.nvfold" => &["umount", "--quiet"],
+        "fsck.nvfold" | "fsck.fuse.nvfold" => &["fsck"],
+        _ if is_mount_helper_call(&arguments) => &["mount", "--quiet"],
+        _ => &[],
     };
-    if let Some(command) = command {
-        arguments.splice(..1.min(arguments.len()), ["nvfold".into(), OsString::from(command)]);
+    if !stands_for.is_empty() {
+        let words = std::iter::once("nvfold").chain(stands_for.iter().copied()).map(OsString::from);
+        arguments.splice(..1.min(arguments.len()), words);
     }
     if arguments.get(1).is_some_and(|command| command == "mount") {
         arguments.iter_mut().filter(|argument| *argument == "-f").for_each(|argument| {
             // mount(8) means "fake" by it, and calls us by the name of a helper.
-            if command.is_some() {
+            if !stands_for.is_empty() {
                 *argument = "--fake".into();
             }
         });
@@ -56,8 +58,11 @@ mod tests {
     fn helper_names_stand_for_commands() {
         assert_eq!(called(&["/sbin/mkfs.nvfold", "dev"]), ["nvfold", "mkfs", "dev"]);
         assert_eq!(called(&["fsck.nvfold", "-a", "dev"]), ["nvfold", "fsck", "-a", "dev"]);
-        assert_eq!(called(&["umount.fuse.nvfold", "/mnt"]), ["nvfold", "umount", "/mnt"]);
-        assert_eq!(called(&["mount.fuse.nvfold", "dev", "/mnt", "-f"]), ["nvfold", "mount", "dev", "/mnt", "--fake"]);
+        assert_eq!(called(&["umount.fuse.nvfold", "/mnt"]), ["nvfold", "umount", "--quiet", "/mnt"]);
+        assert_eq!(
+            called(&["mount.fuse.nvfold", "dev", "/mnt", "-f"]),
+            ["nvfold", "mount", "--quiet", "dev", "/mnt", "--fake"]
+        );
     }
 
     #[test]
@@ -71,7 +76,7 @@ mod tests {
     fn libfuse_calls_with_device_and_directory() {
         assert_eq!(
             called(&["nvfold", "/dev/x", "/mnt", "-o", "rw"]),
-            ["nvfold", "mount", "/dev/x", "/mnt", "-o", "rw"]
+            ["nvfold", "mount", "--quiet", "/dev/x", "/mnt", "-o", "rw"]
         );
     }
 }

@@ -34,6 +34,7 @@ pub fn tell(problems: &[Problem], count: u64) {
 pub struct Problems {
     kept: RefCell<Vec<Problem>>,
     count: Cell<u64>,
+    vanished: Cell<u64>,
     stop: Stop,
     /// What ended it from within.
     reason: RefCell<Option<Failure>>,
@@ -52,6 +53,16 @@ impl Problems {
         if kept.len() < PROBLEMS_KEPT {
             kept.push(Problem { path: mounts::show(path), problem: problem.to_string() });
         }
+    }
+
+    /// Notes that a file went away before its turn came. That is no problem: whoever took it away meant it.
+    pub fn note_vanished(&self) {
+        self.vanished.update(|vanished| vanished + 1);
+    }
+
+    /// How many files went away.
+    pub fn vanished(&self) -> u64 {
+        self.vanished.get()
     }
 
     /// Ends the work; the first reason given is told.

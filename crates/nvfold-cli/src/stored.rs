@@ -9,7 +9,7 @@ use crate::mounts;
 use crate::problems::Problems;
 use crate::snapshot::{self, Snapshot, Space};
 use nvfold::host::{self, entries};
-use nvfold::{FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, XattrMode};
+use nvfold::{FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, XattrMode, errno};
 use rustix::fs::XattrFlags;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -126,7 +126,7 @@ impl Stored {
     }
 
     /// Calls `each` for the regular files and directories at and below the paths, each file once however many names
-    /// it has. What cannot be read is noted.
+    /// it has. What cannot be read is noted, and what goes away meanwhile is counted.
     pub fn walk(&self, paths: &[PathBuf], problems: &Problems, each: &mut dyn FnMut(&Found)) {
         let mut walk = Walk { stored: self, problems, each, several_paths: paths.len() > 1, met: HashSet::new() };
         for path in paths {
@@ -135,6 +135,14 @@ impl Stored {
                 Ok(_) => {}
                 Err(error) => problems.note(path, error),
             }
+        }
+    }
+
+    /// Notes what kept a file from being worked on: on a mount it may have gone away, anything else is a problem.
+    pub fn note(&self, path: &Path, refused: &Refused, problems: &Problems) {
+        match refused.errno {
+            errno::ENOENT | errno::ESTALE if self.fs.is_none() => problems.note_vanished(),
+            _ => problems.note(path, refused),
         }
     }
 
@@ -194,7 +202,7 @@ impl Stored {
             }
         };
         match value {
-            Err(refused) if refused.errno == nvfold::errno::ENODATA => Ok(None),
+            Err(refused) if refused.errno == errno::ENODATA => Ok(None),
             value => value.map(Some),
         }
     }
@@ -214,7 +222,7 @@ impl Stored {
             (None, None) => rustix::fs::removexattr(&found.path, name).map_err(Into::into),
         };
         match set {
-            Err(refused) if policy.is_none() && refused.errno == nvfold::errno::ENODATA => Ok(()),
+            Err(refused) if policy.is_none() && refused.errno == errno::ENODATA => Ok(()),
             set => set,
         }
     }
@@ -278,7 +286,7 @@ impl Walk<'_> {
                 (self.each)(found);
                 match self.below(found) {
                     Ok(below) => below.into_iter().for_each(|path| self.visit_name(path)),
-                    Err(error) => self.problems.note(&found.path, error),
+                    Err(error) => self.stored.note(&found.path, &error, self.problems),
                 }
             }
             FileKind::Regular => (self.each)(found),
@@ -306,7 +314,7 @@ impl Walk<'_> {
                     self.visit(&found);
                 }
             }
-            Err(error) => self.problems.note(&path, error),
+            Err(error) => self.stored.note(&path, &error, self.problems),
         }
     }
 

@@ -222,3 +222,28 @@ fn wrong_calls_exit_with_2_and_help_with_0() {
     scratch.nvfold(&["import", "--help"]).code_is(0);
     scratch.nvfold(&["--version"]).code_is(0);
 }
+
+#[test]
+fn a_file_that_holds_anything_is_formatted_by_force_alone() {
+    use std::os::unix::fs::FileExt;
+    let scratch = Scratch::new();
+    let path = scratch.path("data");
+    // Random bytes, one byte far inside, and one behind a hole.
+    let far_inside = [vec![0; 40 << 20], vec![1], vec![0; 4095]].concat();
+    for (content, at) in [(crate::common::noise(32 << 20, 1), "byte 0"), (far_inside, "byte 41943040")] {
+        std::fs::write(&path, &content).unwrap();
+        for size in [&[][..], &["--size", "64M"]] {
+            scratch.nvfold(&[&["mkfs", "data"], size].concat()).fails(1, at);
+        }
+        assert!(std::fs::read(&path).unwrap() == content, "it was changed");
+        scratch.nvfold(&["mkfs", "data", "--force"]).ok();
+    }
+    let sparse = std::fs::File::create(&path).unwrap();
+    sparse.set_len(1 << 40).unwrap();
+    sparse.write_all_at(b"x", (1 << 39) + 5).unwrap();
+    scratch.nvfold(&["mkfs", "data", "--size", "64M"]).fails(1, "byte 549755813893");
+    for zeros in [0, 64 << 20] {
+        std::fs::write(&path, vec![0; zeros]).unwrap();
+        scratch.nvfold(&["mkfs", "data", "--size", "64M"]).ok();
+    }
+}

@@ -287,3 +287,41 @@ fn a_file_that_grows_meanwhile_and_names_with_blanks_are_no_trouble() {
     assert_eq!(fs::read(mount.path("a b/one")).unwrap(), data);
     mount.unmount();
 }
+
+#[test]
+fn files_that_go_away_meanwhile_are_skipped_and_counted() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.device("dev", "256M");
+    let mount = scratch.mount("dev", "policy=off");
+    // The names of a directory are read at once, then file after file is worked on.
+    let small = |file: u64| mount.path(&format!("small {file}"));
+    let mut skipped = 0;
+    for attempt in 0..50 {
+        fs::write(mount.path("large"), noise(16 << 20, attempt)).unwrap();
+        for file in 0..200 {
+            fs::write(small(file), noise(5000, file)).unwrap();
+        }
+        let dedup = Command::new(env!("CARGO_BIN_EXE_nvfold"))
+            .args(["dedup", "--json"])
+            .arg(&mount.dir)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(5 + 3 * attempt));
+        (0..200).for_each(|file| fs::remove_file(small(file)).unwrap());
+        let output = dedup.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["problem_count"], 0, "{report}");
+        skipped += report["vanished"].as_u64().unwrap();
+        if skipped > 0 {
+            break;
+        }
+    }
+    assert!(skipped > 0, "no file was removed at the right moment");
+    mount.unmount();
+}

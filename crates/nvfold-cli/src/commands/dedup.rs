@@ -81,6 +81,8 @@ pub struct Undedup {
 #[derive(Serialize)]
 struct Report {
     files: u64,
+    /// Files and directories that went away before their turn came.
+    vanished: u64,
     /// Bytes that the files name, of those that were looked at.
     looked_at_bytes: u64,
     /// Bytes of blocks that were shared with others, or got a copy of their own.
@@ -187,9 +189,12 @@ fn describe(report: &Report, changed: &str) -> String {
         ("stored", from_to(report.stored_bytes_before, report.stored_bytes_after)),
         ("available", from_to(report.available_bytes_before, report.available_bytes_after)),
     ];
+    if report.vanished > 0 {
+        rows.insert(1, ("skipped", format!("{}, which went away meanwhile", report.vanished)));
+    }
     if let Some(needed) = &report.needed {
         let (data, logs) = (size::show(needed.data_bytes), size::show(needed.log_bytes));
-        rows.insert(2, ("space needed", format!("{data}, and up to {logs} for logs")));
+        rows.insert(rows.len() - 3, ("space needed", format!("{data}, and up to {logs} for logs")));
     }
     report::facts(&rows)
 }
@@ -296,7 +301,7 @@ impl<'a> Work<'a> {
                 Err(refused) if refused.errno == errno::EROFS => {
                     problems.end(Failure::new(found.path.display(), refused));
                 }
-                Err(refused) => problems.note(&found.path, refused),
+                Err(refused) => stored.note(&found.path, &refused, problems),
             }
             passed_bytes += found.size_bytes;
         });
@@ -308,6 +313,7 @@ impl<'a> Work<'a> {
         let after = stored.space(&paths[0])?;
         Ok(Report {
             files,
+            vanished: problems.vanished(),
             looked_at_bytes: done.looked_at_bytes,
             changed_bytes: done.changed_bytes,
             stored_bytes_before: self.stored_bytes_before,

@@ -113,6 +113,12 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
     if present_bytes > 0 && !mkfs.force && holds_nvfold(device) {
         return Err(Failure::new(name, "it holds an nvfold file system already").hint("--force erases it"));
     }
+    if let Some(at) = device::first_data(device).doing(name)?.filter(|_| !mkfs.force) {
+        let why = format!("it holds data (the first at byte {at}) that is no file system mkfs knows");
+        return Err(
+            Failure::new(name, why).hint("--force erases it; a file that is empty or all zeros needs no --force")
+        );
+    }
     let open_options = mkfs.device_options.open_options(false);
     let spec = device::spec(device);
     let size = match mkfs.size {

@@ -6,7 +6,7 @@
 
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::{Options, Plan, mount_help, serve};
+use crate::mount::{Options, Plan, mount_help, remount, serve};
 use crate::output::Output;
 use crate::report;
 use crate::size;
@@ -37,6 +37,9 @@ pub struct Mount {
     /// Set by the command for the process it starts in the background
     #[arg(long, hide = true)]
     background_child: bool,
+    /// Say nothing when it works: for mount(8)
+    #[arg(long, hide = true)]
+    quiet: bool,
     /// Check everything, mount nothing (mount -f)
     #[arg(long = "fake", hide = true)]
     fake: bool,
@@ -65,19 +68,25 @@ pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
     if mount.fake {
         return Ok(0);
     }
+    if plan.options.remount {
+        remount(&plan.dir, &plan.options)?;
+        return Ok(0);
+    }
     if mount.foreground || mount.background_child {
         let in_background = mount.background_child;
         serve(
             &plan,
-            |snapshot| if in_background { report_and_detach(snapshot) } else { describe(snapshot, output.json) },
+            |snapshot| if in_background { report_and_detach(snapshot) } else { describe(mount, snapshot, output.json) },
         )?;
         return Ok(0);
     }
-    start_in_background(&plan, output.json)
+    start_in_background(mount, &plan, output.json)
 }
 
 fn plan(mount: &Mount) -> Outcome<Plan> {
-    let mut options = Options::new(rustix::process::geteuid().is_root());
+    let is_remount = mount.options.iter().any(|list| list.split(',').any(|option| option == "remount"));
+    // A remount leaves as it is what it does not name.
+    let mut options = Options::new(rustix::process::geteuid().is_root() && !is_remount);
     mount.options.iter().try_for_each(|list| options.take(list))?;
     options.dedup.check().map_err(|why| Failure::usage("mount options", why))?;
     let DeviceOptions { profile, flush } = mount.device_options.clone();
@@ -89,7 +98,7 @@ fn plan(mount: &Mount) -> Outcome<Plan> {
     Ok(Plan { device, dir: device::absolute(&mount.dir)?, options })
 }
 
-fn start_in_background(plan: &Plan, json: bool) -> Outcome<u8> {
+fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
     let doing = "start the serving process";
     let program = std::env::current_exe().doing(doing)?;
     // Its own words again; the paths are absolute now, for it will live in another directory.
@@ -110,7 +119,7 @@ fn start_in_background(plan: &Plan, json: bool) -> Outcome<u8> {
         };
     }
     let snapshot: Snapshot = serde_json::from_str(&line).doing("read the report of the serving process")?;
-    describe(&snapshot, json)?;
+    describe(mount, &snapshot, json)?;
     Ok(0)
 }
 
@@ -144,7 +153,10 @@ fn report_and_detach(snapshot: &Snapshot) -> Outcome<()> {
     rustix::stdio::dup2_stderr(&null).doing(doing)
 }
 
-fn describe(snapshot: &Snapshot, json: bool) -> Outcome<()> {
+fn describe(mount: &Mount, snapshot: &Snapshot, json: bool) -> Outcome<()> {
+    if mount.quiet && !json {
+        return Ok(());
+    }
     report::emit(json, "mount", snapshot, || {
         let dir = snapshot.mount_point.as_deref().unwrap_or_default();
         let level = &snapshot.persistence;

@@ -87,7 +87,7 @@ fn show_or_set(stored: &Stored, path: &Path, wanted: Option<Wanted>, recursive: 
         if recursive {
             let mut each = |found: &Found| match stored.set_own_policy(found, wanted) {
                 Ok(()) => set += 1,
-                Err(error) => problems.note(&found.path, error),
+                Err(error) => stored.note(&found.path, &error, &problems),
             };
             stored.walk(&[path.to_owned()], &problems, &mut each);
             // The walk began with the path itself.

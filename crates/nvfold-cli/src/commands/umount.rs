@@ -26,6 +26,9 @@ pub struct Umount {
     /// How long to wait for the serving process, in seconds
     #[arg(long, default_value_t = 60)]
     timeout: u32,
+    /// Say nothing when it works: for umount(8)
+    #[arg(long, hide = true)]
+    quiet: bool,
     /// From umount(8); without effect
     #[arg(short = 'f', hide = true)]
     force: bool,
@@ -69,6 +72,9 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
         _ => false,
     };
     let report = Unmounted { mount_point: mounts::show(&dir), device: server.map(|server| server.device), released };
+    if umount.quiet && !output.json {
+        return Ok(0);
+    }
     report::emit(output.json, "umount", &report, || {
         let state = if released { "is unmounted and its device released" } else { "is unmounted" };
         format!("{} {state}", dir.display())

@@ -1,6 +1,6 @@
 //! Between the words of FUSE and those of the library.
 
-use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 use nvfold::{Attr, Error, FileKind, InodeNumber, TimeNs};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,6 +35,11 @@ pub fn attr(attr: &Attr) -> FileAttr {
         blksize: 4096,
         flags: 0,
     }
+}
+
+/// What tells two inodes of one number from each other. The root has no predecessor, and the kernel wants 0 for it.
+pub fn generation(attr: &Attr) -> Generation {
+    Generation(if attr.ino == InodeNumber::ROOT { 0 } else { u64::from(attr.generation) })
 }
 
 /// The answer "there is no such name" that the kernel may remember: inode number 0.

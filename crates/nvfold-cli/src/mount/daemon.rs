@@ -5,6 +5,7 @@
 //! scheduler may take the processor away in the middle of one, and a thread that waits for an inode would wait for
 //! everybody else too.
 
+use super::access::Access;
 use super::announce;
 use nvfold::{Daemon, FileSystem};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use std::time::Duration;
 /// Nice value of the thread: about a tenth of what a thread of requests gets, where both want the same processor.
 const NICE: i32 = 10;
 
-/// What may end a longer wait is looked at so often: another mode, or space that becomes scarce.
+/// What may end a longer wait is looked at so often: another mode, space that becomes scarce, a mount that may be
+/// changed again.
 const REST_MOST: Duration = Duration::from_millis(50);
 
 /// The running thread. Dropped, it stops within a turn (about a millisecond), and what is queued stays queued.
@@ -25,21 +27,25 @@ pub struct Background {
 }
 
 /// Starts it; a read-only mount has nothing to do.
-pub fn start(fs: FileSystem) -> Background {
+pub fn start(fs: FileSystem, access: Access) -> Background {
     let stop = Arc::new(AtomicBool::new(false));
     let thread = (!fs.is_read_only()).then(|| {
         let stop = stop.clone();
-        thread::spawn(move || work(fs, &stop))
+        thread::spawn(move || work(fs, &access, &stop))
     });
     Background { stop, thread }
 }
 
-fn work(fs: FileSystem, stop: &AtomicBool) {
+fn work(fs: FileSystem, access: &Access, stop: &AtomicBool) {
     // Linux takes 0, here "this process", as the calling thread. Without it the work is done all the same.
     let _ = rustix::process::setpriority_process(None, NICE);
     let mut daemon = Daemon::new(fs.clone());
     let mut told = false;
     while !stop.load(Ordering::Relaxed) {
+        if access.is_read_only() {
+            thread::park_timeout(REST_MOST);
+            continue;
+        }
         match daemon.turn() {
             Ok(rest) if rest.is_zero() => thread::yield_now(),
             Ok(rest) => thread::park_timeout(rest.min(REST_MOST)),

@@ -3,6 +3,7 @@
 //! A device that is lost (truncated under the mount, on a host without memory for it) answers EIO to everything and
 //! never comes back, so the mount ends: it leaves the tree, and the process fails.
 
+use super::access::Access;
 use super::{GRACE, announce, unmount};
 use crate::failure::FAILED;
 use nvfold::FileSystem;
@@ -15,7 +16,7 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps house until the result is dropped.
-pub fn keep(fs: FileSystem, device: String, dir: PathBuf) -> Sender<()> {
+pub fn keep(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Sender<()> {
     let (stop, stopped) = mpsc::channel::<()>();
     thread::spawn(move || {
         let mut bad_ranges_told = 0;
@@ -31,7 +32,10 @@ pub fn keep(fs: FileSystem, device: String, dir: PathBuf) -> Sender<()> {
                 bad_ranges_told += 1;
             }
             // A failure costs memory, not data; the next round tries again.
-            while !fs.trim_step().unwrap_or(true) && stopped.try_recv() == Err(TryRecvError::Empty) {}
+            while !access.is_read_only()
+                && !fs.trim_step().unwrap_or(true)
+                && stopped.try_recv() == Err(TryRecvError::Empty)
+            {}
         }
     });
     stop

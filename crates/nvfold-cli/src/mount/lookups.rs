@@ -4,6 +4,9 @@
 //! may use the inode, though its last name is gone; the library frees such an inode when its last [`File`] goes.
 //! So one `File` is kept for every inode that lost its last name while the kernel knew it.
 //!
+//! Beside the counts stands what else is to be known of an inode while the kernel knows it: where it has a name, and
+//! whether the kernel may have pages of it.
+//!
 //! The kernel says `forget` a moment after the last close, and nobody waits for it. A program that removes a file on a
 //! full device and writes at once may come first: what finds too little space waits for that moment
 //! ([`Lookups::wait_for_a_freed`]).
@@ -18,10 +21,19 @@ const SHARDS: u64 = 64;
 /// microseconds and a large file some milliseconds; a file that is still open is waited for in vain.
 const WAIT: Duration = Duration::from_millis(100);
 
+/// What the kernel knows of an inode.
+struct Told {
+    /// How often it was told of it.
+    times: u64,
+    /// The directory of the name by which it was told last.
+    parent: InodeNumber,
+    /// Whether it may have pages of it.
+    pages: bool,
+}
+
 #[derive(Default)]
 struct Shard {
-    /// How often the kernel was told of an inode.
-    told: HashMap<u64, u64>,
+    told: HashMap<u64, Told>,
     /// Nameless inodes that live because the kernel knows them.
     nameless: HashMap<u64, File>,
 }
@@ -50,17 +62,48 @@ impl Lookups {
         }
     }
 
-    /// The kernel is about to be told of an inode. Call it before the reply goes out.
-    pub fn told(&self, ino: InodeNumber) {
-        *self.shard(ino).lock().told.entry(ino.0).or_insert(0) += 1;
+    /// The kernel is about to be told of an inode by a name in `parent`. Call it before the reply goes out.
+    pub fn told(&self, ino: InodeNumber, parent: InodeNumber) {
+        let mut shard = self.shard(ino).lock();
+        let told = shard.told.entry(ino.0).or_insert(Told { times: 0, parent, pages: false });
+        told.times += 1;
+        // By the name `.` it is told of for a file handle, which knows no directory.
+        if parent != ino {
+            told.parent = parent;
+        }
     }
 
-    /// The kernel forgets `times` tellings.
-    pub fn forget(&self, ino: InodeNumber, times: u64) {
+    /// The name by which the kernel knows an inode is in another directory now.
+    pub fn moved(&self, ino: InodeNumber, parent: InodeNumber) {
+        if let Some(told) = self.shard(ino).lock().told.get_mut(&ino.0) {
+            told.parent = parent;
+        }
+    }
+
+    /// The directory in which an inode had a name when the kernel was told of it last.
+    pub fn parent(&self, ino: InodeNumber) -> Option<InodeNumber> {
+        self.shard(ino).lock().told.get(&ino.0).map(|told| told.parent)
+    }
+
+    /// The kernel is about to get pages of an inode, or has them. Call it before they are read.
+    pub fn pages_kept(&self, ino: InodeNumber) {
+        if let Some(told) = self.shard(ino).lock().told.get_mut(&ino.0) {
+            told.pages = true;
+        }
+    }
+
+    /// Whether the kernel may have pages of an inode.
+    pub fn may_have_pages(&self, ino: InodeNumber) -> bool {
+        self.shard(ino).lock().told.get(&ino.0).is_some_and(|told| told.pages)
+    }
+
+    /// The kernel forgets `times` tellings. True when it does not know the inode any more.
+    pub fn forget(&self, ino: InodeNumber, times: u64) -> bool {
         let mut shard = self.shard(ino).lock();
-        let Some(told) = shard.told.get_mut(&ino.0) else { return };
-        *told = told.saturating_sub(times);
-        if *told == 0 {
+        let Some(told) = shard.told.get_mut(&ino.0) else { return true };
+        told.times = told.times.saturating_sub(times);
+        let is_forgotten = told.times == 0;
+        if is_forgotten {
             shard.told.remove(&ino.0);
             let nameless = shard.nameless.remove(&ino.0);
             // Dropping it may free a large file: not under our lock.
@@ -73,6 +116,7 @@ impl Lookups {
                 self.one_freed.notify_all();
             }
         }
+        is_forgotten
     }
 
     /// A name of this file went away. If it was the last one, the file lives until the kernel forgets it.
@@ -133,12 +177,12 @@ mod tests {
         let (fs, lookups) = (file_system(), Lookups::new());
         let file = unlinked_file(&fs);
         let ino = file.ino();
-        lookups.told(ino);
-        lookups.told(ino);
+        lookups.told(ino, InodeNumber::ROOT);
+        lookups.told(ino, InodeNumber::ROOT);
         lookups.name_removed(file);
-        lookups.forget(ino, 1);
+        assert!(!lookups.forget(ino, 1));
         assert_eq!(fs.getattr(ino).unwrap().nlink, 0, "one telling is left");
-        lookups.forget(ino, 1);
+        assert!(lookups.forget(ino, 1));
         assert!(fs.getattr(ino).is_err());
     }
 
@@ -157,7 +201,7 @@ mod tests {
         assert!(!lookups.wait_for_a_freed(lookups.freed()), "there is none");
         let file = unlinked_file(&fs);
         let ino = file.ino();
-        lookups.told(ino);
+        lookups.told(ino, InodeNumber::ROOT);
         lookups.name_removed(file);
         let seen = lookups.freed();
         std::thread::scope(|scope| {

@@ -12,6 +12,7 @@
 //! closed, or after [`GRACE`], whichever comes first: what was written by then is on the device, and it is clean.
 //! A device that is lost ends its mount in the same way, and the command fails.
 
+mod access;
 mod acl;
 mod convert;
 mod daemon;
@@ -20,10 +21,12 @@ mod house;
 mod lookups;
 mod notices;
 mod options;
+mod remount;
 pub mod requests;
 pub mod settings;
 
 pub use options::{Options, help as mount_help};
+pub use remount::remount;
 pub use settings::{Setting, yes_or_no};
 
 use crate::counters::Counters;
@@ -32,6 +35,7 @@ use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts;
 use crate::report;
 use crate::snapshot::Snapshot;
+use access::Access;
 use front::Front;
 use fuser::Session;
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
@@ -48,6 +52,8 @@ use std::time::Duration;
 
 /// How long a detached mount may stay busy.
 const GRACE: Duration = Duration::from_secs(5);
+/// How soon work that waits until the mount is not read-only any more looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How far ahead the kernel reads, KiB.
 const READ_AHEAD_KIB: &str = "1024";
 
@@ -65,7 +71,8 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let fs = mount_device(plan)?;
     let device = mounts::show(&plan.device);
     let counters = Arc::new(Counters::default());
-    let mut session = match start_session(plan, &fs, &dir, &device, &counters) {
+    let access = Access::new(plan.options.read_only);
+    let mut session = match start_session(plan, &fs, &dir, &device, &counters, &access) {
         Ok(session) => session,
         Err(failure) => {
             fs.unmount().doing(&device)?;
@@ -74,9 +81,10 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     };
     end_on_panic(&dir);
     set_read_ahead(&dir);
-    let house = house::keep(fs.clone(), device.clone(), dir.clone());
-    start_reconciling(fs.clone(), device.clone());
-    let daemon = daemon::start(fs.clone());
+    access.watch(fs.clone(), &dir);
+    let house = house::keep(fs.clone(), device.clone(), dir.clone(), access.clone());
+    start_reconciling(fs.clone(), device.clone(), access.clone());
+    let daemon = daemon::start(fs.clone(), access);
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
     let described = Snapshot::of_mounted(&fs, &device, &dir, &counters).doing(&device);
@@ -95,9 +103,12 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
 }
 
 /// After a crash: finds out exact counts and free space beside the requests. Unmounting does what is left.
-fn start_reconciling(fs: FileSystem, device: String) {
+fn start_reconciling(fs: FileSystem, device: String, access: Access) {
     thread::spawn(move || {
         loop {
+            while access.is_read_only() && !fs.is_read_only() {
+                thread::sleep(LOOK_AGAIN);
+            }
             match fs.reconcile_step() {
                 // Whoever waits for a step to end goes first.
                 Ok(false) => thread::yield_now(),
@@ -182,6 +193,7 @@ fn start_session(
     dir: &Path,
     device: &str,
     counters: &Arc<Counters>,
+    access: &Access,
 ) -> Outcome<Session<Front>> {
     let reporter = {
         let (fs, device, dir, counters) = (fs.clone(), device.to_owned(), dir.to_owned(), counters.clone());
@@ -192,8 +204,16 @@ fn start_session(
         })
     };
     let (notices, to_tell) = mpsc::channel();
-    let max_write_bytes = plan.options.max_write_bytes;
-    let front = Front::new(fs.clone(), device::clock(), reporter, notices, counters.clone(), max_write_bytes);
+    let front = Front::new(
+        fs.clone(),
+        device::clock(),
+        reporter,
+        notices,
+        counters.clone(),
+        access.clone(),
+        plan.options.max_write_bytes,
+        plan.options.has_writeback(),
+    );
     let session = Session::new(front, dir, &plan.options.fuse_config(device)).map_err(|error| {
         let failure = Failure::new(format!("mount on {}", dir.display()), error);
         if !Path::new("/dev/fuse").exists() {

@@ -1,5 +1,6 @@
 //! What the kernel must be told because it cannot know: how many blocks a file takes after pages were written back,
-//! and that pages must be written back before holes are looked for.
+//! that pages must be written back before holes are looked for, that pages are old after a direct write, and that what
+//! it took for a file could not be stored.
 //!
 //! The kernel caches attributes, and keeps size and times of a file it writes itself; the number of blocks only we
 //! know. And it passes SEEK_DATA and SEEK_HOLE on while it holds pages that we have never seen.
@@ -9,6 +10,7 @@
 
 use fuser::{INodeNo, Notifier};
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,6 +26,11 @@ pub enum Notice {
     OtherBlocks(INodeNo),
     /// Have all its pages written back, then do this.
     WriteBackThen(INodeNo, Box<dyn FnOnce() + Send>),
+    /// Drop its pages of a range (offset, length), then do this.
+    DropPagesThen(INodeNo, (i64, i64), Box<dyn FnOnce() + Send>),
+    /// What was written to it is not stored: ask before more is taken, and keep none of these names (directory, name) of
+    /// it, so that it is forgotten when its last user closes it.
+    NotStored(INodeNo, Vec<(INodeNo, OsString)>),
 }
 
 /// Tells the kernel until nobody is left who could send a notice.
@@ -49,6 +56,14 @@ pub fn start(notifier: Notifier, notices: Receiver<Notice>) {
                 Ok(Notice::WriteBackThen(ino, then)) => {
                     let _ = notifier.inval_inode(ino, 0, 0);
                     then();
+                }
+                Ok(Notice::DropPagesThen(ino, (offset, length), then)) => {
+                    let _ = notifier.inval_inode(ino, offset, length);
+                    then();
+                }
+                Ok(Notice::NotStored(ino, names)) => {
+                    let _ = notifier.inval_inode(ino, -1, 0);
+                    names.iter().for_each(|(dir, name)| drop(notifier.inval_entry(*dir, name)));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,

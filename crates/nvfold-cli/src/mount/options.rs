@@ -6,15 +6,37 @@ use crate::failure::{Failure, Outcome};
 use crate::size;
 use fuser::{MountOption, SessionACL};
 use nvfold::IndexKind;
+use rustix::fs::StatVfsMountFlags;
+use rustix::mount::MountFlags;
 
 /// Largest write request the kernel may send: its own limit of 256 pages.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
-const OURS: &str = "size=N index=dram|pm ro rw allow_other noallow_other threads=N discard nodiscard profile=NAME \
-                    flush=auto|always max_write=N fsname=NAME";
+const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N discard nodiscard profile=NAME \
+                    flush=auto|always max_write=N writeback=auto|on|off fsname=NAME";
 
 /// All of them and those of the policies, for people.
 pub fn help() -> String {
     format!("{OURS} {}", dedup_options::help())
+}
+
+/// Whether the kernel keeps what is written and hands it down later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writeback {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+impl Writeback {
+    fn parse(text: &str) -> Result<Writeback, String> {
+        match text {
+            "auto" => Ok(Writeback::Auto),
+            "on" => Ok(Writeback::On),
+            "off" => Ok(Writeback::Off),
+            _ => Err(format!("`{text}` is none of auto, on and off")),
+        }
+    }
 }
 
 /// What the options say.
@@ -27,6 +49,10 @@ pub struct Options {
     /// How new data is shared.
     pub dedup: DedupOptions,
     pub read_only: bool,
+    /// What was said of it, if anything.
+    pub said_read_only: Option<bool>,
+    /// Change the mount that is there.
+    pub remount: bool,
     /// Serve other users than the one who mounts. Permissions are always checked by the kernel.
     pub allow_other: bool,
     pub threads: usize,
@@ -34,6 +60,8 @@ pub struct Options {
     pub discard: Option<bool>,
     pub device: DeviceOptions,
     pub max_write_bytes: u32,
+    /// Whether writes wait in the kernel's page cache.
+    pub writeback: Writeback,
     /// Name of the device in the mount table, if not its own.
     pub fs_name: Option<String>,
     /// For the kernel: nosuid, nodev, noexec, ...
@@ -48,11 +76,14 @@ impl Options {
             index: None,
             dedup: DedupOptions::default(),
             read_only: false,
+            said_read_only: None,
+            remount: false,
             allow_other: is_root,
             threads: processors().clamp(2, 16),
             discard: None,
             device: DeviceOptions::default(),
             max_write_bytes: MAX_WRITE_BYTES,
+            writeback: Writeback::default(),
             fs_name: None,
             kernel: if is_root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
         }
@@ -73,8 +104,11 @@ impl Options {
         match name {
             "size" => self.size_bytes = Some(size::parse(value("8G")?).map_err(wrong)?),
             "index" => self.index = Some(dedup_options::parse_index(value("pm")?).map_err(wrong)?),
-            "ro" => self.read_only = true,
-            "rw" => self.read_only = false,
+            "ro" | "rw" => {
+                self.read_only = name == "ro";
+                self.said_read_only = Some(self.read_only);
+            }
+            "remount" => self.remount = true,
             "allow_other" => self.allow_other = true,
             "noallow_other" => self.allow_other = false,
             "threads" => self.threads = number(value("4")?, 1, 256).map_err(wrong)?,
@@ -88,6 +122,7 @@ impl Options {
                 self.max_write_bytes =
                     fits.then_some(bytes as u32).ok_or_else(|| wrong("it must be 4K to 1M".into()))?;
             }
+            "writeback" => self.writeback = Writeback::parse(value("auto")?).map_err(wrong)?,
             "fsname" => self.fs_name = Some(value("NAME")?.to_owned()),
             "suid" => self.kernel_option(MountOption::Suid, MountOption::NoSuid),
             "nosuid" => self.kernel_option(MountOption::NoSuid, MountOption::Suid),
@@ -129,6 +164,8 @@ impl Options {
             | "nosymfollow"
             | "context"
             | "uhelper" => {}
+            // Of the mount table, which mount(8) hands down to a remount.
+            "user_id" | "group_id" | "rootmode" | "fd" | "max_read" | "blksize" => {}
             name if name.starts_with("x-") || name.starts_with("X-") => {}
             _ => {
                 let there_are = format!("there are: {OURS} {}", dedup_options::THERE_ARE);
@@ -141,6 +178,33 @@ impl Options {
     fn kernel_option(&mut self, option: MountOption, instead_of: MountOption) {
         self.kernel.retain(|given| *given != instead_of && *given != option);
         self.kernel.push(option);
+    }
+
+    /// Whether the kernel is to keep what is written and hand it down later: what `auto` comes to. With `sync` each
+    /// write has to be handed down at once anyway.
+    pub fn has_writeback(&self) -> bool {
+        match self.writeback {
+            Writeback::Auto => !self.kernel.contains(&MountOption::Sync),
+            Writeback::On => true,
+            Writeback::Off => false,
+        }
+    }
+
+    /// What a mount that has `current` is to have after a remount.
+    pub fn flags_of_remount(&self, current: StatVfsMountFlags, read_only: bool) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, read_only);
+        let choices = [
+            (MountOption::NoSuid, MountOption::Suid, MountFlags::NOSUID, StatVfsMountFlags::NOSUID),
+            (MountOption::NoDev, MountOption::Dev, MountFlags::NODEV, StatVfsMountFlags::NODEV),
+            (MountOption::NoExec, MountOption::Exec, MountFlags::NOEXEC, StatVfsMountFlags::NOEXEC),
+            (MountOption::Sync, MountOption::Async, MountFlags::SYNCHRONOUS, StatVfsMountFlags::SYNCHRONOUS),
+        ];
+        for (with, without, flag, now) in choices {
+            let stays = current.contains(now) && !self.kernel.contains(&without);
+            flags.set(flag, self.kernel.contains(&with) || stays);
+        }
+        flags
     }
 
     /// For the kernel and fuser. `device` names the source in the mount table.
@@ -192,6 +256,29 @@ mod tests {
     }
 
     #[test]
+    fn writes_wait_in_the_kernel_unless_told_otherwise() {
+        assert!(taken("").has_writeback() && taken("writeback=auto").has_writeback());
+        assert!(!taken("writeback=off").has_writeback());
+        assert!(!taken("sync").has_writeback() && taken("sync,writeback=on").has_writeback());
+    }
+
+    #[test]
+    fn a_remount_changes_what_it_names_and_nothing_else() {
+        let remount = |list: &str, current| {
+            let mut options = Options::new(false);
+            options.take(list).unwrap();
+            assert!(options.remount);
+            options.flags_of_remount(current, options.said_read_only.unwrap_or(false))
+        };
+        let (nosuid, noexec) = (StatVfsMountFlags::NOSUID, StatVfsMountFlags::NOEXEC);
+        assert_eq!(remount("remount,ro", nosuid), MountFlags::RDONLY | MountFlags::NOSUID);
+        assert_eq!(remount("rw,remount,suid,nodev", nosuid | noexec), MountFlags::NODEV | MountFlags::NOEXEC);
+        // As mount(8) calls for it.
+        let table = "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro";
+        assert_eq!(remount(table, nosuid), MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV);
+    }
+
+    #[test]
     fn the_later_option_wins() {
         assert!(!taken("ro,rw").read_only);
         let kernel = taken("nosuid,suid,nodev").kernel;
@@ -214,6 +301,8 @@ mod tests {
             "threads=x",
             "max_write=1",
             "max_write=2M",
+            "writeback",
+            "writeback=maybe",
             "bogus",
             "bogus=1",
         ] {

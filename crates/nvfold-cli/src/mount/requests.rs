@@ -86,6 +86,11 @@ impl Request {
         Some(Request::Extents { offset })
     }
 
+    /// Whether it changes where data lies.
+    pub fn is_a_change(self) -> bool {
+        !matches!(self, Request::Extents { .. })
+    }
+
     /// Does it: the serving side.
     pub fn carry_out(self, file: &File) -> nvfold::Result<Vec<u8>> {
         let answer = |done: Reshared| format!("{} {}", done.looked_at_bytes, done.changed_bytes).into_bytes();

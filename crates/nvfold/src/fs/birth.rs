@@ -62,7 +62,7 @@ impl Core {
         let slot = self.table.slot(ino).expect("an allocated inode has a slot");
         let old: InodeHead = self.region.read(slot);
         self.empty_old_log(slot, &old);
-        let mut head = InodeHead::new(slot, ino, new.kind, old.generation.wrapping_add(1), parent.ino, time);
+        let mut head = InodeHead::new(slot, ino, new.kind, next_generation(old.generation, time), parent.ino, time);
         let mut flight = Flight::new();
         let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
         let mut first = None;
@@ -228,4 +228,14 @@ impl Core {
         let start = u128::from(slot + INLINE_LOG);
         self.region.store_u128(slot + COMMIT_WORD, start << 64 | start)
     }
+}
+
+/// Generation of a new inode in a slot whose last user had generation `old`: another one, so that a number that somebody
+/// kept with its generation (a file handle) does not lead to a stranger. 0 is that of a slot without a user.
+///
+/// A slot that left the table with its segment has forgotten its users when it comes back. So the first one does not
+/// start at 1 but with the time, in units of 1024 ns, in which no slot can be used more often than once.
+fn next_generation(old: u32, time: TimeNs) -> u32 {
+    let next = if old == 0 { (time >> 10) as u32 } else { old.wrapping_add(1) };
+    next.max(1)
 }

@@ -2,6 +2,10 @@
 //!
 //! The kernel holds pages that we have not seen, and numbers of blocks that we have changed. So a change of that number
 //! is told (`notices`), and holes are looked for when the pages of the file are written back.
+//!
+//! A direct write goes past the kernel's pages, and the kernel drops those of its range before the write, and after it too if
+//! the process waits for it. If it does not wait (AIO, io_uring), a page that was read in between would stay as it was.
+//! So when the kernel may have pages of the file, a direct write is answered when those of its range are dropped.
 
 use super::{Answer, Front};
 use crate::mount::convert;
@@ -39,12 +43,23 @@ impl Front {
         })
     }
 
-    /// Writes, and has the kernel told when that changed the number of blocks.
-    pub fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8]) -> Answer<()> {
+    /// Writes. `from_cache`: the kernel writes pages back, and does not ask afterwards how many blocks the file has, so
+    /// it is told when that changed.
+    pub fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8], from_cache: bool) -> Answer<()> {
+        if from_cache {
+            self.check_may_write(ino, offset)?;
+        }
         let file = self.fs.open(ino).map_err(convert::errno)?;
         let before = file.attr().blocks;
-        self.with_room(|| file.write_at(offset, data)).map_err(convert::errno)?;
+        let written = self.with_room(|| file.write_at(offset, data));
+        if from_cache && matches!(written, Err(nvfold::Error::NoSpace { .. })) {
+            self.could_not_store(ino, offset);
+        }
+        written.map_err(convert::errno)?;
         self.counters.write(data.len());
+        if !from_cache {
+            return Ok(());
+        }
         let ino = INodeNo(ino.0);
         let notice = match before {
             before if before == file.attr().blocks => return Ok(()),

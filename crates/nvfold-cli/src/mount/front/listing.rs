@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Names read from a directory at a time.
-const NAMES_AT_A_TIME: usize = 128;
+pub const NAMES_AT_A_TIME: usize = 128;
 /// Positions: `.` is before `FIRST`, `..` before `SECOND`, entries before their cookie + `SECOND`.
 const FIRST: u64 = 1;
 pub const SECOND: u64 = 2;
@@ -81,7 +81,7 @@ impl Front {
     }
 
     /// Some entries, gathered first: the directory is locked while it is read, and its entries need locks of their own.
-    fn names_after(&self, dir: InodeNumber, cookie: u64) -> Answer<Vec<DirEntry>> {
+    pub fn names_after(&self, dir: InodeNumber, cookie: u64) -> Answer<Vec<DirEntry>> {
         let mut names = Vec::with_capacity(NAMES_AT_A_TIME);
         let mut gather = |entry| {
             names.push(entry);

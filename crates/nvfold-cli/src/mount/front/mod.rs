@@ -11,6 +11,7 @@
 //!                                            +-> xattrs       extended attributes, those that are requests among them
 //!                                            +-> listing      directories, piece by piece
 //!                                            +-> content      reads, writes, space, clones
+//!                                            +-> unstored     what the kernel took and could not hand down
 //! ```
 //!
 //! What the library leaves to a front end is done here: lifetimes of nameless files (`lookups`), ACLs (`acl`), and
@@ -21,29 +22,32 @@ mod content;
 mod listing;
 mod names;
 mod translation;
+mod unstored;
 mod xattrs;
 
 use crate::counters::Counters;
+use crate::mount::access::Access;
 use crate::mount::convert;
 use crate::mount::lookups::Lookups;
 use crate::mount::notices::Notice;
 use fuser::{Errno, Generation, InitFlags, KernelConfig};
 use listing::Listings;
-use nvfold::{Attr, Clock, FileSystem};
+use nvfold::{Attr, Clock, FileSystem, InodeNumber};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use unstored::Unstored;
 
 /// Requests the kernel may have under way in the background (read ahead, write back).
 const BACKGROUND: u16 = 64;
 
 /// What the kernel is asked for. Each is used where the kernel has it.
 const WANTED: [InitFlags; 13] = [
-    InitFlags::FUSE_WRITEBACK_CACHE,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_EXPORT_SUPPORT,
     InitFlags::FUSE_CACHE_SYMLINKS,
     InitFlags::FUSE_EXPLICIT_INVAL_DATA,
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
@@ -66,9 +70,13 @@ pub struct Front {
     fs: FileSystem,
     clock: Clock,
     lookups: Lookups,
+    unstored: Unstored,
     report: Reporter,
     counters: Arc<Counters>,
+    access: Access,
     max_write_bytes: u32,
+    /// Whether the kernel keeps what is written and hands it down later.
+    writeback: bool,
     /// Whether an fsync has anything to do beyond what the kernel does.
     sync_needed: bool,
     /// The kernel opens files without asking.
@@ -78,23 +86,29 @@ pub struct Front {
 }
 
 impl Front {
-    /// Serves `fs`; `max_write_bytes` is the largest write request asked for.
+    /// Serves `fs`; `max_write_bytes` is the largest write request asked for, `writeback` whether what is written may
+    /// wait in the kernel.
     pub fn new(
         fs: FileSystem,
         clock: Clock,
         report: Reporter,
         notices: Sender<Notice>,
         counters: Arc<Counters>,
+        access: Access,
         max_write_bytes: u32,
+        writeback: bool,
     ) -> Front {
         Front {
             sync_needed: fs.region().level() == pmem::PersistenceLevel::File,
             fs,
             clock,
             lookups: Lookups::new(),
+            unstored: Unstored::default(),
             report,
             counters,
+            access,
             max_write_bytes,
+            writeback,
             no_open: false,
             notices,
             listings: Listings::new(),
@@ -106,6 +120,7 @@ impl Front {
         for flag in WANTED {
             let _ = config.add_capabilities(flag);
         }
+        self.writeback = self.writeback && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_ok();
         self.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
         let _ = config.set_max_write(self.max_write_bytes);
         // More than the kernel offers is refused with what it offers.
@@ -116,10 +131,10 @@ impl Front {
         let _ = config.set_time_granularity(Duration::from_nanos(1));
     }
 
-    /// Attributes for the kernel, which counts this telling.
-    fn tell(&self, attr: &Attr) -> (fuser::FileAttr, Generation) {
-        self.lookups.told(attr.ino);
-        (convert::attr(attr), Generation(u64::from(attr.generation)))
+    /// What the kernel is told of an inode by a name in `parent`; it counts this telling.
+    fn tell(&self, parent: InodeNumber, attr: &Attr) -> (fuser::FileAttr, Generation) {
+        self.lookups.told(attr.ino, parent);
+        (convert::attr(attr), convert::generation(attr))
     }
 
     /// Runs an operation, again if it finds too little space and a file that has lost its name gives some back.

@@ -7,7 +7,7 @@ use super::{Answer, Front};
 use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
 use fuser::{Errno, INodeNo, RenameFlags, Request};
-use nvfold::{Attr, FileKind, NewInode, RenameMode};
+use nvfold::{Attr, FileKind, InodeNumber, NewInode, RenameMode};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -70,6 +70,13 @@ impl Front {
         Ok(())
     }
 
+    /// A file has this name now.
+    fn moved(&self, parent: InodeNumber, name: &OsStr) {
+        if let Ok(attr) = self.fs.lookup(parent, name.as_bytes()) {
+            self.lookups.moved(attr.ino, parent);
+        }
+    }
+
     /// Renames; what the new name led to before loses it.
     pub fn move_name(
         &self,
@@ -85,6 +92,13 @@ impl Front {
         };
         let (from, to) = (convert::ino(parent), convert::ino(new_parent));
         let rename = || self.with_room(|| self.fs.rename(from, name.as_bytes(), to, new_name.as_bytes(), mode));
-        self.removing(new_parent, new_name, rename)
+        self.removing(new_parent, new_name, rename)?;
+        if from != to {
+            self.moved(to, new_name);
+            if mode == RenameMode::Exchange {
+                self.moved(from, name);
+            }
+        }
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@ use super::listing::SECOND;
 use super::names::Wanted;
 use super::{Answer, Front};
 use crate::mount::convert;
+use crate::mount::notices::Notice;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -21,6 +22,11 @@ use std::time::{Duration, SystemTime};
 
 /// How long the kernel may believe what it was told: nothing changes behind its back.
 const BELIEVE: Duration = Duration::from_secs(24 * 3600);
+
+/// Whether a read or write goes past the kernel's pages. The kernel says who does it then, and for pages it does not.
+fn is_direct(lock_owner: Option<LockOwner>) -> bool {
+    lock_owner.is_some()
+}
 
 fn answer_empty(answer: Answer<()>, reply: ReplyEmpty) {
     match answer {
@@ -47,10 +53,11 @@ fn answer_value(value: Answer<Vec<u8>>, size: u32, reply: ReplyXattr) {
 }
 
 impl Front {
-    fn answer_entry(&self, answer: Answer<Attr>, reply: ReplyEntry) {
+    /// `parent`: the directory of the name.
+    fn answer_entry(&self, parent: INodeNo, answer: Answer<Attr>, reply: ReplyEntry) {
         match answer {
             Ok(attr) => {
-                let (attr, generation) = self.tell(&attr);
+                let (attr, generation) = self.tell(convert::ino(parent), &attr);
                 reply.entry(&BELIEVE, &attr, generation);
             }
             Err(errno) => reply.error(errno),
@@ -64,19 +71,35 @@ impl Filesystem for Front {
         Ok(())
     }
 
+    /// The names `.` and `..` come for file handles (`open_by_handle_at`, NFS): `.` asks whether there still is an inode
+    /// of this number. One that no name leads to is gone for whoever does not have it open.
     fn lookup(&self, _who: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.fs.lookup(convert::ino(parent), name.as_bytes()) {
+            Ok(attr) if name == "." && attr.nlink == 0 => reply.error(Errno::ESTALE),
+            Err(nvfold::Error::NotFound { .. }) if name == "." || name == ".." => reply.error(Errno::ESTALE),
             Err(nvfold::Error::NotFound { .. }) => reply.entry(&BELIEVE, &convert::no_such_name(), Generation(0)),
-            found => self.answer_entry(found.map_err(convert::errno), reply),
+            found => {
+                let found = found.map_err(convert::errno);
+                if let Ok(attr) = &found {
+                    self.keep_no_name_of_unstored(attr.ino, parent, name);
+                }
+                self.answer_entry(parent, found, reply);
+            }
         }
     }
 
     fn forget(&self, _who: &Request, ino: INodeNo, times: u64) {
-        self.lookups.forget(convert::ino(ino), times);
+        let ino = convert::ino(ino);
+        if self.lookups.forget(ino, times) {
+            self.unstored.forgotten(ino);
+        }
     }
 
-    fn getattr(&self, _who: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        answer_attr(self.fs.getattr(convert::ino(ino)).map_err(convert::errno), reply);
+    /// With a handle it is the kernel itself that asks, before it takes what a process writes into its cache.
+    fn getattr(&self, _who: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        let ino = convert::ino(ino);
+        let may = if handle.is_some() { self.check_may_write(ino, u64::MAX) } else { Ok(()) };
+        answer_attr(may.and_then(|()| self.fs.getattr(ino).map_err(convert::errno)), reply);
     }
 
     fn setattr(
@@ -113,12 +136,12 @@ impl Filesystem for Front {
     fn mknod(&self, who: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let made = convert::kind_of_mode(mode).ok_or(Errno::EINVAL);
         let made = made.and_then(|kind| self.make(who, parent, name, &Wanted { kind, mode, umask, rdev }));
-        self.answer_entry(made, reply);
+        self.answer_entry(parent, made, reply);
     }
 
     fn mkdir(&self, who: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let made = self.make(who, parent, name, &Wanted { kind: FileKind::Directory, mode, umask, rdev: 0 });
-        self.answer_entry(made, reply);
+        self.answer_entry(parent, made, reply);
     }
 
     fn unlink(&self, _who: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -132,7 +155,7 @@ impl Filesystem for Front {
     }
 
     fn symlink(&self, who: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.answer_entry(self.make_symlink(who, parent, name, target), reply);
+        self.answer_entry(parent, self.make_symlink(who, parent, name, target), reply);
     }
 
     fn rename(
@@ -149,7 +172,7 @@ impl Filesystem for Front {
     }
 
     fn link(&self, _who: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
-        self.answer_entry(self.make_link(ino, new_parent, new_name), reply);
+        self.answer_entry(new_parent, self.make_link(ino, new_parent, new_name), reply);
     }
 
     /// ENOSYS: the kernel opens files without asking from now on, and keeps their pages.
@@ -177,7 +200,7 @@ impl Filesystem for Front {
         }
         match self.make(who, parent, name, &Wanted { kind: FileKind::Regular, mode, umask, rdev: 0 }) {
             Ok(attr) => {
-                let (attr, generation) = self.tell(&attr);
+                let (attr, generation) = self.tell(convert::ino(parent), &attr);
                 reply.created(&BELIEVE, &attr, generation, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(errno) => reply.error(errno),
@@ -192,10 +215,14 @@ impl Filesystem for Front {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.read_into(convert::ino(ino), offset, size, |read| match read {
+        let ino = convert::ino(ino);
+        if !is_direct(lock_owner) {
+            self.lookups.pages_kept(ino);
+        }
+        self.read_into(ino, offset, size, |read| match read {
             Ok(bytes) => reply.data(bytes),
             Err(errno) => reply.error(errno),
         });
@@ -210,13 +237,24 @@ impl Filesystem for Front {
         data: &[u8],
         write_flags: WriteFlags,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let node = ino;
         let ino = convert::ino(ino);
+        if !is_direct(lock_owner) {
+            self.lookups.pages_kept(ino);
+        }
+        let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let may = if kill { self.take_privileges(ino) } else { Ok(()) };
-        match may.and_then(|()| self.write_to(ino, offset, data)) {
+        match may.and_then(|()| self.write_to(ino, offset, data, from_cache)) {
+            Ok(()) if is_direct(lock_owner) && self.lookups.may_have_pages(ino) => {
+                let range = (offset as i64, data.len() as i64);
+                let answer = move || reply.written(range.1 as u32);
+                // If the mount is ending the reply is dropped, which answers EIO.
+                let _ = self.notices.send(Notice::DropPagesThen(node, range, Box::new(answer)));
+            }
             Ok(()) => reply.written(data.len() as u32),
             Err(errno) => reply.error(errno),
         }
@@ -265,12 +303,13 @@ impl Filesystem for Front {
         let add = |next, entry: &DirEntry| {
             // Removed meanwhile: no longer an entry.
             let Ok(attr) = self.fs.getattr(entry.ino) else { return false };
-            let generation = Generation(u64::from(attr.generation));
             let name = OsStr::from_bytes(&entry.name);
-            let full = reply.add(INodeNo(entry.ino.0), next, name, &BELIEVE, &convert::attr(&attr), generation);
+            let (attr, generation) = (convert::attr(&attr), convert::generation(&attr));
+            let full = reply.add(INodeNo(entry.ino.0), next, name, &BELIEVE, &attr, generation);
             // The kernel counts tellings of entries, not of the directory and its parent.
             if !full && next > SECOND {
-                self.lookups.told(entry.ino);
+                self.lookups.told(entry.ino, convert::ino(ino));
+                self.keep_no_name_of_unstored(entry.ino, ino, name);
             }
             full
         };

@@ -80,6 +80,9 @@ impl Front {
 
     /// Does what a command asks to be done with a file of its user.
     fn carry_out(&self, who: &Request, ino: InodeNumber, asked: Asked) -> Answer<Vec<u8>> {
+        if asked.is_a_change() {
+            self.check_not_read_only()?;
+        }
         let file = self.fs.open(ino).map_err(convert::errno)?;
         let before = file.attr();
         if who.uid() != 0 && who.uid() != before.uid {
@@ -92,9 +95,15 @@ impl Front {
         answer
     }
 
+    /// The kernel lets pass what asks for a value, also if it means a change.
+    fn check_not_read_only(&self) -> Answer<()> {
+        if self.access.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
     /// Shares a part of what is queued.
     fn drain(&self, who: &Request, size: u32) -> Answer<Vec<u8>> {
         check_may_manage(who)?;
+        self.check_not_read_only()?;
         if size == 0 { Err(Errno::EINVAL) } else { requests::drain(&self.fs).map_err(convert::errno) }
     }
 

@@ -1,0 +1,34 @@
+//! `nvfold mount -o remount,...`, and mount(8) that calls for it: changes a mount that is there. All that can be changed is
+//! the kernel's: whether it is read-only, and what it lets programs do. The other options stay as they were.
+
+use super::Options;
+use crate::failure::{Doing, Failure, Outcome};
+use crate::mounts;
+use crate::snapshot::Snapshot;
+use rustix::fs::StatVfsMountFlags;
+use rustix::io::Errno;
+use std::path::Path;
+
+/// Changes the mount on `dir`.
+pub fn remount(dir: &Path, options: &Options) -> Outcome<()> {
+    let name = mounts::show(dir);
+    if mounts::at(dir).is_none() {
+        return Err(Failure::new(name, "no nvfold is mounted there, so it cannot be remounted"));
+    }
+    let snapshot = Snapshot::of(dir, &Default::default())?;
+    let current = rustix::fs::statvfs(dir).doing(&name)?.f_flag;
+    let read_only = options.said_read_only.unwrap_or(current.contains(StatVfsMountFlags::RDONLY));
+    if snapshot.read_only && !read_only {
+        let why = "it was mounted read-only, and its process has opened the device for reading alone";
+        return Err(Failure::new(name, why).hint("unmount it and mount it again, with -o rw"));
+    }
+    let flags = options.flags_of_remount(current, read_only);
+    rustix::mount::mount_remount(dir, flags, "").map_err(|errno| {
+        let failure = Failure::new(format!("remount {name}"), errno);
+        match errno {
+            Errno::BUSY => failure.hint("files on it are open for writing; see `fuser -vm DIR`"),
+            Errno::PERM => failure.hint("only root can remount"),
+            _ => failure,
+        }
+    })
+}

@@ -1,0 +1,24 @@
+//! Direct writes (O_DIRECT) and the page cache: a buffered read sees every direct write that has ended before, also
+//! when several are under way at once and others read the file through the page cache meanwhile.
+
+use std::process::Command;
+
+use nvfold_tests::mount::Mount;
+use nvfold_tests::probe::compiled;
+use nvfold_tests::random::soak_factor;
+use nvfold_tests::{requires, run};
+
+#[test]
+fn a_buffered_read_sees_direct_writes_that_have_ended() {
+    requires!(fuse, tool("cc"));
+    let rounds = (300 * soak_factor()).to_string();
+    for options in ["writeback=on", "writeback=off"] {
+        let mut mount = Mount::with_options(64, options);
+        let program = compiled("direct_writes", mount.scratch());
+        for how in ["aio", "threads"] {
+            let run = run::run(Command::new(&program).arg(mount.join(how)).args([&rounds, how]));
+            assert_eq!(run.code(), 0, "{options}, {how}: {}", run.report());
+        }
+        mount.check();
+    }
+}

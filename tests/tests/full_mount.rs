@@ -1,0 +1,175 @@
+//! A full device under the mount: who writes is told, and no file is longer than what is stored of it.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use nvfold_tests::mount::Mount;
+use nvfold_tests::requires;
+
+const DEVICE_MIB: u64 = 64;
+const BLOCK: usize = 4096;
+/// More than the kernel takes before it has found out.
+const MOST_BLOCKS: u64 = 2 << 20;
+
+/// A block that is like no other, and tells where it belongs.
+fn block(number: u64) -> [u8; BLOCK] {
+    let mut block = [0x5a; BLOCK];
+    block[..8].copy_from_slice(&(number + 1).to_le_bytes());
+    block
+}
+
+/// Writes blocks one after another until a write fails; how many were taken.
+fn write_until_full(file: &mut File, first: u64) -> u64 {
+    for number in first..first + MOST_BLOCKS {
+        if let Err(error) = file.write_all(&block(number)) {
+            assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+            return number - first;
+        }
+    }
+    panic!("{MOST_BLOCKS} blocks were taken on a device of {DEVICE_MIB} MiB");
+}
+
+/// Whether each block of a file is its own or a hole, and how many are its own.
+fn own_blocks(path: &Path) -> u64 {
+    let file = File::open(path).unwrap();
+    let (mut own, mut read) = (0, [0; BLOCK]);
+    for number in 0..file.metadata().unwrap().len().div_ceil(BLOCK as u64) {
+        let length = file.read_at(&mut read, number * BLOCK as u64).unwrap();
+        if read[..length] == block(number)[..length] {
+            own += 1;
+        } else {
+            assert!(read[..length].iter().all(|byte| *byte == 0), "block {number} is another one's");
+        }
+    }
+    own
+}
+
+/// Where what is stored of a file ends, as the serving process says.
+fn stored_end(path: &Path) -> u64 {
+    let mut end = 0;
+    loop {
+        let mut answer = vec![0; 64 << 10];
+        let length = rustix::fs::getxattr(path, format!("user.nvfold.extents.{end}"), &mut answer[..]).unwrap();
+        let text = String::from_utf8(answer[..length].to_vec()).unwrap();
+        let Some(last) = text.lines().last() else { return end };
+        let mut numbers = last.split(' ').map(|number| number.parse::<u64>().unwrap());
+        end = numbers.next().unwrap() + numbers.next().unwrap();
+    }
+}
+
+/// The size of a file that its last writer has just closed is where what is stored of it ends. A child that another test
+/// is starting may have it open for a moment yet, so another size is looked at again.
+fn size_after_close(path: &Path) -> u64 {
+    let size = || fs::metadata(path).unwrap().len();
+    for _ in 0..500 {
+        if size() == stored_end(path) {
+            return size();
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{} keeps a size of {}, and {} are stored", path.display(), size(), stored_end(path));
+}
+
+/// Fills a mount by one file; its size, which is the one that is stored, and how many writes succeeded.
+fn fill(mount: &Mount, path: &Path) -> (u64, u64) {
+    let mut file = File::create(path).unwrap();
+    let taken = write_until_full(&mut file, 0);
+    // What the kernel still holds; with writeback this fails, and close(2) has no other error.
+    let _ = file.sync_all();
+    drop(file);
+    let space_bytes = DEVICE_MIB << 20;
+    let size = size_after_close(path);
+    assert!(size > space_bytes / 2, "{size} bytes are stored of {taken} blocks\n{}", mount.log());
+    (size, taken)
+}
+
+#[test]
+fn a_writer_to_a_full_mount_is_told_and_the_size_is_what_is_stored() {
+    requires!(fuse);
+    for options in ["writeback=off", "writeback=on", "writeback=on,policy=denova", "writeback=auto,policy=off"] {
+        let mut mount = Mount::with_options(DEVICE_MIB, options);
+        let path = mount.join("big");
+        let (size, taken) = fill(&mount, &path);
+        let own = own_blocks(&path);
+        if options == "writeback=off" {
+            assert_eq!((size, own), (taken * BLOCK as u64, taken), "all that a write said was taken, and no more");
+        }
+        mount.remount();
+        assert_eq!((fs::metadata(&path).unwrap().len(), own_blocks(&path)), (size, own), "{options}");
+        fs::remove_file(&path).unwrap();
+        fs::write(mount.join("after"), vec![7; 1 << 20]).unwrap();
+        mount.check();
+    }
+}
+
+#[test]
+fn a_writer_that_was_told_goes_on_when_there_is_space_again() {
+    requires!(fuse);
+    for options in ["writeback=off", "writeback=on"] {
+        let mut mount = Mount::with_options(DEVICE_MIB, options);
+        let other: Vec<u8> = (0..4096).flat_map(|number| block(u64::MAX / 2 + number)).collect();
+        fs::write(mount.join("other"), &other).unwrap();
+        let path = mount.join("big");
+        let mut file = File::create(&path).unwrap();
+        let taken = write_until_full(&mut file, 0);
+        let _ = file.sync_all();
+        fs::remove_file(mount.join("other")).unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        for number in 0..1024 {
+            file.write_all(&block(number)).unwrap_or_else(|error| panic!("{options}, block {number}: {error}"));
+        }
+        file.sync_all().unwrap();
+        drop(file);
+        assert!(own_blocks(&path) >= 1024.min(taken));
+        mount.check();
+    }
+}
+
+#[test]
+fn a_size_and_holes_that_were_made_on_purpose_stay() {
+    requires!(fuse);
+    const SIZE: u64 = 1 << 40;
+    let mut mount = Mount::with_options(DEVICE_MIB, "writeback=on");
+    let path = mount.join("sparse");
+    let mut file = File::create(&path).unwrap();
+    file.set_len(SIZE).unwrap();
+    file.write_all_at(b"the last bytes", SIZE - 14).unwrap();
+    file.sync_all().unwrap();
+    // Another one has it open and sees what is there.
+    let reader = File::open(&path).unwrap();
+    write_until_full(&mut file, 0);
+    let _ = file.sync_all();
+    drop(file);
+    let mut last = [0; 14];
+    reader.read_exact_at(&mut last, SIZE - 14).unwrap();
+    assert_eq!(&last, b"the last bytes");
+    drop(reader);
+    assert_eq!(fs::metadata(&path).unwrap().size(), SIZE);
+    mount.remount();
+    assert_eq!(fs::metadata(&path).unwrap().size(), SIZE);
+}
+
+#[test]
+fn a_full_mount_leaves_the_size_of_a_file_that_is_appended_to_where_it_was() {
+    requires!(fuse);
+    let mut mount = Mount::with_options(DEVICE_MIB, "writeback=on");
+    fs::write(mount.join("log"), block(0)).unwrap();
+    fs::create_dir(mount.join("dir")).unwrap();
+    let (_, _) = fill(&mount, &mount.join("big"));
+    // Its directory changes while it is open, and so does its name.
+    let mut log = File::options().append(true).open(mount.join("log")).unwrap();
+    let _ = fs::rename(mount.join("log"), mount.join("dir/log.1"));
+    let path = if mount.join("log").exists() { mount.join("log") } else { mount.join("dir/log.1") };
+    let before = fs::metadata(&path).unwrap().len();
+    write_until_full(&mut log, 1);
+    let _ = log.sync_all();
+    drop(log);
+    let size = size_after_close(&path);
+    assert!(size >= before && size < before + (DEVICE_MIB << 20), "{size}");
+    mount.remount();
+    assert_eq!(fs::metadata(&path).unwrap().len(), size);
+}
