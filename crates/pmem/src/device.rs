@@ -13,6 +13,7 @@ use crate::fault::Faults;
 use crate::flush::Instruction;
 use crate::profile::{Profile, Throttle};
 use crate::recorder::Event;
+use crate::shared::Wide;
 use crate::wear::Wear;
 use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX};
 use parking_lot::Mutex;
@@ -231,6 +232,7 @@ pub(crate) struct Mapping {
     pub(crate) is_poisoned: AtomicBool,
     pub(crate) poisoned: Mutex<Vec<Range<u64>>>,
     pub(crate) streaming: Streaming,
+    pub(crate) wide: Wide,
     pub(crate) instruction: Instruction,
     pub(crate) tally: Tally,
     pub(crate) throttle: Throttle,
@@ -349,6 +351,7 @@ impl Mapping {
             is_poisoned: AtomicBool::new(false),
             poisoned: Mutex::default(),
             streaming: Streaming::detect(),
+            wide: Wide::detect(),
             instruction: Instruction::detect(),
             tally: Tally::new(),
             throttle: Throttle::new(options.profile.clone(), options.counts_only),

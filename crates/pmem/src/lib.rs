@@ -47,6 +47,7 @@ mod recorder;
 mod region;
 #[cfg(feature = "shuttle")]
 mod schedule;
+mod shared;
 mod thread;
 mod wear;
 
