@@ -15,7 +15,7 @@ use crate::profile::{Profile, Throttle};
 use crate::recorder::Event;
 use crate::shared::Wide;
 use crate::wear::Wear;
-use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX};
+use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX, host};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, MemfdFlags};
@@ -253,11 +253,11 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Closing would release the lock as well, but not before a child that another thread is just starting has
         // closed its copy of the descriptor.
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        let _ = host::flock(&self.file, FlockOperation::Unlock);
         self.faults.unregister();
         // SAFETY: base and length are what mmap returned and was given; nobody holds a borrow, for every borrow
         // is bound to a `Region` that keeps this alive.
-        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length as usize) };
+        let _ = unsafe { host::munmap(self.base.cast(), self.length as usize) };
     }
 }
 
@@ -283,7 +283,7 @@ impl Mapping {
         check_length(spec, size_bytes)?;
         match spec {
             DeviceSpec::Memory => {
-                let file = rustix::fs::memfd_create("nvfold", MemfdFlags::CLOEXEC);
+                let file = host::memfd_create("nvfold", MemfdFlags::CLOEXEC);
                 let file = file.map_err(|errno| io("create", spec, errno))?;
                 Mapping::resize_and_map(Opened { file, is_character_device: false }, spec, size_bytes, options)
             }
@@ -304,7 +304,7 @@ impl Mapping {
         options: &OpenOptions,
     ) -> Result<Mapping, PmemError> {
         if !opened.is_character_device {
-            rustix::fs::ftruncate(&opened.file, size_bytes).map_err(|errno| match errno {
+            host::ftruncate(&opened.file, size_bytes).map_err(|errno| match errno {
                 Errno::INVAL => PmemError::Size {
                     device: spec.to_string(),
                     bytes: size_bytes,
@@ -332,7 +332,7 @@ impl Mapping {
         let (base, level) = map_file(&opened, length, options.read_only).map_err(|errno| io("map", spec, errno))?;
         if options.huge_pages {
             // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
-            let _ = unsafe { rustix::mm::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
+            let _ = unsafe { host::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
         }
         let can_punch = !options.read_only && can_punch(&opened, length);
         let watched = !options.profile.is_native() || options.record || options.track_wear;
@@ -416,7 +416,7 @@ fn device_kind(path: &Path, metadata: &fs::Metadata) -> Result<bool, PmemError> 
 }
 
 fn device_length(opened: &Opened, device: impl fmt::Display) -> Result<u64, PmemError> {
-    let stat = rustix::fs::fstat(&opened.file).map_err(|errno| io("stat", device, errno))?;
+    let stat = host::fstat(&opened.file).map_err(|errno| io("stat", device, errno))?;
     let size = if opened.is_character_device { dax_size_bytes(stat.st_rdev) } else { None };
     Ok(size.unwrap_or(stat.st_size as u64))
 }
@@ -446,7 +446,7 @@ fn check_length(spec: &DeviceSpec, bytes: u64) -> Result<(), PmemError> {
 fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
     let operation =
         if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    match rustix::fs::flock(file, operation) {
+    match host::flock(file, operation) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => {
             let owner = owner_of(path).map_or_else(|| "another process".into(), describe_process);
@@ -498,7 +498,7 @@ fn map_file(opened: &Opened, length: u64, read_only: bool) -> rustix::io::Result
     let protection = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
     let map = |flags| {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), length as usize, protection, flags, opened.file.as_fd(), 0) }
+        unsafe { host::mmap(std::ptr::null_mut(), length as usize, protection, flags, opened.file.as_fd(), 0) }
     };
     // Without flush instructions that we know a fence makes nothing power-safe, whatever the mapping.
     if cfg!(target_arch = "x86_64")
@@ -513,7 +513,7 @@ fn map_file(opened: &Opened, length: u64, read_only: bool) -> rustix::io::Result
 
 /// What is mapped, and fails, as a whole: 4096 bytes but on hugetlbfs.
 fn page_bytes(file: &OwnedFd) -> u64 {
-    match rustix::fs::fstatfs(file) {
+    match host::fstatfs(file) {
         Ok(stat) if stat.f_type as u64 == HUGETLBFS => stat.f_bsize as u64,
         _ => BLOCK_BYTES,
     }
@@ -521,13 +521,13 @@ fn page_bytes(file: &OwnedFd) -> u64 {
 
 /// Whether the file lives in memory alone.
 fn is_in_memory(file: &OwnedFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS | RAMFS | HUGETLBFS))
+    cfg!(miri) || host::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS | RAMFS | HUGETLBFS))
 }
 
 /// Whether the host gives back the memory of holes. Asked with a hole behind the end, which changes nothing.
 fn can_punch(opened: &Opened, length: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    !opened.is_character_device && rustix::fs::fallocate(&opened.file, flags, length, BLOCK_BYTES).is_ok()
+    !opened.is_character_device && host::fallocate(&opened.file, flags, length, BLOCK_BYTES).is_ok()
 }
 
 #[cfg(test)]
@@ -535,6 +535,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "it makes a file")]
     fn the_owner_is_read_from_the_kernels_list_of_locks() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let device = file.as_file().metadata().unwrap();

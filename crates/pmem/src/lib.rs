@@ -40,6 +40,7 @@ mod counters;
 mod device;
 mod fault;
 mod flush;
+mod host;
 mod order;
 mod prefetch;
 mod profile;

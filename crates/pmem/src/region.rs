@@ -11,7 +11,7 @@ use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
 use crate::profile::{BULK_LINES, Profile};
 use crate::recorder::{Action, Event, Recording};
 use crate::wear::{Wear, WearSummary};
-use crate::{BLOCK_BYTES, LINE_BYTES, atomic, cache, shared, thread};
+use crate::{BLOCK_BYTES, LINE_BYTES, atomic, cache, host, shared, thread};
 use parking_lot::MutexGuard;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -163,7 +163,7 @@ impl Region {
         assert!(self.contains(offset, buffer.len() as u64), "a scan inside the device");
         let mut done = 0;
         while done < buffer.len() && !self.mapping.is_character_device && !self.faults.watched() {
-            let read = rustix::io::pread(&self.mapping.file, &mut buffer[done..], offset + done as u64);
+            let read = host::pread(&self.mapping.file, &mut buffer[done..], offset + done as u64);
             match read {
                 Ok(bytes) if bytes > 0 => done += bytes,
                 Err(Errno::INTR) => {}
@@ -179,7 +179,7 @@ impl Region {
     /// Whether the host holds neither memory nor disk for a range, so that it reads as zeros. False where the host
     /// cannot tell.
     pub fn is_hole(&self, offset: u64, length: u64) -> bool {
-        match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+        match host::seek(&self.mapping.file, SeekFrom::Data(offset)) {
             Ok(data) => data >= offset + length,
             Err(Errno::NXIO) => !self.mapping.is_character_device,
             Err(_) => false,
@@ -415,7 +415,7 @@ impl Region {
         let at = self.at_mut(offset, length);
         if self.mapping.level == PersistenceLevel::Memory {
             // SAFETY: the range is ours and mapped; populating changes no content.
-            let _ = unsafe { rustix::mm::madvise(at.cast(), length as usize, Advice::LinuxPopulateWrite) };
+            let _ = unsafe { host::madvise(at.cast(), length as usize, Advice::LinuxPopulateWrite) };
         }
     }
 
@@ -438,7 +438,7 @@ impl Region {
         }
         let recorder = self.lock_recorder();
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punched = rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.mapping.file, flags, offset, length));
+        let punched = rustix::io::retry_on_intr(|| host::fallocate(&self.mapping.file, flags, offset, length));
         punched.map_err(|errno| self.failed("give back memory of", errno))?;
         record(recorder, || Action::Punch { offset, length });
         Ok(())
@@ -463,7 +463,7 @@ impl Region {
     /// them does not make the host allocate pages for holes. Where the host cannot tell, the whole range.
     pub fn allocated_ranges(&self, offset: u64, length: u64) -> Vec<Range<u64>> {
         let end = offset.saturating_add(length).min(self.len_bytes());
-        let seek = |to| rustix::fs::seek(&self.mapping.file, to);
+        let seek = |to| host::seek(&self.mapping.file, to);
         let mut ranges = Vec::new();
         let mut at = offset;
         while at < end {
@@ -486,7 +486,7 @@ impl Region {
     /// zeros. `offset` where the host cannot tell. Unlike [`Region::allocated_ranges`] it does not look for the end of
     /// what is there, which takes time that grows with it.
     pub fn next_allocated(&self, offset: u64, end: u64) -> u64 {
-        match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+        match host::seek(&self.mapping.file, SeekFrom::Data(offset)) {
             Ok(start) => start.clamp(offset, end),
             Err(Errno::NXIO) if !self.mapping.is_character_device => end,
             Err(_) => offset,
@@ -498,7 +498,7 @@ impl Region {
         if self.mapping.is_character_device {
             return self.len_bytes();
         }
-        rustix::fs::fstat(&self.mapping.file).map_or(0, |stat| stat.st_blocks as u64 * 512)
+        host::fstat(&self.mapping.file).map_or(0, |stat| stat.st_blocks as u64 * 512)
     }
 
     /// At level `file`: writes everything to disk and waits. Elsewhere a fence has done all there is to do.
@@ -567,7 +567,7 @@ impl Region {
     pub fn probe(&self) -> bool {
         let is_short =
             |stat: rustix::fs::Stat| !self.mapping.is_character_device && (stat.st_size as u64) < self.len_bytes();
-        if rustix::fs::fstat(&self.mapping.file).is_ok_and(is_short) {
+        if host::fstat(&self.mapping.file).is_ok_and(is_short) {
             self.faults.lose();
         }
         !self.is_lost()

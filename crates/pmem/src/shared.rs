@@ -470,6 +470,7 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerocopy::IntoBytes;
 
     /// Room for the longest range and the words around it.
     const ROOM: usize = if cfg!(miri) { 48 } else { 80 };
@@ -481,10 +482,11 @@ mod tests {
     };
 
     fn versions() -> Vec<Wide> {
-        let mut versions = vec![Wide::Portable, Wide::detect()];
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        versions.push(Wide::Sse2);
-        versions
+        let others = [
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Wide::Sse2,
+        ];
+        [Wide::Portable, Wide::detect()].into_iter().chain(others).collect()
     }
 
     fn media() -> Vec<AtomicU64> {
@@ -493,7 +495,8 @@ mod tests {
 
     /// Plain bytes of media that nobody else has.
     fn bytes_of(media: &mut [AtomicU64]) -> Vec<u8> {
-        media.iter_mut().flat_map(|word| word.get_mut().to_ne_bytes()).collect()
+        let words: Vec<u64> = media.iter_mut().map(|word| *word.get_mut()).collect();
+        words.as_bytes().to_vec()
     }
 
     fn base(media: &[AtomicU64]) -> *mut u8 {
@@ -540,10 +543,10 @@ mod tests {
 
     #[test]
     fn a_store_changes_exactly_the_range() {
-        for (from, length) in ranges() {
-            let mut media = media();
-            let mut expected = bytes_of(&mut media);
-            let bytes: Vec<u8> = (0..length).map(|at| at as u8 ^ 0xA5).collect();
+        let mut media = media();
+        let mut expected = bytes_of(&mut media);
+        for (number, (from, length)) in ranges().enumerate() {
+            let bytes: Vec<u8> = (0..length).map(|at| at as u8 ^ number as u8).collect();
             // SAFETY: the range lies in the media.
             unsafe { store(base(&media).add(from), &bytes) };
             expected[from..from + length].copy_from_slice(&bytes);
@@ -585,5 +588,47 @@ mod tests {
         let mut expected = vec![0; 160];
         expected[3..36].fill(ROUNDS);
         assert_eq!(bytes_of(&mut media), expected);
+    }
+
+    /// What a plain copy out of media was before: scripts/miri.sh runs it and expects Miri to object.
+    #[test]
+    #[cfg(miri)]
+    #[ignore = "undefined behaviour on purpose, for Miri to find"]
+    fn on_purpose_a_plain_copy_beside_a_store() {
+        let media = media();
+        std::thread::scope(|scope| {
+            // SAFETY: within the media.
+            scope.spawn(|| unsafe { store(base(&media), &[7; 64]) });
+            let mut copy = [0u8; 64];
+            // SAFETY: there is none: the copy is no atomic load.
+            unsafe { std::ptr::copy_nonoverlapping(base(&media).cast_const(), copy.as_mut_ptr(), copy.len()) };
+        });
+    }
+
+    /// What a borrow of media was before, stored to while it lives. As above.
+    #[test]
+    #[cfg(miri)]
+    #[ignore = "undefined behaviour on purpose, for Miri to find"]
+    fn on_purpose_a_store_to_what_is_borrowed() {
+        let mut plain = [0u64; 8];
+        let media = plain.as_mut_ptr().cast::<u8>();
+        // SAFETY: there is none: the slice promises that its bytes stay.
+        let borrowed = unsafe { std::slice::from_raw_parts(media, 64) };
+        // SAFETY: in range and aligned.
+        unsafe { store(media, &[7; 64]) };
+        assert_eq!(borrowed[0], 7);
+    }
+
+    /// What the bytes at the edges of a store were before, beside a load of their word. As above.
+    #[test]
+    #[cfg(miri)]
+    #[ignore = "undefined behaviour on purpose, for Miri to find"]
+    fn on_purpose_a_byte_beside_its_word() {
+        let media = media();
+        std::thread::scope(|scope| {
+            // SAFETY: within the media; but the byte is a part of a word that another thread loads.
+            scope.spawn(|| unsafe { std::sync::atomic::AtomicU8::from_ptr(base(&media)) }.store(7, Ordering::Relaxed));
+            media[0].load(Ordering::Relaxed);
+        });
     }
 }

@@ -6,3 +6,4 @@ mod faults;
 mod order;
 mod owner;
 mod recorder;
+mod threads;
