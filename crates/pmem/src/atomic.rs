@@ -22,7 +22,8 @@ fn has_instructions() -> bool {
 /// Loads a pair.
 ///
 /// # Safety
-/// `at` is mapped, readable, and a multiple of 16; whoever writes it meanwhile uses this module.
+/// `at` is mapped, readable, and a multiple of 16. Whoever accesses its words meanwhile does so by this module, or by
+/// atomics of whole words (`shared`).
 #[inline]
 pub(crate) unsafe fn load(at: *const u128) -> u128 {
     if has_instructions() {

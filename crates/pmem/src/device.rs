@@ -1,11 +1,12 @@
 //! Opening a device: mapping it, owning it, and knowing what a fence is worth there.
 //!
-//! **The safety story of [`Mapping`].** The mapping is shared memory. We promise the compiler nothing that
-//! another process could break: no `&mut` into it is ever made; metadata is read by copying words with
-//! atomic loads and written with atomic stores; `&[u8]` is given out by `Region::bytes` only, for bytes
-//! that the file system never changes while they are referenced (copy on write). One process owns a device
-//! (flock), so nobody else who plays by the rules writes it. Every access is checked against the length first,
-//! and the mapping lives as long as the last `Region` of it.
+//! **The safety story of [`Mapping`].** The mapping is shared memory: any thread may store to any byte of it at any
+//! moment, by the safe methods of `Region`, and a process that ignores our lock may too. So nothing is promised to the
+//! compiler that a store could break. All accesses are atomic, of whole aligned words, or assembly that stands for such
+//! (`shared` says which, and why that is allowed). No reference to media is ever given out, not even for bytes that copy
+//! on write keeps as they are: what is read is copied, what is compared is compared in place. Every access is checked
+//! against the length first, which is a multiple of 4096, so that the words that a range touches lie in the device as
+//! the range does. The mapping lives as long as the last `Region` of it.
 
 use crate::copy::Streaming;
 use crate::counters::Tally;
@@ -244,7 +245,7 @@ pub(crate) struct Mapping {
 }
 
 // SAFETY: `base` points to shared memory that stays mapped until drop; all access goes through `Region`, whose
-// methods use atomics or copies as the module's safety story says.
+// methods make atomic accesses, as the module's safety story says.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send; no method needs exclusive access.
 unsafe impl Sync for Mapping {}
@@ -255,8 +256,8 @@ impl Drop for Mapping {
         // closed its copy of the descriptor.
         let _ = host::flock(&self.file, FlockOperation::Unlock);
         self.faults.unregister();
-        // SAFETY: base and length are what mmap returned and was given; nobody holds a borrow, for every borrow
-        // is bound to a `Region` that keeps this alive.
+        // SAFETY: base and length are what mmap returned and was given; nobody accesses it any more, for every access
+        // is that of a `Region`, which keeps this alive.
         let _ = unsafe { host::munmap(self.base.cast(), self.length as usize) };
     }
 }

@@ -19,17 +19,19 @@
 //! | `fault` | devices that fail under the mapping: SIGBUS becomes a note |
 //! | `order` | the handles and their states |
 //! | `device` | opening, mapping, locking; what a fence is worth there |
+//! | `shared` | what an access to media is to the language: loads, stores and compares of atomic words, and wide ones |
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
 //! | `flush`, `atomic` | clwb, clflushopt, clflush; 16-byte atomics |
 //! | `profile`, `cache` | emulated devices: what they charge, and for which reads |
 //! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block |
 //! | `recorder` | every store, flush and fence, and the states a crash could leave |
+//! | `host` | the system calls about a device, and what stands in for them under Miri |
 //! | [`clock`] | time of day, processor time, what is owed to emulated devices |
 //! | `schedule` | feature `shuttle`: accesses as points where a test switches threads |
 //!
-//! All `unsafe` of nvfold's core lives here. The story is told once, in `device`: a mapping is shared memory
-//! that other processes could change; no `&mut` to it is ever made, metadata is read by copying and
-//! written through atomics, and `&[u8]` is handed out only for bytes that copy on write keeps as they are.
+//! All `unsafe` of nvfold's core lives here. The story is told in `device` and `shared`: a mapping is memory that other
+//! threads and processes change at any moment, so every access is atomic, and no reference to it is ever given out. No
+//! sequence of safe calls is undefined behaviour; `make miri` looks for one.
 #![warn(missing_docs)]
 
 mod atomic;

@@ -236,7 +236,7 @@ impl Region {
         assert!(offset.is_multiple_of(16), "16-byte atomics are aligned");
         let at = self.at(offset, 16);
         let reading = self.before_read(offset, 16);
-        // SAFETY: mapped and aligned (the base is page-aligned); pairs are written through `atomic` alone.
+        // SAFETY: mapped and aligned (the base is page-aligned).
         let pair = u128::from_le(unsafe { atomic::load(at.cast()) });
         self.after_read(reading, offset, 16);
         pair
@@ -314,7 +314,7 @@ impl Region {
         let at = self.pair(offset);
         let reading = self.before_read(offset, 16);
         let recorder = self.lock_recorder();
-        // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
+        // SAFETY: mapped, writable and aligned.
         unsafe { atomic::store(at, value.to_le()) };
         self.exchanged(reading, offset, 16); // what such a store is made of
         self.stored(recorder, offset, &value.to_le_bytes(), true);
@@ -349,7 +349,7 @@ impl Region {
         let at = self.pair(offset);
         let reading = self.before_read(offset, 16);
         let recorder = self.lock_recorder();
-        // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
+        // SAFETY: mapped, writable and aligned.
         let seen = u128::from_le(unsafe { atomic::compare_exchange(at, current.to_le(), new.to_le()) });
         self.exchanged(reading, offset, 16);
         if seen != current {

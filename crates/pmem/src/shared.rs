@@ -78,12 +78,14 @@ impl Wide {
     /// media. This CPU has the instructions (`detect` said so).
     #[inline(always)] // where the length is known, a few loads are left
     pub(crate) unsafe fn load(self, from: *const u8, to: *mut u8, length: usize) {
-        // SAFETY: our contract, here and below.
-        match self {
-            _ if length >= STEP_BYTES => unsafe { self.load_long(from, to, length) },
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Wide::Avx2 if from.addr().is_multiple_of(PAIR_BYTES) => unsafe { x86::load_pairs(from, to, length) },
-            _ => unsafe { load_words(from, to, length) },
+        // SAFETY: our contract; pairs are aligned, and a CPU with AVX2 has AVX.
+        unsafe {
+            match self {
+                _ if length >= STEP_BYTES => self.load_long(from, to, length),
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                Wide::Avx2 if from.addr().is_multiple_of(PAIR_BYTES) => x86::load_pairs(from, to, length),
+                _ => load_words(from, to, length),
+            }
         }
     }
 
