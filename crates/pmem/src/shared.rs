@@ -27,12 +27,15 @@
 //! The portable twins are that code, and tests hold each version against them. Miri, which finds data races, runs the
 //! twins (`make miri`). Another process that maps the device is one more thread to all this.
 
+use crate::LINE_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a word.
 pub(crate) const WORD_BYTES: usize = 8;
 /// What the wide loops load at once. Shorter ranges are read by words, or by aligned pairs of them.
 const STEP_BYTES: usize = 128;
+/// From where on the target of a copy is worth being aligned.
+const ALIGNED_FROM_BYTES: usize = 1024;
 /// What a CPU with AVX loads in one access when it is aligned.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const PAIR_BYTES: usize = 16;
@@ -100,12 +103,17 @@ impl Wide {
             Wide::Sse2 => x86::load_sse2,
             Wide::Portable => load_steps,
         };
-        let last = length - STEP_BYTES;
-        // SAFETY: the steps from the front lie in the range, and so does one that ends with it. What both copy is copied
-        // twice.
+        // Stores that cross lines are dear: long copies go on at the first line of the target.
+        let skipped = if length < ALIGNED_FROM_BYTES { 0 } else { to.addr().wrapping_neg() % LINE_BYTES as usize };
+        let (rest, last) = (length - skipped, length - STEP_BYTES);
+        // SAFETY: a step from the front, those behind the first line, and one that ends with the range, lie in it. What two
+        // of them copy is copied twice.
         unsafe {
-            load(from, to, length / STEP_BYTES);
-            if !length.is_multiple_of(STEP_BYTES) {
+            if skipped > 0 {
+                load(from, to, 1);
+            }
+            load(from.add(skipped), to.add(skipped), rest / STEP_BYTES);
+            if !rest.is_multiple_of(STEP_BYTES) {
                 load(from.add(last), to.add(last), 1);
             }
         }
@@ -475,12 +483,15 @@ mod tests {
     use zerocopy::IntoBytes;
 
     /// Room for the longest range and the words around it.
-    const ROOM: usize = if cfg!(miri) { 48 } else { 80 };
+    const ROOM: usize = if cfg!(miri) { 150 } else { 180 };
     /// Lengths on either side of what the loops do at once.
     const LENGTHS: &[usize] = if cfg!(miri) {
-        &[0, 1, 7, 8, 9, 17, 129, 257]
+        &[0, 1, 7, 8, 9, 17, 129, 1030]
     } else {
-        &[0, 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 255, 256, 257, 383, 511, 600]
+        &[
+            0, 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 255, 256, 257, 383, 511, 600, 1023, 1024,
+            1025, 1300,
+        ]
     };
 
     fn versions() -> Vec<Wide> {
