@@ -14,7 +14,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build demo test test-fast soak fuzz bench writeback mounted instructions bench-page cost results picture cli-page fmt lint doc clean
+.PHONY: help build demo test test-fast miri soak fuzz bench writeback mounted instructions bench-page cost results picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: ## All tests: units, docs, conformance suites, real programs, crashes (ins
 test-fast: ## Unit and documentation tests only: no mount, no root, nothing installed
 	$(CARGO) test --workspace --exclude nvfold-tests
 	$(CARGO) test -p nvfold-tests --test all tidy::
+
+miri: ## Look for undefined behaviour and data races in what Miri can run (installs a nightly toolchain if there is none)
+	scripts/miri.sh
 
 soak: build ## The long tests: more operations, more crashes (200 kills of each kind), longer load
 	scripts/test-deps.sh

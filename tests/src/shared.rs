@@ -50,7 +50,7 @@ impl Named {
 
     /// Contents that lie in more than one block: what is left to share.
     pub fn stored_twice(&self, fs: &FileSystem) -> usize {
-        let content = |block: &u64| fs.region().bytes(*block, BLOCK).to_vec();
+        let content = |block: &u64| fs.region().to_vec(*block, BLOCK);
         self.blocks.len() - self.blocks.iter().map(content).collect::<HashSet<_>>().len()
     }
 

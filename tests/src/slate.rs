@@ -35,9 +35,9 @@ impl Content {
         for range in region.allocated_ranges(0, region.len_bytes()) {
             let first = range.start / BLOCK_BYTES * BLOCK_BYTES;
             for at in (first..range.end).step_by(BLOCK) {
-                let block = region.bytes(at, BLOCK_BYTES);
+                let block: [u8; BLOCK] = region.read(at);
                 if block != ZERO {
-                    content.blocks.insert(at, Arc::new(block.try_into().expect("a block")));
+                    content.blocks.insert(at, Arc::new(block));
                 }
             }
         }
@@ -133,7 +133,7 @@ fn blank(bytes: u64) -> Region {
 }
 
 fn put(region: &Region, at: u64, block: &[u8; BLOCK]) {
-    if region.bytes(at, BLOCK_BYTES) != block {
+    if !region.equal(at, block) {
         let written = region.write(at, &block[..]).flush();
         let _ = region.fence(written);
     }

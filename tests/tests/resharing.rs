@@ -150,7 +150,7 @@ fn a_policy_that_there_is_not_is_refused_and_one_of_a_newer_version_counts_as_no
     fs.unmount().expect("unmount");
     // The same entry with another value, as a newer version would write it.
     let region = device.region().expect("open");
-    let bytes = region.bytes(0, DEVICE_MIB << 20).to_vec();
+    let bytes = region.to_vec(0, DEVICE_MIB << 20);
     let entry = |value: &[u8], time| {
         let (name, value) = (POLICY_ATTRIBUTE.to_vec(), XattrValue::Inline(value.to_vec()));
         let mut lines = Vec::new();
@@ -452,7 +452,7 @@ fn assert_no_equal_blocks(fs: &FileSystem, files: &[File]) {
     for extent in files.iter().flat_map(all_extents).filter(|extent| !extent.unwritten) {
         let first = extent.address.next_multiple_of(BLOCK);
         for address in (first..(extent.address + extent.length) / BLOCK * BLOCK).step_by(BLOCK as usize) {
-            let bytes = fs.region().bytes(address, BLOCK).to_vec();
+            let bytes = fs.region().to_vec(address, BLOCK);
             let other = seen.entry(bytes).or_insert(address);
             assert_eq!(*other, address, "two equal blocks are stored");
         }

@@ -705,7 +705,7 @@ impl Device {
         let start = run.start * BLOCK_BYTES;
         let old = self.region.load_u64(start + word * 8);
         self.write(start + word * 8, &change(old));
-        let payload_check = crc32c::crc32c(self.region.bytes(start, state.payload_words * 8));
+        let payload_check = crc32c::crc32c(&self.region.to_vec(start, state.payload_words * 8));
         self.change_saved_state(|state| state.payload_check = payload_check);
     }
 
@@ -872,7 +872,7 @@ fn random_damage_to_metadata_never_panics_or_hangs() {
     let device = Device::make();
     // Every line of metadata that holds anything: only there can damage matter.
     let data_lines = 0..DEVICE_BYTES / 64;
-    let lines: Vec<u64> = data_lines.filter(|at| device.region.bytes(at * 64, 64) != [0; 64]).collect();
+    let lines: Vec<u64> = data_lines.filter(|at| device.region.read::<[u8; 64]>(at * 64) != [0; 64]).collect();
     let snapshot: Vec<_> = lines.iter().map(|at| (*at, device.region.read::<[u8; 64]>(at * 64))).collect();
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
         failure_persistence: None,

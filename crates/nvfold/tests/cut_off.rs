@@ -42,7 +42,7 @@ fn mkdir_cut_off(reached: impl Fn(u64) -> bool) -> Region {
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
     let fs = mount(&region);
     region.take_recording();
-    let before = region.bytes(0, DEVICE_BYTES).to_vec();
+    let before = region.to_vec(0, DEVICE_BYTES);
     let new = NewInode { kind: FileKind::Directory, mode: 0o755, uid: 0, gid: 0, rdev: 0 };
     let ino = fs.mkdir(InodeNumber::ROOT, b"directory", &new).unwrap().ino;
     drop(fs);
@@ -138,7 +138,7 @@ fn the_log_of_a_removed_file_does_not_come_back_with_its_slot() {
             let _ = region.fence(region.store_u128(slot, log).flush());
         }
         region.take_recording();
-        let before = region.bytes(0, DEVICE_BYTES).to_vec();
+        let before = region.to_vec(0, DEVICE_BYTES);
         assert_eq!(fs.create(InodeNumber::ROOT, b"new", &new).unwrap().ino, old, "the slot is used again");
         let recording = region.take_recording();
         let fences = (0..recording.events.len()).filter(|at| recording.events[*at].action == Action::Fence);
@@ -159,7 +159,7 @@ fn a_symlink_that_was_cut_off_in_the_slot_of_a_file_does_not_name_the_blocks_of_
     fs.open(old).unwrap().write_at(0, &[7; 4096]).unwrap();
     fs.unlink(InodeNumber::ROOT, b"old").unwrap();
     region.take_recording();
-    let before = region.bytes(0, DEVICE_BYTES).to_vec();
+    let before = region.to_vec(0, DEVICE_BYTES);
     let link = fs.symlink(InodeNumber::ROOT, b"new", b"a target", &new(FileKind::Symlink)).unwrap();
     assert_eq!(link.ino, old, "the slot is used again");
     let recording = region.take_recording();
@@ -186,7 +186,7 @@ fn a_pm_index_made_of_memory_that_was_given_back_is_empty_after_a_power_failure(
     let convert = |to| nvfold::convert_index(&region, to, weak, &mut |_, _| {}).unwrap();
     convert(IndexKind::Pm);
     region.take_recording();
-    let mut replay = Replay::new(region.bytes(0, DEVICE_BYTES));
+    let mut replay = Replay::new(&region.to_vec(0, DEVICE_BYTES));
     // The segment of the first index is free in between, and a hole; the second one takes it.
     convert(IndexKind::Dram);
     convert(IndexKind::Pm);
@@ -231,7 +231,7 @@ fn a_format_that_was_cut_off_leaves_the_old_file_system_or_none_or_the_new_one()
     fs.mkdir(InodeNumber::ROOT, b"old", &new).unwrap();
     fs.unmount().unwrap();
     region.take_recording();
-    let mut replay = Replay::new(region.bytes(0, DEVICE_BYTES));
+    let mut replay = Replay::new(&region.to_vec(0, DEVICE_BYTES));
     FileSystem::mkfs(&region, &MkfsOptions { force: true, ..MkfsOptions::default() }).unwrap();
     let recording = region.take_recording();
     let mut seen = [0; 3];

@@ -55,7 +55,7 @@ fn blocks(seed: u8, count: usize) -> Vec<u8> {
 
 /// Where these bytes lie on the device.
 fn find(region: &Region, bytes: &[u8]) -> u64 {
-    let media = region.bytes(0, DEVICE_BYTES);
+    let media = region.to_vec(0, DEVICE_BYTES);
     let mut lines = media.chunks(64).enumerate().map(|(line, _)| line * 64);
     lines.find(|at| media[*at..].starts_with(bytes)).expect("the bytes are on the device") as u64
 }
@@ -263,7 +263,7 @@ fn a_bad_inode_slot_takes_one_file() {
 /// The same bytes in a device of its own.
 fn copy_of(region: &Region) -> Region {
     let copy = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
-    let _ = copy.fence(copy.stream(0, region.bytes(0, DEVICE_BYTES)));
+    let _ = copy.fence(copy.stream(0, &region.to_vec(0, DEVICE_BYTES)));
     copy
 }
 
@@ -350,7 +350,7 @@ fn a_bad_log_page_takes_one_directory_or_file() {
 }
 
 fn find_anywhere(region: &Region, bytes: &[u8]) -> u64 {
-    let media = region.bytes(0, DEVICE_BYTES);
+    let media = region.to_vec(0, DEVICE_BYTES);
     media.windows(bytes.len()).position(|window| window == bytes).expect("the bytes are on the device") as u64
 }
 

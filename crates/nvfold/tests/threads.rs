@@ -49,6 +49,7 @@ fn worker(fs: &FileSystem, seed: u64, steps: usize) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "too long; those below are short")]
 fn counts_are_exact_after_many_threads() {
     for round in 1..=6 {
         let region = Region::create(&DeviceSpec::Memory, 32 << 20, &OpenOptions::default()).unwrap();
@@ -97,4 +98,64 @@ fn counts_are_exact_after_many_threads() {
         let stats = fs.stats();
         assert_eq!((stats.stored_bytes, stats.saved_bytes, stats.chunks, stats.index.entries), (0, 0, 0, 0));
     }
+}
+
+/// Operations of each thread below: few where a data race is looked for, which needs no luck to be seen.
+const STEPS: usize = if cfg!(miri) { 5 } else { 400 };
+
+/// What front ends do beside the operations, a few times over.
+fn background(fs: &FileSystem, rounds: usize) {
+    let mut daemon = Daemon::new(fs.clone());
+    for round in 0..rounds {
+        daemon.turn().unwrap();
+        fs.fill_step().unwrap();
+        fs.reorder_step().unwrap();
+        let name = format!("file{}", round % 6);
+        if let Ok(attr) = fs.lookup(InodeNumber::ROOT, name.as_bytes())
+            && let Ok(file) = fs.open(attr.ino)
+        {
+            // The file may have been removed since.
+            let _ = if round % 2 == 0 { file.dedup_range(0, 1 << 16) } else { file.undedup_range(0, 1 << 16) };
+        }
+        fs.readdir(InodeNumber::ROOT, 0, &mut |_| true).unwrap();
+        std::hint::black_box((fs.stats(), fs.statfs()));
+    }
+}
+
+/// Metadata and blocks are read, compared, fingerprinted, counted and shared by some threads while others change them:
+/// first on a fresh device, then while a mount after a crash finds its counts anew.
+fn all_at_once(policy: Policy, index: IndexKind) {
+    let region = Region::create(&DeviceSpec::Memory, 16 << 20, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();
+    for phase in 0..2 {
+        let fs = FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() }).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 1..=2 {
+                let fs = &fs;
+                scope.spawn(move || worker(fs, phase * 1_000_003 + thread * 77, STEPS));
+            }
+            scope.spawn(|| background(&fs, STEPS.div_ceil(4)));
+            scope.spawn(|| while !fs.reconcile_step().unwrap() {});
+        });
+        if phase == 1 {
+            fs.unmount().unwrap();
+        } // else it crashes
+    }
+    let found = check(&region, &CheckOptions::default()).unwrap();
+    assert!(found.clean && found.findings.is_empty(), "{policy:?}, {index:?}: {found:?}");
+}
+
+#[test]
+fn everything_at_once_with_policy_inline() {
+    all_at_once(Policy::Inline, IndexKind::Dram);
+}
+
+#[test]
+fn everything_at_once_with_policy_nv_dedup() {
+    all_at_once(Policy::NvDedup, IndexKind::Dram);
+}
+
+#[test]
+fn everything_at_once_with_policy_denova() {
+    all_at_once(Policy::DeNova, IndexKind::Pm);
 }

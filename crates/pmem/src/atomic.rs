@@ -13,16 +13,17 @@ fn lock(at: *const u128) -> MutexGuard<'static, ()> {
 /// instructions or the locks.
 #[inline]
 fn has_instructions() -> bool {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     return is_x86_feature_detected!("avx") && is_x86_feature_detected!("cmpxchg16b");
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     return false;
 }
 
 /// Loads a pair.
 ///
 /// # Safety
-/// `at` is mapped, readable, and a multiple of 16; whoever writes it meanwhile uses this module.
+/// `at` is mapped, readable, and a multiple of 16. Whoever accesses its words meanwhile does so by this module, or by
+/// atomics of whole words (`shared`).
 #[inline]
 pub(crate) unsafe fn load(at: *const u128) -> u128 {
     if has_instructions() {
@@ -67,7 +68,7 @@ pub(crate) unsafe fn store(at: *mut u128, new: u128) {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 mod wide {
     use std::arch::asm;
 
@@ -120,33 +121,52 @@ mod wide {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use locked as wide;
 
-/// The portable twin.
+/// The portable twin. Words of a pair may be loaded by themselves meanwhile, so they are atomics here too; who stores to
+/// one by itself while others exchange the pair may lose his store, where the instructions would keep it.
 mod locked {
     use super::lock;
+    use crate::shared::{WORD_BYTES, word};
+    use std::sync::atomic::{AtomicU64, Ordering, fence};
 
     /// # Safety
     /// As [`super::load`].
     pub(super) unsafe fn load(at: *const u128) -> u128 {
         let _held = lock(at);
-        // SAFETY: mapped and aligned by contract; writers hold the same lock.
-        unsafe { at.read_volatile() }
+        // SAFETY: our contract.
+        value(unsafe { words(at) })
     }
 
     /// # Safety
     /// As [`super::compare_exchange`].
     pub(super) unsafe fn compare_exchange(at: *mut u128, current: u128, new: u128) -> u128 {
         let _held = lock(at);
-        // SAFETY: mapped, writable and aligned by contract; all users hold the same lock.
-        unsafe {
-            let seen = at.read_volatile();
-            if seen == current {
-                at.write_volatile(new);
-            }
-            seen
+        // SAFETY: our contract.
+        let words = unsafe { words(at) };
+        let seen = value(words);
+        if seen == current {
+            let bytes = new.to_ne_bytes();
+            let halves = bytes.as_chunks::<WORD_BYTES>().0;
+            words.iter().zip(halves).for_each(|(word, half)| word.store(u64::from_ne_bytes(*half), Ordering::Release));
         }
+        seen
+    }
+
+    /// # Safety
+    /// As [`super::load`].
+    unsafe fn words<'m>(at: *const u128) -> [&'m AtomicU64; 2] {
+        // SAFETY: mapped and aligned by contract.
+        unsafe { [word(at.cast()), word(at.cast::<u8>().add(WORD_BYTES))] }
+    }
+
+    fn value(words: [&AtomicU64; 2]) -> u128 {
+        let mut bytes = [0; size_of::<u128>()];
+        let halves = bytes.as_chunks_mut::<WORD_BYTES>().0;
+        halves.iter_mut().zip(words).for_each(|(half, word)| *half = word.load(Ordering::Relaxed).to_ne_bytes());
+        fence(Ordering::Acquire); // on memory that is mapped read-only no acquiring load is allowed
+        u128::from_ne_bytes(bytes)
     }
 }
 
@@ -165,7 +185,7 @@ mod tests {
 
     /// Each value has the same number in both halves; a torn load or a lost update shows.
     fn count_up_together(load: Load, compare_exchange: CompareExchange) {
-        const ROUNDS: u64 = 20_000;
+        const ROUNDS: u64 = if cfg!(miri) { 20 } else { 20_000 };
         let pair = Pair(UnsafeCell::new(0));
         let both = |number: u64| u128::from(number) << 64 | u128::from(number);
         std::thread::scope(|scope| {

@@ -1,11 +1,12 @@
 //! Opening a device: mapping it, owning it, and knowing what a fence is worth there.
 //!
-//! **The safety story of [`Mapping`].** The mapping is shared memory. We promise the compiler nothing that
-//! another process could break: no `&mut` into it is ever made; metadata is read by copying words with
-//! atomic loads and written with atomic stores; `&[u8]` is given out by `Region::bytes` only, for bytes
-//! that the file system never changes while they are referenced (copy on write). One process owns a device
-//! (flock), so nobody else who plays by the rules writes it. Every access is checked against the length first,
-//! and the mapping lives as long as the last `Region` of it.
+//! **The safety story of [`Mapping`].** The mapping is shared memory: any thread may store to any byte of it at any
+//! moment, by the safe methods of `Region`, and a process that ignores our lock may too. So nothing is promised to the
+//! compiler that a store could break. All accesses are atomic, of whole aligned words, or assembly that stands for such
+//! (`shared` says which, and why that is allowed). No reference to media is ever given out, not even for bytes that copy
+//! on write keeps as they are: what is read is copied, what is compared is compared in place. Every access is checked
+//! against the length first, which is a multiple of 4096, so that the words that a range touches lie in the device as
+//! the range does. The mapping lives as long as the last `Region` of it.
 
 use crate::copy::Streaming;
 use crate::counters::Tally;
@@ -15,9 +16,10 @@ use crate::host_file::HostFile;
 use crate::journal;
 use crate::profile::{Profile, Throttle};
 use crate::recorder::Event;
+use crate::shared::Wide;
 use crate::wear::Wear;
 use crate::writeback::Writeback;
-use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX};
+use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX, host};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, MemfdFlags};
@@ -241,6 +243,7 @@ pub(crate) struct Mapping {
     pub(crate) is_poisoned: AtomicBool,
     pub(crate) poisoned: Mutex<Vec<Range<u64>>>,
     pub(crate) streaming: Streaming,
+    pub(crate) wide: Wide,
     pub(crate) instruction: Instruction,
     pub(crate) tally: Tally,
     pub(crate) throttle: Throttle,
@@ -254,7 +257,7 @@ pub(crate) struct Mapping {
 }
 
 // SAFETY: `base` points to shared memory that stays mapped until drop; all access goes through `Region`, whose
-// methods use atomics or copies as the module's safety story says.
+// methods make atomic accesses, as the module's safety story says.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send; no method needs exclusive access.
 unsafe impl Sync for Mapping {}
@@ -266,11 +269,11 @@ impl Drop for Mapping {
         }
         // Closing would release the lock as well, but not before a child that another thread is just starting has
         // closed its copy of the descriptor.
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        let _ = host::flock(&self.file, FlockOperation::Unlock);
         self.faults.unregister();
-        // SAFETY: base and length are what mmap returned and was given; nobody holds a borrow, for every borrow
-        // is bound to a `Region` that keeps this alive.
-        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length as usize) };
+        // SAFETY: base and length are what mmap returned and was given; nobody accesses it any more, for every access
+        // is that of a `Region`, which keeps this alive.
+        let _ = unsafe { host::munmap(self.base.cast(), self.length as usize) };
     }
 }
 
@@ -305,7 +308,7 @@ impl Mapping {
         check_length(spec, size_bytes)?;
         match spec {
             DeviceSpec::Memory => {
-                let file = rustix::fs::memfd_create("nvfold", MemfdFlags::CLOEXEC);
+                let file = host::memfd_create("nvfold", MemfdFlags::CLOEXEC);
                 let file = file.map_err(|errno| io("create", spec, errno))?;
                 let file = HostFile::new(file.into(), options.record_host);
                 Mapping::resize_and_map(Opened { file, is_character_device: false }, spec, size_bytes, options)
@@ -362,7 +365,7 @@ impl Mapping {
         let (base, level) = map_file(&opened, length, options).map_err(|errno| io("map", spec, errno))?;
         if options.huge_pages {
             // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
-            let _ = unsafe { rustix::mm::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
+            let _ = unsafe { host::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
         }
         let can_punch = !options.read_only && can_punch(&opened, length);
         // At level `file` every store is looked at, for `writeback` must know of it.
@@ -390,6 +393,7 @@ impl Mapping {
             is_poisoned: AtomicBool::new(false),
             poisoned: Mutex::default(),
             streaming: Streaming::detect(),
+            wide: Wide::detect(),
             instruction: Instruction::detect(),
             tally: Tally::new(),
             throttle: Throttle::new(options.profile.clone(), options.counts_only),
@@ -474,7 +478,7 @@ fn device_kind(path: &Path, metadata: &fs::Metadata) -> Result<bool, PmemError> 
 }
 
 fn device_length(opened: &Opened, device: impl fmt::Display) -> Result<u64, PmemError> {
-    let stat = rustix::fs::fstat(opened.file.descriptor()).map_err(|errno| io("stat", device, errno))?;
+    let stat = host::fstat(opened.file.descriptor()).map_err(|errno| io("stat", device, errno))?;
     let size = if opened.is_character_device { dax_size_bytes(stat.st_rdev) } else { None };
     Ok(size.unwrap_or(stat.st_size as u64))
 }
@@ -504,7 +508,7 @@ fn check_length(spec: &DeviceSpec, bytes: u64) -> Result<(), PmemError> {
 fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
     let operation =
         if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    match rustix::fs::flock(file, operation) {
+    match host::flock(file, operation) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => {
             let owner = owner_of(path).map_or_else(|| "another process".into(), describe_process);
@@ -557,7 +561,7 @@ fn map_file(opened: &Opened, length: u64, options: &OpenOptions) -> rustix::io::
     let read_only = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
     let map = |protection, flags| {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), length as usize, protection, flags, file.as_fd(), 0) }
+        unsafe { host::mmap(std::ptr::null_mut(), length as usize, protection, flags, file.as_fd(), 0) }
     };
     // Without flush instructions that we know a fence makes nothing power-safe, whatever the mapping.
     if cfg!(target_arch = "x86_64")
@@ -576,7 +580,7 @@ fn map_file(opened: &Opened, length: u64, options: &OpenOptions) -> rustix::io::
 
 /// What is mapped, and fails, as a whole: 4096 bytes but on hugetlbfs.
 fn page_bytes(file: &OwnedFd) -> u64 {
-    match rustix::fs::fstatfs(file) {
+    match host::fstatfs(file) {
         Ok(stat) if stat.f_type as u64 == HUGETLBFS => stat.f_bsize as u64,
         _ => BLOCK_BYTES,
     }
@@ -584,13 +588,13 @@ fn page_bytes(file: &OwnedFd) -> u64 {
 
 /// Whether the file lives in memory alone.
 fn is_in_memory(file: &OwnedFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS | RAMFS | HUGETLBFS))
+    cfg!(miri) || host::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS | RAMFS | HUGETLBFS))
 }
 
 /// Whether the host gives back the memory of holes. Asked with a hole behind the end, which changes nothing.
 fn can_punch(opened: &Opened, length: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    !opened.is_character_device && rustix::fs::fallocate(opened.file.descriptor(), flags, length, BLOCK_BYTES).is_ok()
+    !opened.is_character_device && host::fallocate(opened.file.descriptor(), flags, length, BLOCK_BYTES).is_ok()
 }
 
 #[cfg(test)]
@@ -598,6 +602,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "it makes a file")]
     fn the_owner_is_read_from_the_kernels_list_of_locks() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let device = file.as_file().metadata().unwrap();

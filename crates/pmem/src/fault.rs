@@ -190,8 +190,9 @@ impl Faults {
             return map_private(target, self.length.load(Ordering::Relaxed) - page as usize).is_some();
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: moves our fresh page over a page of our mapping, in one step for all other threads. Both stay mapped
-        // memory of the size they had; borrows of the old page keep reading bytes, which was all they were promised.
+        // SAFETY: moves our fresh page over a page of our mapping, in one step for all other threads: the mapping stays
+        // mapped memory of the size that it had, and accesses to the page go on in the new one. Nobody else knows the
+        // place that the fresh page leaves.
         let moved = unsafe { libc::mremap(fresh.cast(), page_bytes as usize, page_bytes as usize, flags, target) };
         if moved == libc::MAP_FAILED {
             unmap(fresh, page_bytes as usize);
@@ -233,9 +234,11 @@ impl Faults {
     /// Where an address lies in this mapping.
     fn offset_of(&self, address: usize) -> Option<u64> {
         let length = self.length.load(Ordering::Acquire);
-        let offset = address.wrapping_sub(self.base.load(Ordering::Acquire));
-        // Looked at twice: the record may have got another mapping in between.
-        (offset < length && length == self.length.load(Ordering::Acquire)).then_some(offset as u64)
+        let base = self.base.load(Ordering::Acquire);
+        let offset = address.wrapping_sub(base);
+        // Looked at twice: the record may have got another mapping in between, perhaps of the same length.
+        let is_same = length == self.length.load(Ordering::Acquire) && base == self.base.load(Ordering::Acquire);
+        (offset < length && is_same).then_some(offset as u64)
     }
 }
 
@@ -270,6 +273,9 @@ static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Once a process. What was installed before is asked about all that is not ours.
 fn install_handler() {
+    if cfg!(miri) {
+        return; // there are no signals
+    }
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         // SAFETY: all zeros is a valid sigaction, the default action.

@@ -4,21 +4,21 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instruction {
     /// Writes the line back and keeps it.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     Clwb,
     /// Writes back and evicts; not ordered with other flushes.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     ClflushOpt,
     /// Writes back and evicts, in order.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     Clflush,
     /// The CPU is none we know: the compiler barrier of the fence is all there is.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     None,
 }
 
 impl Instruction {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     pub(crate) fn detect() -> Instruction {
         // CPUID leaf 7: EBX bit 24 clwb, bit 23 clflushopt. The standard library has no names for them.
         let features =
@@ -30,7 +30,7 @@ impl Instruction {
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     pub(crate) fn detect() -> Instruction {
         Instruction::None
     }
@@ -39,7 +39,7 @@ impl Instruction {
     ///
     /// # Safety
     /// The bytes are mapped, and this CPU has the instruction (`detect` said so).
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     pub(crate) unsafe fn flush(self, start: *const u8, length: usize) {
         let first = start.addr() & !63;
         for line in (first..start.addr() + length).step_by(64) {
@@ -59,19 +59,19 @@ impl Instruction {
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     pub(crate) unsafe fn flush(self, _start: *const u8, _length: usize) {}
 }
 
 /// Waits until this thread's flushes and non-temporal stores have been accepted by the memory.
 #[inline]
 pub(crate) fn store_fence() {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: sfence exists on every x86-64 and touches no memory.
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
@@ -84,7 +84,7 @@ mod tests {
         let bytes: Vec<u8> = (0..1000).map(|at| at as u8).collect();
         for instruction in [
             Instruction::detect(),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
             Instruction::Clflush,
         ] {
             // SAFETY: the bytes are a live vector, the instructions are baseline or detected.

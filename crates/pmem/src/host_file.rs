@@ -4,6 +4,7 @@
 //! So a test can record the changes, in order, and ask the model of a power cut ([`PowerCut`](crate::PowerCut)) what the
 //! disk may hold after it.
 
+use crate::host;
 use crate::power_cut::HostEvent;
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
@@ -61,7 +62,7 @@ impl HostFile {
 
     /// Size in bytes.
     pub(crate) fn length(&self) -> Result<u64> {
-        Ok(rustix::fs::fstat(&self.file)?.st_size as u64)
+        Ok(host::fstat(&self.file)?.st_size as u64)
     }
 
     /// Reads as much as there is; the rest of `bytes` becomes zeros.
@@ -101,7 +102,7 @@ impl HostFile {
             return Err(Errno::IO);
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, length)) {
+        match retry_on_intr(|| host::fallocate(&self.file, flags, offset, length)) {
             Ok(()) => {}
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let zeros = vec![0; length as usize];
@@ -117,7 +118,7 @@ impl HostFile {
         if self.fails() {
             return Err(Errno::IO);
         }
-        retry_on_intr(|| rustix::fs::ftruncate(&self.file, bytes))?;
+        retry_on_intr(|| host::ftruncate(&self.file, bytes))?;
         self.record(|| HostEvent::SetLength(bytes));
         Ok(())
     }

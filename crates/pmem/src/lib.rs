@@ -19,6 +19,7 @@
 //! | `fault` | devices that fail under the mapping: SIGBUS becomes a note |
 //! | `order` | the handles and their states |
 //! | `device` | opening, mapping, locking; what a fence is worth there |
+//! | `shared` | what an access to media is to the language: loads, stores and compares of atomic words, and wide ones |
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
 //! | `flush`, `atomic` | clwb, clflushopt, clflush; 16-byte atomics |
 //! | `profile`, `cache` | emulated devices: what they charge, and for which reads |
@@ -26,12 +27,13 @@
 //! | `recorder` | every store, flush and fence, and the states a crash could leave |
 //! | `writeback`, `journal`, `host_file` | level `file`: dirty pages, and how a sync brings all of them to the disk or none |
 //! | `power_cut` | the states that a power cut could leave at level `file` |
+//! | `host` | the system calls about a device, and what stands in for them under Miri |
 //! | [`clock`] | time of day, processor time, what is owed to emulated devices |
 //! | `schedule` | feature `shuttle`: accesses as points where a test switches threads |
 //!
-//! All `unsafe` of nvfold's core lives here. The story is told once, in `device`: a mapping is shared memory
-//! that other processes could change; no `&mut` to it is ever made, metadata is read by copying and
-//! written through atomics, and `&[u8]` is handed out only for bytes that copy on write keeps as they are.
+//! All `unsafe` of nvfold's core lives here. The story is told in `device` and `shared`: a mapping is memory that other
+//! threads and processes change at any moment, so every access is atomic, and no reference to it is ever given out. No
+//! sequence of safe calls is undefined behaviour; `make miri` looks for one.
 #![warn(missing_docs)]
 
 mod atomic;
@@ -42,6 +44,7 @@ mod counters;
 mod device;
 mod fault;
 mod flush;
+mod host;
 mod host_file;
 mod journal;
 mod order;
@@ -52,6 +55,7 @@ mod recorder;
 mod region;
 #[cfg(feature = "shuttle")]
 mod schedule;
+mod shared;
 mod thread;
 mod wear;
 mod writeback;

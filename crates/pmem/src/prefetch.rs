@@ -4,13 +4,13 @@
 /// nothing is read that the program could see, and nothing faults. Does nothing where it is not known how.
 #[inline]
 pub fn prefetch(address: usize) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: the instruction is a hint; with an address that is not mapped it does nothing.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address as *const i8);
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
 }
 

@@ -459,6 +459,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no clock of a thread's processor time")]
     fn a_debt_is_paid_from_a_microsecond_on() {
         let throttle = Throttle::new("custom:read_line_ns=400".parse().unwrap(), false);
         let start = Instant::now();

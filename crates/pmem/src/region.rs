@@ -13,7 +13,7 @@ use crate::profile::{BULK_LINES, Profile};
 use crate::recorder::{Action, Event, Recording};
 use crate::wear::{Wear, WearSummary};
 use crate::writeback::Storing;
-use crate::{BLOCK_BYTES, LINE_BYTES, atomic, cache, thread};
+use crate::{BLOCK_BYTES, LINE_BYTES, atomic, cache, host, shared, thread};
 use parking_lot::MutexGuard;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -36,7 +36,8 @@ const STREAM_BYTES_MIN: usize = 1024;
 /// of the caller and panics: numbers that come from media are checked with [`Region::contains`] first.
 ///
 /// Bytes that somebody stores while another thread reads them may be seen in part; no value is ever invalid, for
-/// only types without invalid bit patterns are read. Aligned words are never torn.
+/// only types without invalid bit patterns are read. Values shorter than 128 bytes are read by aligned words, none of
+/// which is ever torn; longer reads may be torn anywhere. Media is never borrowed: all that is read is a copy.
 ///
 /// A device can fail under its mapping: truncated by another process, on a host without memory for its holes, in
 /// lines that cannot be read any more. That ends no process (as SIGBUS would by itself) and no access tells it: bytes
@@ -120,6 +121,11 @@ impl Region {
         self.mapping.throttle.profile()
     }
 
+    /// Address at which a byte is mapped in this process: a number, for asking the host about it.
+    pub fn address(&self, offset: u64) -> usize {
+        self.at(offset, 1).addr()
+    }
+
     /// Whether `length` bytes at `offset` lie in the device.
     #[inline]
     pub fn contains(&self, offset: u64, length: u64) -> bool {
@@ -144,13 +150,22 @@ impl Region {
         self.copy_out(offset, buffer.as_mut_ptr(), buffer.len());
     }
 
+    /// A copy of bytes.
+    pub fn to_vec(&self, offset: u64, length: u64) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(length as usize);
+        self.copy_out(offset, bytes.as_mut_ptr(), length as usize);
+        // SAFETY: so many bytes were just written to it.
+        unsafe { bytes.set_len(length as usize) };
+        bytes
+    }
+
     /// Copies bytes out for a scan of a table: through the file, where there is one. A hole is read without the host
     /// allocating it, as it would for a load, and no page need be mapped for one look.
     pub fn scan_into(&self, offset: u64, buffer: &mut [u8]) {
         assert!(self.contains(offset, buffer.len() as u64), "a scan inside the device");
         let mut done = 0;
         while done < buffer.len() && !self.mapping.is_character_device && !self.faults.watched() {
-            let read = rustix::io::pread(&self.mapping.file, &mut buffer[done..], offset + done as u64);
+            let read = host::pread(&self.mapping.file, &mut buffer[done..], offset + done as u64);
             match read {
                 Ok(bytes) if bytes > 0 => done += bytes,
                 Err(Errno::INTR) => {}
@@ -169,22 +184,11 @@ impl Region {
         if self.mapping.writeback.as_ref().is_some_and(|writeback| writeback.holds(offset..offset + length)) {
             return false;
         }
-        match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+        match host::seek(&self.mapping.file, SeekFrom::Data(offset)) {
             Ok(data) => data >= offset + length,
             Err(Errno::NXIO) => !self.mapping.is_character_device,
             Err(_) => false,
         }
-    }
-
-    /// Borrows bytes that nobody changes while they are borrowed: those of chunks that are referenced and pinned
-    /// (copy on write), or of a region that nobody writes.
-    #[inline]
-    pub fn bytes(&self, offset: u64, length: u64) -> &[u8] {
-        let reading = self.before_read(offset, length);
-        let from = self.at(offset, length);
-        self.after_read(reading, offset, length);
-        // SAFETY: mapped as long as self lives, and not written meanwhile by the contract above.
-        unsafe { std::slice::from_raw_parts(from, length as usize) }
     }
 
     /// Asks for a line, so that reading it soon after need not wait. It is no access: nothing is charged or recorded.
@@ -193,33 +197,40 @@ impl Region {
         crate::prefetch(self.at(offset, 1) as usize);
     }
 
-    /// Whether the media holds these bytes at `offset`. Stops at the first difference. For bytes that nobody changes
-    /// meanwhile, as [`Region::bytes`]. The platform's memcmp is vectorised at run time: loops of our own measured no
-    /// faster (`examples/raw_limit.rs`).
+    /// Whether the media holds these bytes at `offset`. Stops soon after the first difference. Of bytes that somebody
+    /// stores meanwhile some mix is compared.
     #[inline]
     pub fn equal(&self, offset: u64, bytes: &[u8]) -> bool {
-        let equal = self.bytes(offset, bytes.len() as u64) == bytes;
-        self.note_bad(offset, bytes.len() as u64);
+        let reading = self.before_read(offset, bytes.len() as u64);
+        let media = self.at(offset, bytes.len() as u64);
+        // SAFETY: `at` checked that the range is mapped, and with it its words: a device has whole blocks.
+        let equal = unsafe { self.mapping.wide.equal(media, bytes) };
+        self.after_read(reading, offset, bytes.len() as u64);
         equal
     }
 
     /// How many bytes at `offset` are the same as the first of `bytes`. As [`Region::equal`].
     pub fn common_prefix(&self, offset: u64, bytes: &[u8]) -> u64 {
         const STRIDE: usize = 256;
-        let media = self.bytes(offset, bytes.len() as u64);
-        let strides = media.chunks(STRIDE).zip(bytes.chunks(STRIDE));
-        let equal = strides.take_while(|(media, bytes)| media == bytes).count() * STRIDE;
-        self.note_bad(offset, bytes.len() as u64);
-        let Some((media, bytes)) = media.get(equal..).zip(bytes.get(equal..)) else { return bytes.len() as u64 };
-        let rest = media.iter().zip(bytes).take_while(|(media, byte)| media == byte);
-        (equal + rest.count()) as u64
+        let reading = self.before_read(offset, bytes.len() as u64);
+        let media = self.at(offset, bytes.len() as u64);
+        // SAFETY: as in `equal`; the range is looked at part by part.
+        let is_equal = |at: usize, part: &[u8]| unsafe { self.mapping.wide.equal(media.add(at), part) };
+        let strides = bytes.chunks(STRIDE).enumerate();
+        let equal = strides.take_while(|(stride, part)| is_equal(stride * STRIDE, part)).count() * STRIDE;
+        let rest = bytes.iter().enumerate().skip(equal);
+        let different = rest.into_iter().find(|(at, byte)| !is_equal(*at, std::slice::from_ref(byte)));
+        self.after_read(reading, offset, bytes.len() as u64);
+        different.map_or(bytes.len(), |(at, _)| at) as u64
     }
 
     /// Loads an aligned word (acquire).
     #[inline]
     pub fn load_u64(&self, offset: u64) -> u64 {
         let reading = self.before_read(offset, 8);
-        let word = u64::from_le(self.word(offset).load(Ordering::Acquire));
+        // Relaxed and a fence: of memory that is mapped read-only no other load is allowed. No instruction on x86.
+        let word = u64::from_le(self.word(offset).load(Ordering::Relaxed));
+        std::sync::atomic::fence(Ordering::Acquire);
         self.after_read(reading, offset, 8);
         word
     }
@@ -230,7 +241,7 @@ impl Region {
         assert!(offset.is_multiple_of(16), "16-byte atomics are aligned");
         let at = self.at(offset, 16);
         let reading = self.before_read(offset, 16);
-        // SAFETY: mapped and aligned (the base is page-aligned); pairs are written through `atomic` alone.
+        // SAFETY: mapped and aligned (the base is page-aligned).
         let pair = u128::from_le(unsafe { atomic::load(at.cast()) });
         self.after_read(reading, offset, 16);
         pair
@@ -308,7 +319,7 @@ impl Region {
         let at = self.pair(offset);
         let reading = self.before_read(offset, 16);
         let storing = self.begin_store(offset, 16);
-        // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
+        // SAFETY: mapped, writable and aligned.
         unsafe { atomic::store(at, value.to_le()) };
         self.exchanged(reading, offset, 16); // what such a store is made of
         self.stored(storing, offset, &value.to_le_bytes(), true);
@@ -343,7 +354,7 @@ impl Region {
         let at = self.pair(offset);
         let reading = self.before_read(offset, 16);
         let storing = self.begin_store(offset, 16);
-        // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
+        // SAFETY: mapped, writable and aligned.
         let seen = u128::from_le(unsafe { atomic::compare_exchange(at, current.to_le(), new.to_le()) });
         self.exchanged(reading, offset, 16);
         if seen != current {
@@ -409,7 +420,7 @@ impl Region {
         let at = self.at_mut(offset, length);
         if self.mapping.level == PersistenceLevel::Memory {
             // SAFETY: the range is ours and mapped; populating changes no content.
-            let _ = unsafe { rustix::mm::madvise(at.cast(), length as usize, Advice::LinuxPopulateWrite) };
+            let _ = unsafe { host::madvise(at.cast(), length as usize, Advice::LinuxPopulateWrite) };
         }
     }
 
@@ -436,7 +447,7 @@ impl Region {
         }
         let recorder = self.lock_recorder();
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punched = rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.mapping.file, flags, offset, length));
+        let punched = rustix::io::retry_on_intr(|| host::fallocate(&self.mapping.file, flags, offset, length));
         punched.map_err(|errno| self.failed("give back memory of", errno))?;
         record(recorder, || Action::Punch { offset, length });
         Ok(())
@@ -494,7 +505,7 @@ impl Region {
         if held {
             return ((start / BLOCK_BYTES + 1) * BLOCK_BYTES).min(end);
         }
-        let hole = rustix::fs::seek(&self.mapping.file, SeekFrom::Hole(start)).ok();
+        let hole = host::seek(&self.mapping.file, SeekFrom::Hole(start)).ok();
         hole.filter(|hole| *hole > start).map_or(end, |hole| hole.min(end))
     }
 
@@ -505,7 +516,7 @@ impl Region {
         if offset >= end {
             return end;
         }
-        let in_file = match rustix::fs::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+        let in_file = match host::seek(&self.mapping.file, SeekFrom::Data(offset)) {
             Ok(start) => start.clamp(offset, end),
             Err(Errno::NXIO) if !self.mapping.is_character_device => end,
             Err(_) => offset,
@@ -520,7 +531,7 @@ impl Region {
         if self.mapping.is_character_device {
             return self.len_bytes();
         }
-        rustix::fs::fstat(&self.mapping.file).map_or(0, |stat| stat.st_blocks as u64 * 512)
+        host::fstat(&self.mapping.file).map_or(0, |stat| stat.st_blocks as u64 * 512)
     }
 
     /// At level `file`: makes everything that was stored before the call durable, all or none (module `writeback`).
@@ -589,7 +600,7 @@ impl Region {
     pub fn probe(&self) -> bool {
         let is_short =
             |stat: rustix::fs::Stat| !self.mapping.is_character_device && (stat.st_size as u64) < self.len_bytes();
-        if rustix::fs::fstat(&self.mapping.file).is_ok_and(is_short) {
+        if host::fstat(&self.mapping.file).is_ok_and(is_short) {
             self.faults.lose();
         }
         !self.is_lost()
@@ -624,9 +635,14 @@ impl Region {
     /// # Errors
     /// As [`Region::check`].
     pub fn scrub(&self, offset: u64, length: u64) -> Result<(), PmemError> {
-        let every_line = self.bytes(offset, length).iter().step_by(LINE_BYTES as usize);
-        std::hint::black_box(every_line.fold(0, |sum, byte| sum ^ byte));
-        self.note_bad(offset, length);
+        let reading = self.before_read(offset, length);
+        let _ = self.at(offset, length);
+        let load = |line: u64| {
+            // SAFETY: a line of the range that was just checked: a device has whole blocks.
+            unsafe { shared::word(self.mapping.base.add((line * LINE_BYTES) as usize)) }.load(Ordering::Relaxed)
+        };
+        std::hint::black_box(line_range(offset, length).fold(0, |sum, line| sum ^ load(line)));
+        self.after_read(reading, offset, length);
         self.check()
     }
 
@@ -762,8 +778,8 @@ impl Region {
         assert!(offset.is_multiple_of(8), "words are aligned");
         let at = self.at(offset, 8);
         // SAFETY: mapped as long as self lives, and aligned (the base is page-aligned). On a read-only region it is
-        // only loaded: every caller that stores asserts that it is writable.
-        unsafe { AtomicU64::from_ptr(at.cast_mut().cast()) }
+        // only loaded, relaxed: every caller that stores asserts that it is writable.
+        unsafe { shared::word(at) }
     }
 
     #[inline]
@@ -772,14 +788,13 @@ impl Region {
         self.at_mut(offset, 16).cast()
     }
 
-    #[inline]
+    #[inline(always)]
     fn copy_out(&self, offset: u64, to: *mut u8, length: usize) {
         let start = self.before_read(offset, length as u64);
         let from = self.at(offset, length as u64);
-        // SAFETY: `at` checked that the source is mapped. The destination is the caller's own, of that length, and
-        // cannot overlap a mapping into which no `&mut` exists. A store to the same bytes meanwhile leaves some mix of
-        // old and new bytes in the copy, which is a value of its type like any other (see `Region`).
-        unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
+        // SAFETY: `at` checked that the range is mapped, and with it its words: a device has whole blocks. The
+        // destination is the caller's own, of that length, and no media, into which no reference exists.
+        unsafe { self.mapping.wide.load(from, to, length) };
         self.after_read(start, offset, length as u64);
     }
 
@@ -789,15 +804,8 @@ impl Region {
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.at_mut(offset, bytes.len() as u64);
         let storing = self.begin_store(offset, bytes.len() as u64);
-        let head = if offset.is_multiple_of(8) { 0 } else { (8 - offset % 8).min(bytes.len() as u64) as usize };
-        let (words, tail) = bytes[head..].as_chunks::<8>();
-        // SAFETY: the parts lie one behind the other in the range just checked, and the words are aligned: the base is
-        // page-aligned and `offset + head` a multiple of 8.
-        unsafe {
-            store_bytes(to, &bytes[..head]);
-            store_words(to.add(head).cast(), words);
-            store_bytes(to.add(bytes.len() - tail.len()), tail);
-        }
+        // SAFETY: `at_mut` checked that the range is mapped and writable, and with it its words: a device has whole blocks.
+        unsafe { shared::store(to, bytes) };
         self.stored(storing, offset, bytes, false);
     }
 
@@ -1019,26 +1027,6 @@ impl Region {
 fn record(recorder: Recorder<'_>, action: impl FnOnce() -> Action) {
     if let Some(mut events) = recorder {
         events.push(Event { thread: thread::number(), site: Location::caller(), action: action() });
-    }
-}
-
-/// # Safety
-/// `to` is writable for so many bytes; other accesses to them meanwhile are atomic or copies (see `device`).
-#[inline]
-unsafe fn store_bytes(to: *mut u8, bytes: &[u8]) {
-    for (at, byte) in bytes.iter().enumerate() {
-        // SAFETY: in range by contract; bytes are always aligned.
-        unsafe { AtomicU8::from_ptr(to.add(at)) }.store(*byte, Ordering::Relaxed);
-    }
-}
-
-/// # Safety
-/// As [`store_bytes`], and `to` is a multiple of 8.
-#[inline]
-unsafe fn store_words(to: *mut u64, words: &[[u8; 8]]) {
-    for (at, word) in words.iter().enumerate() {
-        // SAFETY: in range and aligned by contract.
-        unsafe { AtomicU64::from_ptr(to.add(at)) }.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
     }
 }
 

@@ -199,7 +199,7 @@ fn what_one_thread_has_read_is_told_to_no_other() {
 fn memory_that_the_kernel_calls_bad_takes_the_same_way() {
     let region = Region::create(&DeviceSpec::Memory, BYTES, &OpenOptions::default()).unwrap();
     let _ = region.fence(region.stream(7 * PAGE, &[1; 3 * PAGE as usize]));
-    let Some(_held) = uffd::poison(region.bytes(8 * PAGE, PAGE).as_ptr().cast_mut(), PAGE) else {
+    let Some(_held) = uffd::poison(region.address(8 * PAGE), PAGE) else {
         assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "nothing may be skipped with CI=true");
         eprintln!("skipped: this test needs userfaultfd with UFFDIO_POISON (Linux 6.6, as root)");
         return;
@@ -226,17 +226,16 @@ mod uffd {
     const MODE_MISSING: u64 = 1;
 
     /// Poisons a page; `None` where the kernel cannot. The page must not be mapped.
-    pub fn poison(page: *mut u8, bytes: u64) -> Option<OwnedFd> {
+    pub fn poison(page: usize, bytes: u64) -> Option<OwnedFd> {
         // SAFETY: a system call without pointers.
         let opened = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) };
         // SAFETY: a descriptor that was just made and belongs to nobody.
         let fd = unsafe { OwnedFd::from_raw_fd(i32::try_from(opened).ok().filter(|fd| *fd >= 0)?) };
-        let start = page.addr() as u64;
         // SAFETY: the page is mapped by the caller; giving it back costs no content, for the file holds it.
-        unsafe { libc::madvise(page.cast(), bytes as usize, libc::MADV_DONTNEED) };
+        unsafe { libc::madvise(std::ptr::without_provenance_mut(page), bytes as usize, libc::MADV_DONTNEED) };
         let mut api = [0xaa, FEATURE_POISON, 0];
-        let mut register = [start, bytes, MODE_MISSING, 0];
-        let mut poison = [start, bytes, 0, 0];
+        let mut register = [page as u64, bytes, MODE_MISSING, 0];
+        let mut poison = [page as u64, bytes, 0, 0];
         for (request, words) in [(API, &mut api[..]), (REGISTER, &mut register[..]), (POISON, &mut poison[..])] {
             // SAFETY: each request takes a struct of as many words as it is given.
             if unsafe { libc::ioctl(fd.as_raw_fd(), request, words.as_mut_ptr()) } != 0 {

@@ -6,4 +6,5 @@ mod faults;
 mod order;
 mod owner;
 mod recorder;
+mod threads;
 mod writeback;

@@ -130,7 +130,7 @@ proptest! {
     ) {
         let region = recorded();
         steps.iter().for_each(|step| run(&region, step));
-        let stored = region.bytes(0, DEVICE_BYTES).to_vec();
+        let stored = region.to_vec(0, DEVICE_BYTES);
         let recording = region.recording().unwrap();
         let base = vec![0; DEVICE_BYTES as usize];
         let image = |reached: &mut dyn FnMut(&PendingWord) -> bool, order| {

@@ -28,11 +28,12 @@ impl Image {
     pub fn of(region: &Region) -> Image {
         let mut image = Image::default();
         for range in region.allocated_ranges(0, region.len_bytes()) {
-            for (at, word) in
-                (range.start..).step_by(8).zip(region.bytes(range.start, range.end - range.start).as_chunks().0)
-            {
-                if *word != [0; 8] {
-                    image.set(at, u64::from_le_bytes(*word));
+            for page in range.step_by(PAGE_BYTES as usize) {
+                let bytes: Page = region.read(page);
+                for (at, word) in (page..).step_by(8).zip(bytes.as_chunks().0) {
+                    if *word != [0; 8] {
+                        image.set(at, u64::from_le_bytes(*word));
+                    }
                 }
             }
         }

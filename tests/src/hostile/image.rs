@@ -499,7 +499,7 @@ fn cut_off() -> Content {
 /// What is guaranteed when this is first so while something is done.
 fn stopped(region: &Region, doing: impl FnOnce(), when: impl Fn(&[u8]) -> bool) -> Content {
     region.take_recording();
-    let before = region.bytes(0, region.len_bytes()).to_vec();
+    let before = region.to_vec(0, region.len_bytes());
     doing();
     let recording = region.take_recording();
     // Of what is on its way at that moment nothing has got there.

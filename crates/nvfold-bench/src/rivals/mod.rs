@@ -398,8 +398,8 @@ mod tests {
             for number in &blocks {
                 let block = BlockNumber(*number);
                 let entry = table.entry_of(block).expect("what is in the way back is in the tree");
-                let content = self.region.bytes(block.address(), BLOCK as u64);
-                assert_eq!(key_of(&StrongFunction::Md5.of(content)), Some(entry.key));
+                let content: [u8; BLOCK] = self.region.read(block.address());
+                assert_eq!(key_of(&StrongFunction::Md5.of(&content)), Some(entry.key));
                 let counted = self.region.read::<ChunkEntry>(geometry.chunk_entry_offset(block)).count;
                 assert_eq!(entry.references, counted, "block {number}");
             }
@@ -480,7 +480,7 @@ mod tests {
             let kept = bed.metadata.clone();
             // The file system goes on with other contents; the tree stays as a crash would leave it.
             let old = memory(kept.len_bytes());
-            let _ = old.fence(old.stream(0, kept.bytes(0, kept.len_bytes())));
+            let _ = old.fence(old.stream(0, &kept.to_vec(0, kept.len_bytes())));
             (0..1200).for_each(|at| file.write_at(at * BLOCK as u64, &content(5000 + at)).unwrap());
             let region = bed.region.clone();
             drop(file);

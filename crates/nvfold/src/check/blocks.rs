@@ -142,12 +142,12 @@ impl Survey<'_> {
 
     /// Whether the fingerprints of an entry are those of its block.
     fn fits(&self, block: BlockNumber, entry: &ChunkEntry) -> bool {
-        let bytes = || self.region.bytes(block.address(), BLOCK_BYTES);
+        let bytes = || self.region.read::<[u8; BLOCK_BYTES as usize]>(block.address());
         let weak = entry.any_weak().is_none_or(|(function, weak)| {
-            WeakFunction::from_number(function).is_some_and(|function| function.of(bytes()) == weak)
+            WeakFunction::from_number(function).is_some_and(|function| function.of(&bytes()) == weak)
         });
         let strong = entry.any_strong().is_none_or(|(function, strong)| {
-            StrongFunction::from_number(function).is_some_and(|function| function.of(bytes()) == strong)
+            StrongFunction::from_number(function).is_some_and(|function| function.of(&bytes()) == strong)
         });
         weak && strong
     }

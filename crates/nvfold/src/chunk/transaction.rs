@@ -290,7 +290,8 @@ impl<'a> Transaction<'a> {
         let chunks = self.chunks;
         let function = chunks.strong_function();
         let stored = chunks.entry(block).strong(function);
-        let strong = stored.unwrap_or_else(|| function.of(chunks.region.bytes(block.address(), BLOCK_BYTES)));
+        let bytes = || chunks.region.read::<[u8; BLOCK_BYTES as usize]>(block.address());
+        let strong = stored.unwrap_or_else(|| function.of(&bytes()));
         if !chunks.region.sound_or_forget(block.address(), BLOCK_BYTES) {
             return None;
         }

@@ -56,7 +56,7 @@ impl Core {
         let mut tx = chunks.begin();
         let mut entered: Vec<(u32, BlockNumber)> = Vec::new();
         for block in blocks.into_iter().filter(|block| !self.can_be_found(*block)) {
-            let weak = chunks.weak_function().of(region.bytes(block.address(), BLOCK_BYTES));
+            let weak = chunks.weak_function().of(&region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
             let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
             if !region.sound_or_forget(block.address(), BLOCK_BYTES) || !is_writable {
                 continue;

@@ -335,7 +335,8 @@ impl Core {
         let stamp = Stamp::Changed(state.attributes.mtime, state.attributes.size);
         for offset in offsets {
             let mut claims = Claims::with_policy(self, policy);
-            let mut own = [Piece::new(self.region.bytes(block.address(), BLOCK_BYTES), fingerprint)];
+            let bytes: [u8; BLOCK_BYTES as usize] = self.region.read(block.address());
+            let mut own = [Piece::new(&bytes, fingerprint)];
             policy.place(&mut own, &mut claims.tx);
             let [Piece { place: Place::Shared(other), .. }] = own else { return Ok(false) };
             let mapped = [(offset, block_extent(claims.keep(other)))];

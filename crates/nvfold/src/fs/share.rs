@@ -100,7 +100,7 @@ impl Core {
             let taken = claims.tx.share_candidate_that(weak, seen, is_better)?;
             seen = taken.block();
             if is_better(&seen)
-                && chunks.equal(seen, self.region.bytes(own.address(), BLOCK_BYTES))
+                && chunks.equal(seen, &self.region.read::<[u8; BLOCK]>(own.address()))
                 && self.region.sound_or_forget(own.address(), BLOCK_BYTES)
             {
                 return Some(claims.keep(taken));

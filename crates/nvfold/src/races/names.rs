@@ -273,10 +273,7 @@ fn full_table() -> Vec<(u64, Vec<u8>)> {
     device.fs.unlink(ROOT, b"last").unwrap();
     // As a crash leaves it: an unmount would give the second segment back.
     let parts = device.region.allocated_ranges(0, DEVICE_BYTES);
-    parts
-        .into_iter()
-        .map(|part| (part.start, device.region.bytes(part.start, part.end - part.start).to_vec()))
-        .collect()
+    parts.into_iter().map(|part| (part.start, device.region.to_vec(part.start, part.end - part.start))).collect()
 }
 
 /// The segment at the end of the inode table is given back whenever no inode is in it, while inodes are made and removed
