@@ -802,7 +802,7 @@ fn a_lost_device_ends_the_daemon() {
     let mut daemon = Daemon::new(fs.clone());
     // A store to memory that is bad.
     region.poison(0, 64);
-    region.bytes(0, 64);
+    let _: u64 = region.load_u64(0);
     let _ = region.store_u64(0, 1);
     let error = daemon.turn().unwrap_err();
     assert!(error.is_of_device(), "{error}");

@@ -852,7 +852,7 @@ type Recorder<'r> = Option<MutexGuard<'r, Vec<Event>>>;
 struct Store<'r> {
     recorder: Recorder<'r>,
     /// Keeps a sync of level `file` from coming in the middle of it.
-    _storing: Option<Storing<'r>>,
+    storing: Option<Storing<'r>>,
 }
 
 /// A read under way: the lines that it fetches from the media, and when it began if it fetches any and is charged.
@@ -898,7 +898,7 @@ impl Region {
     fn begin_store_slow(&self, offset: u64, length: u64) -> Store<'_> {
         let writeback = self.mapping.writeback.as_ref();
         Store {
-            _storing: writeback.map(|writeback| writeback.store(offset, length)),
+            storing: writeback.map(|writeback| writeback.store(offset, length)),
             recorder: self.lock_recorder_slow(),
         }
     }
@@ -928,6 +928,10 @@ impl Region {
     #[inline(never)]
     #[track_caller]
     fn streamed(&self, start: Option<Instant>, store: Store<'_>, offset: u64, bytes: &[u8]) {
+        if store.storing.is_some() {
+            // A sync copies for another thread's eyes: what went past the cache must be there before it may.
+            store_fence();
+        }
         record(store.recorder, || Action::Stream { offset, bytes: bytes.to_vec() });
         cache::stream(self.mapping.number, line_range(offset, bytes.len() as u64));
         self.written(start, offset, bytes.len() as u64);

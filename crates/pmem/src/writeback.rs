@@ -27,10 +27,10 @@
 //! **When.** When asked ([`Region::sync`](crate::Region::sync)); in the background 5 s after the first store that was not
 //! synced, and when half of the pages are dirty. What a killed process had not synced is lost.
 
-use crate::BLOCK_BYTES;
 use crate::fault::Faults;
 use crate::host_file::HostFile;
 use crate::journal::{Journal, PAGES_MAX};
+use crate::{BLOCK_BYTES, host};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::{Errno, Result};
 use rustix::mm::Advice;
@@ -202,7 +202,7 @@ impl Writeback {
 
     /// The moment: what is dirty is frozen now.
     fn freeze(&self) -> Vec<u64> {
-        let _stores = self.stop_stores();
+        let stores = self.stop_stores();
         let mut state = self.pages.lock();
         let mut pages = std::mem::take(&mut state.dirty);
         state.dirty_since = None;
@@ -211,7 +211,7 @@ impl Writeback {
             self.frozen.insert(*page);
         }
         drop(state);
-        drop(_stores);
+        drop(stores);
         pages.sort_unstable();
         pages
     }
@@ -261,7 +261,7 @@ impl Writeback {
                 // byte that anybody reads; and no store is under way.
                 let dropped = unsafe {
                     let from = self.base.add(run[0] as usize * PAGE);
-                    rustix::mm::madvise(from.cast(), run.len() * PAGE, Advice::LinuxDontNeed)
+                    host::madvise(from.cast(), run.len() * PAGE, Advice::LinuxDontNeed)
                 };
                 if dropped.is_ok() {
                     run.iter().for_each(|page| _ = self.private.take(*page));
