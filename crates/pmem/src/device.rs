@@ -28,6 +28,7 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const TMPFS: u64 = 0x0102_1994;
@@ -239,7 +240,12 @@ pub(crate) struct Mapping {
     /// Tells this mapping's lines from those of others in the model of a thread's cache.
     pub(crate) number: u64,
     pub(crate) recorder: Option<Mutex<Vec<Event>>>,
+    /// Told of every store before it is done.
+    pub(crate) keeper: Mutex<Option<Arc<Keeper>>>,
 }
+
+/// Told of a store before it is done: offset and length in bytes. False: it must not be done, and the device is lost.
+pub type Keeper = dyn Fn(&crate::Region, u64, u64) -> bool + Send + Sync;
 
 // SAFETY: `base` points to shared memory that stays mapped until drop; all access goes through `Region`, whose
 // methods use atomics or copies as the module's safety story says.
@@ -355,6 +361,7 @@ impl Mapping {
             wear: wear.map(|(written, read)| [written, read]),
             number: MAPPINGS.fetch_add(1, Ordering::Relaxed),
             recorder: options.record.then(|| Mutex::new(Vec::new())),
+            keeper: Mutex::new(None),
         })
     }
 }

@@ -51,7 +51,7 @@ mod thread;
 mod wear;
 
 pub use counters::Counters;
-pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError};
+pub use device::{DeviceSpec, FlushMode, Keeper, OpenOptions, PersistenceLevel, PmemError};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use prefetch::prefetch;
 pub use profile::{Profile, ProfileError};

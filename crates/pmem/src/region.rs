@@ -4,7 +4,7 @@
 //! other than `native`, wear, or the recorder), also charged and recorded. The fast path pays one branch for that.
 
 use crate::counters::{Counter, Counters};
-use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError};
+use crate::device::{DeviceSpec, Keeper, Mapping, OpenOptions, PersistenceLevel, PmemError};
 use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
 use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
@@ -282,6 +282,9 @@ impl Region {
     pub fn store_u64(&self, offset: u64, value: u64) -> Pm<'_, u64, Dirty> {
         self.assert_writable();
         let word = self.word(offset);
+        if !self.may_store(offset, 8) {
+            return Pm::new(self, offset, 8);
+        }
         let recorder = self.lock_recorder();
         word.store(value.to_le(), Ordering::Release);
         self.stored(recorder, offset, &value.to_le_bytes(), false);
@@ -301,6 +304,9 @@ impl Region {
     #[track_caller]
     pub fn store_u128(&self, offset: u64, value: u128) -> Pm<'_, u128, Dirty> {
         let at = self.pair(offset);
+        if !self.may_store(offset, 16) {
+            return Pm::new(self, offset, 16);
+        }
         let reading = self.before_read(offset, 16);
         let recorder = self.lock_recorder();
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
@@ -319,6 +325,9 @@ impl Region {
     pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<Pm<'_, u64, Dirty>, u64> {
         self.assert_writable();
         let word = self.word(offset);
+        if !self.may_store(offset, 8) {
+            return Ok(Pm::new(self, offset, 8));
+        }
         let reading = self.before_read(offset, 8);
         let recorder = self.lock_recorder();
         let exchanged = word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire);
@@ -336,6 +345,9 @@ impl Region {
     #[track_caller]
     pub fn compare_exchange_u128(&self, offset: u64, current: u128, new: u128) -> Result<Pm<'_, u128, Dirty>, u128> {
         let at = self.pair(offset);
+        if !self.may_store(offset, 16) {
+            return Ok(Pm::new(self, offset, 16));
+        }
         let reading = self.before_read(offset, 16);
         let recorder = self.lock_recorder();
         // SAFETY: mapped, writable and aligned; pairs are written through `atomic` alone.
@@ -422,7 +434,7 @@ impl Region {
     #[track_caller]
     pub fn punch(&self, offset: u64, length: u64) -> Result<(), PmemError> {
         let _ = self.at_mut(offset, length);
-        if !self.can_punch() || length == 0 {
+        if !self.can_punch() || length == 0 || !self.may_store(offset, length) {
             return Ok(());
         }
         let recorder = self.lock_recorder();
@@ -597,6 +609,13 @@ impl Region {
         self.check()
     }
 
+    /// From now on every store is told to `keeper` before it is done, `None`: no more. For whoever must be able to take
+    /// back what is stored. When the keeper answers false, the store is not done and the device counts as lost.
+    pub fn keep_before_stores(&self, keeper: Option<Arc<Keeper>>) {
+        *self.mapping.keeper.lock() = keeper;
+        self.faults.watch();
+    }
+
     /// For tests: from now on the lines of a range are bad. They fail when they are next read, by the same code as
     /// memory that the hardware gives up.
     pub fn poison(&self, offset: u64, length: u64) {
@@ -706,6 +725,23 @@ impl Region {
         self.at(offset, length).cast_mut()
     }
 
+    /// Has what a store is about to overwrite kept, if that was asked for.
+    #[inline]
+    fn may_store(&self, offset: u64, length: u64) -> bool {
+        !self.faults.watched() || self.keep_before_store(offset, length)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_before_store(&self, offset: u64, length: u64) -> bool {
+        let keeper = self.mapping.keeper.lock().clone();
+        let kept = keeper.is_none_or(|keeper| length == 0 || keeper(self, offset, length));
+        if !kept {
+            self.faults.lose();
+        }
+        kept
+    }
+
     #[inline]
     fn assert_writable(&self) {
         assert!(!self.mapping.read_only, "a read-only device is written");
@@ -742,6 +778,9 @@ impl Region {
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.at_mut(offset, bytes.len() as u64);
+        if !self.may_store(offset, bytes.len() as u64) {
+            return;
+        }
         let recorder = self.lock_recorder();
         let head = if offset.is_multiple_of(8) { 0 } else { (8 - offset % 8).min(bytes.len() as u64) as usize };
         let (words, tail) = bytes[head..].as_chunks::<8>();
@@ -773,6 +812,9 @@ impl Region {
         }
         debug_assert!(offset.is_multiple_of(LINE_BYTES));
         let to = self.at_mut(offset, bytes.len() as u64);
+        if !self.may_store(offset, bytes.len() as u64) {
+            return;
+        }
         let start = self.watch(bytes.len() as u64);
         let recorder = self.lock_recorder();
         thread::note_stream();

@@ -67,6 +67,7 @@ impl Filesystem for Front {
     fn lookup(&self, _who: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.fs.lookup(convert::ino(parent), name.as_bytes()) {
             Err(nvfold::Error::NotFound { .. }) => reply.entry(&BELIEVE, &convert::no_such_name(), Generation(0)),
+            Err(error) if error.errno() == nvfold::errno::EIO => self.answer_unreadable(parent, name, error, reply),
             found => self.answer_entry(found.map_err(convert::errno), reply),
         }
     }
