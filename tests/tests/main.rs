@@ -10,6 +10,7 @@ mod badinput;
 mod cost;
 mod crash;
 mod crash_states;
+mod damage;
 mod denova;
 mod direct;
 mod faults;

@@ -254,8 +254,11 @@ pub struct Recovery {
     pub inodes_scanned: u64,
     /// Counts and free space are exact.
     pub reconciled: bool,
-    /// An inode cannot be read, so they never will be.
+    /// A block is used for two things, so they never will be.
     pub stalled: bool,
+    /// Inodes that were found to be damaged: they give EIO, and what they may name is kept.
+    #[serde(default)]
+    pub unreadable: u64,
     /// How much of reconcile is done.
     pub percent: u64,
 }
@@ -459,6 +462,7 @@ fn recovery(recovery: &nvfold::Recovery) -> Recovery {
         inodes_scanned: recovery.inodes_scanned,
         reconciled: recovery.reconciled,
         stalled: recovery.stalled,
+        unreadable: recovery.unreadable,
         percent: if recovery.reconciled { 100 } else { recovery.steps_done * 100 / recovery.steps_total.max(1) },
     }
 }
@@ -472,6 +476,12 @@ impl Recovery {
         };
         match (self.stalled, self.reconciled) {
             (true, _) => format!("{found}; cannot be reconciled, run `nvfold fsck`"),
+            _ if self.unreadable > 0 => {
+                format!(
+                    "{found}; {} inodes cannot be read and what they may name is kept, run `nvfold fsck`",
+                    self.unreadable
+                )
+            }
             (_, true) => format!("{found}; counts are exact"),
             (_, false) => format!("{found}; {} % reconciled", self.percent),
         }

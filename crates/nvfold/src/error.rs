@@ -85,9 +85,18 @@ pub enum Error {
         /// Version.
         what: String,
     },
+    /// EINVAL: made on a machine whose numbers have their bytes the other way round.
+    #[error("made on a machine of the other byte order: nothing of it can be read here; export its files there")]
+    OtherByteOrder,
     /// EINVAL: the device cannot hold a file system.
     #[error("cannot format: {why}")]
     Format {
+        /// Why not.
+        why: String,
+    },
+    /// EINVAL: an undo file of fsck cannot be used.
+    #[error("undo file: {why}")]
+    Undo {
         /// Why not.
         why: String,
     },
@@ -151,7 +160,12 @@ impl Error {
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
             Error::Corrupt { .. } | Error::BadMemory { .. } => errno::EIO,
-            Error::NotNvfold { .. } | Error::Newer { .. } | Error::Older { .. } | Error::Format { .. } => errno::EINVAL,
+            Error::NotNvfold { .. }
+            | Error::Newer { .. }
+            | Error::Older { .. }
+            | Error::OtherByteOrder
+            | Error::Undo { .. }
+            | Error::Format { .. } => errno::EINVAL,
             Error::Device(error) => error.errno(),
         }
     }

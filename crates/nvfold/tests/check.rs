@@ -92,7 +92,7 @@ impl Device {
         drop((repeated, shifted));
         fs.unmount().unwrap();
         let [plain, reserved, labelled] = numbers;
-        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+        let geometry = Geometry::of(DEVICE_BYTES).unwrap().with_last_copy();
         let (crowded, inner, linked) = (crowded.0, inner.0, linked.0);
         Device { region, geometry, plain, repeated: repeated_ino, reserved, labelled, crowded, inner, linked }
     }
@@ -177,12 +177,12 @@ impl Device {
     }
 
     fn free_block(&self) -> u64 {
-        // The last block of the device: the device is nearly empty.
-        DEVICE_BYTES - BLOCK_BYTES
+        // The last block in front of the third superblock: the device is nearly empty.
+        DEVICE_BYTES - 2 * BLOCK_BYTES
     }
 
     fn in_use(&self) {
-        for offset in COPIES {
+        for offset in self.geometry.copies() {
             let superblock: Superblock = self.region.read(offset);
             self.write(offset, &Superblock { state: STATE_IN_USE, ..superblock }.sealed());
         }
@@ -202,13 +202,18 @@ impl Device {
         assert!(!report.is_consistent());
     }
 
-    /// As `finds`; nothing can be done, and nothing can be mounted.
+    /// As `finds_and_repairs`; until then nobody mounts it to write, and everything can be read.
     #[track_caller]
-    fn finds_and_refuses(&self, invariant: u8, words: &str) {
+    fn finds_and_rebuilds(&self, invariant: u8, words: &str) {
         self.finds(invariant, words);
-        let report = check(&self.region, &CheckOptions { repair: true, data: true }).unwrap();
-        assert!(report.findings.iter().any(|finding| !finding.repaired && finding.what.contains(words)));
         assert!(matches!(mount(&self.region, Policy::Inline).map(drop), Err(Error::Corrupt { .. })));
+        let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+        let fs = FileSystem::mount(self.region.clone(), read_only).unwrap();
+        let mut bytes = vec![0; 8192];
+        fs.open(fs.resolve(b"plain").unwrap().ino).unwrap().read_at(0, &mut bytes).unwrap();
+        assert!(bytes == noise(1, 8192));
+        fs.unmount().unwrap();
+        self.finds_and_repairs(invariant, words);
     }
 
     /// As `finds`; repair reports it as repaired, a second look finds nothing, and everything can be read.
@@ -231,20 +236,48 @@ impl Device {
         fs.unmount().unwrap();
     }
 
-    /// As `finds`; nothing can be repaired without a guess, so repair says so and a writer cannot mount.
+    /// As `finds`; fsck says that repair would give these inodes up, and it does. Until then the device can be mounted and
+    /// used, and what is given up keeps what it named; afterwards nothing is found, and everything else is there.
     #[track_caller]
-    fn finds_and_leaves(&self, invariant: u8, words: &str) {
+    fn finds_and_gives_up(&self, invariant: u8, words: &str, lost: &[u64]) {
         self.finds(invariant, words);
+        let told: Vec<u64> = self.check().given_up.iter().map(|lost| lost.ino).collect();
+        assert_eq!(told, lost, "what fsck says beforehand");
+        if !lost.contains(&ROOT) {
+            self.in_use();
+            let fs = mount(&self.region, Policy::Inline).unwrap();
+            fs.reconcile().unwrap();
+            assert!(fs.stats().recovery.unreadable > 0 && fs.stats().recovery.reconciled);
+            let new = fs.open(fs.create(InodeNumber::ROOT, b"new", &new(FileKind::Regular)).unwrap().ino).unwrap();
+            new.write_at(0, &noise(77, 8192)).unwrap();
+            drop(new);
+            fs.unmount().unwrap();
+            mount(&self.region, Policy::Inline).unwrap().unmount().unwrap();
+        }
+        let names = |fs: &FileSystem| {
+            let mut names = Vec::new();
+            fs.readdir(InodeNumber::ROOT, 0, &mut |entry| {
+                names.push(entry.name);
+                true
+            })
+            .unwrap();
+            names
+        };
         let report = check(&self.region, &CheckOptions { repair: true, data: true }).unwrap();
-        assert!(!report.is_consistent());
-        assert!(report.findings.iter().any(|finding| !finding.repaired && finding.what.contains(words)));
-        // It can be mounted, and what is whole be used; what was free or counted before is not known.
+        assert!(report.is_consistent(), "{:#?}", report.findings);
+        assert!(lost.iter().all(|ino| report.given_up.iter().any(|lost| lost.ino == *ino)), "{:?}", report.given_up);
+        let after = self.check();
+        assert!(after.clean && after.findings.is_empty() && after.recoverable == 0, "{after:#?}");
         let fs = mount(&self.region, Policy::Inline).unwrap();
-        assert!(matches!(fs.reconcile(), Err(Error::Corrupt { .. })));
-        assert!(fs.stats().recovery.stalled && !fs.stats().recovery.reconciled);
-        let new = fs.open(fs.create(InodeNumber::ROOT, b"new", &new(FileKind::Regular)).unwrap().ino).unwrap();
-        new.write_at(0, &noise(77, 8192)).unwrap();
-        assert!(matches!(fs.unmount(), Err(Error::Corrupt { .. })));
+        let files = [("plain", self.plain, noise(1, 8192)), ("repeated", self.repeated, vec![7; 16384])];
+        for (name, ino, content) in files.iter().filter(|(_, ino, _)| !lost.contains(ino)) {
+            let mut bytes = vec![0; content.len()];
+            fs.open(InodeNumber(*ino)).unwrap().read_at(0, &mut bytes).unwrap();
+            assert!(bytes == *content, "{name}");
+            let path = if lost.contains(&ROOT) { format!("lost+found/#{ino}") } else { (*name).to_string() };
+            assert_eq!(fs.resolve(path.as_bytes()).unwrap().ino.0, *ino, "{:?}", names(&fs));
+        }
+        fs.unmount().unwrap();
     }
 }
 
@@ -288,7 +321,7 @@ fn a_device_that_was_not_unmounted_is_recoverable() {
 
 #[test]
 fn a_damaged_superblock_is_restored_from_the_other_copy() {
-    for copy in COPIES {
+    for copy in [COPIES[0], COPIES[1], DEVICE_BYTES - BLOCK_BYTES] {
         let device = Device::make();
         device.flip(copy + 60);
         device.finds_and_repairs(0, "superblock cannot be used");
@@ -299,8 +332,10 @@ fn a_damaged_superblock_is_restored_from_the_other_copy() {
 fn copies_of_the_superblock_that_differ_are_made_equal() {
     let device = Device::make();
     let superblock: Superblock = device.region.read(COPIES[1]);
-    device.write(COPIES[1], &Superblock { mounted: 12345, ..superblock }.sealed());
-    device.finds_and_repairs(0, "copies of the superblock differ");
+    for copy in [COPIES[1], DEVICE_BYTES - BLOCK_BYTES] {
+        device.write(copy, &Superblock { mounted: 12345, ..superblock }.sealed());
+        device.finds_and_repairs(0, "copies of the superblock differ");
+    }
 }
 
 #[test]
@@ -315,9 +350,9 @@ fn half_a_segment_entry_is_cleared() {
 #[test]
 fn a_gap_in_the_inode_table_is_found() {
     let device = Device::make();
-    let last = device.geometry.segments() - 1;
+    let last = device.geometry.segments() - 2;
     device.write(device.geometry.segment_entry_offset(last), &SegmentEntry::inodes(last, 5));
-    device.finds_and_refuses(0, "segment table");
+    device.finds_and_rebuilds(0, "segment table");
 }
 
 #[test]
@@ -331,14 +366,14 @@ fn a_torn_inode_head_is_found() {
 fn a_damaged_attribute_line_is_found() {
     let device = Device::make();
     device.flip(device.attributes(device.plain).0 + 8);
-    device.finds_and_leaves(0, "attributes");
+    device.finds_and_gives_up(0, "attributes", &[device.plain]);
 }
 
 #[test]
 fn a_damaged_log_entry_is_found() {
     let device = Device::make();
     device.flip(device.slot(device.plain) + 192 + 20);
-    device.finds_and_leaves(0, "log entry checksum");
+    device.finds_and_gives_up(0, "log entry checksum", &[device.plain]);
 }
 
 #[test]
@@ -346,7 +381,7 @@ fn a_wild_log_tail_is_found() {
     for tail in [0, 64, !63, DEVICE_BYTES, DEVICE_BYTES - 64] {
         let device = Device::make();
         device.write(device.slot(device.plain), &tail);
-        device.finds_and_leaves(0, "inode");
+        device.finds_and_gives_up(0, "inode", &[device.plain]);
     }
 }
 
@@ -356,7 +391,7 @@ fn a_loop_of_log_pages_is_found() {
     let page = device.head(device.crowded).overflow;
     assert_ne!(device.region.load_u64(page + ENTRY_BYTES_MAX as u64), 0, "the log has several pages");
     device.write(page + ENTRY_BYTES_MAX as u64, &page);
-    device.finds_and_leaves(0, "loop");
+    device.finds_and_gives_up(0, "loop", &[device.crowded]);
 }
 
 #[test]
@@ -364,7 +399,7 @@ fn a_log_page_of_another_inode_is_found() {
     let device = Device::make();
     let page = device.head(device.crowded).overflow;
     device.flip(page + ENTRY_BYTES_MAX as u64 + 8);
-    device.finds_and_leaves(0, "log page of another inode");
+    device.finds_and_gives_up(0, "log page of another inode", &[device.crowded]);
 }
 
 #[test]
@@ -372,7 +407,7 @@ fn an_extent_outside_the_data_is_found() {
     for address in [0, DEVICE_BYTES - 4095, 1 << 43, u64::MAX - 100] {
         let device = Device::make();
         device.append(device.plain, &[device.extent(0, address)]);
-        device.finds_and_leaves(0, "extent address");
+        device.finds_and_gives_up(0, "extent address", &[device.plain]);
     }
 }
 
@@ -387,7 +422,7 @@ fn a_name_with_a_slash_is_found() {
 fn a_missing_root_is_found() {
     let device = Device::make();
     device.write(device.slot(ROOT) + USE_WORD, &0u64);
-    device.finds_and_refuses(0, "root directory");
+    device.finds_and_gives_up(0, "root directory", &[ROOT]);
 }
 
 #[test]
@@ -555,7 +590,7 @@ fn a_journal_that_would_write_elsewhere_is_found() {
     let device = Device::make();
     let word = WordStore { offset: 8192, value: 1 };
     device.write(device.geometry.journal_slot_offset(0), &JournalSlot::new(&[word]));
-    device.finds_and_refuses(3, "a word that no operation stores");
+    device.finds_and_repairs(3, "a word that no operation stores");
 }
 
 #[test]
@@ -579,7 +614,7 @@ fn names_out_of_the_order_of_their_cookies_are_found() {
     let device = Device::make();
     let twins = [b"x", b"y"].map(|name| device.name(name, device.linked, FileKind::Regular, 99));
     device.append(device.inner, &twins);
-    device.finds_and_leaves(0, "name out of order");
+    device.finds_and_gives_up(0, "name out of order", &[device.inner]);
 }
 
 #[test]
@@ -635,7 +670,7 @@ fn a_directory_that_names_itself_is_refused_and_does_not_hang() {
 fn file_data_in_a_log_page_is_found() {
     let device = Device::make();
     device.append(device.plain, &[device.extent(0, device.head(device.crowded).overflow)]);
-    device.finds_and_leaves(4, "is file data too");
+    device.finds_and_gives_up(4, "is file data too", &[device.plain]);
 }
 
 #[test]
@@ -646,14 +681,14 @@ fn file_data_in_an_xattr_block_is_found() {
         _ => None,
     });
     device.append(device.plain, &[device.extent(0, blocks.unwrap()[2])]);
-    device.finds_and_leaves(4, "is file data too");
+    device.finds_and_gives_up(4, "is file data too", &[device.plain]);
 }
 
 #[test]
 fn file_data_in_the_inode_table_is_found() {
     let device = Device::make();
     device.append(device.plain, &[device.extent(0, device.slot(0))]);
-    device.finds_and_leaves(4, "part of a table");
+    device.finds_and_gives_up(4, "part of a table", &[device.plain]);
 }
 
 #[test]
@@ -661,7 +696,7 @@ fn an_xattr_block_of_two_inodes_is_found() {
     let device = Device::make();
     let value = device.inline_entries(device.labelled).into_iter().find(|e| matches!(e, LogEntry::XattrSet { .. }));
     device.append(device.linked, &[value.unwrap()]);
-    device.finds_and_leaves(4, "belongs to inode");
+    device.finds_and_gives_up(4, "belongs to inode", &[device.linked]);
 }
 
 #[test]

@@ -9,5 +9,6 @@ mod fact;
 mod faults;
 mod nv_dedup;
 mod reference;
+mod repair;
 mod segments;
 mod threads;

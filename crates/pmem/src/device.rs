@@ -254,7 +254,12 @@ pub(crate) struct Mapping {
     pub(crate) recorder: Option<Mutex<Vec<Event>>>,
     /// Level `file` alone: what was stored and is not on the disk.
     pub(crate) writeback: Option<Arc<Writeback>>,
+    /// Told of every store before it is done.
+    pub(crate) keeper: Mutex<Option<Arc<Keeper>>>,
 }
+
+/// Told of a store before it is done: offset and length in bytes. False: it must not be done, and the device is lost.
+pub type Keeper = dyn Fn(&crate::Region, u64, u64) -> bool + Send + Sync;
 
 // SAFETY: `base` points to shared memory that stays mapped until drop; all access goes through `Region`, whose
 // methods make atomic accesses, as the module's safety story says.
@@ -400,6 +405,7 @@ impl Mapping {
             wear: wear.map(|(written, read)| [written, read]),
             number: MAPPINGS.fetch_add(1, Ordering::Relaxed),
             recorder: options.record.then(|| Mutex::new(Vec::new())),
+            keeper: Mutex::new(None),
         })
     }
 

@@ -61,7 +61,7 @@ mod wear;
 mod writeback;
 
 pub use counters::Counters;
-pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError};
+pub use device::{DeviceSpec, FlushMode, Keeper, OpenOptions, PersistenceLevel, PmemError};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use power_cut::{HostEvent, HostImage, PowerCut};
 pub use prefetch::prefetch;

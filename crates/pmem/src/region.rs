@@ -4,7 +4,7 @@
 //! other than `native`, wear, or the recorder), also charged and recorded. The fast path pays one branch for that.
 
 use crate::counters::{Counter, Counters};
-use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError};
+use crate::device::{DeviceSpec, Keeper, Mapping, OpenOptions, PersistenceLevel, PmemError};
 use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
 use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
@@ -298,7 +298,7 @@ impl Region {
     pub fn store_u64(&self, offset: u64, value: u64) -> Pm<'_, u64, Dirty> {
         self.assert_writable();
         let word = self.word(offset);
-        let storing = self.begin_store(offset, 8);
+        let Some(storing) = self.begin_store(offset, 8) else { return Pm::new(self, offset, 8) };
         word.store(value.to_le(), Ordering::Release);
         self.stored(storing, offset, &value.to_le_bytes(), false);
         Pm::new(self, offset, 8)
@@ -318,7 +318,7 @@ impl Region {
     pub fn store_u128(&self, offset: u64, value: u128) -> Pm<'_, u128, Dirty> {
         let at = self.pair(offset);
         let reading = self.before_read(offset, 16);
-        let storing = self.begin_store(offset, 16);
+        let Some(storing) = self.begin_store(offset, 16) else { return Pm::new(self, offset, 16) };
         // SAFETY: mapped, writable and aligned.
         unsafe { atomic::store(at, value.to_le()) };
         self.exchanged(reading, offset, 16); // what such a store is made of
@@ -336,7 +336,7 @@ impl Region {
         self.assert_writable();
         let word = self.word(offset);
         let reading = self.before_read(offset, 8);
-        let storing = self.begin_store(offset, 8);
+        let Some(storing) = self.begin_store(offset, 8) else { return Ok(Pm::new(self, offset, 8)) };
         let exchanged = word.compare_exchange(current.to_le(), new.to_le(), Ordering::AcqRel, Ordering::Acquire);
         self.exchanged(reading, offset, 8);
         exchanged.map_err(u64::from_le)?;
@@ -353,7 +353,7 @@ impl Region {
     pub fn compare_exchange_u128(&self, offset: u64, current: u128, new: u128) -> Result<Pm<'_, u128, Dirty>, u128> {
         let at = self.pair(offset);
         let reading = self.before_read(offset, 16);
-        let storing = self.begin_store(offset, 16);
+        let Some(storing) = self.begin_store(offset, 16) else { return Ok(Pm::new(self, offset, 16)) };
         // SAFETY: mapped, writable and aligned.
         let seen = u128::from_le(unsafe { atomic::compare_exchange(at, current.to_le(), new.to_le()) });
         self.exchanged(reading, offset, 16);
@@ -443,6 +443,9 @@ impl Region {
         }
         if self.mapping.writeback.is_some() {
             self.clear_in_memory(offset, length);
+            return Ok(());
+        }
+        if self.faults.watched() && !self.keep_before_store(offset, length) {
             return Ok(());
         }
         let recorder = self.lock_recorder();
@@ -646,6 +649,13 @@ impl Region {
         self.check()
     }
 
+    /// From now on every store is told to `keeper` before it is done, `None`: no more. For whoever must be able to take
+    /// back what is stored. When the keeper answers false, the store is not done and the device counts as lost.
+    pub fn keep_before_stores(&self, keeper: Option<Arc<Keeper>>) {
+        *self.mapping.keeper.lock() = keeper;
+        self.faults.watch();
+    }
+
     /// For tests: from now on the lines of a range are bad. They fail when they are next read, by the same code as
     /// memory that the hardware gives up.
     pub fn poison(&self, offset: u64, length: u64) {
@@ -768,6 +778,18 @@ impl Region {
         self.at(offset, length).cast_mut()
     }
 
+    /// Has what a store is about to overwrite kept, if that was asked for. False: it could not be, so it must stay.
+    #[cold]
+    #[inline(never)]
+    fn keep_before_store(&self, offset: u64, length: u64) -> bool {
+        let keeper = self.mapping.keeper.lock().clone();
+        let kept = keeper.is_none_or(|keeper| length == 0 || keeper(self, offset, length));
+        if !kept {
+            self.faults.lose();
+        }
+        kept
+    }
+
     #[inline]
     fn assert_writable(&self) {
         assert!(!self.mapping.read_only, "a read-only device is written");
@@ -803,7 +825,7 @@ impl Region {
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.at_mut(offset, bytes.len() as u64);
-        let storing = self.begin_store(offset, bytes.len() as u64);
+        let Some(storing) = self.begin_store(offset, bytes.len() as u64) else { return };
         // SAFETY: `at_mut` checked that the range is mapped and writable, and with it its words: a device has whole blocks.
         unsafe { shared::store(to, bytes) };
         self.stored(storing, offset, bytes, false);
@@ -828,7 +850,7 @@ impl Region {
         debug_assert!(offset.is_multiple_of(LINE_BYTES));
         let to = self.at_mut(offset, bytes.len() as u64);
         let start = self.watch(bytes.len() as u64);
-        let storing = self.begin_store(offset, bytes.len() as u64);
+        let Some(storing) = self.begin_store(offset, bytes.len() as u64) else { return };
         thread::note_stream();
         // SAFETY: the source is a slice of this many lines, the target was checked; `offset` is a multiple of 64 and
         // the base page-aligned; the instructions were detected when the device was opened.
@@ -887,20 +909,22 @@ impl Region {
         self.mapping.recorder.as_ref().map(|events| events.lock())
     }
 
-    /// Before a store to a range; [`Region::stored`] or [`Region::streamed`] come after it.
+    /// Before a store to a range; [`Region::stored`] or [`Region::streamed`] come after it. `None`: it must not be done, and
+    /// the device is lost.
     #[inline]
-    fn begin_store(&self, offset: u64, length: u64) -> Store<'_> {
-        if self.faults.watched() { self.begin_store_slow(offset, length) } else { Store::default() }
+    fn begin_store(&self, offset: u64, length: u64) -> Option<Store<'_>> {
+        if self.faults.watched() { self.begin_store_slow(offset, length) } else { Some(Store::default()) }
     }
 
     #[cold]
     #[inline(never)]
-    fn begin_store_slow(&self, offset: u64, length: u64) -> Store<'_> {
-        let writeback = self.mapping.writeback.as_ref();
-        Store {
-            storing: writeback.map(|writeback| writeback.store(offset, length)),
-            recorder: self.lock_recorder_slow(),
+    fn begin_store_slow(&self, offset: u64, length: u64) -> Option<Store<'_>> {
+        if !self.keep_before_store(offset, length) {
+            return None;
         }
+        let writeback = self.mapping.writeback.as_ref();
+        let storing = writeback.map(|writeback| writeback.store(offset, length));
+        Some(Store { storing, recorder: self.lock_recorder_slow() })
     }
 
     #[inline]

@@ -287,7 +287,7 @@ impl Canvas<'_> {
     }
 
     fn edit_superblocks(&mut self, change: impl Fn(&mut Superblock)) {
-        for at in COPIES {
+        for at in superblocks(self.content.len_bytes()) {
             let bytes = self.content.read(at, size_of::<Superblock>() as u64);
             let mut superblock = Superblock::read_from_bytes(&bytes).expect("its length");
             change(&mut superblock);
@@ -352,6 +352,12 @@ impl Canvas<'_> {
 
 fn show(structure: Structure) -> String {
     format!("{:?} at {:#x} (of {:#x})", structure.layout, structure.at, structure.owner)
+}
+
+/// Where the copies of the superblock lie on a device of this size, if it has one that could be formatted.
+pub fn superblocks(device_bytes: u64) -> Vec<u64> {
+    let geometry = Geometry::of(device_bytes).map(Geometry::with_last_copy);
+    geometry.map_or(COPIES.to_vec(), |geometry| geometry.copies().collect())
 }
 
 /// CRC-32C seeded with the owner, as docs/media-format.md says.

@@ -9,7 +9,7 @@ use nvfold::media::journal::{JOURNAL_SLOTS, JournalSlot};
 use nvfold::media::log_entry::{LINE, PAGE_LINES};
 use nvfold::media::saved_state::{SEGMENT_RECORD_WORDS, SavedState};
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::{COPIES, Geometry, Superblock};
+use nvfold::media::superblock::{Geometry, Superblock};
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use nvfold::{
     AllocateMode, DeNovaOptions, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Policy,
@@ -162,8 +162,8 @@ impl Image {
     }
 
     fn find_structures(&mut self) {
-        let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
-        for at in COPIES {
+        let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size").with_last_copy();
+        for at in geometry.copies() {
             self.add(Layout::Superblock, at, size_of::<Superblock>() as u64, 0);
         }
         self.find_saved_state();
@@ -189,7 +189,7 @@ impl Image {
             }
         }
         // Entries of blocks that hold data without being counted, or nothing.
-        for block in [geometry.data_offset + SEGMENT_BYTES, DEVICE_BYTES_MIN - BLOCK_BYTES] {
+        for block in [geometry.data_offset + SEGMENT_BYTES, DEVICE_BYTES_MIN - 2 * BLOCK_BYTES] {
             let block = nvfold::media::BlockNumber::containing(block);
             self.add(Layout::ChunkEntry, geometry.chunk_entry_offset(block), LINE, 0);
         }

@@ -1,4 +1,8 @@
-//! `nvfold fsck`: checks the numbered invariants on an unmounted device, and repairs what needs no guess.
+//! `nvfold fsck`: checks the numbered invariants on an unmounted device, says what a repair would give up, repairs it,
+//! and takes a repair back.
+//!
+//! What a repair overwrites is kept in an undo file first: beside the device if that is a regular file, else in
+//! /var/tmp, under a name that was free.
 //!
 //! The options and exit codes are those of fsck(8), so that it works at boot.
 
@@ -8,10 +12,12 @@ use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use clap::Args;
-use nvfold::check::{CheckOptions, Report as Checked, check};
+use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};
 use nvfold::media::superblock::STATE_CLEAN;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Exit code: everything is as it must be.
@@ -30,9 +36,15 @@ pub const USAGE: u8 = 16;
 pub struct Fsck {
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
-    /// Repair what can be repaired without a guess
+    /// Repair: what cannot be read is given up, what has lost its name goes to lost+found
     #[arg(short = 'y', long)]
     repair: bool,
+    /// Where a repair keeps what it overwrites, a new file [default: DEVICE.undo beside a regular file, else in /var/tmp]
+    #[arg(long, value_name = "FILE", conflicts_with = "restore")]
+    undo: Option<PathBuf>,
+    /// Put back what a repair kept in this file; the newest repair first
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["repair", "preen", "no_changes"])]
+    restore: Option<PathBuf>,
     /// As at boot: repair; a device that was unmounted in order is not looked at unless -f is given
     #[arg(short = 'p', long, visible_short_alias = 'a')]
     preen: bool,
@@ -67,6 +79,12 @@ struct Report {
     recoverable: u64,
     findings: Vec<Finding>,
     findings_unlisted: u64,
+    /// What a repair would give up, or gave up.
+    given_up: Vec<GivenUp>,
+    /// What a repair moved to lost+found.
+    moved: Vec<Moved>,
+    /// Where a repair kept what it overwrote.
+    undo: Option<String>,
     inodes: u64,
     directories: u64,
     names: u64,
@@ -87,8 +105,75 @@ struct Finding {
     repaired: bool,
 }
 
+#[derive(Serialize)]
+struct GivenUp {
+    inode: u64,
+    path: Option<String>,
+    why: String,
+}
+
+#[derive(Serialize)]
+struct Moved {
+    inode: u64,
+    path: String,
+}
+
+/// What was put back.
+#[derive(Serialize)]
+struct Restored {
+    device: String,
+    undo: String,
+    bytes: u64,
+}
+
+/// An undo file being written.
+struct Appended(File);
+
+impl UndoFile for Appended {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)?;
+        self.0.sync_data()
+    }
+}
+
+/// Makes a new undo file; where.
+fn create_undo(fsck: &Fsck) -> io::Result<(File, PathBuf)> {
+    let create = |path: &Path| File::options().write(true).create_new(true).open(path);
+    if let Some(path) = &fsck.undo {
+        return Ok((create(path)?, path.clone()));
+    }
+    let name = fsck.device.file_name().unwrap_or_default().to_owned();
+    let is_file = std::fs::metadata(&fsck.device)?.is_file();
+    let dir = if is_file { fsck.device.parent().unwrap_or(Path::new("")) } else { Path::new("/var/tmp") };
+    for number in 0.. {
+        let mut name = name.clone();
+        name.push(if number == 0 { ".undo".to_owned() } else { format!(".undo.{number}") });
+        let path = dir.join(name);
+        match create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((made?, path)),
+        }
+    }
+    unreachable!("some number is free")
+}
+
+fn restore(fsck: &Fsck, undo: &Path, output: &Output) -> Outcome<u8> {
+    let name = mounts::show(&fsck.device);
+    let file = std::fs::read(undo).doing(mounts::show(undo))?;
+    let region = device::open(&fsck.device, &fsck.device_options, false)?;
+    let bytes = nvfold::check::restore(&region, &file).doing(&name)?;
+    let report = Restored { device: name, undo: mounts::show(undo), bytes };
+    report::emit(output.json, "fsck-restore", &report, || {
+        format!("{}: {bytes} bytes put back from {}: it is as it was before the repair", report.device, report.undo)
+    })?;
+    Ok(CONSISTENT)
+}
+
 /// Runs it.
 pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
+    if let Some(undo) = &fsck.restore {
+        return restore(fsck, undo, output);
+    }
     let name = mounts::show(&fsck.device);
     let repair = (fsck.repair || fsck.preen) && !fsck.no_changes;
     let region = device::open(&fsck.device, &fsck.device_options, !repair)?;
@@ -99,7 +184,13 @@ pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
         return Ok(CONSISTENT);
     }
     let started = Instant::now();
-    let checked = match check(&region, &CheckOptions { repair, data: !fsck.metadata_only }) {
+    let mut undo = None;
+    let keep = || {
+        let (file, path) = create_undo(fsck)?;
+        undo = Some(mounts::show(&path));
+        Ok(Box::new(Appended(file)) as Box<dyn UndoFile>)
+    };
+    let checked = match check_and_keep(&region, &CheckOptions { repair, data: !fsck.metadata_only }, keep) {
         Err(error @ nvfold::Error::Corrupt { .. }) => {
             // So damaged that nothing could be checked: errors are left, the operation did not fail.
             Failure::new(&name, error).report();
@@ -114,7 +205,7 @@ pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
         true if any_repaired || crash_recovered => CORRECTED,
         true => CONSISTENT,
     };
-    let report = Report::new(&name, checked, started.elapsed().as_secs_f64());
+    let report = Report { undo, ..Report::new(&name, checked, started.elapsed().as_secs_f64()) };
     report::emit(output.json, "fsck", &report, || describe(&report, repair))?;
     Ok(code)
 }
@@ -134,6 +225,13 @@ impl Report {
             recoverable: checked.recoverable,
             findings: checked.findings.iter().map(finding).collect(),
             findings_unlisted: checked.findings_unlisted,
+            given_up: checked
+                .given_up
+                .into_iter()
+                .map(|lost| GivenUp { inode: lost.ino, path: lost.path, why: lost.why })
+                .collect(),
+            moved: checked.moved.into_iter().map(|moved| Moved { inode: moved.ino, path: moved.path }).collect(),
+            undo: None,
             inodes: checked.inodes,
             directories: checked.directories,
             names: checked.names,
@@ -156,6 +254,11 @@ fn describe(report: &Report, repair: bool) -> String {
     if report.findings_unlisted > 0 {
         lines.push(format!("and {} findings more", report.findings_unlisted));
     }
+    for GivenUp { inode, path, why } in &report.given_up {
+        let what = if repair { "given up" } else { "a repair would give up" };
+        lines.push(format!("{what}: inode {inode} ({}): {why}", path.as_deref().unwrap_or("no name leads to it")));
+    }
+    lines.extend(report.moved.iter().map(|Moved { inode, path }| format!("lost its name: inode {inode}, now {path}")));
     let Report { inodes, directories, names, extents, blocks, .. } = report;
     lines.push(format!(
         "{}: {inodes} inodes ({directories} directories, {names} names), {extents} extents, {blocks} blocks in {:.2} s",
@@ -164,9 +267,19 @@ fn describe(report: &Report, repair: bool) -> String {
     let left = report.findings.iter().filter(|finding| !finding.repaired).count() as u64 + report.findings_unlisted;
     lines.push(match (report.consistent, report.clean) {
         (false, _) if repair => format!("{left} errors are left; copy what can be read with `nvfold export`"),
-        (false, _) => format!("{left} errors; `nvfold fsck --repair` corrects what needs no guess"),
+        (false, _) if report.given_up.is_empty() => format!("{left} errors; `nvfold fsck --repair` corrects them"),
+        (false, _) => format!(
+            "{left} errors; `nvfold export` copies what can be read, `nvfold fsck --repair` gives up the {} above",
+            report.given_up.len()
+        ),
         (true, false) if !repair => "consistent; not unmounted in order: the next mount recovers it".into(),
         (true, _) => "consistent".into(),
     });
+    if let Some(undo) = &report.undo {
+        lines.push(format!(
+            "what was overwritten is in {undo}; `nvfold fsck --restore {undo} {}` puts it back",
+            report.device
+        ));
+    }
     lines.join("\n")
 }

@@ -63,6 +63,11 @@ pub fn no_such_name() -> FileAttr {
     }
 }
 
+/// All that is known of an inode that cannot be read.
+pub fn unreadable(ino: InodeNumber, of: FileKind) -> FileAttr {
+    FileAttr { ino: INodeNo(ino.0), kind: kind(of), nlink: 1, ..no_such_name() }
+}
+
 /// Kind of an inode.
 pub fn kind(kind: FileKind) -> FileType {
     match kind {

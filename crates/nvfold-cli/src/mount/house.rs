@@ -20,6 +20,7 @@ pub fn keep(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Sen
     let (stop, stopped) = mpsc::channel::<()>();
     thread::spawn(move || {
         let mut bad_ranges_told = 0;
+        let mut unreadable_told = 0;
         while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
             if !fs.region().probe() {
                 return leave_lost_device(&fs, &dir);
@@ -30,6 +31,14 @@ pub fn keep(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Sen
                     "nvfold: {device}: {bytes} bytes at offset {at:#x} lie in bad memory; `nvfold fsck` names the files"
                 ));
                 bad_ranges_told += 1;
+            }
+            let unreadable = fs.stats().recovery.unreadable;
+            if unreadable > unreadable_told {
+                announce(&format!(
+                    "nvfold: {device}: {unreadable} inodes cannot be read and give EIO; what they may name is kept until \
+                     `nvfold fsck --repair` has decided"
+                ));
+                unreadable_told = unreadable;
             }
             // A failure costs memory, not data; the next round tries again.
             while !access.is_read_only()

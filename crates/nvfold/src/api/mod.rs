@@ -177,7 +177,9 @@ impl FileSystem {
         core.check_lost()?;
         reconciled?;
         if !core.region.frozen_pages().is_empty() {
-            // Counts in bad memory could not follow: the next mount looks at everything.
+            // Counts in bad memory could not follow: the next mount looks at everything, but not for blocks that something
+            // unreadable may name in segments that are known to be free.
+            core.space.trim()?;
             return Ok(core.region.sync()?);
         }
         core.free_nameless();
@@ -259,6 +261,12 @@ impl FileSystem {
     /// Finds a name in a directory; `.` and `..` are found too. ENOENT, ENOTDIR, ENAMETOOLONG.
     pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         self.core().answer(self.core().lookup(parent, name))
+    }
+
+    /// What a directory says of a name, without a look at what it leads to: that may be damaged, and its name can be
+    /// removed all the same. ENOENT, ENOTDIR.
+    pub fn entry(&self, parent: InodeNumber, name: &[u8]) -> Result<DirEntry> {
+        self.core().answer(self.core().entry(parent, name))
     }
 
     /// What `stat` tells. ENOENT.

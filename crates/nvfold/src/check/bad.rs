@@ -99,6 +99,39 @@ impl Survey<'_> {
         }
     }
 
+    /// Finds the files that name contested blocks, which are to be given up, and those whose content may be damaged; and
+    /// the paths of all that is to be given up.
+    pub(super) fn name_contested_files(&mut self) {
+        let mut doubtful: Vec<(u64, u64)> = Vec::new();
+        let inodes: BTreeMap<u64, u64> = self.inodes.iter().map(|(ino, facts)| (*ino, facts.slot)).collect();
+        let is_asked = !self.contested.is_empty() || !self.doubtful.is_empty();
+        for (ino, slot) in inodes.into_iter().filter(|_| is_asked) {
+            let Ok(Some(inode)) = Inode::load(self.region, &self.geometry, slot, ino) else { continue };
+            let state = inode.into_state();
+            let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
+            for block in extents.flat_map(|(_, extent)| extent.blocks().blocks()) {
+                if self.contested.contains(&block.0) {
+                    let why = format!("it names block {}, which is used for something else too", block.0);
+                    self.plan.condemn(ino, Some(slot), why);
+                }
+                if self.doubtful.contains(&block.0) {
+                    doubtful.push((ino, block.0));
+                }
+            }
+        }
+        let wanted = self.plan.condemned.keys().copied().chain(doubtful.iter().map(|(ino, _)| *ino)).collect();
+        if self.plan.condemned.is_empty() && doubtful.is_empty() {
+            return;
+        }
+        let paths = self.paths(wanted);
+        for (ino, block) in doubtful {
+            let path = paths.get(&ino).map_or_else(|| "no name".into(), String::clone);
+            let what = format!("inode {ino} ({path}): its content may be damaged in block {block}");
+            self.find(5, what, block * BLOCK_BYTES);
+        }
+        self.plan.paths = paths.into_iter().collect();
+    }
+
     /// The parts of files and attributes that lie in bad memory, or whose blocks cannot be counted.
     fn lost_parts(&self, bad: &Bad) -> Vec<Lost> {
         let mut lost = Vec::new();

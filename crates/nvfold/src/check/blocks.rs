@@ -35,6 +35,7 @@ impl Survey<'_> {
         conflicts.sort_unstable();
         for (block, ino) in conflicts {
             self.find(4, format!("a block of inode {ino}'s log or attributes is file data too"), block * BLOCK_BYTES);
+            self.contested.insert(block);
         }
         self.report.metadata_blocks = self.metadata.len() as u64;
         self.metadata.keys().for_each(|block| self.space.uses(BlockNumber(*block)));
@@ -99,9 +100,11 @@ impl Survey<'_> {
         self.chains.enters(block, entry);
         if references > 0 && self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
             self.find(4, format!("block {} is file data and part of a table", block.0), block.address());
+            self.contested.insert(block.0);
         }
         if references > 1 && is_reserved {
             self.find(5, format!("block {} is reserved by one file and named {references} times", block.0), at);
+            self.contested.insert(block.0);
         }
         if entry.is_empty() {
             if references > 1 {
@@ -127,8 +130,11 @@ impl Survey<'_> {
             self.trace(1, format!("block {}: the transaction that counted it last did not end", block.0), at);
         } else if entry.address() != block.address() || entry.spare != [0; 2] {
             self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
+            self.plan.entries.insert(block.0);
         } else if data && !self.fits(block, entry) {
             self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
+            self.plan.entries.insert(block.0);
+            self.doubtful.insert(block.0);
         }
     }
 

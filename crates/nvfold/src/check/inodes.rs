@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::fs::share_queued::{each_pending, token_of};
 use crate::inode::{Body, Inode, State};
 use crate::media::inode::{
-    COMMIT_WORD, HEAD_WORD, IN_USE, IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
+    COMMIT_WORD, HEAD_WORD, IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
 };
 use crate::media::journal::WordStore;
 use crate::media::log_entry::dedupe;
@@ -20,8 +20,8 @@ use hashbrown::HashSet;
 
 impl Survey<'_> {
     /// All slots but those for which the host holds no memory: they were never used.
-    pub(super) fn inodes(&mut self, segments: &[u64], stores: &[WordStore]) {
-        for (ordinal, segment) in segments.iter().enumerate() {
+    pub(super) fn inodes(&mut self, segments: &[u64], fresh: &[u64], stores: &[WordStore]) {
+        for (ordinal, segment) in segments.iter().enumerate().filter(|(_, segment)| !fresh.contains(segment)) {
             let start = segment * SEGMENT_BYTES;
             let end = start + SEGMENT_BYTES;
             let mut page = self.region.next_allocated(start, end) / BLOCK_BYTES * BLOCK_BYTES;
@@ -36,13 +36,15 @@ impl Survey<'_> {
             }
         }
         if !matches!(self.inodes.get(&ROOT), Some(Facts { kind: FileKind::Directory, .. })) {
-            self.find(0, "the root directory is not there".into(), segments[0] * SEGMENT_BYTES);
+            let at = segments.first().map_or(self.geometry.segment_table_offset, |first| first * SEGMENT_BYTES);
+            self.find(0, "the root directory is not there".into(), at);
+            self.plan.condemn(ROOT, None, "it is not there");
         }
     }
 
     fn inode(&mut self, ino: u64, slot: u64, stores: &[WordStore]) {
         // Most slots are free, and no operation stores their use in the journal.
-        let in_use = u64::to_le_bytes(self.region.load_u64(slot + USE_WORD))[IN_USE_BYTE] == IN_USE;
+        let in_use = u64::to_le_bytes(self.region.load_u64(slot + USE_WORD))[IN_USE_BYTE] != 0;
         if self.region.check().is_err() {
             return self.bad.slots.push((ino, slot));
         }
@@ -63,7 +65,7 @@ impl Survey<'_> {
         }
         match Inode::load_with_head(self.region, &self.geometry, slot, ino, head) {
             Ok(Some(inode)) => self.live_inode(inode, slot),
-            Ok(None) => self.trace(0, format!("inode {ino}: its head is torn"), slot),
+            Ok(None) => self.unreadable.push((ino, slot, format!("inode {ino}: its head is torn"))),
             Err(Error::BadMemory { at, length, .. }) => self.bad.inodes.push((ino, at..at + length)),
             Err(error) => self.unreadable.push((ino, slot, error.to_string())),
         }
@@ -80,9 +82,11 @@ impl Survey<'_> {
         for block in pages.chain(state.xattr_blocks()) {
             if self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
                 self.find(4, format!("a block of inode {ino}'s log lies in a table"), block.address());
+                self.plan.condemn(ino, Some(slot), "its log lies in a table");
             }
             if let Some(other) = self.metadata.insert(block.0, ino) {
                 self.find(4, format!("a block belongs to inode {other} and to inode {ino}"), block.address());
+                self.plan.condemn(ino, Some(slot), format!("its log or attributes lie in a block of inode {other}"));
             }
         }
         self.report.mapped_bytes += state.mapped_bytes();

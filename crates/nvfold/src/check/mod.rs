@@ -2,8 +2,9 @@
 //!
 //! The problem: a file system that says "consistent by construction" must be able to show it, and to say where
 //! it is not. The idea: count everything anew from the inode logs - in one pass over the inode table - and hold
-//! the tables against it. Nothing is written unless repair is asked for, and then only what follows from the
-//! logs without a guess: recovery does most of it, for it rebuilds the same truth.
+//! the tables against it. Nothing is written unless repair is asked for; then what can be read decides, what cannot be
+//! read is given up, and recovery does most of the rest, for it rebuilds the same truth. What a repair would give up is
+//! told beforehand, and what it overwrites is kept.
 //!
 //! | number | invariant | what is looked at |
 //! |---|---|---|
@@ -30,31 +31,38 @@
 //! | `index.rs` | chains of the pm index | 6 |
 //! | `space.rs` | marks of segments, saved state | 2, 4 |
 //! | `bad.rs` | files that bad memory takes from | 0, 1 |
-//! | `repair.rs` | what is written when repair is asked for | |
+//! | `plan.rs` | what a repair is to do, as the steps above found it | |
+//! | `repair.rs`, `lost_found.rs` | what is written when repair is asked for | |
+//! | `undo.rs` | a copy of what a repair overwrites, and putting it back | |
 
 mod bad;
 mod blocks;
 mod index;
 mod inodes;
+mod lost_found;
 mod names;
+mod plan;
 mod repair;
 mod report;
 mod space;
 mod tables;
+mod undo;
 
-pub use report::{CheckOptions, Finding, Report};
+pub use report::{CheckOptions, Finding, GivenUp, Moved, Report};
+pub use undo::{UndoFile, restore};
 
-use crate::error::Result;
-use crate::inode::table::{read_uses, table_segments};
+use crate::error::{Error, Result};
 use crate::media::SEGMENT_BLOCKS;
 use crate::media::generator::GENERATORS;
-use crate::media::superblock::{Geometry, STATE_CLEAN};
+use crate::media::superblock::{Geometry, STATE_CLEAN, STATE_REPAIR};
 use crate::mount;
+use crate::mount::Tables;
 use crate::words::{FileKind, InodeNumber};
 use hashbrown::{HashMap, HashSet};
+use plan::Plan;
 use pmem::Region;
-use repair::repair;
 use report::FINDINGS_MAX;
+use std::collections::BTreeSet;
 
 const ROOT: u64 = InodeNumber::ROOT.0;
 /// Bit of a block's references: an extent reserves all of it, so its bytes mean nothing.
@@ -66,12 +74,46 @@ const RESERVED: u32 = 1 << 31;
 /// When the device holds no nvfold file system of this version, or cannot be read at all. Damage is no error but a
 /// finding.
 pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
-    let (before, unmarked) = survey(region, options)?;
-    if !options.repair || region.is_read_only() || (before.clean && before.findings.is_empty()) {
+    check_with(region, options, None)
+}
+
+/// Checks a device and repairs it. What is overwritten is kept in `undo`, which is asked for when there is something to
+/// repair; [`restore`] puts it back. What a crash left and the next mount would finish is finished without one.
+///
+/// # Errors
+/// As [`check`]; [`crate::Error::Undo`] when a copy could not be kept: nothing more was changed then.
+pub fn check_and_keep(
+    region: &Region,
+    options: &CheckOptions,
+    undo: impl FnOnce() -> std::io::Result<Box<dyn UndoFile>>,
+) -> Result<Report> {
+    let open = || undo().map_err(|error| Error::Undo { why: format!("it cannot be made: {error}") });
+    check_with(region, options, Some(Box::new(open)))
+}
+
+type OpenUndo<'u> = Box<dyn FnOnce() -> Result<Box<dyn UndoFile>> + 'u>;
+
+fn check_with(region: &Region, options: &CheckOptions, undo: Option<OpenUndo<'_>>) -> Result<Report> {
+    let is_sound = |report: &Report| report.findings.is_empty() && report.findings_unlisted == 0;
+    let (before, mut plan) = survey(region, options, false)?;
+    if !options.repair || region.is_read_only() || (before.clean && is_sound(&before)) {
         return Ok(before);
     }
-    repair(region, &unmarked)?;
-    let (after, _) = survey(region, options)?;
+    mount::require_known_features(&mount::read_superblock(region)?.0)?;
+    if is_sound(&before) && repair::recover(region)? {
+        // What a crash left may have hidden damage.
+        let (after, next) = survey(region, options, false)?;
+        if is_sound(&after) && after.clean {
+            return Ok(Report { clean: before.clean, ..after });
+        }
+        plan = next;
+    }
+    let (superblock, _) = mount::read_superblock(region)?;
+    let after = match undo {
+        Some(undo) => undo::keeping(region, &superblock, undo()?, || repair_all(region, options, plan))?,
+        None => repair_all(region, options, plan)?,
+    };
+    repair::finish(region)?;
     let left: HashSet<(String, u64)> =
         after.findings.iter().map(|finding| (finding.what.clone(), finding.at)).collect();
     let mut findings = after.findings.clone();
@@ -83,6 +125,39 @@ pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
             .map(|finding| Finding { repaired: true, ..finding }),
     );
     Ok(Report { findings, clean: before.clean, ..after })
+}
+
+/// Repairs that are done one after the other before what is left is left: giving an inode up may take a block from
+/// another's claim, or a name from a third.
+const ROUNDS_MAX: usize = 8;
+
+/// Repairs until nothing is found. What was given up and moved is told in the report of what is there then.
+fn repair_all(region: &Region, options: &CheckOptions, plan: Plan) -> Result<Report> {
+    let (mut given_up, mut moved) = (Vec::new(), Vec::new());
+    let mut plan = plan;
+    repair::begin(region)?;
+    for round in 1.. {
+        given_up.append(&mut plan.given_up());
+        let is_done = match repair::repair(region, &plan) {
+            Ok(mut more) => {
+                moved.append(&mut more);
+                true
+            }
+            // What stands in the way is told by the survey.
+            Err(Error::Corrupt { .. } | Error::BadMemory { .. }) => false,
+            Err(error) => return Err(error),
+        };
+        let (report, next) = survey(region, options, true)?;
+        if !is_done && (round == ROUNDS_MAX || !region.bad_ranges().is_empty()) {
+            repair::give_way(region)?;
+        }
+        let has_findings = !report.findings.is_empty() || report.findings_unlisted > 0 || !report.clean;
+        if !has_findings || round == ROUNDS_MAX || !region.bad_ranges().is_empty() {
+            return Ok(Report { given_up, moved, ..report });
+        }
+        plan = next;
+    }
+    unreachable!("the last round returns")
 }
 
 /// A name as a directory has it.
@@ -124,11 +199,19 @@ struct Survey<'r> {
     bad: bad::Bad,
     /// The pm index.
     chains: index::Chains,
+    /// What a repair is to do.
+    plan: Plan,
+    /// Blocks that are used for more than one thing, and blocks whose content may be damaged.
+    contested: BTreeSet<u64>,
+    doubtful: BTreeSet<u64>,
 }
 
-/// Looks at everything. Also the segments that hold something and are not marked.
-fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)> {
-    let (superblock, geometry) = mount::read_superblock(region)?;
+/// Looks at everything. Also what a repair is to do about it. `in_repair`: the repair under way is this process's.
+fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(Report, Plan)> {
+    let (mut superblock, geometry) = mount::read_superblock(region)?;
+    if in_repair && superblock.state == STATE_REPAIR {
+        superblock.state = STATE_CLEAN;
+    }
     let mut survey = Survey {
         region,
         geometry,
@@ -143,26 +226,30 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         generators: [1; GENERATORS as usize],
         bad: bad::Bad::default(),
         chains: index::Chains::default(),
+        plan: Plan::default(),
+        contested: BTreeSet::new(),
+        doubtful: BTreeSet::new(),
     };
-    survey.superblocks();
+    if superblock.state == STATE_REPAIR {
+        survey.find(0, "a repair was cut off".into(), 0);
+    }
+    survey.superblocks(&superblock);
     survey.generators();
-    let uses = read_uses(region, &geometry);
-    survey.segment_table(&uses);
-    let segments = table_segments(&geometry, &uses);
-    survey.note_bad("segment table");
-    let segments = match segments {
-        Ok(segments) => segments,
-        Err(error) => {
-            survey.find(0, error.to_string(), geometry.segment_table_offset);
-            return Ok((survey.report, Vec::new()));
-        }
-    };
+    let saved = mount::saved::Saved::read(region, &geometry, &superblock);
+    let saved = if region.check().is_ok() { saved } else { None };
+    let tables = Tables::read(region, &geometry, &superblock, saved.as_ref());
+    if let Some(bad) = &tables.bad {
+        survey.find(0, format!("segment table: {bad}"), geometry.segment_table_offset);
+    }
+    survey.segment_table(&tables);
+    let segments = tables.inodes.clone();
     let stores = mount::journal_stores(region, &geometry, &segments);
     survey.note_bad("journal");
     let stores = match stores {
         Ok(stores) => stores,
         Err(error) => {
             survey.find(3, error.to_string(), geometry.journal_offset);
+            survey.plan.clears_journal = true;
             Vec::new()
         }
     };
@@ -170,17 +257,22 @@ fn survey(region: &Region, options: &CheckOptions) -> Result<(Report, Vec<u64>)>
         survey.trace(3, "the journal holds an operation that was not finished".into(), geometry.journal_offset);
     }
     survey.tables.extend(&segments);
-    if !survey.index_segments(&superblock, &uses) {
-        return Ok((survey.report, Vec::new()));
-    }
-    survey.inodes(&segments, &stores);
+    let has_index = survey.index_segments(&superblock, &tables.uses);
+    survey.inodes(&segments, &tables.fresh, &stores);
     survey.check_names();
     survey.check_blocks(options.data);
-    survey.check_chains();
-    let unmarked = survey.check_marks();
-    survey.check_saved_state(&superblock);
+    if has_index {
+        survey.check_chains();
+    }
+    survey.plan.unmarked = survey.check_marks(&tables);
+    if tables.damage.is_none() {
+        survey.check_saved_state(&superblock);
+    }
     survey.name_bad_files();
-    Ok((survey.report, unmarked))
+    survey.name_contested_files();
+    survey.plan.tables = Some(tables);
+    survey.report.given_up = survey.plan.given_up();
+    Ok((survey.report, survey.plan))
 }
 
 impl Survey<'_> {

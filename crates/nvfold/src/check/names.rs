@@ -4,6 +4,7 @@
 //! The pass over the inodes wrote down all names by where they lead to, so nothing is read here.
 
 use super::{ROOT, Survey};
+use crate::inode::Inode;
 use crate::words::FileKind;
 use hashbrown::HashSet;
 
@@ -11,7 +12,8 @@ impl Survey<'_> {
     pub(super) fn check_names(&mut self) {
         let names = std::mem::take(&mut self.names);
         for (ino, slot, why) in std::mem::take(&mut self.unreadable) {
-            if ino == ROOT || names.contains_key(&ino) {
+            if ino == ROOT || names.contains_key(&ino) || !Inode::may_be_unborn(self.region, slot, ino) {
+                self.plan.condemn(ino, Some(slot), why.clone());
                 self.find(0, why, slot);
             } else {
                 // Cut off while it was made: the head came first, the rest did not come.
@@ -23,11 +25,12 @@ impl Survey<'_> {
                 if self.bad.took(*target) {
                     continue;
                 }
-                self.find(
-                    3,
-                    format!("directory {}: a name leads to inode {target}, which is not there", names[0].directory),
-                    names[0].at,
-                );
+                if !self.plan.condemned.contains_key(target) {
+                    let what =
+                        format!("directory {}: a name leads to inode {target}, which is not there", names[0].directory);
+                    self.find(3, what, names[0].at);
+                    self.plan.condemn(*target, None, "its slot is empty");
+                }
                 continue;
             };
             let (kind, parent, slot) = (facts.kind, facts.parent, facts.slot);

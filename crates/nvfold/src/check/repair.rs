@@ -1,96 +1,221 @@
-//! Repair: what fsck writes, and only what follows from the logs without a guess.
+//! Repair: what fsck writes.
 //!
 //! The problem: fsck and recovery must not each have a truth of their own. The idea: repair is a mount, a reconcile and
-//! an orderly unmount, which find counts and allocation anew from the logs. Before that it mends what a mount would
-//! refuse or overlook, after that what a mount does not look for. Every step can be done again after a crash.
+//! an orderly unmount, which find counts and allocation anew from the logs. Before that it makes whole what a mount
+//! would refuse, and gives up what cannot be read; after that it puts right what a mount does not look for. Every step
+//! can be done again after a crash, and until the undo file has its end the superblock says that a repair is under way.
 //!
 //! ```text
-//! before    segments that hold blocks are marked, tables have no entries, generators are whole
+//! before    the journal is finished; the segment table is as it must have been, missing parts of the pm index are made;
+//!           generators are whole; slots that are given up are empty; the root is there; entries that say nothing true
+//!           are empty
 //! mount     scan and reconcile; the saved state is discarded
-//! after     names that lead nowhere go, link counts are what the names say
+//! after     names that lead nowhere go, what has no name gets one in lost+found, link counts are what the names say
 //! ```
 
-use crate::error::Result;
-use crate::fs::Core;
-use crate::inode::{Body, Inode};
+use super::plan::Plan;
+use super::{Moved, ROOT, lost_found};
+use crate::error::{Error, Result};
+use crate::inode::table::clear_segment;
+use crate::media::direct::index_segments;
 use crate::media::generator::{GENERATORS, Generator};
-use crate::media::inode::InodeHead;
+use crate::media::inode::{INODE_BYTES, InodeHead};
 use crate::media::log_entry::LINE;
-use crate::media::segment::{KIND_BLOCKS, SegmentEntry, SegmentUse};
-use crate::media::superblock::{STATE_IN_USE, Superblock};
-use crate::media::{BlockNumber, SEGMENT_BLOCKS};
-use crate::mount;
-use crate::mount::MountOptions;
-use crate::words::FileKind;
-use hashbrown::HashMap;
+use crate::media::segment::{KIND_BLOCKS, KIND_INDEX, KIND_INODES, SegmentEntry, SegmentUse};
+use crate::media::superblock::{Geometry, STATE_CLEAN, STATE_IN_USE, STATE_REPAIR, Superblock};
+use crate::media::{BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::mount::{self, MountOptions, Tables};
+use crate::words::{FileKind, IndexKind};
+use hashbrown::HashSet;
 use pmem::Region;
 
-/// Reconcile finds counts and allocation anew from the logs; what it cannot know of is done here.
-pub(super) fn repair(region: &Region, unmarked: &[u64]) -> Result<()> {
+/// After a crash that left nothing but what a mount finishes: does that. False when something stands in the way.
+pub(super) fn recover(region: &Region) -> Result<bool> {
+    let recovered = mount::open(region.clone(), &MountOptions::default()).and_then(|mounted| {
+        mounted.reconcile()?;
+        mounted.core.space.trim()?;
+        mounted.leave_clean()
+    });
+    match recovered {
+        Ok(()) => Ok(true),
+        Err(Error::Corrupt { .. } | Error::BadMemory { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Says that a repair is under way. It counts as a mount.
+pub(super) fn begin(region: &Region) -> Result<()> {
+    let (superblock, _) = mount::read_superblock(region)?;
+    let mount_epoch = superblock.mount_epoch.wrapping_add(1);
+    mount::write_superblock(region, Superblock { state: STATE_REPAIR, saved_state: 0, mount_epoch, ..superblock });
+    Ok(())
+}
+
+/// The repair is done: the device is clean from now on.
+pub(super) fn finish(region: &Region) -> Result<()> {
+    let (superblock, _) = mount::read_superblock(region)?;
+    if superblock.state == STATE_REPAIR {
+        mount::write_superblock(region, Superblock { state: STATE_CLEAN, ..superblock });
+        region.sync()?;
+    }
+    Ok(())
+}
+
+/// A repair cannot be done: the device is as after a crash.
+pub(super) fn give_way(region: &Region) -> Result<()> {
+    let (superblock, _) = mount::read_superblock(region)?;
+    mount::write_superblock(region, Superblock { state: STATE_IN_USE, ..superblock });
+    Ok(())
+}
+
+/// Does what the survey has found to be done; what got a name in `lost+found`.
+pub(super) fn repair(region: &Region, plan: &Plan) -> Result<Vec<Moved>> {
     let (superblock, geometry) = mount::read_superblock(region)?;
-    mount::require_known_features(&superblock)?;
-    for segment in unmarked {
-        let offset = geometry.segment_entry_offset(*segment);
-        let entry: SegmentEntry = region.read(offset);
-        if entry.usage(*segment) == SegmentUse::Free && *segment >= geometry.first_segment() {
-            let marked = entry.used_for(*segment, KIND_BLOCKS, 0);
-            let _ = region.fence(region.write(offset, &marked).flush());
-        } else {
-            // Tables: no block of theirs ever has an entry.
-            let entries = geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));
-            let _ = region.fence(region.stream_zeros(entries, geometry.blocks_in_segment(*segment) * LINE));
+    mount::write_superblock(region, Superblock { state: STATE_REPAIR, saved_state: 0, ..superblock });
+    if let Some(tables) = &plan.tables {
+        finish_journal(region, &geometry, plan, tables)?;
+        write_segment_table(region, &geometry, plan, tables)?;
+    }
+    mend_generators(region, &geometry);
+    for (_, (slot, _)) in plan.condemned.iter() {
+        if let Some(slot) = slot.filter(|slot| region.check_writable(*slot, INODE_BYTES).is_ok()) {
+            let _ = region.fence(region.stream_zeros(slot, INODE_BYTES));
         }
     }
+    for block in &plan.entries {
+        let entry = geometry.chunk_entry_offset(BlockNumber(*block));
+        if region.check_writable(entry, LINE).is_ok() {
+            let _ = region.fence(region.stream_zeros(entry, LINE));
+        }
+    }
+    make_root(region, &superblock, plan)?;
+    let mounted = mount::open_for_repair(region.clone())?;
+    mounted.reconcile()?;
+    let core = &mounted.core;
+    let moved = lost_found::put_names_right(core, &mounted.take_nameless())?;
+    core.space.trim()?;
+    if region.frozen_pages().is_empty() {
+        mount::saved::leave(core, STATE_REPAIR)?;
+    } else {
+        // Counts in bad memory could not follow: the next mount looks at everything.
+        let (superblock, _) = mount::read_superblock(region)?;
+        mount::write_superblock(region, Superblock { state: STATE_IN_USE, ..superblock });
+    }
+    Ok(moved)
+}
+
+/// Before slots are given up: words are not stored into what is empty by then.
+fn finish_journal(region: &Region, geometry: &Geometry, plan: &Plan, tables: &Tables) -> Result<()> {
+    if plan.clears_journal {
+        mount::clear_journal(region, geometry);
+        return Ok(());
+    }
+    let stores = mount::journal_stores(region, geometry, &tables.inodes)?;
+    mount::replay_journal(region, geometry, &stores);
+    Ok(())
+}
+
+fn write_use(region: &Region, geometry: &Geometry, segment: u64, kind: u8, ordinal: u32) {
+    let offset = geometry.segment_entry_offset(segment);
+    let entry: SegmentEntry = region.read(offset);
+    let new = entry.used_for(segment, kind, ordinal);
+    if new != entry {
+        let _ = region.fence(region.write(offset, &new).flush());
+    }
+}
+
+fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables: &Tables) -> Result<()> {
+    for segment in &tables.fresh {
+        clear_segment(region, *segment)?;
+    }
+    for (segment, usage) in &tables.uses {
+        match usage {
+            SegmentUse::Inodes(ordinal) => write_use(region, geometry, *segment, KIND_INODES, *ordinal),
+            SegmentUse::Index(ordinal) => write_use(region, geometry, *segment, KIND_INDEX, *ordinal),
+            SegmentUse::Blocks | SegmentUse::Torn => write_use(region, geometry, *segment, KIND_BLOCKS, 0),
+            SegmentUse::Free => {}
+        }
+    }
+    let used: HashSet<u64> =
+        tables.uses.iter().map(|(segment, _)| *segment).chain(plan.unmarked.iter().copied()).collect();
+    for segment in &plan.unmarked {
+        let is_table = *segment < geometry.first_segment()
+            || tables.uses.iter().any(|(other, usage)| other == segment && !matches!(usage, SegmentUse::Free));
+        if is_table {
+            // No block of theirs ever has an entry.
+            let entries = geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));
+            let _ = region.fence(region.stream_zeros(entries, geometry.blocks_in_segment(*segment) * LINE));
+        } else {
+            write_use(region, geometry, *segment, KIND_BLOCKS, 0);
+        }
+    }
+    let whole = |segment: &u64| geometry.blocks_in_segment(*segment) == SEGMENT_BLOCKS && !used.contains(segment);
+    let mut free = (geometry.first_segment()..geometry.segments()).filter(whole);
+    if tables.inodes.is_empty() {
+        // Nothing is known to be in use.
+        let first = free.next().unwrap_or(geometry.first_segment());
+        clear_segment(region, first)?;
+        write_use(region, geometry, first, KIND_INODES, 0);
+    }
+    complete_index(region, geometry, tables, &mut free)
+}
+
+/// Makes the segments of a pm index that are missing; reconcile puts the entries into their chains. Without room for
+/// them the device gets a dram index, which needs none.
+fn complete_index(
+    region: &Region,
+    geometry: &Geometry,
+    tables: &Tables,
+    free: &mut dyn Iterator<Item = u64>,
+) -> Result<()> {
+    let (superblock, _) = mount::read_superblock(region)?;
+    let Some((IndexKind::Pm, function)) = superblock.index() else { return Ok(()) };
+    if mount::index_segments_in(geometry, &tables.uses).is_ok() {
+        return Ok(());
+    }
+    let needed = index_segments(geometry.blocks());
+    let mut found = vec![None; needed as usize];
+    for (segment, usage) in &tables.uses {
+        let SegmentUse::Index(ordinal) = usage else { continue };
+        let is_whole = geometry.blocks_in_segment(*segment) == SEGMENT_BLOCKS;
+        match found.get_mut(*ordinal as usize) {
+            Some(place) if place.is_none() && is_whole => *place = Some(*segment),
+            // Twice, or more than there are.
+            _ => write_use(region, geometry, *segment, KIND_BLOCKS, 0),
+        }
+    }
+    for (ordinal, _) in (0..).zip(&found).filter(|(_, segment)| segment.is_none()) {
+        let Some(segment) = free.next() else {
+            mount::write_superblock(region, superblock.with_index(IndexKind::Dram, function));
+            return Ok(());
+        };
+        clear_segment(region, segment)?;
+        write_use(region, geometry, segment, KIND_INDEX, ordinal);
+    }
+    Ok(())
+}
+
+fn mend_generators(region: &Region, geometry: &Geometry) {
     for number in 0..GENERATORS {
         let offset = geometry.generator_offset(number);
         let seen: Generator = region.read(offset);
-        if seen != seen.mended() {
+        if seen != seen.mended() && region.sound_or_forget(offset, LINE) {
             let _ = region.fence(region.write(offset, &seen.mended()).flush());
         }
     }
-    mount::write_superblock(region, Superblock { state: STATE_IN_USE, saved_state: 0, ..superblock });
-    // A device whose logs are damaged stays as it is: which blocks they named is not known, and cutting them off would
-    // be a guess.
-    let Ok(mounted) = mount::open(region.clone(), &MountOptions::default()) else { return Ok(()) };
-    if mounted.reconcile().is_err() {
-        return Ok(());
-    }
-    let core = &mounted.core;
-    for (directory, cookie) in names_to_nowhere(core)? {
-        core.drop_name(directory, cookie)?;
-    }
-    for (ino, names) in count_names(core)? {
-        core.set_link_count(ino, names)?;
-    }
-    core.space.trim()?;
-    mount::saved::leave_clean(core)
 }
 
-/// How many names lead to each inode that is no directory.
-fn count_names(core: &Core) -> Result<HashMap<u64, u32>> {
-    let mut names = HashMap::new();
-    for ino in (1..core.table.end()).filter(|ino| core.table.is_used(*ino)) {
-        let inode = core.inode(ino)?;
-        if let Body::Directory(directory) = &inode.peek().body {
-            let files = directory.after(0).filter(|name| name.kind() != FileKind::Directory);
-            files.for_each(|name| *names.entry(name.ino).or_insert(0) += 1);
-        }
+/// A root directory that was given up, or is no directory, is made anew, empty: what was in it has lost its name.
+fn make_root(region: &Region, superblock: &Superblock, plan: &Plan) -> Result<()> {
+    let (_, geometry) = mount::read_superblock(region)?;
+    let tables = Tables::read(region, &geometry, superblock, None);
+    let Some(first) = tables.inodes.first() else { return Ok(()) };
+    let slot = first * SEGMENT_BYTES + ROOT * INODE_BYTES;
+    let is_there = region.read::<InodeHead>(slot).live(ROOT) == Some(FileKind::Directory);
+    let is_lost = !is_there || plan.condemned.contains_key(&ROOT);
+    if is_lost && region.check_writable(slot, INODE_BYTES).is_ok() {
+        let _ = region.fence(region.stream_zeros(slot, INODE_BYTES));
+        mount::write_root(region, *first, (0, 0), superblock.mounted);
     }
-    Ok(names)
-}
-
-fn names_to_nowhere(core: &Core) -> Result<Vec<(u64, u64)>> {
-    let mut found = Vec::new();
-    for ino in 1..core.table.end() {
-        let slot = core.table.slot(ino).expect("in the table");
-        let Some(inode) = Inode::load(&core.region, &core.geometry, slot, ino)? else { continue };
-        if let Body::Directory(directory) = &inode.into_state().body {
-            let leads_nowhere = |target: u64| {
-                let slot = core.table.slot(target);
-                slot.is_none_or(|slot| core.region.read::<InodeHead>(slot).live(target).is_none())
-            };
-            found.extend(directory.after(0).filter(|name| leads_nowhere(name.ino)).map(|name| (ino, name.cookie)));
-        }
-    }
-    Ok(found)
+    Ok(())
 }

@@ -10,7 +10,7 @@ pub(super) const FINDINGS_MAX: usize = 10_000;
 /// What to do.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
-    /// Repair what can be repaired without a guess.
+    /// Repair. What cannot be read is given up; see [`super::check_and_keep`].
     pub repair: bool,
     /// Also read all data: hash every fingerprinted block and compare, and find bad memory.
     pub data: bool,
@@ -33,6 +33,26 @@ pub struct Finding {
     pub at: u64,
     /// It was repaired.
     pub repaired: bool,
+}
+
+/// An inode that a repair gives up: it cannot be read, or claims what is another's. Its names go with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Its number.
+    pub ino: u64,
+    /// Where it is, if a name leads to it.
+    pub path: Option<String>,
+    /// Why.
+    pub why: String,
+}
+
+/// An inode that had lost its name and has one in `lost+found`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Its number.
+    pub ino: u64,
+    /// Where it is now.
+    pub path: String,
 }
 
 /// What was looked at, and what was found.
@@ -64,6 +84,10 @@ pub struct Report {
     pub chunks: u64,
     /// Log pages and xattr blocks.
     pub metadata_blocks: u64,
+    /// What a repair would give up; after a repair, what it gave up.
+    pub given_up: Vec<GivenUp>,
+    /// What a repair has moved to `lost+found`.
+    pub moved: Vec<Moved>,
 }
 
 impl Report {

@@ -5,11 +5,13 @@ use crate::chunk::dram::{self, SHARDS};
 use crate::dedup::denova::queue::{NODE_WORDS, Node};
 use crate::dedup::work::Token;
 use crate::media::chunk_entry::ChunkEntry;
-use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::segment::SegmentUse;
 use crate::media::superblock::Superblock;
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::mount::Tables;
 use crate::mount::saved::Saved;
 use crate::space::WORDS_PER_SEGMENT;
+use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 type Bits = [u64; WORDS_PER_SEGMENT];
@@ -66,12 +68,9 @@ impl Expected {
 impl Survey<'_> {
     /// A segment with blocks in use must say so, or a mount after a crash would use them again; and no crash leaves
     /// chunk entries where recovery does not look. Returns the segments that hold blocks or entries and should not.
-    pub(super) fn check_marks(&mut self) -> Vec<u64> {
-        let may_hold = |segment: &u64| {
-            let entry: SegmentEntry = self.region.read(self.geometry.segment_entry_offset(*segment));
-            *segment >= self.geometry.first_segment()
-                && matches!(entry.usage(*segment), SegmentUse::Blocks | SegmentUse::Torn)
-        };
+    pub(super) fn check_marks(&mut self, tables: &Tables) -> Vec<u64> {
+        let uses: HashMap<u64, SegmentUse> = tables.uses.iter().copied().collect();
+        let may_hold = |segment: &u64| matches!(uses.get(segment), Some(SegmentUse::Blocks | SegmentUse::Torn));
         let segments: BTreeSet<u64> = self.space.used.keys().chain(self.space.has_entry.keys()).copied().collect();
         let wrong: Vec<u64> = segments.into_iter().filter(|segment| !may_hold(segment)).collect();
         for segment in wrong.clone() {

@@ -4,32 +4,45 @@
 
 use super::Survey;
 use crate::media::generator::{GENERATORS, Generator};
-use crate::media::segment::SegmentUse;
-use crate::media::superblock::{COPIES, Superblock};
+use crate::media::segment::{KIND_INDEX, SegmentUse};
+use crate::media::superblock::Superblock;
+use crate::mount::Tables;
 
 impl Survey<'_> {
-    pub(super) fn superblocks(&mut self) {
-        let copies = COPIES.map(|offset| self.region.read::<Superblock>(offset));
-        if self.note_bad("superblock") {
-            return;
-        }
-        for (offset, copy) in COPIES.into_iter().zip(&copies) {
+    /// `superblock`: the copy that counts.
+    pub(super) fn superblocks(&mut self, superblock: &Superblock) {
+        let mut differs = None;
+        for offset in self.geometry.copies() {
+            let copy = self.region.read::<Superblock>(offset);
+            if self.note_bad("superblock") {
+                continue;
+            }
             if let Err(refusal) = copy.verify() {
                 self.find(0, format!("this copy of the superblock cannot be used: {refusal:?}"), offset);
-                return;
+            } else if copy.check != superblock.check {
+                differs = Some(offset);
             }
         }
-        if copies[0].check != copies[1].check {
-            // The second copy is written after the first: a crash in between leaves them apart.
-            self.trace(0, "the copies of the superblock differ".into(), COPIES[1]);
+        if let Some(offset) = differs {
+            // They are written one after the other: a crash in between leaves them apart.
+            self.trace(0, "the copies of the superblock differ".into(), offset);
         }
     }
 
-    pub(super) fn segment_table(&mut self, uses: &[(u64, SegmentUse)]) {
-        for (segment, _) in uses.iter().filter(|(_, usage)| *usage == SegmentUse::Torn) {
-            let segment = *segment;
-            let at = self.geometry.segment_entry_offset(segment);
-            self.trace(0, format!("segment {segment}: half an entry"), at);
+    pub(super) fn segment_table(&mut self, tables: &Tables) {
+        for (segment, entry) in
+            tables.entries.iter().filter(|(segment, entry)| entry.usage(*segment) == SegmentUse::Torn)
+        {
+            let at = self.geometry.segment_entry_offset(*segment);
+            // One of them is what a crash leaves of a store.
+            let is_half = entry.kind <= KIND_INDEX && entry.spare == 0;
+            match is_half {
+                true => self.trace(0, format!("segment {segment}: half an entry"), at),
+                false => self.find(0, format!("segment {segment}: its entry is damaged"), at),
+            }
+        }
+        if let Some(damage) = tables.damage {
+            self.find(0, format!("segment table: {damage}"), self.geometry.segment_table_offset);
         }
     }
 

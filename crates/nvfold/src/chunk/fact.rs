@@ -157,7 +157,9 @@ impl Fact {
         let first = BlockNumber(u64::from(head.block));
         let mut behind = after.0 == 0;
         let mut reads = 1;
-        let mut found = (behind && head.block != 0 && head.weak == weak && take(&first)).then_some(first);
+        // In a damaged index the number may be any.
+        let is_there = head.block != 0 && head.weak == weak && self.is_data(first);
+        let mut found = (behind && is_there && take(&first)).then_some(first);
         behind |= first == after;
         if found.is_none() {
             for (block, entry) in self.list(chain, head) {
@@ -332,11 +334,12 @@ impl Fact {
     fn begin(&self, chain: u64) -> Option<Reordering> {
         let _held = self.hold(chain);
         let head = self.in_order(chain);
-        let direct = Some(BlockNumber(u64::from(head.block))).filter(|block| block.0 != 0);
+        let direct = Some(BlockNumber(u64::from(head.block))).filter(|block| self.is_data(*block));
+        let direct_is_missing = direct.is_none();
         let direct = direct.map(|block| (block, self.entry(block)));
         let blocks = direct.into_iter().chain(self.list(chain, head));
         let mut order: Vec<(u32, u32)> = blocks.map(|(block, entry)| (block.0 as u32, entry.count)).collect();
-        if head.block == 0 || order.is_sorted_by(|one, other| one.1 >= other.1) {
+        if direct_is_missing || order.is_sorted_by(|one, other| one.1 >= other.1) {
             return None;
         }
         order.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

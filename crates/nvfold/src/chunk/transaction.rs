@@ -80,7 +80,9 @@ impl GeneratorLines {
 
     /// Transactions that began since the device was formatted.
     pub(super) fn begun(&self) -> u64 {
-        self.lines.iter().map(|line| line.next.load(Ordering::Relaxed).saturating_sub(1)).sum()
+        // A damaged generator may say anything.
+        let begun = self.lines.iter().map(|line| line.next.load(Ordering::Relaxed).saturating_sub(1));
+        begun.fold(0, u64::saturating_add)
     }
 
     /// Mount after a crash: passes the numbers of unfinished transactions, durably.

@@ -8,8 +8,12 @@
 use super::Core;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
+use crate::inode::directory::NameSlot;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::words::FileKind;
 use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -62,7 +66,7 @@ impl Cache {
         shard.insert(inode.ino, inode);
     }
 
-    pub(super) fn remove(&self, ino: u64) {
+    pub(crate) fn remove(&self, ino: u64) {
         self.shard(ino).lock().remove(&ino);
     }
 
@@ -82,6 +86,7 @@ impl Core {
         if let Some(inode) = shard.get(&ino) {
             return Ok(inode.clone());
         }
+        self.damaged.check(ino)?;
         let gone = || Error::NotFound { what: format!("inode {ino}") };
         let load = |slot| Inode::load(&self.region, &self.geometry, slot, ino);
         let inode = Arc::new(self.table.with_slot(ino, load).ok_or_else(gone)??.ok_or_else(gone)?);
@@ -89,6 +94,71 @@ impl Core {
         make_room(&mut shard);
         shard.insert(ino, inode.clone());
         Ok(inode)
+    }
+}
+
+/// Inodes that are there and cannot be used: what they name is not known, or is used for something else too.
+#[derive(Default)]
+pub(crate) struct Damaged {
+    any: AtomicBool,
+    inodes: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Damaged {
+    /// EIO for this one from now on; `at`: where it is damaged, device offset in bytes.
+    pub(crate) fn add(&self, ino: u64, at: u64) {
+        self.inodes.lock().insert(ino, at);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// How many are known.
+    pub(crate) fn count(&self) -> u64 {
+        if self.any.load(Ordering::Acquire) { self.inodes.lock().len() as u64 } else { 0 }
+    }
+
+    fn check(&self, ino: u64) -> Result<()> {
+        if !self.any.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.inodes.lock().get(&ino) {
+            Some(at) => Err(Error::Corrupt { what: format!("inode {ino}"), at: *at }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Core {
+    /// The inode that a name leads to. The caller has its directory locked: what the name leads to cannot be gone, so
+    /// when it is not there, or is something else, it is damaged.
+    ///
+    /// # Errors
+    /// EIO when it cannot be read.
+    pub(super) fn named_inode(&self, name: &NameSlot) -> Result<Arc<Inode>> {
+        let lost = |what: &str| {
+            let at = self.table.slot(name.ino).unwrap_or(self.geometry.segment_table_offset);
+            self.damaged.add(name.ino, at);
+            Error::Corrupt { what: format!("inode {}: {what}", name.ino), at }
+        };
+        match self.inode(name.ino) {
+            Ok(inode) if inode.kind != name.kind() => Err(lost("it is not what its name says; it")),
+            Err(Error::NotFound { .. }) => Err(lost("a name leads to it, and its slot")),
+            Err(error @ (Error::Corrupt { .. } | Error::BadMemory { .. })) => {
+                let at = self.table.slot(name.ino).unwrap_or_default();
+                self.damaged.add(name.ino, at);
+                Err(error)
+            }
+            found => found,
+        }
+    }
+
+    /// The same, for an operation that takes the name away: `None` for what cannot be read. It stays in use, with all
+    /// that it names, until fsck has decided. A directory that cannot be read keeps its name: what is in it would lose
+    /// the way that leads to it.
+    pub(super) fn removable_inode(&self, name: &NameSlot) -> Result<Option<Arc<Inode>>> {
+        match self.named_inode(name) {
+            Err(Error::Corrupt { .. } | Error::BadMemory { .. }) if name.kind() != FileKind::Directory => Ok(None),
+            found => found.map(Some),
+        }
     }
 }
 

@@ -61,7 +61,7 @@ use crate::space::Space;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::words::{Clock, Skipped, TimeNs};
-use cache::Cache;
+use cache::{Cache, Damaged};
 use commit::Journal;
 use gate::Gate;
 use pmem::Region;
@@ -80,6 +80,7 @@ pub(crate) struct Core {
     /// Held by operations that involve two directories.
     tree: Mutex<()>,
     pub(crate) cache: Cache,
+    pub(crate) damaged: Damaged,
     /// Bytes that all extents of all files name.
     pub(crate) mapped_bytes: Padded<AtomicU64>,
     pub(crate) data_blocks: Padded<AtomicU64>,
@@ -123,6 +124,7 @@ impl Core {
             journal: Journal::new(),
             tree: Mutex::new(()),
             cache: Cache::new(),
+            damaged: Damaged::default(),
             mapped_bytes: Padded::default(),
             data_blocks: Padded::default(),
             unmounted: AtomicBool::new(false),

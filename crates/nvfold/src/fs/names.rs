@@ -11,7 +11,8 @@ use crate::dedup::policy::POLICY_ATTRIBUTE;
 use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
 use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
-use crate::media::inode::{AttributeLine, INODE_BYTES};
+use crate::media::inode::{AttributeLine, INODE_BYTES, PARENT_WORD};
+use crate::media::journal::WordStore;
 use crate::media::log_entry::LogEntry;
 use crate::space::Purpose;
 use crate::sync::atomic::Ordering;
@@ -71,6 +72,13 @@ impl Core {
         }
     }
 
+    pub(crate) fn entry(&self, parent: InodeNumber, name: &[u8]) -> Result<DirEntry> {
+        let parent = self.inode(parent.0)?;
+        let state = parent.read()?;
+        let slot = self.find("look up a name", &state, name)?;
+        Ok(DirEntry { ino: InodeNumber(slot.ino), kind: slot.kind(), cookie: slot.cookie, name: name.to_vec() })
+    }
+
     /// The inode that a name leads to. The directory stays locked until it is found: the number alone could be
     /// another inode's by then.
     fn child(&self, parent: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
@@ -79,7 +87,7 @@ impl Core {
             directory("lookup", &state)?;
             return self.inode(parent.parent.load(Ordering::Relaxed));
         }
-        self.inode(self.find("lookup", &state, name)?.ino)
+        self.named_inode(&self.find("lookup", &state, name)?)
     }
 
     pub(super) fn find(&self, doing: &'static str, parent: &State, name: &[u8]) -> Result<NameSlot> {
@@ -207,11 +215,13 @@ impl Core {
     fn remove_name(&self, parent: &Inode, parent_state: &mut State, slot: NameSlot) -> Result<()> {
         let time = self.now();
         check_no_self(&slot, parent)?;
-        let child = self.inode(slot.ino)?;
-        let mut state = child.write()?;
-        check_empty("rmdir", &state)?;
         let entry = [LogEntry::Unname { cookie: slot.cookie, time }];
         let purpose = Purpose::Promised;
+        let Some(child) = self.removable_inode(&slot)? else {
+            return self.change(parent, parent_state, &entry, None, purpose, Flight::new());
+        };
+        let mut state = child.write()?;
+        check_empty("rmdir", &state)?;
         self.region.check_writable(child.slot, INODE_BYTES)?;
         if last_name(&child, &state) && !child.is_pinned() {
             // One commit suffices: an inode that no name leads to is freed by recovery.
@@ -255,6 +265,59 @@ impl Core {
         let mut state = inode.write()?;
         let entry = LogEntry::Unname { cookie, time: self.now() };
         self.change(&inode, &mut state, &[entry], None, Purpose::Promised, Flight::new())
+    }
+
+    /// Repair: gives an inode without a name one in a directory, in one commit.
+    ///
+    /// # Errors
+    /// EEXIST, ENOSPC.
+    pub(crate) fn adopt(&self, dir: u64, ino: u64, name: &[u8]) -> Result<()> {
+        let (parent, child) = (self.inode(dir)?, self.inode(ino)?);
+        let mut parent_state = parent.write()?;
+        let names = directory("move to lost+found", &parent_state)?;
+        if names.find(name, &self.region).is_some() {
+            return Err(Error::Exists { what: show(name) });
+        }
+        let (cookie, time) = (names.next_cookie(), self.now());
+        let mut state = child.write()?;
+        let entry = [LogEntry::Name { name: name.to_vec(), ino, kind: child.kind, cookie, time }];
+        let attributes = Some(AttributeLine { nlink: 1, ..state.attributes });
+        let is_directory = child.kind == FileKind::Directory;
+        let word = WordStore { offset: child.slot + PARENT_WORD, value: dir };
+        let (entries, purpose) = (&entry, Purpose::Promised);
+        self.change_all(
+            &mut [
+                Change { inode: &parent, state: &mut parent_state, entries, attributes: None, purpose },
+                Change { inode: &child, state: &mut state, entries: &[], attributes, purpose },
+            ],
+            if is_directory { std::slice::from_ref(&word) } else { &[] },
+            Flight::new(),
+        )?;
+        child.parent.store(if is_directory { dir } else { child.parent.load(Ordering::Relaxed) }, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Repair: makes a directory say in which one it is.
+    pub(crate) fn set_parent(&self, ino: u64, parent: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let mut state = inode.write()?;
+        if inode.parent.load(Ordering::Relaxed) != parent {
+            self.region.check_writable(inode.slot, INODE_BYTES)?;
+            let _ = self.region.fence(self.region.store_u64(inode.slot + PARENT_WORD, parent).flush());
+            inode.parent.store(parent, Ordering::Relaxed);
+        }
+        if state.attributes.nlink != 1 {
+            self.set_nlink(&inode, &mut state, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Repair: frees an inode that was removed and has no name.
+    pub(crate) fn free_nameless_inode(&self, ino: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let mut state = inode.write()?;
+        self.free_if_unused(&inode, &mut state);
+        Ok(())
     }
 
     /// Repair: makes the link count of what is no directory say how many names it has.

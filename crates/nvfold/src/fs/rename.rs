@@ -52,8 +52,12 @@ impl Core {
         if !self.may_move(&moving, &from, &to, mode)? {
             return Ok(());
         }
-        let moved = self.inode(source.ino)?;
-        let other = target.map(|target| self.inode(target.ino)).transpose()?;
+        let moved = self.named_inode(&source)?;
+        let other = match &target {
+            Some(target) if moving.exchanges => Some(self.named_inode(target)?),
+            Some(target) => self.removable_inode(target)?,
+            None => None,
+        };
         std::iter::once(&moved).chain(&other).for_each(|inode| self.table.found_name(inode.ino));
         // Children in the order of their numbers; a victim directory is nobody's parent here.
         let moved_first = other.as_ref().is_none_or(|other| moved.ino < other.ino);

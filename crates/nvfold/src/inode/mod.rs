@@ -17,7 +17,7 @@ pub mod log;
 pub mod table;
 
 use crate::error::{Error, Result};
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, InodeHead};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INLINE_LOG, INODE_BYTES, InodeHead};
 use crate::media::log_entry::{LogEntry, VALUE_BLOCKS_MAX, XattrValue, dedupe};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
@@ -274,6 +274,21 @@ impl Inode {
         }
         state.log = log;
         Ok(Some(Inode::new(ino, slot, &head, kind, state)))
+    }
+
+    /// Whether a slot that cannot be read may be one whose making a crash cut off: its log is empty, or has the one
+    /// attribute that an inode is born with. Such an inode names nothing that could be lost with it.
+    pub fn may_be_unborn(region: &Region, slot: u64, ino: u64) -> bool {
+        let head: InodeHead = region.read(slot);
+        let (tail, start) = (head.tail(), slot + INLINE_LOG);
+        let mut lines = vec![0; (INODE_BYTES - INLINE_LOG) as usize];
+        region.read_into(start, &mut lines);
+        if region.check().is_err() {
+            return false;
+        }
+        let is_birth = |entry: &LogEntry| matches!(entry, LogEntry::XattrSet { .. } | LogEntry::Skip);
+        let begins_as_one = || LogEntry::decode(ino, &lines).map_or(true, |(entry, _)| is_birth(&entry));
+        tail == 0 || tail == start || (head.head == start || head.head == 0) && begins_as_one()
     }
 
     /// An inode from its head and state.

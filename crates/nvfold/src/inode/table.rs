@@ -10,7 +10,7 @@ use crate::media::segment::{KIND_INODES, SegmentEntry, SegmentUse};
 use crate::media::superblock::Geometry;
 use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES, inode};
 use crate::space::Space;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock};
 use pmem::Region;
 use zerocopy::IntoBytes;
@@ -24,6 +24,9 @@ pub struct InodeTable {
     /// After a crash: inodes that no name is known to lead to, one bit each; empty when nobody looks for them.
     unnamed: Mutex<Vec<u64>>,
     looking: AtomicBool,
+    /// While names are looked for: words of numbers below this one are not handed out. A slot that looks free may be one
+    /// that was damaged, and whose name is still to be found.
+    barred_words: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -47,6 +50,7 @@ impl InodeTable {
             used: Mutex::new(used),
             unnamed: Mutex::default(),
             looking: AtomicBool::new(false),
+            barred_words: AtomicUsize::new(0),
         }
     }
 
@@ -103,8 +107,33 @@ impl InodeTable {
 
     /// Begins to look for inodes without a name: all in use are suspected.
     pub fn look_for_unnamed(&self) {
-        *self.unnamed.lock() = self.used_words();
+        let words = self.used_words();
+        let barred = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+        self.barred_words.store(barred, Ordering::Release);
+        *self.unnamed.lock() = words;
         self.looking.store(true, Ordering::Release);
+    }
+
+    /// Ends the search: the inodes that no name was found for.
+    pub fn stop_looking(&self) -> Vec<u64> {
+        let mut unnamed = self.unnamed.lock();
+        let is_set = |ino: &u64| unnamed[(ino / 64) as usize] & 1 << (ino % 64) != 0;
+        let found = (1..unnamed.len() as u64 * 64).filter(is_set).collect();
+        self.looking.store(false, Ordering::Release);
+        self.barred_words.store(0, Ordering::Release);
+        *unnamed = Vec::new();
+        found
+    }
+
+    /// The number is never handed out: its slot looks free, and a name leads to it. False when it was in use already, or
+    /// the table does not reach so far.
+    pub fn keep(&self, ino: u64) -> bool {
+        let mut used = self.used.lock();
+        let Some(word) = used.words.get_mut((ino / 64) as usize) else { return false };
+        let is_new = *word & 1 << (ino % 64) == 0;
+        *word |= 1 << (ino % 64);
+        used.count += u64::from(is_new);
+        is_new
     }
 
     /// A name leads to this inode, or its maker answers for it.
@@ -121,6 +150,12 @@ impl InodeTable {
         self.unnamed.lock().get((ino / 64) as usize).is_some_and(|word| word & 1 << (ino % 64) != 0)
     }
 
+    /// The first inode at or after `from` that no name was found for; the search goes on.
+    pub fn first_unnamed(&self, from: u64) -> Option<u64> {
+        let unnamed = self.unnamed.lock();
+        (from..unnamed.len() as u64 * 64).find(|ino| unnamed[(ino / 64) as usize] & 1 << (ino % 64) != 0)
+    }
+
     /// The first inode at or after `from` that no name was found for. `None` ends the search.
     pub fn next_unnamed(&self, from: u64) -> Option<u64> {
         let mut unnamed = self.unnamed.lock();
@@ -128,6 +163,7 @@ impl InodeTable {
         let found = (from..unnamed.len() as u64 * 64).find(|ino| is_set(&unnamed, *ino));
         if found.is_none() {
             self.looking.store(false, Ordering::Release);
+            self.barred_words.store(0, Ordering::Release);
             *unnamed = Vec::new();
         }
         found
@@ -138,19 +174,25 @@ impl InodeTable {
         self.used.lock().words.clone()
     }
 
-    /// Takes the lowest free inode number; the table grows when there is none.
+    /// Takes the lowest free inode number (while names are looked for after a crash: the lowest behind all that were in
+    /// use); the table grows when there is none.
     pub fn allocate(&self, space: &Space) -> Result<u64> {
         let mut used = self.used.lock();
         loop {
-            let from = used.search_from;
+            let barred = self.barred_words.load(Ordering::Acquire);
+            let from = used.search_from.max(barred);
             if let Some(word) = (from..used.words.len()).find(|word| used.words[*word] != !0) {
                 let bit = used.words[word].trailing_ones();
                 used.words[word] |= 1 << bit;
                 used.count += 1;
-                used.search_from = word;
+                if barred <= used.search_from {
+                    used.search_from = word;
+                }
                 return Ok(word as u64 * 64 + u64::from(bit));
             }
-            used.search_from = used.words.len();
+            if barred <= used.search_from {
+                used.search_from = used.words.len();
+            }
             self.grow(space)?;
             let words = used.words.len() + (INODES_PER_SEGMENT / 64) as usize;
             used.words.resize(words, 0);
@@ -225,11 +267,6 @@ pub fn clear_segment(region: &Region, segment: u64) -> Result<()> {
 }
 
 /// What each segment is used for, of those that are used for anything.
-pub fn read_uses(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentUse)> {
-    uses_of(&read_entries(region, geometry))
-}
-
-/// The same, of entries that were read.
 pub fn uses_of(entries: &[(u64, SegmentEntry)]) -> Vec<(u64, SegmentUse)> {
     let uses = entries.iter().map(|(segment, entry)| (*segment, entry.usage(*segment)));
     uses.filter(|(_, usage)| *usage != SegmentUse::Free).collect()
@@ -252,16 +289,15 @@ pub fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentEn
 /// The segments of the inode table by ordinal, of those in use; what is wrong with it otherwise.
 pub fn table_segments(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Result<Vec<u64>> {
     let part = |(segment, usage): &(u64, SegmentUse)| match usage {
-        SegmentUse::Inodes(ordinal) if geometry.blocks_in_segment(*segment) == SEGMENT_BLOCKS => {
-            Some((*ordinal, *segment))
-        }
+        SegmentUse::Inodes(ordinal) => Some((*ordinal, *segment)),
         _ => None,
     };
     let mut found: Vec<(u32, u64)> = uses.iter().filter_map(part).collect();
     found.sort_unstable();
     // A crash may leave the last segments half given back, never a hole before a segment in use.
     let contiguous = found.iter().enumerate().take_while(|(at, (ordinal, _))| *at as u32 == *ordinal).count();
-    if contiguous == 0 || contiguous != found.len() {
+    let is_short = |segment: u64| geometry.blocks_in_segment(segment) != SEGMENT_BLOCKS;
+    if contiguous == 0 || contiguous != found.len() || found.iter().any(|(_, segment)| is_short(*segment)) {
         let at = geometry.segment_table_offset;
         return Err(Error::Corrupt { what: "segment table: the inode table's segments".into(), at });
     }

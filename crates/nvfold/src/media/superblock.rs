@@ -1,5 +1,8 @@
-//! The superblock: what this device is and where its tables lie. Two copies, the second
-//! written only after the first is durable, so one of them is always whole.
+//! The superblock: what this device is and where its tables lie. Three copies, each written only after the one before
+//! is durable, so all but one are always whole.
+//!
+//! Two lie side by side at the front, where one stray write can take both; the third is the last block of the device.
+//! Devices that were formatted without it have [`LAST_COPY`] clear, and data in their last block.
 
 use super::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
 use crate::fingerprint::WeakFunction;
@@ -16,19 +19,24 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: [u8; 8] = *b"NVFOLD\0\x01";
 /// Format version this code writes; others are refused.
 pub const VERSION: u32 = 3;
-/// Device offsets of the two copies.
+/// Device offsets of the two copies that every device has. The third one: [`Geometry::copies`].
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags this code understands; an unknown one in `incompatible` refuses the mount.
 pub const KNOWN_INCOMPATIBLE: u64 = PM_INDEX;
 /// Incompatible feature: entries are found through a pm index, which whoever changes entries must keep.
 pub const PM_INDEX: u64 = 1;
 /// Feature flags that only writers must understand.
-pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
+pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
+/// Read-only compatible feature: the last block of the device is the third copy of the superblock, so it is not to be
+/// used for anything else, and follows when the others are written.
+pub const LAST_COPY: u64 = 1;
 
 /// Value of `state`: unmounted in order.
 pub const STATE_CLEAN: u32 = 1;
 /// Value of `state`: mounted, or crashed while it was.
 pub const STATE_IN_USE: u32 = 2;
+/// Value of `state`: a repair of damage began and did not end. Only a repair may write.
+pub const STATE_REPAIR: u32 = 3;
 
 /// One copy of the superblock.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -70,7 +78,7 @@ pub struct Superblock {
     pub index_kind: u32,
     /// Counts read-write mounts.
     pub mount_epoch: u64,
-    /// [`STATE_CLEAN`] or [`STATE_IN_USE`].
+    /// [`STATE_CLEAN`], [`STATE_IN_USE`] or [`STATE_REPAIR`].
     pub state: u32,
     /// pm index: number of the function that makes its weak fingerprints.
     pub index_function: u32,
@@ -106,6 +114,8 @@ pub enum Refusal {
     Newer(String),
     /// The format version is one that this code does not read any more.
     Older(String),
+    /// A machine of the other byte order made it.
+    OtherByteOrder,
     /// The checksum or a field that follows from others is wrong.
     Damaged(&'static str),
 }
@@ -122,6 +132,7 @@ impl Superblock {
     fn geometry(&self) -> Geometry {
         Geometry {
             device_bytes: self.device_bytes,
+            data_end: self.device_bytes,
             journal_offset: self.journal_offset,
             generators_offset: self.generators_offset,
             segment_table_offset: self.segment_table_offset,
@@ -134,6 +145,9 @@ impl Superblock {
     pub fn verify(&self) -> Result<Geometry, Refusal> {
         if self.magic[..6] != MAGIC[..6] {
             return Err(Refusal::Foreign);
+        }
+        if self.version.swap_bytes() == VERSION {
+            return Err(Refusal::OtherByteOrder);
         }
         if self.sealed().check != self.check {
             return Err(Refusal::Damaged("checksum"));
@@ -154,7 +168,12 @@ impl Superblock {
             return Err(Refusal::Damaged("layout"));
         }
         self.index().ok_or(Refusal::Damaged("index kind"))?;
-        Ok(geometry)
+        Ok(if self.has_last_copy() { geometry.with_last_copy() } else { geometry })
+    }
+
+    /// Whether the last block of the device is a copy of the superblock.
+    pub fn has_last_copy(&self) -> bool {
+        self.read_only_compatible & LAST_COPY != 0
     }
 
     /// Which index the device has, and for a pm index the function of its weak fingerprints.
@@ -180,6 +199,8 @@ impl Superblock {
 pub struct Geometry {
     /// Size of the device in bytes, a multiple of 4096.
     pub device_bytes: u64,
+    /// First byte behind the last block that may hold anything but a superblock.
+    pub data_end: u64,
     /// Offset of the recovery journal.
     pub journal_offset: u64,
     /// Offset of the TX_ID generators.
@@ -193,7 +214,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The layout of a device of this size; `None` when it is too small, too large or unaligned.
+    /// The layout of a device of this size, its last block like any other; `None` when it is too small, too large or
+    /// unaligned.
     pub fn of(device_bytes: u64) -> Option<Geometry> {
         if !(DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&device_bytes) || !device_bytes.is_multiple_of(BLOCK_BYTES) {
             return None;
@@ -209,6 +231,7 @@ impl Geometry {
         let data_offset = (chunk_table_offset + chunk_table_bytes).next_multiple_of(SEGMENT_BYTES);
         Some(Geometry {
             device_bytes,
+            data_end: device_bytes,
             journal_offset,
             generators_offset,
             segment_table_offset,
@@ -217,14 +240,25 @@ impl Geometry {
         })
     }
 
-    /// Blocks on the device, tables included.
+    /// The same with a superblock in the last block.
+    pub fn with_last_copy(self) -> Geometry {
+        Geometry { data_end: self.device_bytes - BLOCK_BYTES, ..self }
+    }
+
+    /// Device offsets of all copies of the superblock.
+    pub fn copies(&self) -> impl Iterator<Item = u64> + use<> {
+        let last = self.device_bytes - BLOCK_BYTES;
+        COPIES.into_iter().chain((self.data_end == last).then_some(last))
+    }
+
+    /// Blocks on the device, tables included, but not a superblock at its end.
     pub fn blocks(&self) -> u64 {
-        self.device_bytes / BLOCK_BYTES
+        self.data_end / BLOCK_BYTES
     }
 
     /// Segments on the device, tables and a shorter last one included.
     pub fn segments(&self) -> u64 {
-        self.device_bytes.div_ceil(SEGMENT_BYTES)
+        self.data_end.div_ceil(SEGMENT_BYTES)
     }
 
     /// Number of the first segment that is not tables.
@@ -239,7 +273,7 @@ impl Geometry {
 
     /// Whether `len` bytes at media address `address` lie in the segments.
     pub fn holds_data(&self, address: u64, len: u64) -> bool {
-        address >= self.data_offset && address.checked_add(len).is_some_and(|end| end <= self.device_bytes)
+        address >= self.data_offset && address.checked_add(len).is_some_and(|end| end <= self.data_end)
     }
 
     /// Offset of a block's chunk entry.

@@ -25,6 +25,11 @@ pub(super) fn index_of(
     let mut options = options.clone();
     let index = match superblock.index().expect("a superblock that was verified") {
         (IndexKind::Dram, _) => Index::Dram(DramIndex::new()),
+        // Whoever only reads needs none.
+        (IndexKind::Pm, function) if options.read_only && index_segments_in(geometry, uses).is_err() => {
+            options.nv_dedup.weak = function;
+            Index::Dram(DramIndex::new())
+        }
         (IndexKind::Pm, function) => {
             options.nv_dedup.weak = function;
             let segments = index_segments_in(geometry, uses)?;

@@ -27,11 +27,15 @@ pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u
 }
 
 /// Stores the words again and empties the journal.
-pub(super) fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
-    if stores.is_empty() {
-        return;
+pub(crate) fn replay_journal(region: &Region, geometry: &Geometry, stores: &[WordStore]) {
+    if !stores.is_empty() {
+        store_words(region, stores);
+        clear_journal(region, geometry);
     }
-    store_words(region, stores);
+}
+
+/// Empties the journal.
+pub(crate) fn clear_journal(region: &Region, geometry: &Geometry) {
     let clear = |slot| WordStore { offset: geometry.journal_slot_offset(slot), value: 0 };
     let cleared: Vec<_> = (0..JOURNAL_SLOTS).map(clear).collect();
     store_words(region, &cleared);

@@ -7,7 +7,7 @@ use crate::inode::table::write_segment;
 use crate::media::direct::index_segments;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead};
 use crate::media::segment::SegmentEntry;
-use crate::media::superblock::{COPIES, Geometry, MAGIC, STATE_CLEAN, Superblock, VERSION};
+use crate::media::superblock::{Geometry, LAST_COPY, MAGIC, STATE_CLEAN, Superblock, VERSION};
 use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
 use crate::words::{FileKind, IndexKind, InodeNumber, TimeNs};
 use pmem::{Flight, Region};
@@ -39,7 +39,7 @@ pub struct MkfsOptions {
 /// Formats a device; see `FileSystem::mkfs`.
 pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
     let bytes = region.len_bytes();
-    let geometry = Geometry::of(bytes).ok_or_else(|| Error::Format { why: unusable_size(bytes) })?;
+    let geometry = Geometry::of(bytes).ok_or_else(|| Error::Format { why: unusable_size(bytes) })?.with_last_copy();
     if region.is_read_only() {
         return Err(Error::ReadOnly { doing: "mkfs" });
     }
@@ -52,12 +52,12 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
     }
     // Old superblocks go first: until the new ones are written this is no file system.
     let mut flight = Flight::new();
-    COPIES.iter().for_each(|offset| flight.add(region.write(*offset, &Superblock::new_zeroed()).flush()));
+    geometry.copies().for_each(|offset| flight.add(region.write(offset, &Superblock::new_zeroed()).flush()));
     let _ = region.fence(flight);
     clear_tables(region, &geometry)?;
     let root_segment = geometry.first_segment();
     write_segment(region, &geometry, root_segment, &SegmentEntry::inodes(root_segment, 0))?;
-    write_root(region, root_segment, options);
+    write_root(region, root_segment, (options.root_uid, options.root_gid), options.now);
     if options.index == IndexKind::Pm {
         let segments = root_segment + 1..root_segment + 1 + index_segments(geometry.blocks());
         // Of the smallest devices at least half is left.
@@ -74,6 +74,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
         Superblock {
             magic: MAGIC,
             version: VERSION,
+            read_only_compatible: LAST_COPY,
             uuid: options.uuid,
             label,
             device_bytes: bytes,
@@ -117,10 +118,10 @@ fn clear_tables(region: &Region, geometry: &Geometry) -> Result<()> {
     Ok(())
 }
 
-fn write_root(region: &Region, segment: u64, options: &MkfsOptions) {
+/// Writes an empty root directory into the first segment of the inode table.
+pub(crate) fn write_root(region: &Region, segment: u64, (uid, gid): (u32, u32), now: TimeNs) {
     let slot = segment * SEGMENT_BYTES + ROOT * INODE_BYTES;
-    let head = InodeHead::new(slot, ROOT, FileKind::Directory, 1, ROOT, options.now);
-    let (uid, gid, now) = (options.root_uid, options.root_gid, options.now);
+    let head = InodeHead::new(slot, ROOT, FileKind::Directory, 1, ROOT, now);
     let times = AttributeLine { atime: now, mtime: now, ctime: now, ..AttributeLine::default() };
     let attributes = AttributeLine { mode: 0o755, uid, gid, nlink: 1, as_of: head.commit, ..times }.sealed(ROOT);
     let mut flight = Flight::new();

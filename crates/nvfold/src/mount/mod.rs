@@ -20,7 +20,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `mkfs`, `superblock`, `index`, `journal` | what a device has before anything is mounted |
+//! | `mkfs`, `superblock`, `tables`, `index`, `journal` | what a device has before anything is mounted |
 //! | `open`, `options` | mounting |
 //! | `scan`, [`reconcile`] | what a crash left open, at once and later |
 //! | [`saved`] | what an orderly unmount leaves |
@@ -36,6 +36,7 @@ pub mod reconcile;
 pub mod saved;
 mod scan;
 mod superblock;
+mod tables;
 
 use crate::error::Result;
 use crate::fs::Core;
@@ -44,13 +45,14 @@ use reconcile::Reconcile;
 
 pub use convert::convert_index;
 pub(crate) use index::index_segments_in;
-pub(crate) use journal::journal_stores;
+pub(crate) use journal::{clear_journal, journal_stores, replay_journal};
 pub use mkfs::MkfsOptions;
-pub(crate) use mkfs::format;
-pub(crate) use open::open;
+pub(crate) use mkfs::{format, write_root};
+pub(crate) use open::{open, open_for_repair};
 pub use options::MountOptions;
 pub use superblock::read_superblock;
 pub(crate) use superblock::{require_known_features, write_superblock};
+pub(crate) use tables::Tables;
 
 /// A mounted device: its file system, and what a crash left to find out.
 pub(crate) struct Mounted {
@@ -58,11 +60,21 @@ pub(crate) struct Mounted {
     reconcile: Mutex<Reconcile>,
     /// What the mount had to do.
     recovery: Mutex<Recovery>,
+    /// fsck mounts it: inodes without a name are kept, for it to decide about.
+    for_repair: bool,
+    /// Inodes without a name that reconcile has kept.
+    nameless: Mutex<Vec<u64>>,
 }
 
 impl Mounted {
-    fn new(core: Core) -> Mounted {
-        Mounted { core, reconcile: Mutex::new(Reconcile::Done), recovery: Mutex::default() }
+    fn new(core: Core, for_repair: bool) -> Mounted {
+        let (reconcile, recovery, nameless) = (Mutex::new(Reconcile::Done), Mutex::default(), Mutex::default());
+        Mounted { core, reconcile, recovery, for_repair, nameless }
+    }
+
+    /// Inodes without a name that reconcile has kept.
+    pub(crate) fn take_nameless(&self) -> Vec<u64> {
+        std::mem::take(&mut self.nameless.lock())
     }
 
     /// Saves what is known and marks the device clean. Nothing comes in any more.
@@ -85,8 +97,11 @@ pub struct Recovery {
     pub inodes_scanned: u64,
     /// Counts and free space are exact: nothing is left to find out.
     pub reconciled: bool,
-    /// An inode cannot be read, so they never will be; run fsck.
+    /// A block is used for two things, so they never will be; run fsck.
     pub stalled: bool,
+    /// Inodes that were found to be damaged so far: they give EIO, and what they may name is kept until fsck has
+    /// decided.
+    pub unreadable: u64,
     /// Steps of reconcile that are done, for a progress report.
     pub steps_done: u64,
     /// Steps in all.

@@ -3,14 +3,15 @@
 use super::index::{free_index_segments, index_of};
 use super::journal::{journal_stores, replay_journal};
 use super::options::MountOptions;
+use super::saved::Saved;
 use super::superblock::{read_superblock, require_known_features, write_superblock};
+use super::tables::Tables;
 use super::{Mounted, saved, scan};
 use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
 use crate::fs::{Core, CoreOptions};
-use crate::inode::table::{read_entries, table_segments, uses_of};
 use crate::media::inode::InodeHead;
-use crate::media::superblock::{STATE_IN_USE, Superblock};
+use crate::media::superblock::{Geometry, STATE_IN_USE, STATE_REPAIR, Superblock};
 use crate::words::{FileKind, InodeNumber};
 use pmem::{PersistenceLevel, PmemError, Region};
 
@@ -18,6 +19,16 @@ const ROOT: u64 = InodeNumber::ROOT.0;
 
 /// Mounts a device; see [`crate::FileSystem::mount`].
 pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
+    open_for(region, options, false)
+}
+
+/// Mounts a device for fsck, whose tables it has made whole: nothing is freed because it has no name, no memory is given
+/// back, and until the end the superblock says that a repair is under way.
+pub(crate) fn open_for_repair(region: Region) -> Result<Mounted> {
+    open_for(region, &MountOptions { discard: Some(false), ..MountOptions::default() }, true)
+}
+
+fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<Mounted> {
     let (superblock, geometry) = read_superblock(&region)?;
     if !options.read_only {
         require_known_features(&superblock)?;
@@ -25,11 +36,18 @@ pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
     }
-    let entries = read_entries(&region, &geometry);
-    let uses = uses_of(&entries);
-    let segments = table_segments(&geometry, &uses)?;
+    let saved = Saved::read(&region, &geometry, &superblock);
+    // In bad memory it is like none.
+    let saved = if region.check().is_ok() { saved } else { None };
+    let tables = Tables::read(&region, &geometry, &superblock, saved.as_ref());
+    let Tables { entries, uses, inodes: segments, damage, bad, .. } = tables;
+    let tables_read = bad.map_or(Ok(()), Err);
+    if segments.is_empty() {
+        let what = "segment table: no part of the inode table is left; it".into();
+        return Err(Error::Corrupt { what, at: geometry.segment_table_offset });
+    }
     let stores = journal_stores(&region, &geometry, &segments)?;
-    let tables_read = region.check();
+    let tables_read = tables_read.and(region.check());
     if !options.read_only {
         tables_read.map_err(Error::of(|| "journal or segment table (mount read-only to read what is left)".into()))?;
     }
@@ -37,17 +55,21 @@ pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
         let what = "journal: an operation that a crash cut off must be finished by a read-write mount; it".into();
         return Err(Error::Corrupt { what, at: geometry.journal_offset });
     }
+    if !options.read_only {
+        // What a segment is used for decides what may be written over.
+        require_whole_tables(&geometry, &superblock, damage, for_repair)?;
+    }
     replay_journal(&region, &geometry, &stores);
     let (options, index) = index_of(&region, &geometry, &superblock, options, &uses)?;
     let options = &options;
     let with = core_options(&region, options);
-    let mounted = Mounted::new(Core::new(region, geometry, with, segments, index));
+    let mounted = Mounted::new(Core::new(region, geometry, with, segments, index), for_repair);
     let core = &mounted.core;
     let index_segments = core.chunks.index.fact().into_iter().flat_map(|index| index.segments().iter().copied());
     core.table.segments().into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
     entries.iter().for_each(|(segment, entry)| core.space.adopt_wear(*segment, entry));
     core.chunks.load_generators();
-    let saved_in = saved::load(&mounted, &superblock);
+    let saved_in = saved.and_then(|saved| saved::load(&mounted, saved));
     match &saved_in {
         Some(_) => {}
         None if options.read_only => scan::count_all(&mounted),
@@ -58,10 +80,13 @@ pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
         return Err(Error::Corrupt { what: "root directory: not there".into(), at: root });
     }
     if !options.read_only {
-        let mount_epoch = superblock.mount_epoch.wrapping_add(1);
+        let (state, mount_epoch) = match for_repair {
+            true => (superblock.state, superblock.mount_epoch),
+            false => (STATE_IN_USE, superblock.mount_epoch.wrapping_add(1)),
+        };
         write_superblock(
             &core.region,
-            Superblock { state: STATE_IN_USE, mount_epoch, mounted: (options.clock)(), saved_state: 0, ..superblock },
+            Superblock { state, mount_epoch, mounted: (options.clock)(), saved_state: 0, ..superblock },
         );
         core.region.sync()?;
         if core.chunks.index.dram().is_some() {
@@ -79,6 +104,25 @@ pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
         core.policies.mounted(&core.ground());
     }
     Ok(mounted)
+}
+
+/// Writing on a device whose tables are damaged would lose what can still be read.
+fn require_whole_tables(
+    geometry: &Geometry,
+    superblock: &Superblock,
+    damage: Option<&'static str>,
+    for_repair: bool,
+) -> Result<()> {
+    if superblock.state == STATE_REPAIR && !for_repair {
+        let what =
+            "a repair of this device was cut off (`nvfold fsck --repair` finishes it, a read-only mount reads what \
+                    is there); it"
+                .into();
+        return Err(Error::Corrupt { what, at: 0 });
+    }
+    let Some(damage) = damage else { return Ok(()) };
+    let what = format!("segment table: {damage}; a read-only mount reads what is there; the table");
+    Err(Error::Corrupt { what, at: geometry.segment_table_offset })
 }
 
 fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {

@@ -15,6 +15,12 @@
 //!           unknown and that nobody names are free
 //! ```
 //!
+//! **Damage stays local.** An inode that cannot be read and that a name leads to is kept: it gives EIO, and as long as it
+//! is not known what it names, a block that nobody else names stays in use, and no count is lowered. All else goes on: what
+//! is named by others is exact, and inodes without a name are freed, unless a directory is among what cannot be read (or
+//! one that is not empty has no name): then names are missing, and an inode without one may be one of theirs. fsck
+//! decides about what was kept.
+//!
 //! Between steps anything can happen: operations on inodes that were walked keep the recount up to date
 //! ([`crate::chunk::recount`]), new names are noted, freed blocks are known.
 
@@ -23,11 +29,11 @@ use crate::chunk::recount::Recount;
 use crate::error::{Error, Result};
 use crate::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
-use crate::media::inode::INODE_BYTES;
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::space::{BlockRun, Runs};
 use crate::sync::atomic::Ordering;
-use crate::words::InodeNumber;
+use crate::words::{FileKind, InodeNumber};
+use hashbrown::HashSet;
 use pmem::Flight;
 
 /// Entries and inodes that one step looks at, about: well below a millisecond.
@@ -41,14 +47,14 @@ pub enum Reconcile {
     /// Walking inodes; the next one, and those that could not be read.
     Walk { next: u64, unreadable: Vec<Unreadable>, marked: Vec<u64> },
     /// Freeing inodes without a name, from this one on.
-    Unnamed { next: u64, marked: Vec<u64> },
+    Unnamed { next: u64, rest: Rest },
     /// pm index: putting chains right, from this one on. Before any block is freed: none may hang in a chain then.
-    Chains { next: u64, marked: Vec<u64> },
+    Chains { next: u64, rest: Rest },
     /// Making entries exact, segment after segment; the place of the next one in the list.
-    SetExact { next: usize, marked: Vec<u64> },
+    SetExact { next: usize, rest: Rest },
     /// Everything is exact.
     Done,
-    /// An inode could not be read, so what it names is not known.
+    /// A block is used for two things, so what is in use is not known.
     Stalled { what: String, at: u64 },
 }
 
@@ -59,27 +65,39 @@ impl Reconcile {
     }
 }
 
+/// What is done when all inodes were walked.
+pub struct Rest {
+    /// Segments to be made exact.
+    marked: Vec<u64>,
+    /// An inode cannot be read: what nobody else names may be its.
+    keeps_blocks: bool,
+    /// So it is with inodes that have no name.
+    keeps_nameless: bool,
+}
+
 /// An inode that could not be read. Without a name it is one whose making a crash cut off: its head reached the media
 /// and the rest did not. With one it is damaged.
 pub struct Unreadable {
     ino: u64,
     slot: u64,
-    why: Error,
+    /// Its slot was read, and is what a crash may leave of one that was about to be made.
+    may_be_unborn: bool,
 }
 
 impl Mounted {
     /// What the mount had to do and how far it is.
     pub(crate) fn recovery(&self) -> Recovery {
         let recovery = self.recovery.lock().clone();
+        let unreadable = self.core.damaged.count();
         let inodes = self.core.table.end();
         let (steps_done, segments, stalled) = match &*self.reconcile.lock() {
             Reconcile::Walk { next, marked, .. } => (*next, marked.len(), false),
-            Reconcile::Unnamed { marked, .. } | Reconcile::Chains { marked, .. } => (inodes, marked.len(), false),
-            Reconcile::SetExact { next, marked } => (inodes + *next as u64, marked.len(), false),
-            Reconcile::Done => return Recovery { reconciled: true, ..recovery },
+            Reconcile::Unnamed { rest, .. } | Reconcile::Chains { rest, .. } => (inodes, rest.marked.len(), false),
+            Reconcile::SetExact { next, rest } => (inodes + *next as u64, rest.marked.len(), false),
+            Reconcile::Done => return Recovery { reconciled: true, unreadable, ..recovery },
             Reconcile::Stalled { .. } => (0, 0, true),
         };
-        Recovery { stalled, steps_done, steps_total: inodes + segments as u64, ..recovery }
+        Recovery { stalled, unreadable, steps_done, steps_total: inodes + segments as u64, ..recovery }
     }
 
     /// See `FileSystem::reconcile`.
@@ -113,22 +131,27 @@ impl Mounted {
             Reconcile::Walk { next, mut unreadable, marked } => match self.walk_some(next, &mut unreadable)? {
                 Some(next) => Reconcile::Walk { next, unreadable, marked },
                 None => {
-                    unreadable.into_iter().try_for_each(|inode| self.free_unreadable(inode))?;
-                    Reconcile::Unnamed { next: 0, marked }
+                    let (keeps_blocks, keeps_nameless) = self.judge_unreadable(unreadable)?;
+                    Reconcile::Unnamed { next: 0, rest: Rest { marked, keeps_blocks, keeps_nameless } }
                 }
             },
-            Reconcile::Unnamed { next, marked } => match self.free_unnamed(next)? {
-                Some(next) => Reconcile::Unnamed { next, marked },
-                None => Reconcile::Chains { next: 0, marked },
+            Reconcile::Unnamed { rest, .. } if rest.keeps_nameless => {
+                self.nameless.lock().append(&mut self.core.table.stop_looking());
+                Reconcile::Chains { next: 0, rest }
+            }
+            Reconcile::Unnamed { next, rest } => match self.free_unnamed(next)? {
+                Some(next) => Reconcile::Unnamed { next, rest },
+                None => Reconcile::Chains { next: 0, rest },
             },
-            Reconcile::Chains { next, marked } => match self.tidy_chains(next) {
-                Some(next) => Reconcile::Chains { next, marked },
-                None => Reconcile::SetExact { next: 0, marked },
+            Reconcile::Chains { next, rest } => match self.tidy_chains(next) {
+                Some(next) => Reconcile::Chains { next, rest },
+                None => Reconcile::SetExact { next: 0, rest },
             },
-            Reconcile::SetExact { next, marked } => match marked.get(next) {
+            Reconcile::SetExact { next, rest } => match rest.marked.get(next) {
                 Some(segment) => {
-                    self.core.chunks.with_recount(|recount| self.set_exact(*segment, recount)).transpose()?;
-                    Reconcile::SetExact { next: next + 1, marked }
+                    let set = |recount: &Recount| self.set_exact(*segment, recount, rest.keeps_blocks);
+                    self.core.chunks.with_recount(set).transpose()?;
+                    Reconcile::SetExact { next: next + 1, rest }
                 }
                 None => {
                     self.core.chunks.set_recount(None);
@@ -154,13 +177,14 @@ impl Mounted {
             match Inode::load(&self.core.region, &self.core.geometry, slot, ino) {
                 Ok(Some(inode)) => {
                     self.core.queue_after_crash(&inode)?;
-                    looked_at += self.walk(ino, &inode.into_state())?;
+                    looked_at += self.walk(ino, slot, &inode.into_state(), unreadable)?;
                 }
-                Ok(None) => {
-                    let why = Error::Corrupt { what: format!("inode {ino}: its head is torn; it"), at: slot };
-                    unreadable.push(Unreadable { ino, slot, why });
+                Ok(None) | Err(Error::Corrupt { .. }) => {
+                    let may_be_unborn = Inode::may_be_unborn(&self.core.region, slot, ino);
+                    unreadable.push(Unreadable { ino, slot, may_be_unborn });
                 }
-                Err(why) => unreadable.push(Unreadable { ino, slot, why }),
+                Err(Error::BadMemory { .. }) => unreadable.push(Unreadable { ino, slot, may_be_unborn: false }),
+                Err(other) => return Err(other),
             }
             looked_at += 1;
             next = ino + 1;
@@ -169,45 +193,114 @@ impl Mounted {
         Ok(Some(next))
     }
 
-    /// Frees an inode that cannot be read and that no name leads to: what its log names is nobody's.
-    fn free_unreadable(&self, inode: Unreadable) -> Result<()> {
-        if inode.ino == ROOT || !self.core.table.is_unnamed(inode.ino) {
-            return Err(inode.why);
+    /// What becomes of the inodes that could not be read, now that all names are known. Returns whether blocks, and
+    /// inodes without a name, are kept.
+    fn judge_unreadable(&self, unreadable: Vec<Unreadable>) -> Result<(bool, bool)> {
+        if unreadable.is_empty() && !self.for_repair {
+            return Ok((false, self.has_nameless_tree()?));
         }
+        let directories = self.named_directories();
+        let is_unnamed = |inode: &Unreadable| inode.ino != ROOT && self.core.table.is_unnamed(inode.ino);
+        let lacks_names = unreadable.iter().any(|inode| inode.ino == ROOT || directories.contains(&inode.ino));
+        let mut keeps_blocks = false;
+        for inode in unreadable {
+            if is_unnamed(&inode) && inode.may_be_unborn && !lacks_names {
+                self.free_unborn(&inode);
+            } else {
+                self.core.table.found_name(inode.ino);
+                self.core.damaged.add(inode.ino, inode.slot);
+                self.core.cache.remove(inode.ino);
+                keeps_blocks = true;
+            }
+        }
+        Ok((keeps_blocks, lacks_names || self.for_repair || self.has_nameless_tree()?))
+    }
+
+    /// What names say are directories.
+    fn named_directories(&self) -> HashSet<u64> {
+        let mut directories = HashSet::new();
+        let mut ino = self.core.table.next_used(1);
+        while ino < self.core.table.end() {
+            let slot = self.core.table.slot(ino).expect("in the table");
+            if let Ok(Some(inode)) = Inode::load(&self.core.region, &self.core.geometry, slot, ino)
+                && let Body::Directory(names) = &inode.into_state().body
+            {
+                let named = names.after(0).filter(|name| name.kind() == FileKind::Directory);
+                directories.extend(named.map(|name| name.ino));
+            }
+            ino = self.core.table.next_used(ino + 1);
+        }
+        directories
+    }
+
+    /// Whether a directory without a name is not empty. No crash leaves that: some directory has lost names.
+    fn has_nameless_tree(&self) -> Result<bool> {
+        let mut from = 0;
+        while let Some(ino) = self.core.table.first_unnamed(from) {
+            if ino > ROOT && self.core.table.is_used(ino) {
+                let inode = self.core.inode(ino)?;
+                if matches!(&inode.peek().body, Body::Directory(directory) if !directory.is_empty()) {
+                    self.core.damaged.add(ino, inode.slot);
+                    return Ok(true);
+                }
+            }
+            from = ino + 1;
+        }
+        Ok(false)
+    }
+
+    /// Frees an inode whose making a crash cut off: no name leads to it, and its log names nothing.
+    fn free_unborn(&self, inode: &Unreadable) {
         self.core.table.found_name(inode.ino);
-        // In bad memory it cannot be marked as free, and stays in use.
-        if self.core.region.check_writable(inode.slot, INODE_BYTES).is_ok() {
-            self.core.free_slot(inode.slot);
-            self.core.table.free(inode.ino);
-        }
-        Ok(())
+        self.core.free_slot(inode.slot);
+        self.core.table.free(inode.ino);
     }
 
     /// Takes one inode in; returns how many entries it has.
-    fn walk(&self, ino: u64, state: &State) -> Result<u64> {
-        self.core.chunks.with_recount(|recount| self.walk_blocks(recount, ino, state)).transpose()?;
+    fn walk(&self, ino: u64, slot: u64, state: &State, unreadable: &mut Vec<Unreadable>) -> Result<u64> {
+        let walked = self.core.chunks.with_recount(|recount| self.walk_blocks(recount, ino, state)).transpose();
+        match walked {
+            // What it names is kept, and nothing of it is changed any more.
+            Err(Error::Corrupt { .. }) => unreadable.push(Unreadable { ino, slot, may_be_unborn: false }),
+            walked => drop(walked?),
+        }
         self.core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
         if let Body::Directory(directory) = &state.body {
-            directory.after(0).for_each(|name| self.core.table.found_name(name.ino));
+            for name in directory.after(0) {
+                self.core.table.found_name(name.ino);
+                // A slot that is free and has a name is damaged; the number must not become another inode's.
+                if !self.for_repair && self.core.table.keep(name.ino) {
+                    let slot = self.core.table.slot(name.ino).expect("in the table");
+                    unreadable.push(Unreadable { ino: name.ino, slot, may_be_unborn: false });
+                }
+            }
         }
         Ok(state.log.lines)
     }
 
     /// Notes what the inode uses: nothing free, nothing of the inode table, no block for two things.
     fn walk_blocks(&self, recount: &Recount, ino: u64, state: &State) -> Result<()> {
+        let blocks =
+            || state.extents().into_iter().flat_map(|extents| extents.iter()).flat_map(|(_, e)| e.blocks().blocks());
+        let keep = |block| {
+            self.core.space.mark_used(block);
+        };
         let twice = |block: BlockNumber| {
             let what = format!("inode {ino}: a block that it names is free, or used for something else; it");
             Err(Error::Corrupt { what, at: block.address() })
         };
         let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
         for block in pages.chain(state.xattr_blocks()) {
-            if !self.core.space.is_used(block) || !recount.claim_metadata(block) {
+            let is_data_too = recount.counted(block).0 > 0;
+            if self.core.space.mark_used(block) || !recount.claim_metadata(block) || is_data_too {
+                blocks().for_each(keep);
                 return twice(block);
             }
         }
         for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
             for block in extent.blocks().blocks() {
-                if !self.core.space.is_used(block) || recount.is_metadata(block) {
+                if self.core.space.mark_used(block) || recount.is_metadata(block) {
+                    blocks().for_each(keep);
                     return twice(block);
                 }
                 self.count(recount, block, extent.unwritten);
@@ -232,13 +325,6 @@ impl Mounted {
         if ino > ROOT && self.core.table.is_used(ino) {
             let inode = self.core.inode(ino)?;
             let mut state = inode.lock();
-            if let Body::Directory(directory) = &state.body
-                && !directory.is_empty()
-            {
-                // No crash leaves that. To free it would be to lose all that is below it.
-                let what = format!("inode {ino}: no name leads to this directory, and it is not empty; it");
-                return Err(Error::Corrupt { what, at: inode.slot });
-            }
             if inode.is_pinned() {
                 self.core.set_nlink(&inode, &mut state, 0)?;
             } else {
@@ -261,19 +347,34 @@ impl Mounted {
         Some(end)
     }
 
-    /// Makes the entries of a segment say what was counted, and frees what nobody names.
-    fn set_exact(&self, segment: u64, recount: &Recount) -> Result<()> {
+    /// Makes the entries of a segment say what was counted, and frees what nobody names. `keeps_blocks`: somebody who
+    /// could not be counted may name more.
+    fn set_exact(&self, segment: u64, recount: &Recount, keeps_blocks: bool) -> Result<()> {
         let first = segment * SEGMENT_BLOCKS;
         let entries = self.core.geometry.chunk_entry_offset(BlockNumber(first));
         let bytes = self.core.geometry.blocks_in_segment(segment) * ENTRY_BYTES;
-        self.core.region.check_writable(entries, bytes).map_err(Error::of(|| "chunk table".into()))?;
+        let has_bad_entries = self.core.region.check_writable(entries, bytes).is_err();
         let mut flight = Flight::new();
         let mut free = Runs::new();
         for block in (first..first + self.core.geometry.blocks_in_segment(segment)).map(BlockNumber) {
             let (references, reserved) = recount.counted(block);
             if references > 0 && recount.is_metadata(block) {
-                let what = "block: it is file data and part of a log or table at once; it".into();
-                return Err(Error::Corrupt { what, at: block.address() });
+                // Of one of the two nothing is changed any more. A count that never gets to 0 keeps the block for it.
+                self.core.chunks.set_exact(block, references + 1, false, &mut flight);
+                recount.know(block);
+                continue;
+            }
+            if has_bad_entries && self.is_bad_entry(block) {
+                // Its count cannot be set: it stays in use.
+                let named = recount.know(block) && references > 0;
+                self.core.data_blocks.fetch_add(u64::from(named), Ordering::Relaxed);
+                continue;
+            }
+            let may_have_more = keeps_blocks && recount.is_unknown(block);
+            if may_have_more && (references == 0 || self.core.chunks.count(block) > references) {
+                let named = recount.know(block) && references > 0;
+                self.core.data_blocks.fetch_add(u64::from(named), Ordering::Relaxed);
+                continue;
             }
             self.set_block_exact(block, references, reserved, &mut flight);
             if !recount.know(block) {
@@ -289,6 +390,11 @@ impl Mounted {
         let _ = self.core.region.fence(flight);
         free.iter().for_each(|run| self.core.space.free(*run));
         Ok(())
+    }
+
+    fn is_bad_entry(&self, block: BlockNumber) -> bool {
+        let entry = self.core.geometry.chunk_entry_offset(block);
+        !self.core.region.sound_or_forget(entry, ENTRY_BYTES)
     }
 
     /// Private if one extent names it and nothing else is to be known of it; tracked with the true count otherwise.

@@ -22,11 +22,16 @@ const WORD_BYTES: u64 = 8;
 
 /// Saves the DRAM state, if there is room for it, and marks the device clean. The gate is closed.
 pub fn leave_clean(core: &Core) -> Result<()> {
+    leave(core, STATE_CLEAN)
+}
+
+/// The same, with another state of the device.
+pub fn leave(core: &Core, state: u32) -> Result<()> {
     let (superblock, _) = read_superblock(&core.region)?;
     core.chunks.flush_decreases(core.space.marked_segments());
     let saved_state = save(core, superblock.mount_epoch).map_or(0, PmPtr::offset);
     core.region.sync()?;
-    write_superblock(&core.region, Superblock { state: STATE_CLEAN, saved_state, ..superblock });
+    write_superblock(&core.region, Superblock { state, saved_state, ..superblock });
     Ok(core.region.sync()?)
 }
 
@@ -87,9 +92,8 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
 
 /// Takes the saved state in; the blocks that it lay in, which are free. `None` when there is none that can be used:
 /// then nothing was taken in.
-pub fn load(mounted: &Mounted, superblock: &Superblock) -> Option<Vec<BlockRun>> {
+pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     let core = &mounted.core;
-    let saved = Saved::read(&core.region, &core.geometry, superblock)?;
     if saved.inode_words.len() as u64 * 64 != core.table.end() {
         return None;
     }

@@ -1,57 +1,87 @@
-//! Reading and writing the two copies of the superblock.
+//! Reading and writing the copies of the superblock.
 
 use crate::error::{Error, Result};
+use crate::media::BLOCK_BYTES;
 use crate::media::superblock::{COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, Refusal, Superblock};
 use pmem::{PmemError, Region};
 
 /// Reads the superblock: the first whole copy and its geometry.
 ///
 /// # Errors
-/// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`] when neither copy is whole or the device is
-/// smaller than the file system on it.
+/// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::OtherByteOrder`], [`Error::Corrupt`] when no copy is
+/// whole or the device is smaller than the file system on it.
 pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
     let mut refusals = Vec::new();
     for offset in COPIES {
         if !region.contains(offset, size_of::<Superblock>() as u64) {
             return Err(Error::NotNvfold { why: format!("it has only {} bytes", region.len_bytes()) });
         }
-        let superblock: Superblock = region.read(offset);
-        match region.check() {
-            Err(PmemError::BadMemory { .. }) => {
-                refusals.push(Refusal::Damaged("it lies in bad memory"));
-                continue;
-            }
-            told => told?,
-        }
-        match superblock.verify() {
-            Ok(geometry) if geometry.device_bytes > region.len_bytes() => {
-                let (whole, here) = (geometry.device_bytes, region.len_bytes());
-                let what = format!("device: truncated to {here} bytes, the file system on it has {whole}; its end");
-                return Err(Error::Corrupt { what, at: here });
-            }
-            Ok(geometry) => return Ok((superblock, geometry)),
+        match read_copy(region, offset)? {
+            Ok((superblock, geometry)) => return fits(region, superblock, geometry),
             Err(refusal) => refusals.push(refusal),
         }
     }
-    // The most telling refusal wins: a damaged copy says more than a foreign one.
-    if let Some(Refusal::Newer(what)) = refusals.iter().find(|refusal| matches!(refusal, Refusal::Newer(_))) {
-        return Err(Error::Newer { what: what.clone() });
+    // A whole copy in front that cannot be read here counts, whatever lies at the end.
+    if refusals.iter().any(|refusal| !matches!(refusal, Refusal::Damaged(_) | Refusal::Foreign)) {
+        return Err(refused(&refusals));
     }
-    if let Some(Refusal::Older(what)) = refusals.iter().find(|refusal| matches!(refusal, Refusal::Older(_))) {
-        return Err(Error::Older { what: what.clone() });
+    // What lies in the last block may be a file's data: it counts only if it says that it belongs there.
+    let last = region.len_bytes().saturating_sub(BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES;
+    if let Ok((superblock, geometry)) = read_copy(region, last)?
+        && geometry.copies().nth(COPIES.len()) == Some(last)
+    {
+        return Ok((superblock, geometry));
+    }
+    Err(refused(&refusals))
+}
+
+fn read_copy(region: &Region, offset: u64) -> Result<std::result::Result<(Superblock, Geometry), Refusal>> {
+    let superblock: Superblock = region.read(offset);
+    match region.check() {
+        Err(PmemError::BadMemory { .. }) => return Ok(Err(Refusal::Damaged("it lies in bad memory"))),
+        told => told?,
+    }
+    Ok(superblock.verify().map(|geometry| (superblock, geometry)))
+}
+
+fn fits(region: &Region, superblock: Superblock, geometry: Geometry) -> Result<(Superblock, Geometry)> {
+    let (whole, here) = (geometry.device_bytes, region.len_bytes());
+    if whole <= here {
+        return Ok((superblock, geometry));
+    }
+    let what = format!(
+        "device: truncated to {here} bytes, the file system on it has {whole} (make it as long again with \
+         `truncate -s {whole}`, then `nvfold fsck --repair` saves the rest); its end"
+    );
+    Err(Error::Corrupt { what, at: here })
+}
+
+/// The most telling refusal wins: a damaged copy says more than a foreign one.
+fn refused(refusals: &[Refusal]) -> Error {
+    let told = |refusal: &Refusal| match refusal {
+        Refusal::Newer(what) => Some(Error::Newer { what: what.clone() }),
+        Refusal::Older(what) => Some(Error::Older { what: what.clone() }),
+        Refusal::OtherByteOrder => Some(Error::OtherByteOrder),
+        Refusal::Damaged(_) | Refusal::Foreign => None,
+    };
+    if let Some(error) = refusals.iter().find_map(told) {
+        return error;
     }
     match refusals.iter().find_map(|refusal| if let Refusal::Damaged(what) = refusal { Some(*what) } else { None }) {
-        Some(what) => Err(Error::Corrupt { what: format!("superblock: both copies are damaged ({what})"), at: 0 }),
-        None => Err(Error::NotNvfold { why: "neither superblock has nvfold's magic".into() }),
+        Some(what) => Error::Corrupt { what: format!("superblock: all copies are damaged ({what})"), at: 0 },
+        None => Error::NotNvfold { why: "no superblock has nvfold's magic".into() },
     }
 }
 
-/// Writes both copies, the second after the first is durable. One that is not whole comes first: a crash may tear
-/// the copy that is being written, and then the other is all there is.
+/// Writes all copies, each after the one before is durable. Those that are not whole come first: a crash may tear the
+/// copy that is being written, and then the others are all there is. Of whole ones the last one comes first: it is read
+/// last, and never older than the others.
 pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
+    let Ok(geometry) = superblock.sealed().verify() else { return };
     let is_torn = |offset: &u64| region.read::<Superblock>(*offset).verify().is_err();
-    let (torn, whole): (Vec<u64>, Vec<u64>) = COPIES.into_iter().partition(is_torn);
-    // A copy in bad memory stays as it is: the other one serves. Both were read just now, so it is known.
+    let (torn, mut whole): (Vec<u64>, Vec<u64>) = geometry.copies().partition(is_torn);
+    whole.sort_unstable_by_key(|offset| *offset < COPIES.len() as u64 * BLOCK_BYTES);
+    // A copy in bad memory stays as it is: the others serve. All were read just now, so it is known.
     let is_sound = |offset: &u64| region.sound_or_forget(*offset, size_of::<Superblock>() as u64);
     for offset in torn.into_iter().chain(whole).filter(is_sound) {
         let written = region.write(offset, &superblock.sealed()).flush();

@@ -6,11 +6,12 @@
 use super::{Answer, Front};
 use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
-use fuser::{Errno, INodeNo, RenameFlags, Request};
+use fuser::{Errno, Generation, INodeNo, RenameFlags, ReplyEntry, Request};
 use nvfold::{Attr, FileKind, InodeNumber, NewInode, RenameMode};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// An inode to make.
 pub struct Wanted {
@@ -57,6 +58,19 @@ impl Front {
         let linked = self.with_room(|| self.fs.link(ino, parent, name.as_bytes()));
         self.counters.change();
         linked.map_err(convert::errno)
+    }
+
+    /// Answers for a name that leads to something that cannot be read. The kernel removes only names that it knows, so it
+    /// gets to know this one, and nothing that it would remember: all that is asked of the file itself is EIO. A directory
+    /// keeps its name.
+    pub fn answer_unreadable(&self, parent: INodeNo, name: &OsStr, error: nvfold::Error, reply: ReplyEntry) {
+        match self.fs.entry(convert::ino(parent), name.as_bytes()) {
+            Ok(entry) if entry.kind != FileKind::Directory => {
+                self.lookups.told(entry.ino, convert::ino(parent));
+                reply.entry(&Duration::ZERO, &convert::unreadable(entry.ino, entry.kind), Generation(0));
+            }
+            _ => reply.error(convert::errno(error)),
+        }
     }
 
     /// Runs `remove`, which takes a name away, and keeps the file behind it alive while the kernel knows it.

@@ -78,6 +78,7 @@ impl Filesystem for Front {
             Ok(attr) if name == "." && attr.nlink == 0 => reply.error(Errno::ESTALE),
             Err(nvfold::Error::NotFound { .. }) if name == "." || name == ".." => reply.error(Errno::ESTALE),
             Err(nvfold::Error::NotFound { .. }) => reply.entry(&BELIEVE, &convert::no_such_name(), Generation(0)),
+            Err(error) if error.errno() == nvfold::errno::EIO => self.answer_unreadable(parent, name, error, reply),
             found => {
                 let found = found.map_err(convert::errno);
                 if let Ok(attr) = &found {

@@ -1,0 +1,233 @@
+//! What was on a device before it was damaged, and what must be there after it was repaired.
+//!
+//! Demanded: an inode is given up only if a line that it stands on was hit, and fsck has said so; every other one is
+//! there, with kind, content, attributes and names. Where a directory was given up, what was in it is in `lost+found`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use nvfold::check::Report;
+use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions};
+
+use super::footprint::{Footprint, footprints};
+use super::image::{Image, KINDS};
+use crate::slate::{Content, Slate};
+
+/// An inode as a user sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// What it is.
+    pub kind: FileKind,
+    content: Vec<(u64, Vec<u8>)>,
+    target: Option<Vec<u8>>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    mode: u32,
+    size: u64,
+    nlink: u32,
+}
+
+/// Paths, and the inodes that they lead to.
+pub type Paths = BTreeMap<Vec<u8>, u64>;
+
+/// What is on a whole device.
+pub struct Survivors {
+    inodes: BTreeMap<u64, Seen>,
+    paths: Paths,
+    footprints: BTreeMap<u64, Footprint>,
+}
+
+/// Of an image, found at its first use.
+pub fn survivors(of: &'static Image) -> &'static Survivors {
+    static FOUND: [OnceLock<Survivors>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
+    FOUND[of.kind as usize].get_or_init(|| Survivors::of(&of.content, &Slate::new(of.content.len_bytes())))
+}
+
+/// Everything that the root leads to.
+///
+/// # Errors
+/// Those of reading it.
+pub fn look(fs: &FileSystem) -> nvfold::Result<(BTreeMap<u64, Seen>, Paths)> {
+    let (mut inodes, mut paths) = (BTreeMap::new(), Paths::new());
+    let mut dirs = vec![(InodeNumber::ROOT, Vec::new())];
+    inodes.insert(InodeNumber::ROOT.0, see(fs, InodeNumber::ROOT)?);
+    while let Some((dir, path)) = dirs.pop() {
+        let mut entries = Vec::new();
+        fs.readdir(dir, 0, &mut |entry| {
+            entries.push(entry);
+            true
+        })?;
+        for entry in entries {
+            let at = [&path[..], b"/", &entry.name].concat();
+            let found = fs.lookup(dir, &entry.name)?;
+            inodes.insert(found.ino.0, see(fs, found.ino)?);
+            if entry.kind == FileKind::Directory {
+                dirs.push((entry.ino, at.clone()));
+            }
+            paths.insert(at, entry.ino.0);
+        }
+    }
+    Ok((inodes, paths))
+}
+
+/// One inode.
+///
+/// # Errors
+/// Those of reading it.
+pub fn see(fs: &FileSystem, ino: InodeNumber) -> nvfold::Result<Seen> {
+    let attr = fs.getattr(ino)?;
+    let mut xattrs = BTreeMap::new();
+    for name in fs.list_xattr(ino)? {
+        let value = fs.get_xattr(ino, &name)?;
+        xattrs.insert(name, value);
+    }
+    let mut content = Vec::new();
+    let mut size = 0;
+    if attr.kind == FileKind::Regular {
+        size = attr.size;
+        let file = fs.open(ino)?;
+        // Of a file of terabytes, what is no hole.
+        let mut at = 0;
+        while let Ok(start) = file.seek(at, nvfold::Whence::Data) {
+            let end = file.seek(start, nvfold::Whence::Hole)?;
+            let mut bytes = vec![0; (end - start) as usize];
+            file.read_at(start, &mut bytes)?;
+            content.push((start, bytes));
+            at = end;
+        }
+    }
+    let target = if attr.kind == FileKind::Symlink { Some(fs.readlink(ino)?) } else { None };
+    let nlink = if attr.kind == FileKind::Directory { 0 } else { attr.nlink };
+    Ok(Seen { kind: attr.kind, content, target, xattrs, mode: attr.mode, size, nlink })
+}
+
+impl Survivors {
+    /// Looks at a whole device, clean or as a crash left it. `slate`: of its size.
+    pub fn of(content: &Content, slate: &Slate) -> Survivors {
+        let region = slate.with(content);
+        let fs = FileSystem::mount(region, MountOptions::default()).expect("a whole device");
+        let (inodes, paths) = look(&fs).expect("a whole device");
+        fs.unmount().expect("a whole device");
+        Survivors { inodes, paths, footprints: footprints(content) }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// The footprints.
+    pub fn footprints(&self) -> &BTreeMap<u64, Footprint> {
+        &self.footprints
+    }
+
+    /// Whether nothing that these bytes held belongs to an inode's content.
+    pub fn is_metadata(&self, hit: &Range<u64>) -> bool {
+        !self.footprints.values().any(|own| own.is_content_hit(hit))
+    }
+
+    /// Looks at a device that was damaged and not repaired: what can be read is right, and what cannot is EIO, never
+    /// absent.
+    ///
+    /// # Errors
+    /// What is not so.
+    pub fn serve_before_repair(&self, fs: &FileSystem) -> Result<(), String> {
+        for (path, ino) in &self.paths {
+            let shown = String::from_utf8_lossy(path);
+            match follow(fs, path) {
+                Ok(found) if found == *ino => {}
+                Ok(found) => return Err(format!("{shown} leads to inode {found}, not to {ino}")),
+                Err(error) if error.errno() == nvfold::errno::EIO => continue,
+                Err(error) => return Err(format!("{shown}: {error}")),
+            }
+            match see(fs, InodeNumber(*ino)) {
+                Ok(seen) if seen == self.inodes[ino] => {}
+                Ok(_) => return Err(format!("{shown}: other content, or attributes, than before")),
+                Err(error) if error.errno() == nvfold::errno::EIO => {}
+                Err(error) => return Err(format!("{shown}: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a device that was repaired. Returns how many inodes were given up, and how many are in `lost+found`.
+    ///
+    /// # Errors
+    /// What is not there and should be.
+    pub fn check_repaired(
+        &self,
+        fs: &FileSystem,
+        report: &Report,
+        hit: &[Range<u64>],
+    ) -> Result<(usize, usize), String> {
+        let (inodes, paths) = look(fs).map_err(|error| format!("after repair: {error}"))?;
+        let told: BTreeSet<u64> = report.given_up.iter().map(|lost| lost.ino).collect();
+        let mut lost = BTreeSet::new();
+        for (ino, seen) in &self.inodes {
+            // A name that went with its directory is one link less.
+            let names = paths.values().filter(|named| *named == ino).count() as u32;
+            let nlink = if seen.kind == FileKind::Directory { 0 } else { names };
+            let seen = &Seen { nlink, ..seen.clone() };
+            let is_hit = hit.iter().any(|hit| self.footprints[ino].is_hit(hit));
+            match inodes.get(ino) {
+                _ if told.contains(ino) && is_hit => drop(lost.insert(*ino)),
+                _ if told.contains(ino) => return Err(format!("inode {ino} was given up, and nothing of it was hit")),
+                // A slot that looks free, and whose name went with its directory: nobody knows that it was one.
+                None if is_hit && !told.is_empty() => drop(lost.insert(*ino)),
+                None => return Err(format!("inode {ino} is missing, and fsck has not said so")),
+                Some(now) if seen.kind != FileKind::Directory && now != seen => {
+                    return Err(format!("inode {ino} is not as it was: {}", difference(seen, now)));
+                }
+                Some(now) if (now.kind, &now.xattrs) != (seen.kind, &seen.xattrs) => {
+                    return Err(format!("inode {ino} has another kind or other attributes"));
+                }
+                Some(_) => {}
+            }
+        }
+        let mut moved = 0;
+        for (path, ino) in self.paths.iter().filter(|(_, ino)| !lost.contains(ino)) {
+            if self.ancestors(path).iter().any(|directory| lost.contains(directory)) {
+                moved += usize::from(!self.is_below_lost(path, &lost));
+            } else if paths.get(path) != Some(ino) {
+                return Err(format!("{} is not where it was", String::from_utf8_lossy(path)));
+            }
+        }
+        Ok((lost.len(), moved))
+    }
+
+    /// The directories above a path.
+    fn ancestors(&self, path: &[u8]) -> Vec<u64> {
+        let slashes = path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
+        slashes.map(|at| self.paths[&path[..at]]).chain([InodeNumber::ROOT.0]).collect()
+    }
+
+    /// Whether the directory that it is in is whole, and came into `lost+found` with it.
+    fn is_below_lost(&self, path: &[u8], lost: &BTreeSet<u64>) -> bool {
+        let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        !lost.contains(self.paths.get(&path[..end]).unwrap_or(&InodeNumber::ROOT.0))
+    }
+}
+
+/// Follows names, and no symbolic links.
+fn follow(fs: &FileSystem, path: &[u8]) -> nvfold::Result<u64> {
+    let mut at = InodeNumber::ROOT;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        at = fs.lookup(at, name)?.ino;
+    }
+    Ok(at.0)
+}
+
+fn difference(before: &Seen, now: &Seen) -> String {
+    let content = before.content.iter().zip(&now.content).filter(|(one, other)| one != other).count();
+    format!(
+        "{:?}, {} and {} bytes in {} and {} parts, {content} parts differ, attributes equal: {}, links {} and {}",
+        before.kind,
+        before.size,
+        now.size,
+        before.content.len(),
+        now.content.len(),
+        before.xattrs == now.xattrs,
+        before.nlink,
+        now.nlink,
+    )
+}
