@@ -29,7 +29,7 @@ mod recovery;
 mod space;
 
 use crate::check::{CheckOptions, check};
-use crate::inode::table::{read_uses, table_segments};
+use crate::inode::table::{read_entries, table_segments, uses_of};
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
@@ -88,7 +88,7 @@ fn replayed(test: &Arc<impl Fn() + Send + Sync + 'static>) -> bool {
 
 fn run(scheduler: impl Scheduler + 'static, test: &Arc<impl Fn() + Send + Sync + 'static>) -> usize {
     let mut config = Config::new();
-    config.stack_size = 512 << 10;
+    config.stack_size = 2 << 20;
     config.silence_warnings = true;
     let test = test.clone();
     // A schedule that failed left this on.
@@ -148,14 +148,14 @@ impl Device {
         self.fs.clone().unmount().unwrap();
         let report = check(&self.region, &CheckOptions::default()).unwrap();
         assert!(report.clean && report.findings.is_empty(), "{:?}", report.findings);
-        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+        let geometry = Geometry::of(DEVICE_BYTES).unwrap().with_last_copy();
         let first = geometry.first_segment() * SEGMENT_BLOCKS;
         let (mut indexed, mut saved) = (0, 0);
         for entry in self.chunk_entries(&geometry).filter(|entry| entry.count > 0) {
             indexed += u64::from(entry.any_weak().is_some());
             saved += u64::from(entry.count - 1) * BLOCK_BYTES;
         }
-        let uses = read_uses(&self.region, &geometry);
+        let uses = uses_of(&read_entries(&self.region, &geometry));
         let tables = table_segments(&geometry, &uses).unwrap().len() as u64 * SEGMENT_BLOCKS;
         let index = told.index.media_bytes / BLOCK_BYTES;
         let free = geometry.blocks() - first - tables - index - report.blocks - report.metadata_blocks;

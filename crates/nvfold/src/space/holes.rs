@@ -154,7 +154,8 @@ impl Space {
         let _search = self.search_from.lock();
         let walkers = usize::from(self.walkers[segment as usize].load(Ordering::Acquire));
         let is_marked = self.marked[segment as usize].load(Ordering::Relaxed) != 0;
-        if !is_marked || walkers != held.iter().map(|cursors| cursors.count_in(segment)).sum() {
+        let here: usize = held.iter().map(|cursors| cursors.count_in(segment)).sum();
+        if !is_marked || walkers != here {
             return Ok(None);
         }
         let used = self.used_in(segment);
