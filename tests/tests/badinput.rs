@@ -144,9 +144,14 @@ fn one_corrupt_superblock_is_survived_and_repaired() {
 }
 
 #[test]
-fn two_corrupt_superblocks_are_refused() {
+fn three_corrupt_superblocks_are_refused_and_two_are_not() {
     let device = device_with_a_file();
-    edit_superblocks(device.path(), &COPIES, |superblock| superblock.device_bytes ^= 1 << 13);
+    let last = std::fs::metadata(device.path()).expect("the device").len() - 4096;
+    let spoil =
+        |copies: &[u64]| edit_superblocks(device.path(), copies, |superblock| superblock.device_bytes ^= 1 << 13);
+    spoil(&COPIES);
+    device.try_mount(device::options()).expect("the third is whole").unmount().expect("unmount");
+    spoil(&[COPIES[0], COPIES[1], last]);
     let error = refusal(&device);
     assert!(matches!(error, Error::Corrupt { .. } | Error::NotNvfold { .. }), "{error}");
     assert_commands_refuse(device.path());

@@ -30,13 +30,13 @@ use super::defect::{Defect, Moment};
 use super::disk::Disk;
 use super::lock;
 use super::tree::{Replaced, Tree};
-use super::workload::clock_from;
+use super::workload::{DEVICE_BYTES, clock_from};
 use crate::device;
 use crate::shared::Named;
 
-/// Bytes at the start of the device that every mount writes: the two superblocks.
-const SUPERBLOCKS_BYTES: u64 = 8192;
 const BLOCK_BYTES: u64 = 4096;
+/// Offsets of the superblocks, which every mount writes.
+const SUPERBLOCKS: [u64; 3] = [0, BLOCK_BYTES, DEVICE_BYTES - BLOCK_BYTES];
 const INODE_SEGMENT_BLOCKS: u64 = 512;
 const INODES_PER_SEGMENT: u64 = 4096;
 /// What the clock says when a state is mounted: later than any time of a workload.
@@ -112,8 +112,8 @@ impl Judge<'_> {
         let region = self.disk.region().clone();
         self.spoil_media(Moment::Crashed, &region);
         let report = fsck(&region)?;
-        // A torn copy of the superblock looks like a damaged one; the other is whole, or nothing below would hold.
-        let superblock = |finding: &Finding| finding.invariant == 0 && finding.at < SUPERBLOCKS_BYTES;
+        // A torn copy of the superblock looks like a damaged one; another is whole, or nothing below would hold.
+        let superblock = |finding: &Finding| finding.invariant == 0 && is_superblock(finding.at);
         if let Some(finding) = report.findings.iter().find(|finding| !superblock(finding)) {
             return Err(format!("fsck before recovery finds {finding:?}"));
         }
@@ -207,7 +207,7 @@ impl Judge<'_> {
         let fs = mount(region, &self.options)?;
         reconcile(&fs)?;
         self.spoil(Moment::MountedAgain, &fs)?;
-        match self.disk.take_events().iter().find(|event| stored_at(event).is_some_and(|at| at >= SUPERBLOCKS_BYTES)) {
+        match self.disk.take_events().iter().find(|event| stored_at(event).is_some_and(|at| !is_superblock(at))) {
             Some(event) => Err(format!("a second recovery changes the media: {event:?}")),
             None => Ok(fs),
         }
@@ -264,6 +264,10 @@ fn allows(allowed: &[Arc<Tree>], tree: &Tree, when: &str) -> Result<(), String> 
 
 fn fsck(region: &Region) -> Result<Report, String> {
     check(region, &CheckOptions::default()).map_err(|error| format!("fsck: {error}"))
+}
+
+fn is_superblock(offset: u64) -> bool {
+    SUPERBLOCKS.contains(&(offset / BLOCK_BYTES * BLOCK_BYTES))
 }
 
 /// Device offset of a store.

@@ -418,6 +418,6 @@ mod tests {
         assert!(of(Kind::Full, Layout::PageFooter) > 1);
         assert!(of(Kind::Small, Layout::SavedPayload) > 3);
         assert!(of(Kind::Chains, Layout::DirectEntry) > 4);
-        assert!(KINDS.into_iter().all(|kind| of(kind, Layout::Superblock) == 2 && of(kind, Layout::InodeHead) > 0));
+        assert!(KINDS.into_iter().all(|kind| of(kind, Layout::Superblock) == 3 && of(kind, Layout::InodeHead) > 0));
     }
 }

@@ -133,22 +133,28 @@ impl Core {
     ///
     /// # Errors
     /// EIO when it cannot be read.
+    #[inline]
     pub(super) fn named_inode(&self, name: &NameSlot) -> Result<Arc<Inode>> {
-        let lost = |what: &str| {
-            let at = self.table.slot(name.ino).unwrap_or(self.geometry.segment_table_offset);
-            self.damaged.add(name.ino, at);
-            Error::Corrupt { what: format!("inode {}: {what}", name.ino), at }
-        };
         match self.inode(name.ino) {
-            Ok(inode) if inode.kind != name.kind() => Err(lost("it is not what its name says; it")),
-            Err(Error::NotFound { .. }) => Err(lost("a name leads to it, and its slot")),
-            Err(error @ (Error::Corrupt { .. } | Error::BadMemory { .. })) => {
-                let at = self.table.slot(name.ino).unwrap_or_default();
-                self.damaged.add(name.ino, at);
-                Err(error)
-            }
-            found => found,
+            Ok(inode) if inode.kind == name.kind() => Ok(inode),
+            found => Err(self.damaged_behind(name, found)),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn damaged_behind(&self, name: &NameSlot, found: Result<Arc<Inode>>) -> Error {
+        let at = self.table.slot(name.ino).unwrap_or(self.geometry.segment_table_offset);
+        let what = |what| Error::Corrupt { what: format!("inode {}: {what}", name.ino), at };
+        let error = match found {
+            Ok(_) => what("it is not what its name says; it"),
+            Err(Error::NotFound { .. }) => what("a name leads to it, and its slot"),
+            Err(error) => error,
+        };
+        if matches!(error, Error::Corrupt { .. } | Error::BadMemory { .. }) {
+            self.damaged.add(name.ino, at);
+        }
+        error
     }
 
     /// The same, for an operation that takes the name away: `None` for what cannot be read. It stays in use, with all

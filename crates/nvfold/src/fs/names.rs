@@ -133,8 +133,10 @@ impl Core {
         new: &NewInode,
         xattrs: &[(&[u8], &[u8])],
     ) -> Result<Attr> {
-        let changes = xattrs.iter().map(|(name, value)| XattrChange { name, value: Some(value) });
-        check_changes("create", new.kind, &changes.collect::<SmallVec<[XattrChange<'_>; 2]>>())?;
+        if !xattrs.is_empty() {
+            let changes = xattrs.iter().map(|(name, value)| XattrChange { name, value: Some(value) });
+            check_changes("create", new.kind, &changes.collect::<SmallVec<[XattrChange<'_>; 2]>>())?;
+        }
         self.create(parent, name, new, xattrs)
     }
 
