@@ -76,13 +76,6 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
         "in reconcile, where nothing is free yet; the next mount takes the entry out again",
     ),
     (
-        "fs/commit.rs",
-        "store_commit_word",
-        2,
-        Mutation::Swap,
-        "behind the commit word counts go up that were held before it: too high, reconcile counts them anew",
-    ),
-    (
         "fs/share_queued.rs",
         "complete",
         1,
@@ -114,6 +107,21 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
         "of a pm index that no superblock names yet: the unmount before that has fences",
     ),
     ("mount/convert.rs", "clear_links", 2, Mutation::Swap, "as above"),
+    (
+        "mount/saved.rs",
+        "save",
+        2,
+        Mutation::DropFence,
+        "a third superblock, written first, has a fence in between; a device without one needs this",
+    ),
+    ("mount/saved.rs", "save", 2, Mutation::Swap, "as above"),
+    (
+        "mount/superblock.rs",
+        "write_superblock",
+        2,
+        Mutation::Swap,
+        "of two copies that a crash tears at once the third is whole; a device with two copies needs this",
+    ),
 ];
 
 /// File and function that no recorded workload comes by; and what looks after it instead.
