@@ -6,7 +6,7 @@ CARGO ?= cargo
 # What `make build` makes. The tests run the command that cargo builds for them; `make soak` runs this one.
 RELEASE := $(CURDIR)/target/release/nvfold
 test test-fast: export NVFOLD_BIN := $(CURDIR)/target/debug/nvfold
-demo soak bench writeback mounted results cli-page: export NVFOLD_BIN := $(RELEASE)
+demo soak bench writeback mounted deext-real results cli-page: export NVFOLD_BIN := $(RELEASE)
 # Seed of the property tests: the same one each time, a new one in `make soak` (tests/src/random.rs says the same of all
 # other random tests).
 export PROPTEST_RNG_SEED ?= 1
@@ -14,7 +14,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build demo test test-fast miri soak fuzz bench writeback mounted instructions bench-page cost results picture cli-page fmt lint doc clean
+.PHONY: help build demo test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,11 @@ cost: build ## Count what each operation costs, into docs/results/cost (installs
 	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(RELEASE) bench cost \
 		--out docs/results/cost
 
+chunkers: build ## Speed and saving of the chunkers on packages that it fetches, into docs/results/chunkers.md
+	scripts/chunker-corpus.sh target/chunkers
+	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(RELEASE) bench chunkers \
+		--corpus target/chunkers --files /usr/lib /usr/share --out docs/results >/dev/null
+
 instructions: ## Count the instructions of the ten hottest operations and hold them to their bounds (valgrind)
 	scripts/test-deps.sh
 	scripts/instructions.sh
@@ -67,6 +72,10 @@ writeback: build ## What the kernel's writeback cache brings a mount: appends, d
 mounted: build ## What programs meet on a mount, a line a case: docs/results/mounted.md has one of before and after
 	scripts/need.sh cc=gcc mount=mount unshare=util-linux
 	scripts/mounted.sh
+
+deext-real: build ## Real packages in two versions beside borg, second copies, imports: each of POLICIES (inline)
+	$(CARGO) build --release -p nvfold-bench --example deext_real
+	scripts/deext-real.sh $(DEEXT_ARGS)
 
 bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
 	scripts/bench-page.sh >target/benchmarks.md && mv target/benchmarks.md docs/benchmarks.md

@@ -12,7 +12,10 @@ use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 use crate::scratch::Scratch;
 
 /// The policies every suite runs under, each with the index that it came with ([`index_of`]).
-pub const POLICIES: [Policy; 4] = Policy::ALL;
+pub const POLICIES: [Policy; 5] = Policy::ALL;
+
+/// Those that store whole blocks, for tests that count blocks.
+pub const BLOCK_POLICIES: [Policy; 4] = [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova];
 
 /// The index of the devices of a policy's suites: that of its paper.
 pub fn index_of(policy: Policy) -> IndexKind {

@@ -387,8 +387,9 @@ fn what_was_queued_when_an_embedding_program_is_killed_is_shared_later() {
 
 /// One thread's job and what it knows to be durable.
 enum Worker {
-    /// Appends records to a file, fsync after each.
-    Appender { path: PathBuf, durable_records: u64 },
+    /// Appends records to a log, fsync after each; a full one is removed and the next begun, so that a fast machine
+    /// does not fill the device.
+    Appender { log: String, durable_records: u64 },
     /// Overwrites self-proving blocks in place, fsync after each.
     Overwriter { path: PathBuf, durable: BTreeMap<u64, u64>, under_way: Option<(u64, u64)>, versions: u64 },
     /// Replaces small files by rename after fsync.
@@ -398,6 +399,7 @@ enum Worker {
 }
 
 const RECORD_BYTES: u64 = 3001;
+const RECORDS_IN_LOG: u64 = 10_000;
 const BLOCKS: u64 = 64;
 const SLOTS: u64 = 8;
 
@@ -405,7 +407,7 @@ impl Worker {
     fn all() -> Vec<Worker> {
         let mut workers = Vec::new();
         for index in 0..2 {
-            workers.push(Worker::Appender { path: format!("log{index}").into(), durable_records: 0 });
+            workers.push(Worker::Appender { log: format!("log{index}"), durable_records: 0 });
             workers.push(Worker::Overwriter {
                 path: format!("blocks{index}").into(),
                 durable: BTreeMap::new(),
@@ -445,9 +447,13 @@ impl Worker {
 
     fn work_once(&mut self, root: &Path, random: &mut fastrand::Rng) -> io::Result<()> {
         match self {
-            Worker::Appender { path, durable_records } => {
-                let file = open(root, path)?;
-                file.write_all_at(&record(*durable_records), *durable_records * RECORD_BYTES)?;
+            Worker::Appender { log, durable_records } => {
+                let (number, in_log) = (*durable_records / RECORDS_IN_LOG, *durable_records % RECORDS_IN_LOG);
+                if in_log == 0 && number > 0 {
+                    remove_if_there(&log_path(root, log, number - 1))?;
+                }
+                let file = open(root, &log_path(root, log, number))?;
+                file.write_all_at(&record(*durable_records), in_log * RECORD_BYTES)?;
                 file.sync_all()?;
                 *durable_records += 1;
             }
@@ -492,9 +498,11 @@ impl Worker {
     fn verify(&mut self, root: &Path) -> Result<(), String> {
         let failed = |error: io::Error| format!("verifying: {error}");
         match self {
-            Worker::Appender { path, durable_records } if *durable_records > 0 => {
-                let bytes = std::fs::read(root.join(&path)).map_err(failed)?;
-                let want: Vec<u8> = (0..*durable_records).flat_map(record).collect();
+            Worker::Appender { log, durable_records } if *durable_records % RECORDS_IN_LOG > 0 => {
+                let path = log_path(root, log, *durable_records / RECORDS_IN_LOG);
+                let bytes = std::fs::read(&path).map_err(failed)?;
+                let first = *durable_records - *durable_records % RECORDS_IN_LOG;
+                let want: Vec<u8> = (first..*durable_records).flat_map(record).collect();
                 if bytes.len() < want.len() || bytes[..want.len()] != want {
                     return Err(format!(
                         "{}: {} bytes hold not all of the {durable_records} records acknowledged",
@@ -580,6 +588,17 @@ fn settle(
 
 fn open(root: &Path, path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).open(root.join(path))
+}
+
+fn log_path(root: &Path, log: &str, number: u64) -> PathBuf {
+    root.join(format!("{log}.{number}"))
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
 }
 
 fn record(number: u64) -> Vec<u8> {

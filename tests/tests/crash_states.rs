@@ -1,8 +1,9 @@
 //! Every state that a crash can leave behind, of every operation, is recovered.
 //!
-//! `make test`: all sequences of length 1, a sample of those of length 2, and random longer ones, for each subject;
-//! `make soak`: all of length 2, each for a subject that is drawn, and more random ones. `NVFOLD_SEED` replays the
-//! samples, `NVFOLD_CRASH` runs the workloads of length 1 whose names begin so, `NVFOLD_SUBJECT` those of one subject.
+//! `make test`: all sequences of length 1, a sample of those of length 2, and random longer ones, for each subject, with
+//! fewer random states and crashes in recovery; `make soak`: all of length 2, each for a subject that is drawn, more
+//! random ones, and all states. `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` runs the workloads of length 1 whose
+//! names begin so, `NVFOLD_SUBJECT` those of one subject.
 
 use std::time::Instant;
 
@@ -19,6 +20,15 @@ const SAMPLE: u64 = 12_210_664_842_314_253_633;
 const RANDOM_SEQUENCES: usize = 20;
 const RANDOM_OPS: usize = 12;
 const VIOLATIONS_SHOWN: usize = 10;
+
+/// `make test` has one random state at a point where `make soak` has so many.
+const RANDOM_STATES: usize = 4;
+/// `make test` crashes one recovery where `make soak` crashes so many: recoveries are much alike, and theirs was half of
+/// the time.
+const RECOVERIES: u64 = 8;
+/// `make test` has so many states of one line alone, and of all but one, at a point, where `make soak` has those of all
+/// lines: more are of data that nobody names yet.
+const EACH_MAX: usize = 40;
 
 /// One operation: every line alone, every state of a few words.
 const LENGTH_1: Effort = Effort {
@@ -41,6 +51,21 @@ const LONGER: Effort = Effort {
     busy_recoveries: 30,
     idle_recoveries: 3000,
 };
+
+/// As much as this run does of it.
+fn in_this_run(whole: Effort) -> Effort {
+    if soak_factor() > 1 {
+        return whole;
+    }
+    let Bounds { each_max, subsets, torn, .. } = whole.bounds;
+    let each_max = each_max.min(EACH_MAX);
+    Effort {
+        bounds: Bounds { each_max, subsets: subsets / RANDOM_STATES, torn: torn / RANDOM_STATES, ..whole.bounds },
+        busy_recoveries: whole.busy_recoveries * RECOVERIES,
+        idle_recoveries: whole.idle_recoveries * RECOVERIES,
+        ..whole
+    }
+}
 
 #[test]
 fn every_crash_state_of_every_operation_recovers() {
@@ -76,6 +101,7 @@ fn every_crash_state_of_every_operation_recovers() {
 
 /// A workload for each subject for which it is something of its own.
 fn each_wanted(workloads: impl Iterator<Item = Workload>, effort: Effort) -> Vec<Job> {
+    let effort = in_this_run(effort);
     let jobs = workloads.flat_map(|workload| {
         let wanted = |subject: &usize| SUBJECTS[*subject].wants(&workload);
         let job = |subject| Job { subject, workload: workload.clone(), effort };
@@ -94,7 +120,7 @@ fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
         for (subject, setting) in SUBJECTS.iter().enumerate() {
             generator.shuffle(&mut pairs);
             let wanted = pairs.iter().filter(|pair| setting.wants(pair)).take(setting.pairs);
-            jobs.extend(wanted.map(|pair| Job { subject, workload: pair.clone(), effort: LONGER }));
+            jobs.extend(wanted.map(|pair| Job { subject, workload: pair.clone(), effort: in_this_run(LONGER) }));
         }
     } else {
         // Each pair once, for one of the subjects for which it is something of its own.

@@ -19,14 +19,15 @@ use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use nvfold::{
     AllocateMode, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Policy, XattrMode,
 };
+use nvfold_tests::device::{self, POLICIES};
 use nvfold_tests::hostile::survivors::Survivors;
 use nvfold_tests::random::{Seed, soak_factor};
+use nvfold_tests::show;
 use nvfold_tests::slate::{Content, Slate};
-use nvfold_tests::{device, show};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use zerocopy::FromBytes;
 
-const DEVICE_BYTES: u64 = 16 << 20;
+const DEVICE_BYTES: u64 = 32 << 20;
 const ROOT: InodeNumber = InodeNumber::ROOT;
 /// `make test` damages every so many-th page of each table.
 const SAMPLE: usize = 6;
@@ -83,12 +84,12 @@ fn populated(index: IndexKind, is_clean: bool) -> Content {
     let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).expect("a device");
     FileSystem::mkfs(&region, &MkfsOptions { uuid: *b"the damage suite", index, ..MkfsOptions::default() })
         .expect("mkfs");
-    for (round, policy) in (0..).zip([Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova]) {
+    for (round, policy) in (0..).zip(POLICIES) {
         let options = MountOptions { policy, ..MountOptions::default() };
         let fs = FileSystem::mount(region.clone(), options).expect("mount");
         populate(&fs, policy, round);
         while !fs.drain_step().expect("share") {}
-        if round == 3 && !is_clean {
+        if policy == POLICIES[POLICIES.len() - 1] && !is_clean {
             let content = Content::of(&region);
             drop(fs);
             return content;
@@ -115,9 +116,14 @@ fn pages(content: &Content, survivors: &Survivors) -> BTreeMap<&'static str, Vec
         let table = match SegmentEntry::read_from_bytes(&entry).expect("its length").usage(segment) {
             SegmentUse::Inodes(_) => "inode table",
             SegmentUse::Index(_) => "pm index",
+            SegmentUse::Entries(_) => "packed entries",
+            SegmentUse::Packed => "packed headers",
             _ => continue,
         };
-        pages.entry(table).or_default().extend(within(segment * SEGMENT_BYTES..(segment + 1) * SEGMENT_BYTES));
+        let in_segment = within(segment * SEGMENT_BYTES..(segment + 1) * SEGMENT_BYTES);
+        // Content lies in front of the headers.
+        let is_table = |page: &u64| table != "packed headers" || survivors.is_metadata(&(*page..*page + BLOCK_BYTES));
+        pages.entry(table).or_default().extend(in_segment.filter(is_table));
     }
     let logs = survivors.footprints().values().flat_map(|own| own.metadata.iter());
     let logs = logs.filter(|range| range.end - range.start > INODE_BYTES).map(|range| range.start);

@@ -37,9 +37,9 @@ const HOUSES: [House; 3] = [
             ("check", "mount fs dedup inode chunk space media words error fingerprint sync"),
             ("mount", "fs dedup inode chunk space media words error fingerprint sync parallel"),
             ("fs", "dedup inode chunk space media words error fingerprint sync padded"),
-            ("dedup", "chunk space media words error fingerprint sync padded"),
+            ("dedup", "chunk space media words error chunking fingerprint sync padded"),
             ("inode", "space media words error sync"),
-            ("chunk", "space media words fingerprint sync padded parallel"),
+            ("chunk", "space media words error fingerprint sync padded parallel"),
             ("space", "media error sync padded"),
             ("media", "words fingerprint"),
             ("words", ""),
@@ -82,6 +82,8 @@ const HOUSES: [House; 3] = [
             ("paper", "recovery mounts device process data samples origin font error rivals"),
             ("recovery", "data samples origin error"),
             ("profiles", "device samples origin error"),
+            ("chunkers", "data samples origin font error"),
+            ("lookups", "data samples origin error"),
             ("summary", "report"),
             ("report", "samples origin font error"),
             ("lanes", "place data error"),
@@ -92,7 +94,7 @@ const HOUSES: [House; 3] = [
             ("process", "error"),
             ("data", ""),
             ("samples", ""),
-            ("origin", ""),
+            ("origin", "error"),
             ("font", ""),
             ("options", ""),
             ("error", "rivals"),
@@ -116,7 +118,7 @@ const KNOWN: Known = Known { circles: &[], arrows: &[], policies: &[] };
 const NONE_KNOWN: Known = Known { circles: &[], arrows: &[], policies: &[] };
 
 /// How a policy may be named: in a word or a string, or as a path. Case does not matter.
-const POLICIES: [&str; 6] = ["denova", "nv_dedup", "nv-dedup", "nvdedup", "policy::inline", "dedup::inline"];
+const POLICIES: [&str; 7] = ["deext", "denova", "nv_dedup", "nv-dedup", "nvdedup", "policy::inline", "dedup::inline"];
 
 impl House {
     /// Where in the repository its sources lie.

@@ -50,9 +50,19 @@ struct Prepared {
 /// Prepares calls of an operation of `nvfold bench cost`, on memory that charges nothing.
 fn prepare(operation: &str, system: System) -> Prepared {
     let stage = Stage::new(system, &OpenOptions::default()).unwrap();
+    have_log_areas(&stage);
     let operation = Operation::named(operation).unwrap_or_else(|| panic!("no operation is named {operation}"));
     let calls = operation.prepare(&stage, WARM_UP + SLOW_CALLS).unwrap();
     warm_up(stage, calls)
+}
+
+/// Makes a directory outgrow its slot: the first log that does writes the superblock, once in the life of a device.
+fn have_log_areas(stage: &Stage) {
+    let new = |kind| NewInode { kind, mode: 0o700, uid: 0, gid: 0, rdev: 0 };
+    let directory = stage.fs.mkdir(InodeNumber::ROOT, b"outgrown", &new(FileKind::Directory)).unwrap();
+    for name in [b"1", b"2", b"3", b"4", b"5", b"6"] {
+        stage.fs.create(directory.ino, name, &new(FileKind::Regular)).unwrap();
+    }
 }
 
 /// Prepares look-ups of names that exist; `nvfold bench cost` has none, for they write nothing.

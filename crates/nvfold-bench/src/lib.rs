@@ -13,6 +13,8 @@
 //! | [`cost`] | `bench cost`: fences, lines, locks and instructions of each operation |
 //! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
 //! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
+//! | `chunkers` | `bench chunkers`: speed and saving of each chunker, and the compressible check beside lz4 |
+//! | `lookups` | `bench lookups`: finding a chunk by its fingerprint, beside a red-black tree |
 //! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
 //! | `summary` | the ratios of a report as Markdown, for docs/benchmarks.md |
 //! | `report` | what `write`, `read` and `meta` report: table, JSON, bar chart |
@@ -32,12 +34,14 @@
 #![warn(missing_docs)]
 
 mod ceiling;
+mod chunkers;
 pub mod cost;
 mod data;
 mod device;
 mod error;
 mod font;
 mod lanes;
+mod lookups;
 mod meta;
 mod mounts;
 mod options;
@@ -83,6 +87,10 @@ enum What {
     Paper(paper::PaperArgs),
     /// What emulated devices charge, beside what is published of the real ones
     Profiles(profiles::Options),
+    /// How fast each chunker cuts and what it saves, and how often the compressible check is right
+    Chunkers(chunkers::Options),
+    /// What a look-up by fingerprint costs: a red-black tree as in DeEXT, and the indexes of nvfold
+    Lookups(lookups::Options),
     /// Run the measured calls of `cost`, for callgrind
     #[command(hide = true)]
     CostCalls(cost::CallsOptions),
@@ -114,6 +122,8 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::CostCalls(options) => return cost::run_calls(options),
         What::Recovery(options) => return recovery::run(options, json),
         What::Paper(args) => return paper::run(args, json),
+        What::Chunkers(options) => return chunkers::run(options, json),
+        What::Lookups(options) => return lookups::run(options, json),
         What::Profiles(options) => return profiles::run(options, json),
         What::Fill(options) => return recovery::fill(options),
         What::Dram(options) => return paper::dram(options),

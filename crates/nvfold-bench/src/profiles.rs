@@ -7,17 +7,16 @@
 //! clock stands beside it where a device is waited for: what takes microseconds takes what it is charged; of single lines
 //! it tells what the host and two looks at the clock take, for no processor can wait for 19 ns.
 
+use crate::Result;
 use crate::device::Device;
-use crate::origin::{commit, heading};
+use crate::origin::{commit, heading, save};
 use crate::samples::median;
-use crate::{Doing, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use pmem::{Counters, Profile, Region};
 use serde::Serialize;
 use std::fmt::Write;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 const LINE: u64 = 64;
@@ -103,18 +102,9 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
     let report = Report { version: 1, command: "nvfold bench profiles", commit: commit(), rows };
     let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
     if let Some(dir) = &options.out {
-        save(dir, &report, &text)?;
+        save(dir, [("profiles.json", format!("{text}\n")), ("README.md", page(&report))])?;
     }
     println!("{}", if json { text } else { table(&report) });
-    Ok(())
-}
-
-fn save(dir: &Path, report: &Report, json: &str) -> Result<()> {
-    fs::create_dir_all(dir).doing(format!("make {}", dir.display()))?;
-    for (name, text) in [("profiles.json", format!("{json}\n")), ("README.md", page(report))] {
-        let file = dir.join(name);
-        fs::write(&file, text).doing(format!("write {}", file.display()))?;
-    }
     Ok(())
 }
 

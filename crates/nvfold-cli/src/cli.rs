@@ -37,7 +37,7 @@ pub enum Command {
     Import(import::Import),
     Export(export::Export),
     Verify(verify::Verify),
-    /// Estimate what sharing would save on files and directories; changes nothing
+    /// Estimate what each policy would save on files and directories; changes nothing
     Estimate(estimate::Estimate),
     /// Measure this machine: writes, reads and names, beside the raw limit and other file systems
     Bench(nvfold_bench::BenchArgs),

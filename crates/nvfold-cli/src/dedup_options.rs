@@ -4,13 +4,13 @@
 use crate::failure::{Doing, Failure, Outcome};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{
-    DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Policy,
-    ReorderOptions, Verify,
+    DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Pack,
+    Policy, ReorderOptions, Verify,
 };
 use pmem::Region;
 
 /// All of them, for messages and help.
-pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova \
+pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext pack=auto|on|off \
                              weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
                              strong=md5|sha1|sha256|blake3|bytes verify=bytes|strong period=N \
                              method=auto|paper|non|ws|str|wb generators=per-core|global \
@@ -20,7 +20,8 @@ pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova \
 /// The same for people.
 pub fn help() -> String {
     format!(
-        "{THERE_ARE}. For policy denova mode= says when it shares what was written: immediate, whenever anything is \
+        "{THERE_ARE}. pack= says whether the ends of files that do not fill a block are packed together: auto, where that \
+         pays. For policy denova mode= says when it shares what was written: immediate, whenever anything is \
          queued; delayed, every MS milliseconds so many entries of the queue at most; inline, at once. Its daemon \
          takes cpu= percent of one processor at most, but heeds no limit when less than guard= percent of the space \
          are free. reorder= says from which reference count and which number of reads it brings a chain of a pm index \
@@ -32,6 +33,8 @@ pub fn help() -> String {
 #[derive(Clone, Debug, Default)]
 pub struct DedupOptions {
     pub policy: Policy,
+    /// Whether ends of files are packed under policies that store blocks.
+    pub pack: Pack,
     /// What makes weak fingerprints. `None`: what made those of the device, where the device says.
     pub weak: Option<WeakFunction>,
     pub nv_dedup: NvDedupOptions,
@@ -49,6 +52,7 @@ impl DedupOptions {
     pub fn take(&mut self, name: &str, value: Option<&str>) -> Option<Result<(), String>> {
         let example = match name {
             "policy" | "dedup" => "inline",
+            "pack" => "auto",
             "weak" => "xxh3",
             "strong" => "blake3",
             "verify" => "bytes",
@@ -78,6 +82,7 @@ impl DedupOptions {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let (nv_dedup, denova) = (&mut self.nv_dedup, &mut self.denova);
         match name {
+            "pack" => self.pack = named(value, Pack::from_name, &Pack::ALL.map(Pack::name))?,
             "weak" => self.weak = Some(parse_weak(value)?),
             "strong" if value == "bytes" => nv_dedup.strong = None,
             "strong" => {
@@ -113,7 +118,7 @@ impl DedupOptions {
 
     /// Mounts a device with these options and those of `mount`, if they go together with what the device is.
     pub fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
-        let DedupOptions { policy, weak, mut nv_dedup, denova, generators } = self.clone();
+        let DedupOptions { policy, pack, weak, mut nv_dedup, denova, generators } = self.clone();
         let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
         if let (Some(weak), Some((IndexKind::Pm, own))) = (weak, superblock.index())
             && weak != own
@@ -124,7 +129,7 @@ impl DedupOptions {
                 .hint(format!("leave the option out, or convert it: nvfold tune {name} --index pm --weak {weak}")));
         }
         nv_dedup.weak = weak.unwrap_or_default();
-        FileSystem::mount(region, MountOptions { policy, nv_dedup, denova, generators, ..mount }).doing(name)
+        FileSystem::mount(region, MountOptions { policy, pack, nv_dedup, denova, generators, ..mount }).doing(name)
     }
 }
 
@@ -253,7 +258,7 @@ mod tests {
     fn wrong_options_are_refused_with_what_there_is() {
         for (list, why) in [
             ("weak=md4", "`md4` is none of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3"),
-            ("strong=crc32", "`crc32` is none of md5, sha1, sha256, blake3, bytes"),
+            ("strong=crc32", "`crc32` is none of md5, sha1, sha256, blake3, md5-salted, bytes"),
             ("verify=weak", "`weak` is none of bytes, strong"),
             ("period=0", "`0` is not a number of chunks, 1 at least"),
             ("period=-1", "`-1` is not a number of chunks, 1 at least"),

@@ -5,8 +5,14 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 
-/// Version of every JSON report. It changes when a field changes its meaning or goes away; new fields do not.
-pub const VERSION: u32 = 1;
+/// Version of the JSON report of a command. It changes when a field changes its meaning or goes away, not with a new one.
+pub fn version_of(command: &str) -> u32 {
+    match command {
+        // 2: one baseline for all policies.
+        "estimate" => 2,
+        _ => 1,
+    }
+}
 
 #[derive(Serialize)]
 struct Versioned<'a, T> {
@@ -18,12 +24,12 @@ struct Versioned<'a, T> {
 
 /// The JSON of a report.
 pub fn json(command: &str, body: &impl Serialize) -> Outcome<String> {
-    serde_json::to_string_pretty(&Versioned { version: VERSION, command, body }).doing("write the report")
+    serde_json::to_string_pretty(&Versioned { version: version_of(command), command, body }).doing("write the report")
 }
 
 /// The same in one line, for a stream of reports.
 pub fn json_line(command: &str, body: &impl Serialize) -> Outcome<String> {
-    serde_json::to_string(&Versioned { version: VERSION, command, body }).doing("write the report")
+    serde_json::to_string(&Versioned { version: version_of(command), command, body }).doing("write the report")
 }
 
 /// Prints a report: JSON when asked for, else `text`.

@@ -371,3 +371,72 @@ fn paper_denova_makes_every_figure_and_finds_every_duplicate() {
     let page = page_in(&out);
     assert!(page.contains("optane/figure-8.png") && page.contains("native/figure-12.json"));
 }
+
+/// A corpus of one package in two versions that differ by a byte in front, and of one file that is encoded.
+fn make_corpus(folder: &Path) {
+    let mut state = 1u64;
+    let mut word = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 32) as u32
+    };
+    let encoded: Vec<u8> = (0..256 << 10).map(|_| word() as u8).collect();
+    let words: Vec<Vec<u8>> =
+        (0..300).map(|_| (0..4 + word() % 8).map(|_| b'a' + (word() % 26) as u8).collect()).collect();
+    let text: Vec<u8> = (0..300_000).flat_map(|_| [&words[word() as usize % 300][..], b" "].concat()).collect();
+    std::fs::create_dir_all(folder.join("versions/thing")).unwrap();
+    std::fs::create_dir_all(folder.join("packages")).unwrap();
+    std::fs::write(folder.join("versions/thing/1.tar"), &text).unwrap();
+    std::fs::write(folder.join("versions/thing/2.tar"), [b"!", &text[..]].concat()).unwrap();
+    std::fs::write(folder.join("packages/thing.gz"), &encoded).unwrap();
+}
+
+#[test]
+fn chunkers_are_compared_on_the_corpus_and_the_check_with_lz4() {
+    let scratch = Scratch::new();
+    make_corpus(&scratch.path("corpus"));
+    let report =
+        scratch.nvfold(&["bench", "--json", "chunkers", "--smoke", "--corpus", "corpus", "--out", "out"]).ok().json();
+    assert_eq!((&report["version"], &report["benchmark"]), (&Value::from(1), &Value::from("chunkers")));
+
+    let speeds = report["speeds"].as_array().unwrap();
+    assert_eq!(speeds.len(), 4, "made-up and real data, in the cache and in memory");
+    for row in speeds.iter().flat_map(|speeds| speeds["rows"].as_array().unwrap()) {
+        assert!(row["gigabytes_per_second"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let saved = |data: &str, chunker: &str| {
+        let lists = ["savings", "savings_by_mean"].map(|list| report[list].as_array().unwrap());
+        let savings = lists.into_iter().flatten().find(|savings| savings["data"] == data).unwrap();
+        let row = savings["rows"].as_array().unwrap().iter().find(|row| row["chunker"] == chunker).unwrap();
+        row["saved_percent"].as_f64().unwrap()
+    };
+    for data in ["thing", "all packages, 4 KiB", "all packages, 16 KiB"] {
+        // A byte in front is what fixed pieces cannot take.
+        assert!(saved(data, "fixed-16k") < 1.0, "{data}");
+        for chunker in ["rabin", "ae", "gear", "fastcdc", "seqcdc"] {
+            let saved = saved(data, chunker);
+            assert!((40.0..50.0).contains(&saved), "{data}, {chunker}: {saved}");
+        }
+    }
+    let check = &report["check"]["alone"];
+    let counts = ["compressible", "missed", "incompressible", "false_alarms"].map(|what| check[what].as_u64().unwrap());
+    assert!(counts[0] > 30 && counts[2] > 10 && counts[1] + counts[3] <= 2, "{check}");
+    for (name, what) in [("chunkers.md", &b"# Chunkers\n"[..]), ("chunkers.png", b"\x89PNG"), ("chunkers.json", b"{")] {
+        assert!(std::fs::read(scratch.path("out").join(name)).unwrap().starts_with(what), "{name}");
+    }
+}
+
+#[test]
+fn lookups_are_measured_in_a_tree_and_both_indexes() {
+    let scratch = Scratch::new();
+    scratch.nvfold(&["bench", "lookups", "--smoke", "--out", "out"]).ok();
+    let page = std::fs::read_to_string(scratch.path("out").join("lookups.md")).expect("the page");
+    for index in ["red-black tree", "dram", "pm (FACT)"] {
+        assert!(page.contains(&format!("| {index} | 2000 |")), "{page}");
+    }
+}
+
+#[test]
+fn chunkers_say_which_corpus_is_not_there() {
+    let run = Scratch::new().nvfold(&["bench", "chunkers", "--smoke", "--corpus", "nowhere"]);
+    run.fails(1, "list nowhere/versions");
+}

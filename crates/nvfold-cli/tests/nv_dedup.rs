@@ -125,7 +125,7 @@ fn wrong_options_are_refused_by_mount_and_import() {
     fs::write(scratch.path("file"), blocks(0, 4)).unwrap();
     for (options, why) in [
         ("weak=md4", "`md4` is none of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3"),
-        ("strong=crc32", "`crc32` is none of md5, sha1, sha256, blake3, bytes"),
+        ("strong=crc32", "`crc32` is none of md5, sha1, sha256, blake3, md5-salted, bytes"),
         ("period=0", "`0` is not a number of chunks"),
         ("method=best", "`best` is none of auto, paper, non, ws, str, wb"),
         ("verify=no", "`no` is none of bytes, strong"),

@@ -180,7 +180,7 @@ pub struct StatFs {
     pub blocks: u64,
     /// Blocks free, with the reserve that keeps deletion possible on a full device.
     pub blocks_free: u64,
-    /// Blocks free to writers.
+    /// Blocks free to writers. Of a mount that packs all content, those that content can fill.
     pub blocks_available: u64,
     /// Inodes there are or could be.
     pub inodes: u64,
@@ -217,8 +217,11 @@ pub struct MappedExtent {
     pub address: u64,
     /// Reserved: reads as zeros.
     pub unwritten: bool,
-    /// Extents of all files that touch each of its blocks, this one included.
+    /// Extents of all files that touch each of its blocks, or name its packed chunk, this one included.
     pub references: u32,
+    /// Class of the packed chunk that it lies in, which says how that was cut
+    /// ([`CLASS_END`](crate::media::chunk_entry::CLASS_END) is the end of a file). 0: it lies in blocks.
+    pub class: u8,
 }
 
 /// What work in the background left out since mount, because it could not be read or changed: bad memory, damage. Each

@@ -5,13 +5,16 @@ use nvfold::check::{CheckOptions, Report, check};
 use nvfold::fingerprint::StrongFunction;
 use nvfold::media::chunk_entry::{ChunkEntry, STRONG_VALID, tag};
 use nvfold::media::generator::{SEQUENCE_END, tx_id};
-use nvfold::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INODE_BYTES, InodeHead, PARENT_WORD, USE_WORD};
+use nvfold::media::inode::{
+    ATTRIBUTE_LINES, AttributeLine, IN_USE, INODE_BYTES, InodeHead, OVERFLOW_WORD, PARENT_WORD, USE_WORD,
+};
 use nvfold::media::journal::{JournalSlot, WordStore};
+use nvfold::media::log_area::{AREA_LOG, AreaHead, NEXT_WORD};
 use nvfold::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry};
 use nvfold::media::saved_state::SavedState;
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Superblock};
-use nvfold::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
+use nvfold::media::superblock::{COPIES, Geometry, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, Superblock};
+use nvfold::media::{BLOCK_BYTES, BlockNumber, Location, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use zerocopy::{Immutable, IntoBytes};
@@ -31,7 +34,7 @@ struct Device {
     reserved: u64,
     /// A long xattr in blocks of its own.
     labelled: u64,
-    /// A directory with 151 names: a log with pages.
+    /// A directory with 151 names: a log with areas and pages.
     crowded: u64,
     /// A directory in `crowded`.
     inner: u64,
@@ -47,7 +50,8 @@ fn mount(region: &Region, policy: Policy) -> Result<FileSystem> {
     FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() })
 }
 
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+/// Bytes that nothing compresses.
+pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -106,6 +110,22 @@ impl Device {
         segment * SEGMENT_BYTES + ino * INODE_BYTES
     }
 
+    /// Slots of the log areas of an inode's log.
+    fn areas(&self, ino: u64) -> Vec<u64> {
+        let mut next = self.head(ino).overflow;
+        let mut slots = Vec::new();
+        while next % INODE_BYTES == AREA_LOG {
+            slots.push(next - AREA_LOG);
+            next = self.region.load_u64(next - AREA_LOG + NEXT_WORD);
+        }
+        slots
+    }
+
+    /// The first log page behind them.
+    fn first_page(&self, ino: u64) -> u64 {
+        self.region.load_u64(self.areas(ino).last().unwrap() + NEXT_WORD)
+    }
+
     fn head(&self, ino: u64) -> InodeHead {
         self.region.read(self.slot(ino))
     }
@@ -158,13 +178,15 @@ impl Device {
 
     /// First media address that a file names.
     fn address(&self, ino: u64) -> u64 {
-        let maps =
-            |entry: &LogEntry| if let LogEntry::Extent(e) = entry { e.maps().then_some(e.address) } else { None };
+        let maps = |entry: &LogEntry| match entry.location_at(entry.written()?.file_offset)? {
+            Location::Media(address) => Some(address),
+            Location::Packed(..) => None,
+        };
         self.inline_entries(ino).iter().find_map(maps).unwrap()
     }
 
     fn extent(&self, file_offset: u64, address: u64) -> LogEntry {
-        LogEntry::Extent(ExtentEntry::write(file_offset, 4096, address, false, 0, 2 << 20))
+        LogEntry::Extent(ExtentEntry::write(file_offset, 4096, Location::Media(address), false, 0, 2 << 20))
     }
 
     fn name(&self, name: &[u8], ino: u64, kind: FileKind, cookie: u64) -> LogEntry {
@@ -174,6 +196,11 @@ impl Device {
     fn entry_of(&self, address: u64) -> (u64, ChunkEntry) {
         let offset = self.geometry.chunk_entry_offset(BlockNumber::containing(address));
         (offset, self.region.read(offset))
+    }
+
+    /// The number of the next transaction of a generator.
+    fn next_of(&self, generator: u64) -> u64 {
+        self.region.load_u64(self.geometry.generator_offset(generator)).max(1)
     }
 
     fn free_block(&self) -> u64 {
@@ -290,8 +317,20 @@ fn a_device_with_one_of_everything_is_clean() {
     assert_eq!((report.inodes, report.directories, report.names), (161, 3, 161));
     assert_eq!(report.blocks, 3 + 1 + 2);
     assert_eq!(report.chunks, 2);
-    // The long xattr, and 151 and 10 names of a line each of which five lie in the slot and 63 in a page.
-    assert_eq!(report.metadata_blocks, 5 + 3 + 1);
+    // The long xattr, and 151 and 10 names of a line each: five lie in the slot, seven in each of eight areas at most, 63 in
+    // a page.
+    assert_eq!((report.metadata_blocks, report.log_areas), (5 + 2, 8 + 1));
+}
+
+/// What was never used is not read: the host would allocate memory for it.
+#[test]
+fn looking_at_a_fresh_device_takes_no_memory() {
+    let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+    FileSystem::mount(region.clone(), read_only).unwrap().unmount().unwrap();
+    check(&region, &CheckOptions::default()).unwrap();
+    assert!(region.allocated_bytes() < 64 << 10, "{} bytes", region.allocated_bytes());
 }
 
 #[test]
@@ -388,7 +427,7 @@ fn a_wild_log_tail_is_found() {
 #[test]
 fn a_loop_of_log_pages_is_found() {
     let device = Device::make();
-    let page = device.head(device.crowded).overflow;
+    let page = device.first_page(device.crowded);
     assert_ne!(device.region.load_u64(page + ENTRY_BYTES_MAX as u64), 0, "the log has several pages");
     device.write(page + ENTRY_BYTES_MAX as u64, &page);
     device.finds_and_gives_up(0, "loop", &[device.crowded]);
@@ -397,9 +436,62 @@ fn a_loop_of_log_pages_is_found() {
 #[test]
 fn a_log_page_of_another_inode_is_found() {
     let device = Device::make();
-    let page = device.head(device.crowded).overflow;
+    let page = device.first_page(device.crowded);
     device.flip(page + ENTRY_BYTES_MAX as u64 + 8);
     device.finds_and_gives_up(0, "log page of another inode", &[device.crowded]);
+}
+
+#[test]
+fn a_log_area_of_another_inode_is_found() {
+    let device = Device::make();
+    let slot = device.areas(device.crowded)[3];
+    device.flip(slot + 40);
+    device.finds_and_gives_up(0, "log area of another inode", &[device.crowded]);
+}
+
+#[test]
+fn a_loop_of_log_areas_is_found() {
+    let device = Device::make();
+    let slots = device.areas(device.crowded);
+    device.write(slots[5] + NEXT_WORD, &(slots[5] + AREA_LOG));
+    device.finds_and_gives_up(0, "loop", &[device.crowded]);
+}
+
+#[test]
+fn a_log_area_that_is_free_is_found() {
+    let device = Device::make();
+    device.write(device.areas(device.crowded)[0] + USE_WORD, &0u64);
+    device.finds_and_gives_up(0, "log area of another inode", &[device.crowded]);
+}
+
+#[test]
+fn a_log_area_outside_of_the_inode_table_is_found() {
+    let device = Device::make();
+    let (slot, elsewhere) = (device.areas(device.crowded)[0], device.free_block());
+    let area: AreaHead = device.region.read(slot);
+    device.write(elsewhere, &device.region.to_vec(slot, INODE_BYTES)[..]);
+    device.write(elsewhere, &AreaHead { next: area.next, ..AreaHead::new(elsewhere, area.number, area.owner, 1) });
+    device.write(device.slot(device.crowded) + OVERFLOW_WORD, &(elsewhere + AREA_LOG));
+    device.finds_and_gives_up(4, "no slot of the inode table", &[device.crowded]);
+}
+
+#[test]
+fn a_log_area_that_no_log_names_is_found_and_freed() {
+    let device = Device::make();
+    let free = device.slot(1000);
+    device.write(free, &AreaHead::new(free, 1000, device.plain, 1));
+    device.finds_and_repairs(2, "no log names log area 1000");
+    assert!(!device.region.read::<AreaHead>(free).is_whole(free));
+}
+
+#[test]
+fn log_areas_that_the_superblock_does_not_tell_of_are_found() {
+    let device = Device::make();
+    for offset in device.geometry.copies() {
+        let copy: Superblock = device.region.read(offset);
+        device.write(offset, &Superblock { incompatible: copy.incompatible & !LOG_AREAS, ..copy }.sealed());
+    }
+    device.finds(0, "the superblock does not tell of them");
 }
 
 #[test]
@@ -442,13 +534,33 @@ fn a_damaged_generator_is_mended() {
     }
 }
 
+/// Each has one transaction under way: a number far behind says that the generator is wrong, and nothing is taken back.
+#[test]
+fn a_generator_that_is_behind_is_found_and_takes_nothing_back() {
+    for operation in [tag::ADD, tag::INCREASE] {
+        let device = Device::make();
+        let (offset, entry) = device.entry_of(device.address(device.repeated));
+        let tag_tx = u64::from(operation) << 56 | tx_id(3, device.next_of(3) + 7);
+        device.write(offset, &ChunkEntry { tag_tx, ..entry });
+        let next = device.next_of(3);
+        device.finds_and_repairs(0, "TX_ID generator 3 gives");
+        assert_eq!(device.next_of(3), next + 8);
+
+        device.write(device.geometry.generator_offset(3), &0u64);
+        device.in_use();
+        mount(&device.region, Policy::Inline).unwrap().unmount().unwrap();
+        assert_eq!(device.entry_of(device.address(device.repeated)).1, ChunkEntry { tag_tx, ..entry });
+        assert!(device.check().is_consistent() && device.next_of(3) > next + 7);
+    }
+}
+
 /// On a device that was unmounted in order every transaction has ended.
 #[test]
 fn a_transaction_that_did_not_end_is_found_and_its_count_made_exact() {
     for operation in [tag::ADD, tag::INCREASE] {
         let device = Device::make();
         let (offset, entry) = device.entry_of(device.address(device.repeated));
-        let tag_tx = u64::from(operation) << 56 | tx_id(3, SEQUENCE_END - 9);
+        let tag_tx = u64::from(operation) << 56 | tx_id(3, device.next_of(3));
         device.write(offset, &ChunkEntry { tag_tx, ..entry });
         device.finds_and_repairs(1, "block");
         assert_eq!(device.entry_of(device.address(device.repeated)).1.count, entry.count);
@@ -460,7 +572,8 @@ fn a_transaction_that_did_not_end_is_found_and_its_count_made_exact() {
 fn an_increase_that_did_not_end_is_taken_back() {
     let device = Device::make();
     let (offset, entry) = device.entry_of(device.address(device.repeated));
-    let tag_tx = u64::from(tag::INCREASE) << 56 | tx_id(3, 1 << 40);
+    let next = device.next_of(3);
+    let tag_tx = u64::from(tag::INCREASE) << 56 | tx_id(3, next);
     device.write(offset, &ChunkEntry { tag_tx, count: entry.count + 1, ..entry });
     device.in_use();
     let report = device.check();
@@ -468,7 +581,7 @@ fn an_increase_that_did_not_end_is_taken_back() {
     let fs = mount(&device.region, Policy::Inline).unwrap();
     let taken_back = device.entry_of(device.address(device.repeated)).1;
     assert_eq!((taken_back.count, taken_back.word().tag), (entry.count, tag::INCREASE | tag::RECOVERED));
-    assert_eq!(device.region.load_u64(device.geometry.generator_offset(3)), (1 << 40) + 1);
+    assert_eq!(device.next_of(3), next + 1);
     fs.unmount().unwrap();
     assert!(device.check().is_consistent());
 }
@@ -669,7 +782,7 @@ fn a_directory_that_names_itself_is_refused_and_does_not_hang() {
 #[test]
 fn file_data_in_a_log_page_is_found() {
     let device = Device::make();
-    device.append(device.plain, &[device.extent(0, device.head(device.crowded).overflow)]);
+    device.append(device.plain, &[device.extent(0, device.first_page(device.crowded))]);
     device.finds_and_gives_up(4, "is file data too", &[device.plain]);
 }
 

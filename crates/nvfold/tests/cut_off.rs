@@ -1,11 +1,11 @@
 //! Crash states that once were not recovered, each in its smallest form.
 
-use nvfold::check::{CheckOptions, Report, check};
+use nvfold::check::{CheckOptions, Finding, Report, check};
 use nvfold::media::chunk_entry::ChunkEntry;
-use nvfold::media::superblock::{COPIES, Superblock};
+use nvfold::media::superblock::{COPIES, LOG_AREAS, Superblock};
 use nvfold::media::{BlockNumber, SEGMENT_BLOCKS};
 use nvfold::{FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, NewInode};
-use pmem::{Action, DeviceSpec, OpenOptions, PendingWord, Region, Replay, StoreOrder};
+use pmem::{Action, DeviceSpec, OpenOptions, PendingWord, Recording, Region, Replay, StoreOrder};
 
 const DEVICE_BYTES: u64 = 16 << 20;
 const SLOT_BYTES: u64 = 512;
@@ -208,6 +208,58 @@ fn a_pm_index_made_of_memory_that_was_given_back_is_empty_after_a_power_failure(
     }
 }
 
+/// The device after crashes before each fence: of the words on their way none is there, all are, or some, chosen by a
+/// hash of their place.
+fn each_crash(mut replay: Replay, recording: &Recording, mut check: impl FnMut(&Region, &str)) {
+    const CHOICES: u64 = 12;
+    for fence in (0..recording.events.len()).filter(|at| recording.events[*at].action == Action::Fence) {
+        replay.advance(recording, fence);
+        for choice in 0..CHOICES {
+            let mixed = |word: &PendingWord| (word.offset / 8 + choice).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 62;
+            let image = replay.image(StoreOrder::AnyWord, |word| match choice {
+                0 => false,
+                1 => true,
+                _ => mixed(word) == choice % 4,
+            });
+            let crashed = recorded();
+            let _ = crashed.fence(crashed.write(0, &image[..]).flush());
+            check(&crashed, &format!("crash before event {fence}, choice {choice}"));
+        }
+    }
+}
+
+/// The first log that needs an area upgrades the device: whichever words of the copies of the superblock, of the area and
+/// of the log reached the media, the device has all names but the last, or that one too, and no area that its superblock
+/// does not tell of.
+#[test]
+fn a_device_whose_first_log_area_is_cut_off_recovers() {
+    let region = recorded();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let fs = mount(&region);
+    let file = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+    let create = |name: &[u8]| fs.create(InodeNumber::ROOT, name, &file).unwrap();
+    (0..5).for_each(|number| _ = create(&[b'a' + number]));
+    let has_feature = |region: &Region| nvfold::read_superblock(region).unwrap().0.incompatible & LOG_AREAS != 0;
+    assert!(!has_feature(&region), "five names fit into the slot");
+    region.take_recording();
+    let replay = Replay::new(&region.to_vec(0, DEVICE_BYTES));
+    create(b"f");
+    assert!(has_feature(&region));
+    drop(fs);
+    let (mut seen, mut has_feature_alone) = ([0; 2], 0);
+    each_crash(replay, &region.take_recording(), |crashed, at| {
+        // A torn copy of the superblock is a finding until a mount has written it again.
+        let is_other = |finding: &Finding| !finding.what.contains("of the superblock");
+        let findings: Vec<_> = fsck(crashed).findings.into_iter().filter(is_other).collect();
+        assert_eq!(findings, [], "{at}");
+        let names = names_if_any(crashed).expect("some copy of the superblock is whole").len();
+        assert_eq!(fsck(crashed).log_areas, names as u64 - 5, "{at}");
+        seen[names - 5] += 1;
+        has_feature_alone += u32::from(names == 5 && has_feature(crashed));
+    });
+    assert!(seen.iter().all(|count| *count > 0) && has_feature_alone > 0, "{seen:?}, {has_feature_alone}");
+}
+
 /// What is on a device after a crash in mkfs: names in the root, or nothing that is a file system.
 fn names_if_any(region: &Region) -> Option<Vec<Vec<u8>>> {
     nvfold::read_superblock(region).ok()?;
@@ -225,7 +277,6 @@ fn names_if_any(region: &Region) -> Option<Vec<Vec<u8>>> {
 
 #[test]
 fn a_format_that_was_cut_off_leaves_the_old_file_system_or_none_or_the_new_one() {
-    const CHOICES: u64 = 12;
     let region = recorded();
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
     let fs = mount(&region);
@@ -233,35 +284,19 @@ fn a_format_that_was_cut_off_leaves_the_old_file_system_or_none_or_the_new_one()
     fs.mkdir(InodeNumber::ROOT, b"old", &new).unwrap();
     fs.unmount().unwrap();
     region.take_recording();
-    let mut replay = Replay::new(&region.to_vec(0, DEVICE_BYTES));
+    let replay = Replay::new(&region.to_vec(0, DEVICE_BYTES));
     FileSystem::mkfs(&region, &MkfsOptions { force: true, ..MkfsOptions::default() }).unwrap();
-    let recording = region.take_recording();
     let mut seen = [0; 3];
-    for (number, event) in recording.events.iter().enumerate() {
-        if event.action != Action::Fence {
-            continue;
-        }
-        replay.advance(&recording, number);
-        for choice in 0..CHOICES {
-            // None, all, and words chosen by a hash of their place.
-            let mixed = |word: &PendingWord| (word.offset / 8 + choice).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 62;
-            let image = replay.image(StoreOrder::AnyWord, |word| match choice {
-                0 => false,
-                1 => true,
-                _ => mixed(word) == choice % 4,
-            });
-            let crashed = recorded();
-            let _ = crashed.fence(crashed.write(0, &image[..]).flush());
-            let outcome = match names_if_any(&crashed) {
-                None => 0,
-                Some(names) if names == [b"old".to_vec()] => 1,
-                Some(names) => {
-                    assert_eq!(names, Vec::<Vec<u8>>::new());
-                    2
-                }
-            };
-            seen[outcome] += 1;
-        }
-    }
+    each_crash(replay, &region.take_recording(), |crashed, at| {
+        let outcome = match names_if_any(crashed) {
+            None => 0,
+            Some(names) if names == [b"old".to_vec()] => 1,
+            Some(names) => {
+                assert_eq!(names, Vec::<Vec<u8>>::new(), "{at}");
+                2
+            }
+        };
+        seen[outcome] += 1;
+    });
     assert!(seen.iter().all(|count| *count > 0), "none, old and new: {seen:?}");
 }

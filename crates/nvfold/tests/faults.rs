@@ -3,15 +3,17 @@
 //! Each test poisons the lines of one structure and looks at three things: the file that it belongs to gives EIO and
 //! never wrong bytes, everything else works on, and fsck names the file and the range.
 
+use crate::check::noise;
 use nvfold::check::{CheckOptions, check};
-use nvfold::media::inode::INODE_BYTES;
+use nvfold::media::inode::{INODE_BYTES, InodeHead};
+use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::Geometry;
 use nvfold::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
-const DEVICE_BYTES: u64 = 16 << 20;
+const DEVICE_BYTES: u64 = 24 << 20;
 const BLOCK: usize = BLOCK_BYTES as usize;
 const POLICIES: [Policy; 2] = [Policy::Off, Policy::Inline];
 
@@ -255,7 +257,7 @@ fn a_bad_inode_slot_takes_one_file() {
             assert_eq!(fs.stats().free_bytes, free + 2 * BLOCK_BYTES, "what was another's is freed");
             // Its name can go, and be taken by another; what it named stays.
             fs.rename(ROOT, b"file22", ROOT, b"file11", RenameMode::Replace).unwrap();
-            assert_eq!(fs.stats().free_bytes, free + 2 * BLOCK_BYTES);
+            assert_eq!(fs.stats().free_bytes, free + BLOCK_BYTES, "the log of the root takes its first page");
             let all = [("file10", &blocks(10, 2)[..]), ("file11", &blocks(22, 2)[..]), far[0], far[1]];
             assert_can_be_read(&fs, &all);
             fs.unmount().unwrap();
@@ -284,7 +286,8 @@ fn free_inode_slots_beside_a_bad_one_are_not_used() {
         let fs = mount(&region, Policy::Inline);
         let per_page = BLOCK_BYTES / INODE_BYTES;
         let last = (0..).map(|number| create(&fs, &format!("file{number}"), b"content").ino());
-        let last = last.take(20).last().unwrap();
+        // So many that the log of the root ends in a page, not in a slot beside theirs.
+        let last = last.take(72).last().unwrap();
         let free_beside = per_page - 1 - last.0 % per_page;
         assert!(free_beside > 0, "the page has free slots");
         // The next slot itself is bad, which is met when it is looked at; or one that is known to be.
@@ -532,5 +535,222 @@ fn a_lost_device_answers_eio_to_everything_and_its_process_lives() {
         assert!(matches!(fs.unmount(), Err(Error::Device(PmemError::Lost { .. }))));
         drop(region);
         assert_eq!(path.metadata().unwrap().len(), BLOCK_BYTES, "nothing was written to it");
+    }
+}
+
+// --- packed chunks -------------------------------------------------------------------------------
+
+/// A device whose data is packed, cut every 16 KiB.
+fn packed_device(index: IndexKind) -> (Region, FileSystem) {
+    let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();
+    let fs = mount(&region, Policy::DeExt);
+    (region, fs)
+}
+
+/// Where the entries of packed chunks lie.
+fn packed_entries(region: &Region) -> u64 {
+    let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+    let is_entries = |segment: &u64| {
+        let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
+        entry.usage(*segment) == SegmentUse::Entries(0)
+    };
+    (geometry.first_segment()..geometry.segments()).find(is_entries).unwrap() * SEGMENT_BYTES
+}
+
+#[test]
+fn a_bad_part_of_a_packed_chunk_is_eio_for_those_bytes_until_they_are_overwritten() {
+    for index in IndexKind::ALL {
+        let (region, fs) = packed_device(index);
+        let (content, other) = (noise(1, 40_000), noise(2, 40_000));
+        let file = create(&fs, "victim", &content);
+        create(&fs, "other", &other);
+        let bad = find_anywhere(&region, &content[20_000..20_100]);
+        let first = 20_000 - bad as usize % 512;
+        region.poison(bad, 1);
+        assert_eio(read(&file));
+        assert_eio(read(&file));
+        let mut part = vec![0; first];
+        file.read_at(0, &mut part).unwrap();
+        assert!(part == content[..first], "what lies before it is there");
+        let mut part = vec![0; 40_000 - first - 512];
+        file.read_at(first as u64 + 512, &mut part).unwrap();
+        assert!(part == content[first + 512..], "and what lies behind it");
+        assert_eio(file.read_at(first as u64 + 511, &mut [0; 2]));
+        let told = format!("bytes {first} to {} of the file", first + 511);
+        assert_fsck_names(&region, &["/victim", &told, &format!("{:#x}", bad / 512 * 512)]);
+
+        // A clone shares the loss, and an equal write does not join it.
+        let clone = create(&fs, "clone", b"");
+        clone.clone_from(&file, 0, 0, 40_000).unwrap();
+        assert_eio(read(&clone));
+        let equal = create(&fs, "equal", &content);
+        assert!(read(&equal).unwrap() == content);
+        file.write_at(first as u64, &content[first..first + 512]).unwrap();
+        assert!(read(&file).unwrap() == content, "overwritten it is healed");
+        fs.unlink(ROOT, b"clone").unwrap();
+        drop((clone, file, equal));
+        let files = [("victim", &content[..]), ("equal", &content), ("other", &other)];
+        assert_all_else_works(&fs, &files);
+        fs.unmount().unwrap();
+        let fs = mount(&region, Policy::DeExt);
+        fs.reconcile().unwrap();
+        assert_all_else_works(&fs, &files);
+        fs.unmount().unwrap();
+        assert_eq!(fsck(&region), Vec::<String>::new());
+        assert!(!region.is_lost());
+    }
+}
+
+/// A sector holds eight entries. What they led to stays where it is, and a device that can be written there has them again.
+#[test]
+fn bad_entries_of_packed_chunks_take_what_they_lead_to_and_keep_its_bytes() {
+    for index in IndexKind::ALL {
+        let (region, fs) = packed_device(index);
+        let (content, other) = (noise(1, 200_000), noise(2, 30_000));
+        let lost = 8 * (16 << 10);
+        let one = create(&fs, "one", &content);
+        create(&fs, "two", &content);
+        create(&fs, "other", &other);
+        let entries = packed_entries(&region);
+        region.poison(entries + 100, 1);
+        let assert_reads = |file: &File| {
+            assert_eio(read(file));
+            let mut rest = vec![0; content.len() - lost];
+            file.read_at(lost as u64, &mut rest).unwrap();
+            assert!(rest == content[lost..], "the rest of it is there");
+        };
+        assert_reads(&one);
+        // Equal pieces are stored again, and a clone cannot be counted.
+        let three = create(&fs, "three", &content);
+        assert!(read(&three).unwrap() == content);
+        let clone = create(&fs, "clone", b"");
+        assert_eio(clone.clone_from(&one, 0, 0, 200_000));
+        assert_eq!(clone.attr().size, 0);
+        fs.unlink(ROOT, b"clone").unwrap();
+        // One of the two goes: the other keeps the bytes, whatever the entries said.
+        one.write_at(0, &noise(3, 200_000)).unwrap_or_else(|error| panic!("{index:?}: {error}"));
+        fs.unlink(ROOT, b"one").unwrap();
+        drop((one, clone, three));
+        let others = [("three", &content[..]), ("other", &other)];
+        assert_all_else_works(&fs, &others);
+        assert_fsck_names(&region, &["(/two)", "bytes 0 to 16383 of the file", "packed chunk 0"]);
+        assert_fsck_names(&region, &["packed chunk 7: its entry lies in bad memory, 64 bytes"]);
+        fs.unmount().unwrap();
+        let fs = mount(&region, Policy::DeExt);
+        fs.reconcile().unwrap();
+        assert_eq!(fs.stats().recovery.unreadable, 0);
+        assert_reads(&open(&fs, "two").unwrap());
+        fs.trim().unwrap();
+        assert_all_else_works(&fs, &others);
+        fs.unmount().unwrap();
+        let fs = try_mount(&region, Policy::DeExt, true).unwrap();
+        assert_reads(&open(&fs, "two").unwrap());
+        drop(fs);
+        // Repair gives nothing up: the memory may be replaced.
+        let repair = CheckOptions { repair: true, ..CheckOptions::default() };
+        assert!(check(&region, &repair).unwrap().given_up.is_empty());
+        assert_reads(&open(&mount(&region, Policy::DeExt), "two").unwrap());
+        assert!(!region.is_lost());
+        let region = copy_of(&region);
+        let report = check(&region, &repair).unwrap();
+        assert!(report.given_up.is_empty(), "{:?}", report.given_up);
+        assert_eq!(fsck(&region), Vec::<String>::new());
+        let fs = mount(&region, Policy::DeExt);
+        assert_can_be_read(&fs, &[("two", &content), others[0], others[1]]);
+    }
+}
+
+#[test]
+fn bad_headers_of_packed_chunks_take_nothing_and_nothing_is_appended_there() {
+    for index in IndexKind::ALL {
+        let (region, fs) = packed_device(index);
+        let content = noise(1, 40_000);
+        create(&fs, "file", &content);
+        fs.unmount().unwrap();
+        let segment = find_anywhere(&region, &content[..100]) / SEGMENT_BYTES;
+        let bad = (segment + 1) * SEGMENT_BYTES - 512;
+        region.poison(bad, 512);
+        let words = [&format!("segment {segment}: 512 bytes of headers of packed chunks"), &format!("{bad:#x}")[..]];
+        assert_fsck_names(&region, &words);
+        for _ in 0..2 {
+            let fs = mount(&region, Policy::DeExt);
+            fs.reconcile().unwrap();
+            assert_all_else_works(&fs, &[("file", &content)]);
+            fs.unmount().unwrap();
+        }
+        assert!(!region.is_lost());
+        let repair = CheckOptions { repair: true, ..CheckOptions::default() };
+        assert!(check(&region, &repair).unwrap().given_up.is_empty());
+        assert_can_be_read(&mount(&region, Policy::DeExt), &[("file", &content)]);
+    }
+}
+
+#[test]
+fn a_bad_log_of_many_extents_takes_one_file() {
+    for index in IndexKind::ALL {
+        let (region, fs) = packed_device(index);
+        let (content, other) = (noise(1, 200_000), noise(2, 40_000));
+        let file = create(&fs, "victim", &content);
+        create(&fs, "other", &other);
+        let tail = || region.read::<InodeHead>(slot(file.ino())).tail();
+        // One record of many extents each; the log leaves the slot.
+        while (slot(file.ino())..slot(file.ino()) + INODE_BYTES).contains(&tail()) {
+            file.write_at(0, &content).unwrap();
+        }
+        let bad = tail() - 64;
+        drop(file);
+        fs.unmount().unwrap();
+        region.poison(bad, 1);
+        let fs = mount(&region, Policy::DeExt);
+        assert_eio(open(&fs, "victim").and_then(|file| read(&file)));
+        assert_all_else_works(&fs, &[("other", &other)]);
+        assert_fsck_names(&region, &["(/victim)", "its log lies in bad memory, 512 bytes"]);
+        fs.unmount().unwrap();
+        let fs = mount(&region, Policy::DeExt);
+        fs.reconcile().unwrap();
+        assert_eq!(fs.stats().recovery.unreadable, 1);
+        assert_eio(open(&fs, "victim").and_then(|file| read(&file)));
+        assert_all_else_works(&fs, &[("other", &other)]);
+        fs.unmount().unwrap();
+        // Where the line can be written, the file is given up, and nothing else.
+        let region = copy_of(&region);
+        let report = check(&region, &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap();
+        let given_up: Vec<_> = report.given_up.iter().filter_map(|inode| inode.path.as_deref()).collect();
+        assert_eq!(given_up, ["/victim"]);
+        assert_eq!(fsck(&region), Vec::<String>::new());
+        assert_can_be_read(&mount(&region, Policy::DeExt), &[("other", &other)]);
+    }
+}
+
+/// The page behind a tail, and the one with its entry, are known to be bad.
+#[test]
+fn a_tail_does_not_grow_into_bad_memory_and_bad_entries_are_not_used() {
+    for (index, is_entry) in IndexKind::ALL.into_iter().flat_map(|index| [(index, false), (index, true)]) {
+        let (region, fs) = packed_device(index);
+        let file = create(&fs, "file", b"");
+        let part = |number: u8| [number; 500];
+        (1..4).for_each(|number| _ = file.append(&part(number)).unwrap());
+        let bad = match is_entry {
+            true => packed_entries(&region) + 8 * 64,
+            false => (find_anywhere(&region, &part(3)) + 500).next_multiple_of(512),
+        };
+        region.poison(bad, 1);
+        region.scrub(bad, 1).unwrap_err();
+        (4..7).for_each(|number| _ = file.append(&part(number)).unwrap());
+        let content: Vec<u8> = (1..7).flat_map(part).collect();
+        assert!(read(&file).unwrap() == content);
+        while !fs.fill_step().unwrap() {}
+        drop(file);
+        for number in 0..20 {
+            create(&fs, &format!("short {number}"), &noise(number, 900));
+        }
+        assert_all_else_works(&fs, &[("file", &content), ("short 7", &noise(7, 900))]);
+        assert!(!region.is_lost());
+        fs.unmount().unwrap();
+        let fs = mount(&region, Policy::DeExt);
+        fs.reconcile().unwrap();
+        assert_all_else_works(&fs, &[("file", &content), ("short 7", &noise(7, 900))]);
+        assert!(!region.is_lost());
     }
 }

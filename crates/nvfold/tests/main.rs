@@ -3,6 +3,7 @@
 
 mod check;
 mod cut_off;
+mod deext;
 mod denova;
 mod exerciser;
 mod fact;
@@ -12,3 +13,4 @@ mod reference;
 mod repair;
 mod segments;
 mod threads;
+mod vector;

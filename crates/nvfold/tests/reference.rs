@@ -8,7 +8,7 @@ use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
 use nvfold::dedup::{Dedup, Piece};
 use nvfold::fingerprint::{Fingerprint, StrongFunction};
-use nvfold::media::BlockNumber;
+use nvfold::media::ChunkRef;
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ fn a_reference_that_is_forgotten_doubled_or_forged_does_not_compile() {
 /// Takes a reference on the last block that was stored, and forgets it.
 #[derive(Default)]
 struct Forgetful {
-    last: Mutex<Option<BlockNumber>>,
+    last: Mutex<Option<ChunkRef>>,
 }
 
 impl Dedup for Forgetful {
@@ -37,8 +37,8 @@ impl Dedup for Forgetful {
         }
     }
 
-    fn published(&self, block: BlockNumber, _: &Fingerprint, _: &[BlockNumber], _: &Chunks) -> bool {
-        *self.last.lock().unwrap() = Some(block);
+    fn published(&self, chunk: ChunkRef, _: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
+        *self.last.lock().unwrap() = Some(chunk);
         true
     }
 }

@@ -21,6 +21,7 @@
 //! | `device` | opening, mapping, locking; what a fence is worth there |
 //! | `shared` | what an access to media is to the language: loads, stores and compares of atomic words, and wide ones |
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
+//! | [`simd`] | looking for rising bytes in AVX-512, AVX2 and a portable twin (for the chunkers) |
 //! | `flush`, `atomic` | clwb, clflushopt, clflush; 16-byte atomics |
 //! | `profile`, `cache` | emulated devices: what they charge, and for which reads |
 //! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block |
@@ -56,6 +57,7 @@ mod region;
 #[cfg(feature = "shuttle")]
 mod schedule;
 mod shared;
+pub mod simd;
 mod thread;
 mod wear;
 mod writeback;

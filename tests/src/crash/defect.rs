@@ -6,8 +6,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use nvfold::media::chunk_entry::ChunkEntry;
+use nvfold::media::chunk_entry::{ChunkEntry, address_word};
 use nvfold::media::direct::DirectEntry;
+use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::{COPIES, Geometry};
 use nvfold::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::{FileKind, FileSystem, IndexKind, InodeNumber, Policy, Result, SetAttr, XattrMode};
@@ -116,6 +117,7 @@ pub fn defects() -> Vec<Defect> {
     use Moment::*;
     const TREE: &[&str] = &["after the mount the tree is none that the crash may leave"];
     const OTHER_BYTES: &[&str] = &["other bytes", "its bytes do not match its fingerprint"];
+    const DAMAGED: &[&str] = &["its entry is damaged"];
     const TOTALS: &[&str] =
         &["after reconcile the tree is none that the crash may leave; differences to one of them:\n  Space"];
     let all: fn(&Subject) -> bool = |_| true;
@@ -127,9 +129,20 @@ pub fn defects() -> Vec<Defect> {
             change_entry(region, geometry, |entry| entry.count >= 2, |entry| entry.count -= 1);
         }),
         media("a byte of a shared block is another one", Crashed, OTHER_BYTES, |region, geometry| {
-            let (block, _) = entry(region, geometry, |entry| entry.count >= 2);
-            flip(region, block.address());
+            let (_, entry) = entry(region, geometry, |entry| entry.count >= 2);
+            flip(region, entry.address());
         }),
+        Defect {
+            has: |subject| subject.policy == Policy::DeExt,
+            ..media("a packed chunk is shorter than what files name of it", Crashed, DAMAGED, |region, geometry| {
+                change_entry(
+                    region,
+                    geometry,
+                    |entry| entry.class() > 0 && entry.count >= 2,
+                    |entry| entry.address_length = address_word(entry.address(), entry.stored_bytes() - 1),
+                );
+            })
+        },
         media("an inode in use is marked free", Crashed, &["fsck before recovery finds"], free_slot_of_a_name),
         files("a byte of a file is another one", Mounted, TREE, |fs| overwrite(fs, 0)),
         files("a file is shorter", Mounted, TREE, |fs| fs.open(ino(fs, 0)?)?.set_len(1)),
@@ -162,7 +175,13 @@ pub fn defects() -> Vec<Defect> {
         files("a file has a name more", Mounted, TREE, |fs| fs.link(ino(fs, 0)?, ino(fs, 4)?, b"more").map(drop)),
         // Reconcile and the totals.
         files("reconcile changes a file", Reconciled, &["after reconcile the tree is none"], |fs| overwrite(fs, 0)),
-        files("sharing is undone", Reconciled, TOTALS, |fs| fs.open(ino(fs, 1)?)?.undedup_range(0, 1 << 20).map(drop)),
+        Defect {
+            // Packed chunks stay shared.
+            has: |subject| subject.policy != Policy::DeExt,
+            ..files("sharing is undone", Reconciled, TOTALS, |fs| {
+                fs.open(ino(fs, 1)?)?.undedup_range(0, 1 << 20).map(drop)
+            })
+        },
         files("a file without a name stays", Reconciled, TOTALS, |fs| {
             std::mem::forget(fs.tmpfile(&device::regular())?);
             Ok(())
@@ -214,7 +233,7 @@ pub fn defects() -> Vec<Defect> {
         files("reconcile loses what was written", Used, OTHER_BYTES, |fs| overwrite(fs, 0)),
         // The end.
         media("a byte that was written is another one", Ended, OTHER_BYTES, |region, geometry| {
-            flip(region, block_of(region, geometry, &[0xC3; 1000]) + 1000);
+            flip(region, chunk_of(region, geometry, &[0xC3; 1000]) + 1000);
         }),
         media("a count is too high at the end", Ended, &["after it was used finds"], |region, geometry| {
             change_entry(region, geometry, |entry| entry.count >= 2, |entry| entry.count += 1);
@@ -364,17 +383,28 @@ fn each_file(fs: &FileSystem, act: fn(&FileSystem, InodeNumber) -> Result<()>) -
     })
 }
 
-/// The first chunk entry like this.
-fn entry(region: &Region, geometry: &Geometry, is_like: fn(&ChunkEntry) -> bool) -> (BlockNumber, ChunkEntry) {
-    let entry = |block| (block, region.read::<ChunkEntry>(geometry.chunk_entry_offset(block)));
-    let mut entries = (0..geometry.blocks()).map(BlockNumber).map(entry);
-    entries.find(|(_, entry)| is_like(entry)).expect("the tree has such an entry")
+/// All chunk entries, of blocks and packed chunks, and where they lie.
+fn entries(region: &Region, geometry: &Geometry) -> impl Iterator<Item = (u64, ChunkEntry)> {
+    let of_blocks = (0..geometry.blocks()).map(|block| geometry.chunk_entry_offset(BlockNumber(block)));
+    let is_part = |segment: &u64| {
+        let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
+        matches!(entry.usage(*segment), SegmentUse::Entries(_))
+    };
+    let parts = (geometry.first_segment()..geometry.segments()).filter(is_part);
+    let of_part = |segment| (segment * SEGMENT_BYTES..(segment + 1) * SEGMENT_BYTES).step_by(size_of::<ChunkEntry>());
+    let offsets: Vec<u64> = of_blocks.chain(parts.flat_map(of_part)).collect();
+    offsets.into_iter().map(|offset| (offset, region.read(offset)))
+}
+
+/// The first chunk entry like this, and where it lies.
+fn entry(region: &Region, geometry: &Geometry, is_like: fn(&ChunkEntry) -> bool) -> (u64, ChunkEntry) {
+    entries(region, geometry).find(|(_, entry)| is_like(entry)).expect("the tree has such an entry")
 }
 
 fn change_entry(region: &Region, geometry: &Geometry, is_like: fn(&ChunkEntry) -> bool, change: fn(&mut ChunkEntry)) {
-    let (block, mut found) = entry(region, geometry, is_like);
+    let (offset, mut found) = entry(region, geometry, is_like);
     change(&mut found);
-    let _ = region.write(geometry.chunk_entry_offset(block), &found);
+    let _ = region.write(offset, &found);
 }
 
 fn flip(region: &Region, offset: u64) {
@@ -382,11 +412,13 @@ fn flip(region: &Region, offset: u64) {
     let _ = region.write(offset, &!byte);
 }
 
-/// Device offset of a block that begins with these bytes.
-fn block_of(region: &Region, geometry: &Geometry, bytes: &[u8]) -> u64 {
+/// Device offset of a block or a packed chunk that begins with these bytes.
+fn chunk_of(region: &Region, geometry: &Geometry, bytes: &[u8]) -> u64 {
     let blocks = (geometry.first_segment() * SEGMENT_BYTES..geometry.device_bytes).step_by(BLOCK_BYTES as usize);
-    let mut backed = blocks.filter(|offset| !region.is_hole(*offset, BLOCK_BYTES));
-    backed.find(|offset| region.equal(*offset, bytes)).expect("it was written")
+    let backed = blocks.filter(|offset| !region.is_hole(*offset, BLOCK_BYTES));
+    let is_packed = |entry: &ChunkEntry| entry.class() > 0 && entry.stored_bytes() >= bytes.len() as u64;
+    let packed = entries(region, geometry).map(|(_, entry)| entry).filter(is_packed).map(|entry| entry.address());
+    backed.chain(packed).find(|offset| region.equal(*offset, bytes)).expect("it was written")
 }
 
 /// Marks the slot of inode 3, which has a name in all trees, as free.

@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use nvfold::{DeNovaOptions, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Policy, ReorderOptions};
+use nvfold::{DeNovaOptions, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, ReorderOptions};
 use pmem::{Action, Event, Pending};
 
 use disk::{Difference, Disk};
@@ -66,6 +66,8 @@ pub struct Subject {
     pub made_by: Policy,
     /// How entries are found.
     pub index: IndexKind,
+    /// Which ends of files are packed.
+    pub pack: Pack,
     /// Whether the workloads begin after a crash that left an operation in the journal, with nothing reconciled,
     /// instead of after an unmount.
     pub after_crash: bool,
@@ -84,6 +86,7 @@ const PLAIN: Subject = Subject {
     policy: Policy::Off,
     made_by: Policy::Off,
     index: IndexKind::Dram,
+    pack: Pack::Auto,
     after_crash: false,
     full: false,
     mutated: false,
@@ -95,9 +98,9 @@ const fn of(policy: Policy, name: &'static str) -> Subject {
 }
 
 /// All that are tested.
-pub const SUBJECTS: [Subject; 12] = [
+pub const SUBJECTS: [Subject; 14] = [
     PLAIN,
-    Subject { mutated: true, ..of(Policy::Inline, "inline") },
+    Subject { pack: Pack::On, mutated: true, ..of(Policy::Inline, "inline") },
     Subject {
         made_by: Policy::Inline,
         after_crash: true,
@@ -119,8 +122,16 @@ pub const SUBJECTS: [Subject; 12] = [
         pairs: 60,
         ..of(Policy::DeNova, "denova, pm, crashed")
     },
-    Subject { index: IndexKind::Pm, after_crash: true, full: true, ..of(Policy::NvDedup, "nv-dedup, pm, crashed") },
+    Subject {
+        index: IndexKind::Pm,
+        pack: Pack::On,
+        after_crash: true,
+        full: true,
+        ..of(Policy::NvDedup, "nv-dedup, pm, crashed")
+    },
     Subject { index: IndexKind::Pm, full: true, ..of(Policy::Inline, "inline, pm") },
+    Subject { full: true, mutated: true, ..of(Policy::DeExt, "deext") },
+    Subject { index: IndexKind::Pm, after_crash: true, mutated: true, ..of(Policy::DeExt, "deext, pm, crashed") },
 ];
 
 impl Subject {
@@ -135,7 +146,7 @@ impl Subject {
         // Chains are brought into order as soon as anything in them is shared and not the first.
         let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
         // One allocation cursor: which thread does what changes nothing.
-        MountOptions { policy, cores: 1, nv_dedup, denova, ..MountOptions::default() }
+        MountOptions { policy, cores: 1, pack: self.pack, nv_dedup, denova, ..MountOptions::default() }
     }
 }
 

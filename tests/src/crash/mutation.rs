@@ -21,6 +21,8 @@ use std::{fmt, fs};
 use nvfold::media::superblock::COPIES;
 use pmem::{Action, Event, Site};
 
+use crate::random::soak_factor;
+
 use super::workload::{Base, Step, Trace, Workload, singles};
 use super::{Bounds, Case, Disk, Effort, Explorer, SUBJECTS, Seen, is_barrier, lock, on_all_cores};
 
@@ -80,8 +82,15 @@ pub struct Verdict {
 /// How many recordings a mutation is tried in, of operations first, and of recoveries then.
 const OPERATIONS_MAX: usize = 100;
 const RECOVERIES_TRIED_MAX: usize = 400;
+/// The same of a mutation that is known to survive: nothing ends its search early, so it would take most of the time.
+/// `make soak` does not spare it.
+const KEPT_OPERATIONS_MAX: usize = 8;
+const KEPT_RECOVERIES_MAX: usize = 20;
 /// Recoveries that are kept of one workload.
 const RECOVERIES_MAX: usize = 30;
+
+/// Of the recordings without a mutation, all states of which hold in the test of the crash states.
+const RECORDING: Effort = Effort { bounds: Bounds { exhaustive: 5, each_max: 16, subsets: 8, torn: 8 }, ..EFFORT };
 
 const EFFORT: Effort = Effort {
     bounds: Bounds { exhaustive: 6, each_max: 24, subsets: 16, torn: 16 },
@@ -127,8 +136,9 @@ impl Choice {
     }
 }
 
-/// Tries mutations of all lines that the workloads of length 1, and recoveries from their crashes, come by.
-pub fn try_all(choice: &Choice, seed: u64) -> Outcome {
+/// Tries mutations of all lines that the workloads of length 1, and recoveries from their crashes, come by. `is_kept`: who
+/// is known to survive.
+pub fn try_all(choice: &Choice, seed: u64, is_kept: impl Fn(&Place, Mutation) -> bool + Sync) -> Outcome {
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
     let seen: Vec<Seen> = SUBJECTS.iter().map(|_| Seen::default()).collect();
     let recorded = record(&bases, &seen, choice, seed);
@@ -142,7 +152,10 @@ pub fn try_all(choice: &Choice, seed: u64) -> Outcome {
     let verdicts = Mutex::new(Vec::new());
     on_all_cores(&bases, &tasks, |disks, number, (place, sites, mutation)| {
         let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
-        let verdict = try_mutation(disks, &seen, &recorded, place, sites, *mutation, random);
+        let is_spared = soak_factor() == 1 && is_kept(place, *mutation);
+        let most =
+            if is_spared { [KEPT_OPERATIONS_MAX, KEPT_RECOVERIES_MAX] } else { [OPERATIONS_MAX, RECOVERIES_TRIED_MAX] };
+        let verdict = try_mutation(disks, &seen, &recorded, place, sites, *mutation, most, random);
         lock(&verdicts).extend(verdict);
     });
     let mut verdicts = verdicts.into_inner().expect("no panic");
@@ -163,7 +176,7 @@ fn record(bases: &[Base], seen: &[Seen], choice: &Choice, seed: u64) -> Vec<Reco
         let seen_here = Seen::default();
         let mut explorer = Explorer::new(&SUBJECTS[*subject], &mut disks[*subject], &seen_here);
         explorer.recoveries = Some(Vec::new());
-        if let Err(violation) = explorer.explore(&trace, &EFFORT, seed.wrapping_add(number as u64)) {
+        if let Err(violation) = explorer.explore(&trace, &RECORDING, seed.wrapping_add(number as u64)) {
             panic!("without a mutation: {}", violation.text);
         }
         let recoveries = most_telling(explorer.recoveries.take().expect("asked for"));
@@ -215,6 +228,7 @@ fn try_mutation(
     place: &Place,
     sites: &[Site],
     mutation: Mutation,
+    [operations_max, recoveries_max]: [usize; 2],
     mut random: fastrand::Rng,
 ) -> Option<Verdict> {
     let mutated = |recorded| Some((recorded, mutate(recorded, sites, mutation)?));
@@ -227,7 +241,7 @@ fn try_mutation(
         changed.iter().partition(|(recorded, _)| recorded.state.is_none());
     [&mut operations, &mut recoveries].into_iter().for_each(|some| random.shuffle(some));
     let recoveries = rare_ones_too(recoveries, |(recorded, _)| &recorded.trace);
-    let tried = operations.into_iter().take(OPERATIONS_MAX).chain(recoveries.into_iter().take(RECOVERIES_TRIED_MAX));
+    let tried = operations.into_iter().take(operations_max).chain(recoveries.into_iter().take(recoveries_max));
     for (recorded, trace) in tried {
         let (subject, disk) = (&SUBJECTS[recorded.subject], &mut disks[recorded.subject]);
         let mark = disk.mark();

@@ -161,6 +161,7 @@ impl Judge<'_> {
             (fs, expected, Vec::new(), None)
         };
         self.spoil(Moment::Used, &fs)?;
+        fs.trim().map_err(|error| format!("after it was used: {error}"))?;
         let (used, stats) = (Tree::of(&fs)?, fs.stats());
         same(&used, &expected, "after it was used and reconciled")?;
         self.spoil(Moment::Counted, &fs)?;
@@ -292,12 +293,15 @@ fn consistent(region: &Region, stats: &Stats, when: &str) -> Result<(), String> 
     let total = geometry.blocks() - geometry.first_segment() * INODE_SEGMENT_BLOCKS;
     let inode_tables = (stats.inodes + 1).div_ceil(INODES_PER_SEGMENT) * INODE_SEGMENT_BLOCKS;
     let tables = inode_tables + stats.index.media_bytes / BLOCK_BYTES;
-    let free = (total - tables - report.blocks - report.metadata_blocks) * BLOCK_BYTES;
-    let told = [stats.free_bytes, stats.inodes, stats.logical_bytes, stats.stored_bytes, stats.saved_bytes];
+    let packed = report.packed_segments * INODE_SEGMENT_BLOCKS;
+    let free = (total - tables - packed - report.blocks - report.metadata_blocks) * BLOCK_BYTES;
+    let Stats { free_bytes, inodes, log_areas, logical_bytes, stored_bytes, saved_bytes, .. } = *stats;
+    let told = [free_bytes, inodes, log_areas, logical_bytes, stored_bytes, saved_bytes];
     let [stored, saved] = [report.blocks, report.extra_references].map(|blocks| blocks * BLOCK_BYTES);
-    let counted = [free, report.inodes, report.mapped_bytes, stored, saved];
+    let (stored, saved) = (stored + report.packed_bytes, saved + report.packed_saved_bytes);
+    let counted = [free, report.inodes, report.log_areas, report.mapped_bytes, stored, saved];
     if told != counted {
-        let what = "[free bytes, inodes, logical, stored, saved bytes]";
+        let what = "[free bytes, inodes, log areas, logical, stored, saved bytes]";
         return Err(format!("{when} the totals {what} are {told:?}, and fsck counts {counted:?}"));
     }
     Ok(())

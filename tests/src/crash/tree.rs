@@ -17,6 +17,8 @@ pub struct Tree {
     space: Option<Space>,
     /// Blocks that sharing saves once nothing is queued any more, where that is known.
     drained: Option<u64>,
+    /// Bytes that may be stored and that no file names: a crash caught the tail of a stream while it grew.
+    growth_bytes: u64,
     digest: OnceLock<u64>,
 }
 
@@ -64,7 +66,7 @@ impl Tree {
         let mut nodes = BTreeMap::new();
         let root = fs.getattr(InodeNumber::ROOT).map_err(|error| format!("the root: {error}"))?;
         collect(fs, Vec::new(), root, &mut nodes)?;
-        Ok(Tree { nodes, space: Some(Space::of(fs)), drained: None, digest: OnceLock::new() })
+        Ok(Tree { nodes, space: Some(Space::of(fs)), drained: None, growth_bytes: 0, digest: OnceLock::new() })
     }
 
     /// The tree with these totals.
@@ -79,7 +81,13 @@ impl Tree {
 
     /// A copy of it without what is said of its space.
     pub fn copy_without_space(&self) -> Tree {
-        Tree { nodes: self.nodes.clone(), space: None, drained: self.drained, digest: OnceLock::new() }
+        Tree { space: None, ..self.copy_with_growth(0) }
+    }
+
+    /// A copy of it, with up to so many bytes stored that no file names.
+    pub fn copy_with_growth(&self, growth_bytes: u64) -> Tree {
+        let Tree { space, drained, .. } = *self;
+        Tree { nodes: self.nodes.clone(), space, drained, growth_bytes, digest: OnceLock::new() }
     }
 
     /// The tree with what sharing saves once nothing is queued.
@@ -129,13 +137,16 @@ impl Tree {
             };
             nodes.insert(path, Node { attr, xattrs: BTreeMap::new(), bytes: bytes.clone() });
         }
-        Tree { nodes, space: None, drained: self.drained, digest: OnceLock::new() }
+        Tree { nodes, space: None, drained: self.drained, growth_bytes: 0, digest: OnceLock::new() }
     }
 
-    /// Whether two trees are the same in all that both know.
-    pub fn agrees_with(&self, other: &Tree) -> bool {
-        let space = |pair: (Space, Space)| pair.0 == pair.1;
-        self.nodes == other.nodes && self.space.zip(other.space).is_none_or(space)
+    /// Whether a tree is as expected in all that is known of both.
+    pub fn agrees_with(&self, expected: &Tree) -> bool {
+        let space = |(here, there): (Space, Space)| {
+            let growth = here.stored_bytes.saturating_sub(there.stored_bytes).min(expected.growth_bytes);
+            here == Space { stored_bytes: there.stored_bytes + growth, ..there }
+        };
+        self.nodes == expected.nodes && self.space.zip(expected.space).is_none_or(space)
     }
 
     /// The first few differences, for a message.
@@ -167,7 +178,7 @@ impl Tree {
             for (path, node) in &self.nodes {
                 (path, &node.xattrs, &node.bytes, format!("{:?}", node.attr)).hash(&mut hasher);
             }
-            format!("{:?} {:?}", self.space, self.drained).hash(&mut hasher);
+            format!("{:?} {:?} {}", self.space, self.drained, self.growth_bytes).hash(&mut hasher);
             hasher.finish()
         })
     }

@@ -25,6 +25,9 @@ const BLOCK: u64 = 4096;
 /// Lines that a log may have before it is looked at for compaction.
 const LOG_LINES_MAX: u64 = 126;
 
+/// The seed of data that nothing compresses.
+const NOISE: u64 = 1;
+
 /// Names of the tree.
 const UNSHARED: u8 = 0;
 const SHARED: u8 = 1;
@@ -51,8 +54,8 @@ const NEW: u8 = 14;
 const MORE: u8 = 19;
 /// Blocks of which an aligned 64 KiB is among, wherever they begin.
 const RUN_BLOCKS: u64 = 32;
-/// Blocks that are free on a full device: as many as the operations need.
-const FREE_BLOCKS: u64 = 48;
+/// Blocks that are free on a full device: those that are kept, and as many as the operations need.
+const FREE_BLOCKS: u64 = 64 + 48;
 
 /// Operations that belong together.
 #[derive(Clone, Debug)]
@@ -133,7 +136,7 @@ impl Base {
         };
         tree().into_iter().for_each(|op| apply(&mut library, op));
         if setting.full {
-            let free = library.fs().statfs().blocks_available - FREE_BLOCKS;
+            let free = library.fs().statfs().blocks_free - FREE_BLOCKS;
             apply(&mut library, allocate(FILLER, 0, free * BLOCK, AllocateMode::ReserveKeepSize));
         }
         let image = if setting.after_crash {
@@ -167,10 +170,10 @@ impl Base {
                 trace.crashes_from = trace.steps.len();
             }
             let (before, after) = (&trees[number], &trees[number + 1]);
-            let during = if in_steps(op) {
-                vec![Arc::new(before.copy_without_space())]
-            } else {
-                vec![before.clone(), after.clone()]
+            let during = match self.growth_bytes(&workload.ops[..number], op) {
+                _ if in_steps(op) => vec![Arc::new(before.copy_without_space())],
+                0 => vec![before.clone(), after.clone()],
+                growth => vec![Arc::new(before.copy_with_growth(growth)), after.clone()],
             };
             trace.steps.push(Step::Outcomes(during));
             // Each operation on a thread of its own: no fence of a later one waits for what an earlier one left behind.
@@ -211,7 +214,9 @@ impl Base {
             return Arc::new(tree);
         }
         let mut settled = Library::on(self.image.region(DEVICE_BYTES), self.options());
-        let close = (0..op::SLOTS).map(|slot| Op::Close { slot });
+        // To close a file that has a name ends its stream, which no crash does.
+        let slots = if library.holds_nameless() { 0..op::SLOTS } else { 0..0 };
+        let close = slots.map(|slot| Op::Close { slot });
         ops.iter().cloned().chain(close).chain([Op::Reconcile]).for_each(|op| drop(settled.apply(&op)));
         let space = Space::of(settled.fs());
         let drained = queues.then(|| {
@@ -219,6 +224,18 @@ impl Base {
             Named::of(settled.fs()).expect("a mounted file system can be read").saved()
         });
         Arc::new(tree.with_space(space).with_drained(drained))
+    }
+
+    /// Bytes by which an operation, with these before it, may make the tail of a stream longer before its commit word. A
+    /// crash between the two leaves them behind the end of the file, in its chunk, until that is freed.
+    fn growth_bytes(&self, before: &[Op], op: &Op) -> u64 {
+        let has_streams = self.setting.policy == Policy::DeExt;
+        let opens = |op: &Op| matches!(op, Op::Open { .. } | Op::Tmpfile { .. });
+        match op {
+            _ if !has_streams || !before.iter().any(opens) => 0,
+            Op::Append { len, .. } | Op::Write { len, .. } | Op::SlotWrite { len, .. } => *len,
+            _ => 0,
+        }
     }
 
     fn options(&self) -> MountOptions {
@@ -350,7 +367,13 @@ pub fn singles() -> Vec<Workload> {
     all.extend(follow_ups());
     let of_all =
         all.into_iter().map(|(name, ops)| Workload { name: name.to_owned(), ops, crashes_from: 0, only: None });
-    let of_trim = given_back().into_iter().map(|(name, crashes_from, ops)| Workload {
+    let of_trim = given_back().into_iter().chain(growing()).map(|(name, crashes_from, ops)| Workload {
+        name: name.to_owned(),
+        ops,
+        crashes_from,
+        only: None,
+    });
+    let of_fragments = fragments().into_iter().map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
         ops,
         crashes_from,
@@ -362,7 +385,13 @@ pub fn singles() -> Vec<Workload> {
         crashes_from,
         only: Some(Policy::DeNova),
     });
-    of_all.chain(of_trim).chain(of_denova).collect()
+    let of_deext = streams().into_iter().map(|(name, crashes_from, ops)| Workload {
+        name: name.to_owned(),
+        ops,
+        crashes_from,
+        only: Some(Policy::DeExt),
+    });
+    of_all.chain(of_trim).chain(of_fragments).chain(of_denova).chain(of_deext).collect()
 }
 
 fn renames() -> Vec<(&'static str, Vec<Op>)> {
@@ -566,6 +595,11 @@ fn sharing() -> Vec<(&'static str, Vec<Op>)> {
             vec![clone(LONG_LOG, 0, EMPTY, 0, BLOCK), Op::Fill, write(EMPTY, 0, BLOCK, distinct(18))],
         ),
         ("fill, then unlink", vec![Op::Fill, Op::Unlink { path: at(UNSHARED) }]),
+        ("dedup of an end that is stored twice", {
+            let of_tree = write(NEW, 0, 3 * BLOCK + 1000, distinct(0));
+            let dedup = Op::Dedup { path: at(NEW), offset: 3 * BLOCK, len: 1000 };
+            vec![create(NEW), off(&[NEW]), of_tree, dedup]
+        }),
         ("dedup, then unlink", [stored_twice(), vec![dedup(NEW), Op::Unlink { path: at(NEW) }]].concat()),
     ]
 }
@@ -632,6 +666,61 @@ fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
+/// Logs that outgrow their slot, then their areas, and slots that are an inode's and a log's by turns: name, the operation
+/// from which on crashes are made, operations.
+fn growing() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let new = distinct(17);
+    let mkdir = Op::Mkdir { path: at(NEW), mode: 0o755 };
+    let name = |number: u8| Op::Create { path: vec![NEW, number], mode: 0o644 };
+    // A directory whose log has so many lines, all but one of them dead.
+    let directory = |lines: usize| {
+        let line = |at: usize| if at.is_multiple_of(2) { name(0) } else { Op::Unlink { path: vec![NEW, 0] } };
+        [vec![mkdir.clone()], (0..lines).map(line).collect()].concat()
+    };
+    let then = |mut before: Vec<Op>, ops: Vec<Op>| {
+        let from = before.len();
+        before.extend(ops);
+        (from, before)
+    };
+    let rename =
+        |from: &[u8], to: &[u8]| Op::Rename { from: from.to_vec(), to: to.to_vec(), mode: RenameMode::Replace };
+    let all = [
+        ("areas: a directory takes its first area", then(directory(5), vec![name(1)])),
+        ("areas: a directory takes its second area", then(directory(12), vec![name(1)])),
+        ("areas: a directory takes its first page", then(directory(61), vec![name(1)])),
+        ("areas: a file takes its first page", then(vec![], vec![write(FULL_INLINE, 0, 50, new)])),
+        (
+            "areas: a rename takes an area",
+            then(directory(5), vec![write(FULL_INLINE, 0, 50, new), rename(&[DIR, 0], &[NEW, 1])]),
+        ),
+        ("areas: rename of a file with attributes", then(directory(5), vec![rename(&[XATTRS], &[NEW, 1])])),
+        ("areas: rmdir with an area", then(directory(6), vec![Op::Rmdir { path: at(NEW) }])),
+        ("areas: rmdir with areas and a page", then(directory(62), vec![Op::Rmdir { path: at(NEW) }])),
+        (
+            "areas: rmdir with areas, then inodes in their slots",
+            then(directory(14), vec![Op::Rmdir { path: at(NEW) }, create(NEW), create(MORE)]),
+        ),
+        (
+            "areas: unlink, then an area in its slot",
+            then(directory(5), vec![Op::Unlink { path: at(UNSHARED) }, name(1)]),
+        ),
+        (
+            "areas: rmdir with one, then its slots the other way round",
+            then(
+                directory(6),
+                vec![
+                    Op::Rmdir { path: at(NEW) },
+                    create(MORE),
+                    Op::Mkdir { path: at(NEW), mode: 0o755 },
+                    xattr(NEW, 0, 400),
+                ],
+            ),
+        ),
+        ("areas: unmount, then a name", then(directory(6), vec![Op::Remount, name(1)])),
+    ];
+    all.into_iter().map(|(name, (from, ops))| (name, from, ops)).collect()
+}
+
 /// Memory that is given back to the host, from segments that had content: name, the operation from which on crashes are
 /// made, operations.
 fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
@@ -676,6 +765,47 @@ fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
     ]
 }
 
+/// Operations that name many extents at once, in one log entry: name, the operation from which on crashes are made,
+/// operations. What a policy that shares makes of the writes: five runs of shared blocks, or shared and new ones in turn.
+fn fragments() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let scattered = |runs: usize, blocks: u64| {
+        let run = |at: usize| write(NEW, at as u64 * 4 * BLOCK, blocks * BLOCK, distinct(20 - 4 * at));
+        [vec![create(NEW)], (0..runs).map(run).collect(), vec![create(MORE)]].concat()
+    };
+    let (runs, singles) = (|| scattered(5, 4), || scattered(4, 1));
+    // Eight fragments with holes between them.
+    let fragmented = || {
+        let block = |at: u64| write(NEW, (7 - at) * 2 * BLOCK, BLOCK, distinct(at as usize));
+        [vec![create(NEW)], (0..8).map(block).collect(), vec![create(MORE)]].concat()
+    };
+    let clone_all = |to| clone(NEW, 0, to, 0, 16 * BLOCK);
+    let from = |ops: &[Op]| ops.len();
+    vec![
+        (
+            "write of what lies scattered",
+            from(&runs()),
+            [runs(), vec![write(MORE, 0, 20 * BLOCK, distinct(4))]].concat(),
+        ),
+        (
+            "write of which a part lies scattered, over data",
+            from(&singles()) + 1,
+            [singles(), vec![write(MORE, 0, 16 * BLOCK, 5), write(MORE, 0, 16 * BLOCK, distinct(8))]].concat(),
+        ),
+        ("clone of fragments", from(&fragmented()), [fragmented(), vec![clone_all(MORE)]].concat()),
+        ("clone of fragments over data", from(&fragmented()), [fragmented(), vec![clone_all(UNSHARED)]].concat()),
+        (
+            "clone of fragments, then write into it",
+            from(&fragmented()) + 1,
+            [fragmented(), vec![clone_all(MORE), write(MORE, 100, 3 * BLOCK, distinct(9))]].concat(),
+        ),
+        (
+            "clone of fragments, then unlink",
+            from(&fragmented()) + 1,
+            [fragmented(), vec![clone_all(MORE), Op::Unlink { path: at(NEW) }]].concat(),
+        ),
+    ]
+}
+
 /// What policy denova queues and what becomes of it: name, the operation from which on crashes are made, operations.
 fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
     use Op::{Drain, DrainStep};
@@ -692,6 +822,17 @@ fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
     };
     vec![
         ("drain of the tree", 0, vec![Drain]),
+        (
+            "drain of a write that names many extents",
+            5,
+            // Reserved blocks stay where they are, so the write names those and new ones in turn.
+            [
+                vec![create(NEW)],
+                (0..4).map(|at| allocate(NEW, at * 2 * BLOCK, BLOCK, AllocateMode::Reserve)).collect(),
+                vec![write(NEW, 0, 8 * BLOCK, distinct(0)), DrainStep, Drain],
+            ]
+            .concat(),
+        ),
         ("drain of what is there already", 1, vec![Drain, create(NEW), write(NEW, 0, 2 * BLOCK, distinct(1)), Drain]),
         ("drain of equal blocks", 1, vec![Drain, create(NEW), write(NEW, 0, 3 * BLOCK, twins()), DrainStep, Drain]),
         ("drain of new blocks", 1, vec![Drain, create(NEW), write(NEW, 0, 4 * BLOCK, distinct(16)), DrainStep]),
@@ -799,6 +940,69 @@ fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
         }),
         ("drain, then the other index", 1, vec![Drain, Op::Convert]),
         ("the other index with a queue, then drain", 1, vec![Drain, duplicate(), Op::Convert, Drain]),
+    ]
+}
+
+/// Files that stay open while they are written to, so that policy deext goes on with their streams: name, the operation
+/// from which on crashes are made, operations. The first request leaves a tail, the second stores it anew to let it
+/// grow, and the third makes it grow. Pieces that nothing compresses end at 16 KiB.
+fn streams() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let append = |name: u8, len: u64| Op::Append { path: at(name), len, seed: NOISE };
+    let open = |name: u8, slot: u8| Op::Open { path: at(name), slot };
+    let close = |slot| Op::Close { slot };
+    let appends = |name: u8, lens: &[u64]| lens.iter().map(|len| append(name, *len)).collect::<Vec<_>>();
+    let opened = |lens: &[u64]| [vec![open(EMPTY, 0)], appends(EMPTY, lens)].concat();
+    let second = |lens: &[u64]| [vec![create(NEW), open(NEW, 1)], appends(NEW, lens)].concat();
+    const GROWS: [u64; 3] = [1000, 901, 77];
+    // The last one ends a piece and begins another.
+    const CUT: [u64; 3] = [15_000, 701, 1503];
+    vec![
+        ("stream: a tail grows", 1, [opened(&GROWS), appends(EMPTY, &[130]), vec![close(0)]].concat()),
+        ("stream: a tail grows over a cut", 3, [opened(&CUT), appends(EMPTY, &[300, 201]), vec![close(0)]].concat()),
+        (
+            "stream: a second one has the piece of the first",
+            7,
+            [opened(&CUT), vec![close(0)], second(&CUT), vec![close(1)]].concat(),
+        ),
+        (
+            "stream: a tail is given up for an equal piece",
+            4,
+            [opened(&GROWS), vec![close(0)], second(&GROWS), vec![close(1)]].concat(),
+        ),
+        (
+            // On a full device: what is open is nearly full, and there is no other segment, so the request is written to
+            // blocks.
+            "stream: a tail grows, and what follows has no room",
+            6,
+            {
+                let fill = |len, seed| Op::Append { path: at(MORE), len, seed };
+                let nearly = vec![create(MORE), fill(1_966_080, NOISE + 1), fill(32_768, NOISE + 2)];
+                [nearly, opened(&GROWS[..2]), appends(EMPTY, &[88_000, 90])].concat()
+            },
+        ),
+        (
+            "stream: a tail that was cloned",
+            3,
+            [opened(&GROWS[..2]), vec![clone(EMPTY, 0, SHARED, 0, 1901)], appends(EMPTY, &[77, 78])].concat(),
+        ),
+        (
+            "stream: a tail with another chunk behind it",
+            4,
+            [opened(&GROWS[..2]), vec![write(UNSHARED, 0, 100, 5)], appends(EMPTY, &[77, 78])].concat(),
+        ),
+        (
+            "stream: a tail that was written over",
+            3,
+            [opened(&GROWS), vec![write(EMPTY, 1100, 50, 7)], appends(EMPTY, &[77, 78, 79])].concat(),
+        ),
+        (
+            "stream: a tail that was cut short",
+            4,
+            [opened(&GROWS), vec![Op::Truncate { path: at(EMPTY), size: 1950 }], appends(EMPTY, &[77, 78])].concat(),
+        ),
+        ("stream: unlink of a tail", 4, [opened(&GROWS), vec![Op::Unlink { path: at(EMPTY) }, close(0)]].concat()),
+        ("stream: unmount with a tail", 4, [opened(&GROWS), vec![Op::Remount], appends(EMPTY, &[77])].concat()),
+        ("stream: a seam is cut anew", 3, [vec![create(NEW)], appends(NEW, &[3000, 2001]), vec![Op::Fill]].concat()),
     ]
 }
 

@@ -151,16 +151,19 @@ impl Canvas<'_> {
             Layout::Superblock => "Superblock",
             Layout::JournalSlot => "JournalSlot",
             Layout::SegmentEntry => "SegmentEntry",
-            Layout::ChunkEntry => "ChunkEntry",
+            Layout::ChunkEntry | Layout::PackedEntry => "ChunkEntry",
+            Layout::PackedHeader => "PackedHeader",
             Layout::InodeHead => "InodeHead",
             Layout::AttributeLine => "AttributeLine",
             Layout::PageFooter => "PageFooter",
+            Layout::AreaHead => "AreaHead",
             Layout::SavedState => "SavedState",
             Layout::SavedPayload => "words",
             Layout::DirectEntry => "DirectEntry",
             Layout::LogEntry => match self.content.read(target.at, 1)[0] {
                 1 | 2 => "ExtentEntry",
                 3 | 4 => "NameHead",
+                8 => "VectorHead",
                 _ => "XattrHead",
             },
         };
@@ -196,16 +199,22 @@ impl Canvas<'_> {
             15 => argument % 80,
             16 => argument.wrapping_neg(),
             17 => other.at / BLOCK_BYTES,
-            18 => self.block_with_entry(damage.argument),
+            18 => self.chunk_with_entry(damage.argument),
             _ => u64::from_le_bytes([b'/', b'.', b'.', 0, argument as u8, b'.', 0xff, b'a']) >> (argument % 8 * 8),
         }
     }
 
-    /// The number of a block that has a chunk entry: the links of a chain are such numbers.
-    fn block_with_entry(&self, index: u16) -> u64 {
+    /// The number of a chunk that has an entry: the links of a chain are such numbers.
+    fn chunk_with_entry(&self, index: u16) -> u64 {
+        const PACKED: u64 = 1 << 31;
         let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
-        let entries = &self.image.structures[Layout::ChunkEntry as usize];
-        (entries[usize::from(index) % entries.len()].at - geometry.chunk_table_offset) / LINE
+        let of = |layout| &self.image.structures[layout as usize];
+        let (blocks, packed) = (of(Layout::ChunkEntry), of(Layout::PackedEntry));
+        let index = usize::from(index) % (blocks.len() + packed.len());
+        match blocks.get(index) {
+            Some(entry) => (entry.at - geometry.chunk_table_offset) / LINE,
+            None => PACKED | packed[index - blocks.len()].owner,
+        }
     }
 
     fn flip(&mut self, target: Structure, damage: &Damage) -> String {
@@ -317,8 +326,12 @@ impl Canvas<'_> {
                 let check = checksum(owner, &bytes[..8]);
                 put(&mut bytes, 12, check);
             }
-            Layout::ChunkEntry | Layout::DirectEntry => {}
-            Layout::InodeHead => {
+            Layout::ChunkEntry | Layout::PackedEntry | Layout::DirectEntry => {}
+            Layout::PackedHeader => {
+                let check = checksum(owner, &bytes[..12]);
+                put(&mut bytes, 12, check);
+            }
+            Layout::InodeHead | Layout::AreaHead => {
                 let check = checksum(owner, &bytes[32..56]);
                 put(&mut bytes, 56, check);
             }
@@ -412,12 +425,17 @@ mod tests {
     #[test]
     fn images_hold_what_their_kinds_say() {
         let of = |kind, layout: Layout| image::image(kind).structures[layout as usize].len();
-        assert!(of(Kind::LongLogs, Layout::PageFooter) > 5);
+        let (pages, areas) = (of(Kind::LongLogs, Layout::PageFooter), of(Kind::LongLogs, Layout::AreaHead));
+        assert!(pages > 2 && areas > 5, "{pages} pages, {areas} areas");
         assert!(of(Kind::Shared, Layout::ChunkEntry) > 6);
         assert!(of(Kind::Tombstones, Layout::LogEntry) > 60);
-        assert!(of(Kind::Full, Layout::PageFooter) > 1);
+        assert!(of(Kind::Full, Layout::PageFooter) + of(Kind::Full, Layout::AreaHead) > 1);
         assert!(of(Kind::Small, Layout::SavedPayload) > 3);
         assert!(of(Kind::Chains, Layout::DirectEntry) > 4);
+        for kind in [Kind::Packed, Kind::Streams, Kind::Ends] {
+            let (entries, headers) = (of(kind, Layout::PackedEntry), of(kind, Layout::PackedHeader));
+            assert!(entries > 8 && headers >= entries, "{kind:?}: {entries} entries, {headers} headers");
+        }
         assert!(KINDS.into_iter().all(|kind| of(kind, Layout::Superblock) == 3 && of(kind, Layout::InodeHead) > 0));
     }
 }

@@ -1,24 +1,28 @@
 //! Valid devices of many kinds, and where in them the structures lie.
 
+use std::mem::offset_of;
 use std::sync::OnceLock;
 
 use nvfold::media::DEVICE_BYTES_MIN;
 use nvfold::media::direct::{BEGUN, DIRECT_BYTES, DirectEntry, prefix_bits};
 use nvfold::media::inode::{ATTRIBUTE_LINES, INLINE_LOG, INODE_BYTES, InodeHead};
 use nvfold::media::journal::{JOURNAL_SLOTS, JournalSlot};
-use nvfold::media::log_entry::{LINE, PAGE_LINES};
+use nvfold::media::log_area::{AreaHead, NEXT_WORD};
+use nvfold::media::log_entry::LINE;
+use nvfold::media::packed::HEADER_BYTES;
 use nvfold::media::saved_state::{SEGMENT_RECORD_WORDS, SavedState};
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::{Geometry, Superblock};
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use nvfold::{
-    AllocateMode, DeNovaOptions, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Policy,
-    RenameMode, ReorderOptions, XattrMode,
+    AllocateMode, DeNovaOptions, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Pack,
+    Policy, RenameMode, ReorderOptions, XattrMode,
 };
 use pmem::{DeviceSpec, OpenOptions, Region, StoreOrder};
 use zerocopy::FromBytes;
 
 use crate::device;
+use crate::hostile::footprint::{part, part_end};
 use crate::model::op;
 use crate::slate::Content;
 
@@ -55,10 +59,16 @@ pub enum Kind {
     Sharing,
     /// A crash while a chain is brought into order.
     Ordering,
+    /// Pieces of files in packed chunks, equal ones among them, parts of which several files name.
+    Packed,
+    /// The same as a crash left it, with streams that go on.
+    Streams,
+    /// Blocks, and the ends of files in packed chunks, all of them in chains of a pm index.
+    Ends,
 }
 
 /// All kinds.
-pub const KINDS: [Kind; 14] = [
+pub const KINDS: [Kind; 17] = [
     Kind::Empty,
     Kind::Small,
     Kind::Shared,
@@ -73,6 +83,9 @@ pub const KINDS: [Kind; 14] = [
     Kind::Chains,
     Kind::Sharing,
     Kind::Ordering,
+    Kind::Packed,
+    Kind::Streams,
+    Kind::Ends,
 ];
 
 /// A valid device and where in it the structures lie.
@@ -95,6 +108,7 @@ pub struct Structure {
     /// What it is.
     pub layout: Layout,
     /// What its checksum is seeded with: an inode number, a segment number, the address of a page or of the saved state.
+    /// Of the entry of a packed chunk, its number.
     pub owner: u64,
 }
 
@@ -110,13 +124,16 @@ pub enum Layout {
     AttributeLine,
     LogEntry,
     PageFooter,
+    AreaHead,
     SavedState,
     SavedPayload,
     DirectEntry,
+    PackedEntry,
+    PackedHeader,
 }
 
 /// How many layouts there are.
-pub const LAYOUTS: usize = Layout::DirectEntry as usize + 1;
+pub const LAYOUTS: usize = Layout::PackedHeader as usize + 1;
 
 /// Shards of a saved index.
 const INDEX_SHARDS: usize = 64;
@@ -175,8 +192,11 @@ impl Image {
             let at = geometry.segment_entry_offset(segment);
             self.add(Layout::SegmentEntry, at, size_of::<SegmentEntry>() as u64, segment);
             let bytes = self.content.read(at, size_of::<SegmentEntry>() as u64);
-            match SegmentEntry::read_from_bytes(&bytes).expect("its length").usage(segment) {
+            let entry = SegmentEntry::read_from_bytes(&bytes).expect("its length");
+            match entry.usage(segment) {
                 SegmentUse::Index(_) => self.find_chains(segment * SEGMENT_BYTES),
+                SegmentUse::Entries(part) => self.find_packed_entries(segment * SEGMENT_BYTES, part),
+                SegmentUse::Packed => self.find_packed_headers(segment * SEGMENT_BYTES, entry.wear),
                 _ if self.word(at) != 0 => self.find_inodes(segment * SEGMENT_BYTES),
                 _ => {}
             }
@@ -239,6 +259,30 @@ impl Image {
         heads.for_each(|at| self.add(Layout::DirectEntry, at, DIRECT_BYTES, 0));
     }
 
+    /// Entries of packed chunks in use, and of one that is not.
+    fn find_packed_entries(&mut self, table: u64, part: u32) {
+        let entries = (table..table + SEGMENT_BYTES).step_by(LINE as usize);
+        let is_used = |at: &u64| self.content.read(*at, LINE).iter().any(|&byte| byte != 0);
+        let last = entries.clone().filter(is_used).last().unwrap_or(table);
+        for at in entries.take_while(|at| *at <= last + LINE) {
+            let number = u64::from(part) * SEGMENT_BYTES / LINE + (at - table) / LINE;
+            self.add(Layout::PackedEntry, at, LINE, number);
+        }
+    }
+
+    /// Headers of packed chunks, those of chunks that are gone too, and the place of the next one.
+    fn find_packed_headers(&mut self, segment: u64, wear: u32) {
+        let owner = segment ^ u64::from(wear) << 32;
+        let mut at = segment + SEGMENT_BYTES;
+        loop {
+            at -= HEADER_BYTES;
+            self.add(Layout::PackedHeader, at, HEADER_BYTES, owner);
+            if self.word(at + 8) == 0 {
+                return;
+            }
+        }
+    }
+
     fn find_inodes(&mut self, table: u64) {
         for slot in (table..table + SEGMENT_BYTES).step_by(INODE_BYTES as usize) {
             let head = InodeHead::read_from_bytes(&self.content.read(slot, LINE)).expect("64 bytes");
@@ -250,12 +294,20 @@ impl Image {
             ATTRIBUTE_LINES.iter().for_each(|line| self.add(Layout::AttributeLine, slot + line, LINE, ino));
             self.find_entries(slot + INLINE_LOG, slot + INODE_BYTES, ino);
             let first = if head.head == slot + INLINE_LOG { head.overflow } else { head.head };
-            let mut page = first;
-            while page != 0 {
-                let footer = page + PAGE_LINES * LINE;
-                self.find_entries(page, footer, ino);
-                self.add(Layout::PageFooter, footer, LINE, page);
-                page = self.word(footer);
+            let mut first = first;
+            while first != 0 {
+                let (start, end) = (part(first).start, part_end(first));
+                let is_area = start != first;
+                // An area that the log has left behind may have another owner.
+                if is_area && self.word(start + offset_of!(AreaHead, owner) as u64) != ino {
+                    break;
+                }
+                self.find_entries(first, end, ino);
+                match is_area {
+                    true => self.add(Layout::AreaHead, start, LINE, start),
+                    false => self.add(Layout::PageFooter, end, LINE, first),
+                }
+                first = self.word(if is_area { start + NEXT_WORD } else { end });
             }
         }
     }
@@ -320,11 +372,27 @@ fn content(kind: Kind) -> Content {
         Kind::Ordering => return queued(IndexKind::Pm, Some(is_ordering)),
         _ => {}
     }
-    let policy = if kind == Kind::Full { Policy::Off } else { Policy::Inline };
-    let region = formatted(&OpenOptions::default(), IndexKind::Dram);
-    let fs = mount(&region, policy);
+    let policy = match kind {
+        Kind::Full => Policy::Off,
+        Kind::Packed | Kind::Streams => Policy::DeExt,
+        _ => Policy::Inline,
+    };
+    let (index, pack) = match kind {
+        Kind::Ends => (IndexKind::Pm, Pack::On),
+        _ => (IndexKind::Dram, Pack::Auto),
+    };
+    let region = formatted(&OpenOptions::default(), index);
+    let fs = mount_packing(&region, policy, pack);
     match kind {
         Kind::Empty | Kind::CutOff | Kind::Queued | Kind::Chains | Kind::Sharing | Kind::Ordering => {}
+        Kind::Ends => ends(&fs),
+        Kind::Packed => drop(packed(&fs)),
+        Kind::Streams => {
+            let open = packed(&fs);
+            let content = Content::of(&region);
+            drop(open);
+            return content;
+        }
         Kind::Small => small(&fs),
         Kind::Shared => shared(&fs),
         Kind::Xattrs => xattrs(&fs),
@@ -354,8 +422,14 @@ fn formatted(options: &OpenOptions, index: IndexKind) -> Region {
 }
 
 fn mount(region: &Region, policy: Policy) -> FileSystem {
+    mount_packing(region, policy, Pack::Auto)
+}
+
+fn mount_packing(region: &Region, policy: Policy, pack: Pack) -> FileSystem {
     let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
-    FileSystem::mount(region.clone(), MountOptions { policy, denova, ..MountOptions::default() }).expect("mount")
+    // One allocation cursor: the images are the same whichever thread makes them.
+    let options = MountOptions { policy, denova, pack, cores: 1, ..MountOptions::default() };
+    FileSystem::mount(region.clone(), options).expect("mount")
 }
 
 fn mkdir(fs: &FileSystem, parent: InodeNumber, name: &[u8]) -> InodeNumber {
@@ -398,6 +472,41 @@ fn shared(fs: &FileSystem) {
     clone.write_at(10_000, b"no longer equal").expect("write");
     part.allocate(8000, 9000, AllocateMode::PunchHole).expect("punch");
     fs.unlink(ROOT, b"second").expect("unlink");
+}
+
+/// Files of pieces, one of which grows by appends; they stay open.
+fn packed(fs: &FileSystem) -> Vec<File> {
+    let noise = op::data(1, 40_000);
+    let lines = (0..3000u32).flat_map(|line| format!("line {} of a text\n", line * line % 977).into_bytes());
+    let text: Vec<u8> = lines.collect();
+    let first = file(fs, ROOT, b"noise", &noise);
+    file(fs, ROOT, b"text", &text);
+    file(fs, ROOT, b"text again", &[b"one line more\n", &text[..]].concat());
+    file(fs, ROOT, b"gone", &op::data(2, 20_000));
+    file(fs, ROOT, b"short", b"a few bytes");
+    let parts = file(fs, ROOT, b"parts", &text[..5000]);
+    parts.clone_from(&first, 777, 2000, 30_000).expect("clone");
+    parts.clone_from(&parts, 100, 50_000, 900).expect("clone");
+    first.write_at(20_000, b"no longer equal").expect("write");
+    fs.unlink(ROOT, b"gone").expect("unlink");
+    let grows = create(fs, ROOT, b"grows");
+    for length in [1000, 901, 77] {
+        grows.append(&op::data(3, length)).expect("append");
+    }
+    vec![first, parts, grows]
+}
+
+/// Small files and odd ends, some of them equal, and a clone of one.
+fn ends(fs: &FileSystem) {
+    for number in 0..12u8 {
+        let length = [10, 700, 4096 + 300][usize::from(number) % 3] + usize::from(number / 6);
+        file(fs, ROOT, format!("file {number}").as_bytes(), &vec![number % 6; length]);
+    }
+    let first = file(fs, ROOT, b"first", &op::data(op::IN_CHAINS, 2 * BLOCK_BYTES + 1000));
+    file(fs, ROOT, b"equal", &op::data(op::IN_CHAINS, 2 * BLOCK_BYTES + 1000));
+    let part = create(fs, ROOT, b"part");
+    part.clone_from(&first, 2 * BLOCK_BYTES + 100, 0, 500).expect("clone");
+    fs.unlink(ROOT, b"file 4").expect("unlink");
 }
 
 fn xattrs(fs: &FileSystem) {

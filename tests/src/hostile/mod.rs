@@ -200,7 +200,7 @@ enum Writing {
     /// Something could not be read.
     Damaged(Error),
     /// All was read. Changes that failed as they should not, and what fsck says afterwards.
-    Changed(nvfold::Result<()>, nvfold::Result<Report>),
+    Changed(nvfold::Result<()>, Box<nvfold::Result<Report>>),
 }
 
 fn try_read_write(region: &Region, policy: Policy) -> Writing {
@@ -216,7 +216,7 @@ fn try_read_write(region: &Region, policy: Policy) -> Writing {
     match (walked, reconciled) {
         (_, Err(error)) => Writing::Refused(error),
         (Err(error), _) => Writing::Damaged(error),
-        (Ok(()), Ok(_)) => Writing::Changed(changed.and(unmounted), checked(region, false)),
+        (Ok(()), Ok(_)) => Writing::Changed(changed.and(unmounted), Box::new(checked(region, false))),
     }
 }
 
@@ -245,7 +245,7 @@ fn agree_on_writing(report: &nvfold::Result<Report>, writing: Writing, region: &
         Writing::Refused(Error::Newer { .. }) => Ok(()),
         Writing::Refused(error) => Err(format!("fsck finds nothing, mount: {error}; {}", told(report))),
         Writing::Damaged(error) => Err(format!("fsck finds nothing, reading: {error}; {}", told(report))),
-        Writing::Changed(changed, after) => stays_consistent(changed, after).and_then(|()| again_writable(region)),
+        Writing::Changed(changed, after) => stays_consistent(changed, *after).and_then(|()| again_writable(region)),
     }
 }
 
@@ -382,6 +382,9 @@ fn disturb(fs: &FileSystem) -> nvfold::Result<()> {
             if let Some(new) = &new {
                 damages.of(new.clone_from(&file, 0, 500, 4000));
             }
+            damages.of(file.dedup_range(0, 20_000));
+            damages.of(file.append(&[4; 300]));
+            damages.of(file.undedup_range(0, 2000));
         }
         damages.of(fs.link(entry.ino, root, &[b"link to ", &entry.name[..]].concat()));
         damages.of(fs.rename(dir, &entry.name, root, b"renamed", RenameMode::Replace));
@@ -394,6 +397,7 @@ fn disturb(fs: &FileSystem) -> nvfold::Result<()> {
     // What is queued is shared, and what was made finds equal blocks.
     while damages.of(fs.drain_step()) == Some(false) {}
     while damages.of(fs.reorder_step()) == Some(false) {}
+    while damages.of(fs.fill_step()) == Some(false) {}
     damages.of(fs.sync());
     damages.of(fs.trim());
     let _ = fs.stats();

@@ -174,6 +174,10 @@ impl Survivors {
                 _ if told.contains(ino) => return Err(format!("inode {ino} was given up, and nothing of it was hit")),
                 // A slot that looks free, and whose name went with its directory: nobody knows that it was one.
                 None if is_hit && !told.is_empty() => drop(lost.insert(*ino)),
+                // And its number was the next free one.
+                Some(_) if is_hit && !told.is_empty() && paths.get(&b"/lost+found"[..]) == Some(ino) => {
+                    lost.insert(*ino);
+                }
                 None => return Err(format!("inode {ino} is missing, and fsck has not said so")),
                 Some(now) if seen.kind != FileKind::Directory && now != seen => {
                     return Err(format!("inode {ino} is not as it was: {}", difference(seen, now)));

@@ -9,13 +9,13 @@ use nvfold::chunk::transaction::Transaction;
 use nvfold::chunk::{Chunks, Released};
 use nvfold::dedup::{Dedup, Piece, Place};
 use nvfold::fingerprint::{Fingerprint, StrongFunction};
-use nvfold::media::BlockNumber;
+use nvfold::media::ChunkRef;
 use std::sync::Mutex;
 
 /// See the module.
 #[derive(Default)]
 pub struct Zeros {
-    block: Mutex<Option<BlockNumber>>,
+    block: Mutex<Option<ChunkRef>>,
 }
 
 impl Zeros {
@@ -47,20 +47,20 @@ impl Dedup for Zeros {
         undecided.filter(|piece| !piece.fingerprint.is_empty()).for_each(|piece| piece.place = self.shared(tx));
     }
 
-    fn published(&self, block: BlockNumber, _: &Fingerprint, known: &[BlockNumber], _: &Chunks) -> bool {
+    fn published(&self, chunk: ChunkRef, _: &Fingerprint, known: &[ChunkRef], _: &Chunks) -> bool {
         let mut first = self.block.lock().expect("nobody panics with it");
         match *first {
             Some(first) => known.contains(&first),
             None => {
-                *first = Some(block);
+                *first = Some(chunk);
                 true
             }
         }
     }
 
-    fn released(&self, block: BlockNumber, left: Released) {
+    fn released(&self, chunk: ChunkRef, left: Released) {
         let mut first = self.block.lock().expect("nobody panics with it");
-        if left == Released::Free && *first == Some(block) {
+        if left == Released::Free && *first == Some(chunk) {
             *first = None;
         }
     }

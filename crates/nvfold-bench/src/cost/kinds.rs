@@ -99,6 +99,8 @@ fn kind_of(region: &Region, geometry: &Geometry, at: u64) -> Result<Kind> {
     match region.read::<SegmentEntry>(geometry.segment_entry_offset(segment)).usage(segment) {
         SegmentUse::Inodes(_) => Ok(Kind::Inode),
         SegmentUse::Index(_) => Ok(Kind::Index),
+        SegmentUse::Entries(_) => Ok(Kind::Entry),
+        SegmentUse::Packed => Ok(Kind::Data),
         SegmentUse::Blocks if is_log_page(region, at) => Ok(Kind::Log),
         SegmentUse::Blocks => Ok(Kind::Data),
         SegmentUse::Free | SegmentUse::Torn => {

@@ -32,9 +32,10 @@ pub use operation::{Calls, Operation, Stage, run_measured_calls};
 pub use report::Report;
 pub use system::System;
 
-use crate::{Doing, Result};
+use crate::Result;
+use crate::origin::save;
 use clap::Args;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
@@ -70,7 +71,7 @@ pub(crate) fn run(options: &CostOptions, json: bool) -> Result<()> {
         add_instructions(&mut report, &operations)?;
     }
     if let Some(folder) = &options.out {
-        write_out(&report, folder)?;
+        save(folder, [(report::JSON, report.json()), ("README.md", page::markdown(&report))])?;
     }
     println!("{}", if json { report.json() } else { page::terminal(&report) });
     Ok(())
@@ -103,14 +104,5 @@ fn add_instructions(report: &mut Report, operations: &[Operation]) -> Result<()>
     }
     let counts = callgrind::instructions(operations)?;
     report.cells.iter_mut().zip(counts).for_each(|(cell, count)| cell.instructions = Some(count));
-    Ok(())
-}
-
-fn write_out(report: &Report, folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).doing(format!("make {}", folder.display()))?;
-    for (name, text) in [(report::JSON, report.json()), ("README.md", page::markdown(report))] {
-        let file = folder.join(name);
-        std::fs::write(&file, text).doing(format!("write {}", file.display()))?;
-    }
     Ok(())
 }

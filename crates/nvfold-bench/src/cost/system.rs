@@ -44,6 +44,8 @@ impl System {
                 let with = |mode| IndexKind::ALL.map(|index| System { mode, ..on(index) });
                 [DedupMode::Inline, DedupMode::Immediate].into_iter().flat_map(with).collect()
             }
+            // Its pieces are not blocks, which all rows of the table are about.
+            Policy::DeExt => Vec::new(),
         }
     }
 
@@ -51,7 +53,7 @@ impl System {
     pub fn policy_name(&self) -> String {
         let name = self.policy.name();
         match self.policy {
-            Policy::Off | Policy::Inline => name.into(),
+            Policy::Off | Policy::Inline | Policy::DeExt => name.into(),
             Policy::NvDedup => format!("{name}, {}", self.method.name()),
             Policy::DeNova => format!("{name}, {}", self.mode),
         }
@@ -61,7 +63,7 @@ impl System {
     pub fn shares_at_once(&self) -> bool {
         match self.policy {
             Policy::Off => false,
-            Policy::Inline => true,
+            Policy::Inline | Policy::DeExt => true,
             Policy::NvDedup => self.method != Method::NonFin,
             Policy::DeNova => self.mode == DedupMode::Inline,
         }

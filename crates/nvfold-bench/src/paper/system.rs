@@ -13,10 +13,10 @@ use nvfold::chunk::transaction::Transaction;
 use nvfold::chunk::{Chunks, Released};
 use nvfold::dedup::{Dedup, Piece, Place};
 use nvfold::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
-use nvfold::media::BlockNumber;
+use nvfold::media::ChunkRef;
 use nvfold::{
     File, FileKind, FileSystem, Generators, InodeNumber, MethodChoice, MkfsOptions, MountOptions, NewInode,
-    NvDedupOptions, Policy, Verify,
+    NvDedupOptions, Pack, Policy, Verify,
 };
 use pmem::{Profile, Region};
 use std::collections::HashSet;
@@ -151,12 +151,12 @@ impl Dedup for Watched {
         self.shared.fetch_add(shared as u64, Ordering::Relaxed);
     }
 
-    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
-        self.rival.published(block, fingerprint, known, chunks)
+    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
+        self.rival.published(chunk, fingerprint, known, chunks)
     }
 
-    fn released(&self, block: BlockNumber, left: Released) {
-        self.rival.released(block, left);
+    fn released(&self, chunk: ChunkRef, left: Released) {
+        self.rival.released(chunk, left);
     }
 }
 
@@ -186,6 +186,8 @@ impl Mounted {
             nv_dedup: system.nv_dedup(setup.period),
             generators: system.generators,
             cores: setup.threads,
+            // The paper stores blocks.
+            pack: Pack::Off,
             ..MountOptions::default()
         };
         let fs = remount(region, mount)?;

@@ -63,7 +63,7 @@ use nvfold::chunk::transaction::Transaction;
 use nvfold::chunk::{Chunks, Released};
 use nvfold::dedup::{Dedup, Piece, Place};
 use nvfold::fingerprint::{Fingerprint, Strong, StrongFunction};
-use nvfold::media::BlockNumber;
+use nvfold::media::{BlockNumber, ChunkRef};
 use parking_lot::Mutex;
 use pmem::Region;
 use store::Format;
@@ -208,12 +208,13 @@ impl Dedup for Rival {
         pieces.iter_mut().for_each(|piece| piece.place = self.place_one(piece, tx));
     }
 
-    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], _: &Chunks) -> bool {
+    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], _: &Chunks) -> bool {
         let Some(key) = fingerprint.strong.as_ref().and_then(key_of) else { return true };
-        let Ok(number) = u32::try_from(block.0) else { return true };
+        // Only blocks are offered to it.
+        let Some(Ok(number)) = chunk.block().map(|block| u32::try_from(block.0)) else { return true };
         let mut table = self.table.lock();
         match table.find(key) {
-            Some(entry) if entry.block != number => known.contains(&BlockNumber(u64::from(entry.block))),
+            Some(entry) if entry.block != number => known.contains(&BlockNumber(u64::from(entry.block)).into()),
             _ => {
                 table.enter(key, number);
                 true
@@ -221,7 +222,8 @@ impl Dedup for Rival {
         }
     }
 
-    fn released(&self, block: BlockNumber, left: Released) {
+    fn released(&self, chunk: ChunkRef, left: Released) {
+        let Some(block) = chunk.block() else { return };
         let mut table = self.table.lock();
         match left {
             Released::Kept => {

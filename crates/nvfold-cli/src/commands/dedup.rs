@@ -43,10 +43,11 @@ struct Which {
     device_options: DeviceOptions,
 }
 
-/// Share what is stored already with equal blocks
+/// Share what is stored already with equal blocks or pieces
 ///
 /// Goes through the files and shares each 4 KiB block with an equal one, of these files or of any other whose blocks
-/// have fingerprints; blocks without one get it. Contents, sizes and times stay as they are. The owner of a file may do
+/// have fingerprints; blocks without one get it. Where the policy is deext, blocks are cut into pieces first, and those
+/// are shared. Contents, sizes and times stay as they are. The owner of a file may do
 /// it, and root. Stopped in the middle, what is done stays; start it again to go on.
 ///
 /// With --drain, --pause, --resume or --mode it is about what policy denova has queued, of the whole file system; root
@@ -65,10 +66,10 @@ fn options_help() -> String {
 
 /// Give every block of files a copy of its own again
 ///
-/// The way back from sharing. Looks first whether there is space for the copies, and changes nothing if not. New data
-/// is placed by the policy as ever: `nvfold policy PATH off --recursive` keeps files unshared. Contents, sizes and times
-/// stay as they are. The owner of a file may do it, and root. Stopped in the middle, what is done stays; start it again
-/// to go on.
+/// The way back from sharing; the pieces of policy deext become blocks. Looks first whether there is space for the
+/// copies, and changes nothing if not. New data is placed by the policy as ever: `nvfold policy PATH off --recursive`
+/// keeps files unshared. Contents, sizes and times stay as they are. The owner of a file may do it, and root. Stopped in
+/// the middle, what is done stays; start it again to go on.
 #[derive(Args, Debug)]
 pub struct Undedup {
     #[command(flatten)]
@@ -375,7 +376,8 @@ mod tests {
 
     #[test]
     fn ranges_cover_all_extents_and_no_large_hole() {
-        let extent = |offset, length| MappedExtent { offset, length, address: 0, unwritten: false, references: 1 };
+        let extent =
+            |offset, length| MappedExtent { offset, length, address: 0, unwritten: false, references: 1, class: 0 };
         let of = |extents: &[(u64, u64)]| {
             let extents: Vec<MappedExtent> = extents.iter().map(|(offset, length)| extent(*offset, *length)).collect();
             ranges(&extents).into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()

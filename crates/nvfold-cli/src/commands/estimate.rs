@@ -7,12 +7,12 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::{report, size};
 use clap::Args;
-use nvfold::chunking::PieceLengths;
+use nvfold::chunking::{Chunker, PieceLengths};
 use nvfold::host::{self, EstimateOptions};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// Estimate what sharing would save on files anywhere, and the device to make for them; reads only
+/// Estimate what each policy would save on files anywhere, and the device to make for them; reads only
 #[derive(Args, Debug)]
 pub struct Estimate {
     /// Files and directories to read; symbolic links below them are not followed
@@ -21,8 +21,8 @@ pub struct Estimate {
     /// Memory to take at most; when fingerprints do not fit, a sample of them is kept
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_memory)]
     memory: u64,
-    /// Average length of content-defined pieces, a power of two
-    #[arg(long, value_name = "SIZE", default_value = "8K", value_parser = parse_average)]
+    /// Average length of the pieces that policy deext cuts by content: 2K, 4K, 8K or 16K
+    #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = parse_average)]
     average: PieceLengths,
     /// Stay on the file system of each PATH
     #[arg(short = 'x', long)]
@@ -63,8 +63,7 @@ const MEMORY_MIN: u64 = 16 << 20;
 
 fn parse_average(text: &str) -> Result<PieceLengths, String> {
     let average = size::parse(text)? as usize;
-    PieceLengths::new(average / 4, average, average.saturating_mul(8))
-        .ok_or_else(|| "must be a power of two from 256 to 2M".into())
+    Chunker::default().lengths_of_mean(average).ok_or_else(|| "must be 2K, 4K, 8K or 16K".into())
 }
 
 fn parse_memory(text: &str) -> Result<u64, String> {

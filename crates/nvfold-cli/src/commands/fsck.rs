@@ -92,6 +92,8 @@ struct Report {
     blocks: u64,
     chunks: u64,
     metadata_blocks: u64,
+    log_areas: u64,
+    log_lines: u64,
     seconds: f64,
 }
 
@@ -239,6 +241,8 @@ impl Report {
             blocks: checked.blocks,
             chunks: checked.chunks,
             metadata_blocks: checked.metadata_blocks,
+            log_areas: checked.log_areas,
+            log_lines: checked.log_lines,
             seconds,
         }
     }

@@ -11,7 +11,7 @@
 //! ```text
 //! user.nvfold.dedup-range.OFFSET.LENGTH     -> bytes looked at, bytes changed
 //! user.nvfold.undedup-range.OFFSET.LENGTH   -> bytes looked at, bytes changed
-//! user.nvfold.extents.OFFSET                -> a line each: offset, length, address, unwritten (0, 1), references
+//! user.nvfold.extents.OFFSET                -> a line each: offset, length, address, unwritten (0, 1), references, class
 //! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after DRAIN_FOR
 //! ```
 
@@ -100,9 +100,10 @@ impl Request {
             Request::Extents { offset } => {
                 let mut text = String::new();
                 for extent in file.extents(offset, EXTENTS_MAX)? {
-                    let MappedExtent { offset, length, address, unwritten, references } = extent;
+                    let MappedExtent { offset, length, address, unwritten, references, class } = extent;
                     let unwritten = u8::from(unwritten);
-                    writeln!(text, "{offset} {length} {address} {unwritten} {references}").expect("a string grows");
+                    writeln!(text, "{offset} {length} {address} {unwritten} {references} {class}")
+                        .expect("a string grows");
                 }
                 Ok(text.into_bytes())
             }
@@ -158,9 +159,14 @@ pub fn ask_to_drain(path: &Path) -> io::Result<Left> {
 pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
     let answer = read(path, &Request::Extents { offset }.to_string())?;
     let extent = |line: &str| match numbers(line)[..] {
-        [offset, length, address, unwritten, references] => {
-            Ok(MappedExtent { offset, length, address, unwritten: unwritten != 0, references: references as u32 })
-        }
+        [offset, length, address, unwritten, references, class] => Ok(MappedExtent {
+            offset,
+            length,
+            address,
+            unwritten: unwritten != 0,
+            references: references as u32,
+            class: class as u8,
+        }),
         _ => Err(not_understood()),
     };
     answer.lines().map(extent).collect()

@@ -33,6 +33,13 @@ impl Drop for Pin {
         let core = &self.mounted.core;
         // Look before locking: nearly every file still has a name.
         let is_last = self.inode.pins.fetch_sub(1, Ordering::SeqCst) == 1 && !core.read_only;
+        if is_last && core.policies.has_streams() {
+            let _inside = core.gate.enter();
+            if !core.unmounted.load(Ordering::Relaxed) {
+                // What is not shared now stays as it is: nothing is lost.
+                let _ = core.end_stream_of_file(self.inode.ino);
+            }
+        }
         if is_last && self.inode.peek().attributes.nlink == 0 {
             let _inside = core.gate.enter();
             if !core.unmounted.load(Ordering::Relaxed) {

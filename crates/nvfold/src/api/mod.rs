@@ -59,6 +59,8 @@ pub struct FileSystem {
 /// yet waits until it is, and runs again; so does one that finds too little while work in the background may free some.
 fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Result<T>) -> Result<T> {
     let core = &mounted.core;
+    // Once: what fails again may open a segment again.
+    let mut may_give_up = true;
     loop {
         match core.change_by(doing, &operation) {
             Err(error @ Error::NoSpace { .. }) if core.is_reconciling() => {
@@ -73,6 +75,7 @@ fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Res
                     return Err(error);
                 }
             }
+            Err(Error::NoSpace { .. }) if may_give_up && core.give_up_empty_packed() > 0 => may_give_up = false,
             result => return result,
         }
     }
@@ -131,15 +134,15 @@ impl FileSystem {
         self.mounted.reconcile()
     }
 
-    /// Does a bounded part of what the policy has to do in the background: gives chunks the fingerprints that they lack.
-    /// True when there is nothing to do now; new writes may change that. Front ends call it in a loop on a thread of
-    /// their own.
+    /// Does a bounded part of what policies have to do in the background: gives chunks the fingerprints that they lack,
+    /// and cuts anew what was written out of order. True when there is nothing to do now; new writes may change that.
+    /// Front ends call it in a loop on a thread of their own.
     ///
     /// # Errors
     /// EROFS; those of the device.
     pub fn fill_step(&self) -> Result<bool> {
         let core = self.core();
-        core.step_of(&core.policies.nv_dedup)
+        Ok(core.step_of(&core.policies.nv_dedup)? & core.step_of(core.policies.deext())?)
     }
 
     /// Does one step of bringing a chain of the pm index into order, if a search asked for it; true when there is
@@ -170,6 +173,7 @@ impl FileSystem {
         }
         core.check_lost()?;
         let reconciled = self.mounted.reconcile();
+        core.end_streams();
         let _closed = core.gate.close();
         if core.unmounted.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -184,6 +188,7 @@ impl FileSystem {
         }
         core.free_nameless();
         core.table.shrink(&core.space);
+        core.give_up_empty_packed();
         core.space.trim()?;
         self.mounted.leave_clean()
     }
@@ -431,16 +436,16 @@ impl FileSystem {
     /// Physical space.
     pub fn statfs(&self) -> StatFs {
         let core = self.core();
-        let free = core.space.free_blocks();
+        let free = core.free_blocks();
         let possible = core.table.end() + free / SEGMENT_BLOCKS * INODES_PER_SEGMENT;
         StatFs {
             block_bytes: BLOCK_BYTES as u32,
             blocks: core.space.total_blocks(),
             blocks_free: free,
-            blocks_available: free.saturating_sub(KEPT_BLOCKS),
+            blocks_available: free.saturating_sub(KEPT_BLOCKS + core.blocks_beside_content(free)),
             inodes: possible,
             // Inodes that are made right now may use space that was not free a moment ago.
-            inodes_free: possible.saturating_sub(core.table.in_use()),
+            inodes_free: possible.saturating_sub(core.table.in_use() + core.table.areas()),
             name_bytes_max: NAME_BYTES_MAX as u32,
         }
     }
@@ -486,13 +491,14 @@ impl FileSystem {
         Ok(is_over)
     }
 
-    /// Gives segments of the inode table back that hold no inode any more.
+    /// Gives segments of tables back that hold nothing any more.
     fn shrink_table(&self) {
         let core = self.core();
         // Reconcile has noted which segments are the inode table's, and takes none of their blocks for anything else: until
         // it is done, none of them gets another use.
         if !core.is_reconciling() {
             core.table.shrink(&core.space);
+            core.give_up_empty_packed();
         }
     }
 

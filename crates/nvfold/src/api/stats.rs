@@ -28,6 +28,8 @@ pub struct Stats {
     pub device_allocated_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
+    /// Log areas in use: slots of the inode table beside those of inodes.
+    pub log_areas: u64,
     /// Data blocks in use.
     pub data_blocks: u64,
     /// Chunk entries in use (blocks with a fingerprint or a count).
@@ -71,19 +73,25 @@ impl FileSystem {
         let data_blocks = core.data_blocks.load(Ordering::Relaxed);
         let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
         // The totals may come from a saved state, which is input: fsck holds them against the logs, a mount does not.
-        let stored_bytes = data_blocks.saturating_mul(BLOCK_BYTES);
+        let packed_bytes = core.space.packed.live_bytes();
+        let stored_bytes = data_blocks.saturating_mul(BLOCK_BYTES).saturating_add(packed_bytes);
         let mut stats = Stats {
             device_bytes: core.geometry.device_bytes,
             logical_bytes: core.mapped_bytes.load(Ordering::Relaxed),
             stored_bytes,
-            saved_bytes: core.chunks.extra_references().saturating_mul(BLOCK_BYTES),
+            saved_bytes: core
+                .chunks
+                .extra_references()
+                .saturating_mul(BLOCK_BYTES)
+                .saturating_add(core.chunks.packed.saved_bytes()),
             // Blocks that are freed right now may have counted in both.
             metadata_bytes: core.geometry.device_bytes.saturating_sub(free_bytes.saturating_add(stored_bytes)),
             free_bytes,
             device_allocated_bytes: core.region.allocated_bytes(),
             inodes: core.table.in_use(),
+            log_areas: core.table.areas(),
             data_blocks,
-            chunks: core.chunks.tracked(),
+            chunks: core.chunks.tracked() + core.chunks.packed.count(),
             index: core.chunks.index.stats(),
             space_dram_bytes: core.space.dram_bytes(),
             transactions: core.chunks.transactions(),

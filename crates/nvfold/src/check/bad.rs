@@ -7,7 +7,7 @@ use super::{ROOT, Survey};
 use crate::inode::{Body, Inode};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
 use crate::media::inode::INODE_BYTES;
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber, SEGMENT_BYTES};
 use crate::words::FileKind;
 use hashbrown::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +22,8 @@ pub(super) struct Bad {
     pub(super) inodes: Vec<(u64, Range<u64>)>,
     /// Blocks whose chunk entry cannot be read.
     entries: BTreeSet<u64>,
+    /// Packed chunks whose entry cannot be read.
+    pub(super) packed_entries: BTreeSet<PackedNumber>,
 }
 
 impl Bad {
@@ -50,6 +52,22 @@ impl Survey<'_> {
             self.bad.entries.insert(block.0);
         }
         is_bad
+    }
+
+    /// Whether the entry of a packed chunk lies in bad memory. Such a chunk is neither counted nor judged.
+    pub(super) fn is_bad_packed_entry(&mut self, chunk: PackedNumber) -> bool {
+        let _: ChunkEntry = self.region.read(self.packed.entries.offset(chunk.into()));
+        let is_bad = self.region.check().is_err();
+        if is_bad {
+            self.bad.packed_entries.insert(chunk);
+        }
+        is_bad
+    }
+
+    /// Whether bytes of a packed chunk lie in memory that was found to be bad.
+    pub(super) fn is_bad_packed_data(&self, entry: &ChunkEntry) -> bool {
+        let media = entry.address()..entry.address() + entry.stored_bytes();
+        self.region.bad_ranges().iter().any(|range| overlap(range, &media).is_some())
     }
 
     /// Whether the data of a block lies in bad memory.
@@ -97,25 +115,49 @@ impl Survey<'_> {
             let what = format!("block {block}: its chunk entry lies in bad memory, {ENTRY_BYTES} bytes");
             self.find(1, what, at);
         }
+        for chunk in &bad.packed_entries {
+            let at = self.packed.entries.offset((*chunk).into());
+            let what = format!("packed chunk {}: its entry lies in bad memory, {ENTRY_BYTES} bytes", chunk.0);
+            self.find(1, what, at);
+        }
+        for range in self.region.bad_ranges() {
+            let (segment, bytes) = (range.start / SEGMENT_BYTES, range.end - range.start);
+            // The last headers may be those that cannot be read.
+            let are_headers = |headers: Range<u64>| range.end >= headers.start && range.start < headers.end;
+            let is_data = lost.iter().any(|lost| range.contains(&lost.at));
+            if !is_data && self.headers_of(segment).is_some_and(are_headers) {
+                let what = format!("segment {segment}: {bytes} bytes of headers of packed chunks lie in bad memory");
+                self.find(0, what, range.start);
+            }
+        }
     }
 
     /// Finds the files that name contested blocks, which are to be given up, and those whose content may be damaged; and
     /// the paths of all that is to be given up.
     pub(super) fn name_contested_files(&mut self) {
-        let mut doubtful: Vec<(u64, u64)> = Vec::new();
+        let mut doubtful: Vec<(u64, ChunkRef)> = Vec::new();
         let inodes: BTreeMap<u64, u64> = self.inodes.iter().map(|(ino, facts)| (*ino, facts.slot)).collect();
         let is_asked = !self.contested.is_empty() || !self.doubtful.is_empty();
+        let is_asked = is_asked || !self.packed.contested.is_empty() || !self.packed.doubtful.is_empty();
         for (ino, slot) in inodes.into_iter().filter(|_| is_asked) {
             let Ok(Some(inode)) = Inode::load(self.region, &self.geometry, slot, ino) else { continue };
             let state = inode.into_state();
-            let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
-            for block in extents.flat_map(|(_, extent)| extent.blocks().blocks()) {
+            let extents = || state.extents().into_iter().flat_map(|extents| extents.iter());
+            for chunk in extents().filter_map(|(_, extent)| extent.packed()) {
+                if self.packed.contested.contains(&chunk) {
+                    self.plan.condemn(ino, Some(slot), format!("it names packed chunk {}, which is lost", chunk.0));
+                }
+                if self.packed.doubtful.contains(&chunk) {
+                    doubtful.push((ino, chunk.into()));
+                }
+            }
+            for block in extents().flat_map(|(_, extent)| extent.blocks().blocks()) {
                 if self.contested.contains(&block.0) {
                     let why = format!("it names block {}, which is used for something else too", block.0);
                     self.plan.condemn(ino, Some(slot), why);
                 }
                 if self.doubtful.contains(&block.0) {
-                    doubtful.push((ino, block.0));
+                    doubtful.push((ino, block.into()));
                 }
             }
         }
@@ -124,10 +166,10 @@ impl Survey<'_> {
             return;
         }
         let paths = self.paths(wanted);
-        for (ino, block) in doubtful {
+        for (ino, chunk) in doubtful {
             let path = paths.get(&ino).map_or_else(|| "no name".into(), String::clone);
-            let what = format!("inode {ino} ({path}): its content may be damaged in block {block}");
-            self.find(5, what, block * BLOCK_BYTES);
+            let what = format!("inode {ino} ({path}): its content may be damaged in {chunk}");
+            self.find(5, what, chunk.block().map_or(0, BlockNumber::address));
         }
         self.plan.paths = paths.into_iter().collect();
     }
@@ -141,7 +183,18 @@ impl Survey<'_> {
             let state = inode.into_state();
             let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
             for (offset, extent) in extents.filter(|(_, extent)| !extent.unwritten) {
-                let media = extent.address..extent.address + extent.length;
+                if let Some(chunk) = extent.packed().filter(|chunk| bad.packed_entries.contains(chunk)) {
+                    let (last, number) = (offset + extent.length - 1, chunk.0);
+                    let why = "cannot be found, for its entry lies in bad memory";
+                    let what = format!("bytes {offset} to {last} of the file: packed chunk {number} {why}");
+                    lost.push(Lost { ino, what, at: self.packed.entries.offset(chunk.into()) });
+                    continue;
+                }
+                let place = match extent.location {
+                    Location::Media(address) => Some(address..address + extent.length),
+                    Location::Packed(chunk, at) => self.packed_part(chunk, u64::from(at), extent.length),
+                };
+                let Some(media) = place else { continue };
                 let counted = extent.blocks().blocks().filter(|block| bad.entries.contains(&block.0));
                 for block in counted {
                     let what =

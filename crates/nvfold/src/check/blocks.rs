@@ -14,9 +14,8 @@
 //! ```
 
 use super::{RESERVED, Survey};
-use crate::fingerprint::{StrongFunction, WeakFunction};
+use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, tag};
-use crate::media::generator::parts;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
 use crate::space::WORDS_PER_SEGMENT;
 use zerocopy::IntoBytes;
@@ -97,7 +96,7 @@ impl Survey<'_> {
         self.report.blocks += u64::from(references > 0);
         self.report.extra_references += u64::from(references.saturating_sub(1));
         self.space.enters(block, entry);
-        self.chains.enters(block, entry);
+        self.chains.enters(block.into(), entry);
         if references > 0 && self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
             self.find(4, format!("block {} is file data and part of a table", block.0), block.address());
             self.contested.insert(block.0);
@@ -117,6 +116,7 @@ impl Survey<'_> {
             return;
         }
         self.report.chunks += 1;
+        self.note_transaction(entry);
         if references == 1 && is_reserved {
             // A crash in the first write to it; its content never happened.
             self.trace(2, format!("block {} is reserved and has a chunk entry", block.0), at);
@@ -128,10 +128,10 @@ impl Survey<'_> {
             self.trace(2, format!("block {} is named by {references} extents and {}", block.0, counted(entry)), at);
         } else if self.is_unfinished(entry) {
             self.trace(1, format!("block {}: the transaction that counted it last did not end", block.0), at);
-        } else if entry.address() != block.address() || entry.spare != [0; 2] {
+        } else if entry.address() != block.address() || entry.class() != 0 || entry.content_bytes_less_one != 0 {
             self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
             self.plan.entries.insert(block.0);
-        } else if data && !self.fits(block, entry) {
+        } else if data && !fingerprints_fit(entry, || self.region.to_vec(block.address(), BLOCK_BYTES)) {
             self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
             self.plan.entries.insert(block.0);
             self.doubtful.insert(block.0);
@@ -139,28 +139,38 @@ impl Survey<'_> {
     }
 
     /// Whether the transaction that added an entry or increased its count did not come to its end.
-    fn is_unfinished(&self, entry: &ChunkEntry) -> bool {
-        let word = entry.word();
-        let (generator, sequence) = parts(word.tx);
-        let adds = matches!(word.tag, tag::ADD | tag::INCREASE);
-        !entry.is_whole() || adds && sequence >= self.generators[generator as usize]
+    pub(super) fn is_unfinished(&self, entry: &ChunkEntry) -> bool {
+        let is_under_way = |(generator, sequence)| sequence == self.generators[generator as usize];
+        !entry.is_whole() || entry.added_by().is_some_and(is_under_way)
     }
 
-    /// Whether the fingerprints of an entry are those of its block.
-    fn fits(&self, block: BlockNumber, entry: &ChunkEntry) -> bool {
-        let bytes = || self.region.read::<[u8; BLOCK_BYTES as usize]>(block.address());
-        let weak = entry.any_weak().is_none_or(|(function, weak)| {
-            WeakFunction::from_number(function).is_some_and(|function| function.of(&bytes()) == weak)
-        });
-        let strong = entry.any_strong().is_none_or(|(function, strong)| {
-            StrongFunction::from_number(function).is_some_and(|function| function.of(&bytes()) == strong)
-        });
-        weak && strong
+    /// Takes the number of the transaction that changed an entry last.
+    pub(super) fn note_transaction(&mut self, entry: &ChunkEntry) {
+        if let Some((generator, sequence)) = entry.added_by() {
+            let latest = &mut self.latest[generator as usize];
+            *latest = (*latest).max(sequence);
+        }
     }
 }
 
+/// Whether the fingerprints of an entry are those of its bytes, which are read if it has any.
+pub(super) fn fingerprints_fit(entry: &ChunkEntry, bytes: impl FnOnce() -> Vec<u8>) -> bool {
+    let (weak, strong) = (entry.any_weak(), entry.any_strong());
+    if weak.is_none() && strong.is_none() {
+        return true;
+    }
+    let bytes = bytes();
+    let is_weak = |(function, weak): (u8, u32)| {
+        WeakFunction::from_number(function).is_some_and(|function| function.of(&bytes) == weak)
+    };
+    let is_strong = |(function, strong): (u8, Strong)| {
+        StrongFunction::from_number(function).is_some_and(|function| function.of(&bytes) == strong)
+    };
+    weak.is_none_or(is_weak) && strong.is_none_or(is_strong)
+}
+
 /// How often an entry says that its block is taken.
-fn counted(entry: &ChunkEntry) -> String {
+pub(super) fn counted(entry: &ChunkEntry) -> String {
     match entry.update_count {
         0 => format!("counted {} times", entry.count),
         updates => format!("counted {} times, with {updates} updates under way", entry.count),
@@ -169,7 +179,7 @@ fn counted(entry: &ChunkEntry) -> String {
 
 /// Whether a crash can leave an entry of an unfinished transaction with so many references: what the transaction added
 /// is not among them.
-fn may_be_unfinished(entry: &ChunkEntry, references: u32) -> bool {
+pub(super) fn may_be_unfinished(entry: &ChunkEntry, references: u32) -> bool {
     match entry.word().tag {
         tag::INCREASE => u64::from(references) < entry.taken(),
         _ => references <= 1,

@@ -6,7 +6,7 @@ use crate::media::chunk_entry::ChunkEntry;
 use crate::media::direct::{BEGUN, DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, chain_of, prefix_bits};
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::Superblock;
-use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
+use crate::media::{ChunkRef, SEGMENT_BYTES};
 use crate::mount::index_segments_in;
 use crate::words::IndexKind;
 use hashbrown::HashSet;
@@ -21,9 +21,9 @@ pub struct Chains {
     /// The pm index's function; `None` with a dram index.
     function: Option<WeakFunction>,
     segments: Vec<u64>,
-    /// Blocks whose entries have a fingerprint of that function.
-    pub(super) expected: HashSet<u64>,
-    met: HashSet<u64>,
+    /// Chunks whose entries have a fingerprint of that function.
+    pub(super) expected: HashSet<ChunkRef>,
+    met: HashSet<ChunkRef>,
 }
 
 impl Chains {
@@ -32,10 +32,10 @@ impl Chains {
         self.function.is_some()
     }
 
-    /// The block's chunk entry.
-    pub fn enters(&mut self, block: BlockNumber, entry: &ChunkEntry) {
-        if entry.is_of(block) && self.function.is_some_and(|function| entry.weak(function).is_some()) {
-            self.expected.insert(block.0);
+    /// The entry of a chunk.
+    pub fn enters(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
+        if entry.is_of(chunk) && self.function.is_some_and(|function| entry.weak(function).is_some()) {
+            self.expected.insert(chunk);
         }
     }
 }
@@ -92,11 +92,11 @@ impl Survey<'_> {
                 offset = self.region.next_allocated(next, end) / DIRECT_BYTES * DIRECT_BYTES;
             }
         }
-        let mut lost: Vec<u64> = self.chains.expected.difference(&self.chains.met).copied().collect();
+        let mut lost: Vec<ChunkRef> = self.chains.expected.difference(&self.chains.met).copied().collect();
         lost.sort_unstable();
-        for block in lost {
-            let at = self.geometry.chunk_entry_offset(BlockNumber(block));
-            self.trace(6, format!("block {block}: it has a fingerprint, and is not in its chain"), at);
+        for chunk in lost {
+            let at = self.packed.entries.offset(chunk);
+            self.trace(6, format!("{chunk}: it has a fingerprint, and is not in its chain"), at);
         }
     }
 
@@ -107,22 +107,20 @@ impl Survey<'_> {
         if head.block != 0 {
             let entry = self.member(chain, head.block, function);
             if entry.is_none_or(|entry| entry.weak != head.weak) {
-                let block = head.block;
-                self.trace(6, format!("chain {chain}: it begins with block {block}, which does not belong there"), at);
+                let chunk = self.packed.entries.chunk(head.block);
+                self.trace(6, format!("chain {chain}: it begins with {chunk}, which does not belong there"), at);
             }
-            self.chains.met.insert(u64::from(head.block));
+            self.chains.met.insert(self.packed.entries.chunk(head.block));
         }
         let (mut before, mut next) = (0, head.next);
         while next != 0 {
+            let chunk = self.packed.entries.chunk(next);
             let Some(entry) = self.member(chain, next, function) else {
-                return self.trace(
-                    6,
-                    format!("chain {chain}: it leads to block {next}, which does not belong there"),
-                    at,
-                );
+                let what = format!("chain {chain}: it leads to {chunk}, which does not belong there");
+                return self.trace(6, what, at);
             };
-            if !self.chains.met.insert(u64::from(next)) {
-                let what = format!("chain {chain}: it leads to block {next} twice");
+            if !self.chains.met.insert(chunk) {
+                let what = format!("chain {chain}: it leads to {chunk} twice");
                 // No crash leaves that where `next` is the truth: an entry leads nowhere before anything leads to it.
                 let is_found = head.order == 0 || head.order == BEGUN;
                 return if is_found { self.find(6, what, at) } else { self.trace(6, what, at) };
@@ -130,19 +128,19 @@ impl Survey<'_> {
             // In the middle of a reorder they are as they will be.
             if entry.previous != before && head.order == 0 {
                 let told = entry.previous;
-                self.trace(6, format!("chain {chain}: before block {next} is {before}, and it says {told}"), at);
+                self.trace(6, format!("chain {chain}: before {chunk} is {before}, and it says {told}"), at);
             }
             (before, next) = (next, entry.next);
         }
     }
 
-    /// The entry of a block of which the chain is.
-    fn member(&self, chain: u64, block: u32, function: WeakFunction) -> Option<ChunkEntry> {
-        let block = BlockNumber(u64::from(block));
-        let is_data = self.geometry.holds_data(block.address(), BLOCK_BYTES);
-        let entry: ChunkEntry = is_data.then(|| self.region.read(self.geometry.chunk_entry_offset(block)))?;
+    /// The entry of a chunk of which the chain is.
+    fn member(&self, chain: u64, word: u32, function: WeakFunction) -> Option<ChunkEntry> {
+        let chunk = self.packed.entries.chunk(word);
+        let exists = self.packed.entries.exists(chunk);
+        let entry: ChunkEntry = exists.then(|| self.region.read(self.packed.entries.offset(chunk)))?;
         let of_weak = chain_of(entry.weak(function)?, prefix_bits(self.geometry.blocks()));
         let is_of_chain = u64::from(entry.delete_pointer) == chain && of_weak == chain;
-        (is_of_chain && entry.is_of(block)).then_some(entry)
+        (is_of_chain && entry.is_of(chunk)).then_some(entry)
     }
 }

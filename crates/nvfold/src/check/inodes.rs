@@ -12,8 +12,10 @@ use crate::media::inode::{
     COMMIT_WORD, HEAD_WORD, IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
 };
 use crate::media::journal::WordStore;
+use crate::media::log_area::AreaHead;
 use crate::media::log_entry::dedupe;
-use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::media::superblock::LOG_AREAS;
+use crate::media::{BLOCK_BYTES, Location, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::sync::atomic::Ordering;
 use crate::words::FileKind;
 use hashbrown::HashSet;
@@ -51,6 +53,11 @@ impl Survey<'_> {
         if !in_use {
             return;
         }
+        let area: AreaHead = self.region.read(slot);
+        if area.is_whole(slot) && area.number == ino {
+            self.areas.insert(slot, area);
+            return;
+        }
         let mut head: InodeHead = self.region.read(slot);
         for store in stores.iter().filter(|store| store.offset / 512 == slot / 512) {
             match store.offset - slot {
@@ -78,8 +85,9 @@ impl Survey<'_> {
         self.report.inodes += 1;
         let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
         self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent, names });
-        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
-        for block in pages.chain(state.xattr_blocks()) {
+        self.named_areas.extend(state.log.areas().map(|area| (area, ino)));
+        self.report.log_lines += state.log.lines;
+        for block in state.log.pages().chain(state.xattr_blocks()) {
             if self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {
                 self.find(4, format!("a block of inode {ino}'s log lies in a table"), block.address());
                 self.plan.condemn(ino, Some(slot), "its log lies in a table");
@@ -110,6 +118,29 @@ impl Survey<'_> {
         }
     }
 
+    /// Log areas, once all logs are known: each is named once, by the log of the inode that it names.
+    pub(super) fn check_areas(&mut self) {
+        self.report.log_areas = self.areas.len() as u64;
+        let mut unnamed = self.areas.clone();
+        for (slot, ino) in std::mem::take(&mut self.named_areas) {
+            if unnamed.remove(&slot).is_none() {
+                self.find(4, format!("inode {ino}: a log area that it names is no slot of the inode table"), slot);
+                let at = self.inodes.get(&ino).map(|facts| facts.slot);
+                self.plan.condemn(ino, at, "its log goes on outside of the inode table");
+            }
+        }
+        let feature = self.superblock_features & LOG_AREAS;
+        if feature == 0 && !self.areas.is_empty() {
+            self.find(0, "there are log areas, and the superblock does not tell of them".into(), 0);
+        }
+        for (slot, AreaHead { number, owner, .. }) in unnamed {
+            let is_unreadable = self.unreadable.iter().any(|(ino, _, _)| *ino == owner) || self.bad.took(owner);
+            if !is_unreadable {
+                self.trace(2, format!("no log names log area {number}, which says that it is inode {owner}'s"), slot);
+            }
+        }
+    }
+
     /// Entries that still wait to be shared.
     fn dedupe_flags(&mut self, inode: &Inode) {
         if inode.peek().needed.load(Ordering::Relaxed) == 0 {
@@ -133,6 +164,10 @@ impl Survey<'_> {
     fn extents(&mut self, state: &State) {
         for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
             self.report.extents += 1;
+            let Location::Media(first) = extent.location else {
+                self.packed.names(&extent);
+                continue;
+            };
             let mut counts = None;
             for block in extent.blocks().blocks() {
                 let (segment, place) = (block.0 / SEGMENT_BLOCKS, (block.0 % SEGMENT_BLOCKS) as usize);
@@ -145,8 +180,7 @@ impl Survey<'_> {
                     *count += 1;
                 }
                 // Only a block that is reserved as a whole is ever written in place.
-                let whole = extent.address <= block.address()
-                    && block.address() + BLOCK_BYTES <= extent.address + extent.length;
+                let whole = first <= block.address() && block.address() + BLOCK_BYTES <= first + extent.length;
                 if extent.unwritten && whole {
                     *count |= RESERVED;
                 }

@@ -197,5 +197,6 @@ impl Tree<'_> {
 
 /// Whether a name leads to an inode in memory that cannot be read, which keeps its names.
 fn is_unreadable(core: &Core, kinds: &BTreeMap<u64, FileKind>, name: &Name) -> bool {
-    name.ino != 0 && !kinds.contains_key(&name.ino) && core.table.is_used(name.ino)
+    let is_inode = || core.table.is_used(name.ino) && core.table.area(name.ino).is_none();
+    name.ino != 0 && !kinds.contains_key(&name.ino) && is_inode()
 }

@@ -10,9 +10,9 @@
 //! |---|---|---|
 //! | 0 | the format | superblocks, segment table, inode slots, log entries, names |
 //! | 1 | a count is never lower than the extents that touch the block | chunk table |
-//! | 2 | counts are exact, nothing leaks or is forgotten | chunk table, nameless inodes, link counts, work queue |
+//! | 2 | counts are exact, nothing leaks or is forgotten | chunk table, nameless inodes, unnamed log areas, link counts, work queue |
 //! | 3 | an operation happened wholly or not at all | journal, names and the inodes they lead to |
-//! | 4 | no block is used for two things, none that is in use is free | log pages, xattr blocks, data, marks, saved state |
+//! | 4 | no block is used for two things, none that is in use is free | log areas and pages, xattr blocks, data, marks, saved state |
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
 //! | 6 | chains of the pm index lead to every entry, once | direct area, neighbours in the chunk table |
 //!
@@ -28,6 +28,7 @@
 //! | `inodes.rs` | the pass over the inode table; what it writes down is judged by the steps below it | 0, 2, 3, 4 |
 //! | `names.rs` | names, link counts, parents | 2, 3 |
 //! | `blocks.rs` | chunk entries against extents, fingerprints against bytes | 1, 2, 4, 5 |
+//! | `packed.rs`, `range_map.rs` | packed chunks: entries against extents, and against one another | 0, 1, 2, 4, 5 |
 //! | `index.rs` | chains of the pm index | 6 |
 //! | `space.rs` | marks of segments, saved state | 2, 4 |
 //! | `bad.rs` | files that bad memory takes from | 0, 1 |
@@ -41,7 +42,9 @@ mod index;
 mod inodes;
 mod lost_found;
 mod names;
+mod packed;
 mod plan;
+mod range_map;
 mod repair;
 mod report;
 mod space;
@@ -51,9 +54,11 @@ mod undo;
 pub use report::{CheckOptions, Finding, GivenUp, Moved, Report};
 pub use undo::{UndoFile, restore};
 
+use crate::chunk::entries::Entries;
 use crate::error::{Error, Result};
 use crate::media::SEGMENT_BLOCKS;
 use crate::media::generator::GENERATORS;
+use crate::media::log_area::AreaHead;
 use crate::media::superblock::{Geometry, STATE_CLEAN, STATE_REPAIR};
 use crate::mount;
 use crate::mount::Tables;
@@ -62,7 +67,7 @@ use hashbrown::{HashMap, HashSet};
 use plan::Plan;
 use pmem::Region;
 use report::FINDINGS_MAX;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const ROOT: u64 = InodeNumber::ROOT.0;
 /// Bit of a block's references: an extent reserves all of it, so its bytes mean nothing.
@@ -96,7 +101,7 @@ type OpenUndo<'u> = Box<dyn FnOnce() -> Result<Box<dyn UndoFile>> + 'u>;
 fn check_with(region: &Region, options: &CheckOptions, undo: Option<OpenUndo<'_>>) -> Result<Report> {
     let is_sound = |report: &Report| report.findings.is_empty() && report.findings_unlisted == 0;
     let (before, mut plan) = survey(region, options, false)?;
-    if !options.repair || region.is_read_only() || (before.clean && is_sound(&before)) {
+    if !options.repair || region.is_read_only() || (before.clean && is_sound(&before) && before.recoverable == 0) {
         return Ok(before);
     }
     mount::require_known_features(&mount::read_superblock(region)?.0)?;
@@ -187,14 +192,22 @@ struct Survey<'r> {
     metadata: HashMap<u64, u64>,
     names: HashMap<u64, Vec<Name>>,
     inodes: HashMap<u64, Facts>,
+    /// Log areas by slot, and the slots that logs name, with the inode.
+    areas: BTreeMap<u64, AreaHead>,
+    named_areas: Vec<(u64, u64)>,
+    /// Incompatible features that the superblock tells of.
+    superblock_features: u64,
     /// Inodes that could not be read: number, slot, why.
     unreadable: Vec<(u64, u64, String)>,
     /// Segments of the inode table.
     tables: HashSet<u64>,
+    /// Packed chunks.
+    packed: packed::Packed,
     /// What an unmount would have saved of this device.
     space: space::Expected,
-    /// What the TX_ID generators give next.
+    /// What the TX_ID generators give next, and the latest numbers of theirs in entries.
     generators: [u64; GENERATORS as usize],
+    latest: [u64; GENERATORS as usize],
     /// Bad memory, and what it takes.
     bad: bad::Bad,
     /// The pm index.
@@ -220,10 +233,15 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
         metadata: HashMap::new(),
         names: HashMap::new(),
         inodes: HashMap::new(),
+        areas: BTreeMap::new(),
+        named_areas: Vec::new(),
+        superblock_features: superblock.incompatible,
         unreadable: Vec::new(),
         tables: HashSet::new(),
+        packed: packed::Packed::new(Entries::new(geometry)),
         space: space::Expected::default(),
         generators: [1; GENERATORS as usize],
+        latest: [0; GENERATORS as usize],
         bad: bad::Bad::default(),
         chains: index::Chains::default(),
         plan: Plan::default(),
@@ -258,9 +276,13 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
     }
     survey.tables.extend(&segments);
     let has_index = survey.index_segments(&superblock, &tables.uses);
+    survey.packed_segments(&tables);
     survey.inodes(&segments, &tables.fresh, &stores);
+    survey.check_areas();
     survey.check_names();
     survey.check_blocks(options.data);
+    survey.check_packed(options.data);
+    survey.check_generators();
     if has_index {
         survey.check_chains();
     }

@@ -1,6 +1,7 @@
 //! What a repair is to do: the survey writes it down where it finds what is wrong.
 
 use super::GivenUp;
+use super::packed::Rebuilt;
 use crate::mount::Tables;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,12 @@ pub(super) struct Plan {
     pub(super) paths: BTreeMap<u64, String>,
     /// Blocks whose chunk entries say nothing that is true.
     pub(super) entries: BTreeSet<u64>,
+    /// TX_ID generators that are behind, and what they have to give next.
+    pub(super) generators: BTreeMap<u64, u64>,
+    /// Where entries of packed chunks lie whose fingerprints are not those of their bytes.
+    pub(super) packed_fingerprints: BTreeSet<u64>,
+    /// Entries of packed chunks that are made again from headers.
+    pub(super) rebuilt: Vec<Rebuilt>,
 }
 
 impl Plan {

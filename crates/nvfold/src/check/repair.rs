@@ -13,18 +13,21 @@
 //! after     names that lead nowhere go, what has no name gets one in lost+found, link counts are what the names say
 //! ```
 
+use super::packed::Rebuilt;
 use super::plan::Plan;
 use super::{Moved, ROOT, lost_found};
 use crate::error::{Error, Result};
-use crate::inode::table::clear_segment;
+use crate::fs::write_superblock;
+use crate::media::chunk_entry::{CLASS_UNKNOWN, ChunkEntry, CountWord, tag};
 use crate::media::direct::index_segments;
 use crate::media::generator::{GENERATORS, Generator};
 use crate::media::inode::{INODE_BYTES, InodeHead};
 use crate::media::log_entry::LINE;
-use crate::media::segment::{KIND_BLOCKS, KIND_INDEX, KIND_INODES, SegmentEntry, SegmentUse};
+use crate::media::segment::{KIND_BLOCKS, KIND_ENTRIES, KIND_INDEX, KIND_INODES, SegmentEntry, SegmentUse};
 use crate::media::superblock::{Geometry, STATE_CLEAN, STATE_IN_USE, STATE_REPAIR, Superblock};
 use crate::media::{BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::mount::{self, MountOptions, Tables};
+use crate::space::clear_segment;
 use crate::words::{FileKind, IndexKind};
 use hashbrown::HashSet;
 use pmem::Region;
@@ -47,7 +50,7 @@ pub(super) fn recover(region: &Region) -> Result<bool> {
 pub(super) fn begin(region: &Region) -> Result<()> {
     let (superblock, _) = mount::read_superblock(region)?;
     let mount_epoch = superblock.mount_epoch.wrapping_add(1);
-    mount::write_superblock(region, Superblock { state: STATE_REPAIR, saved_state: 0, mount_epoch, ..superblock });
+    write_superblock(region, Superblock { state: STATE_REPAIR, saved_state: 0, mount_epoch, ..superblock });
     Ok(())
 }
 
@@ -55,7 +58,7 @@ pub(super) fn begin(region: &Region) -> Result<()> {
 pub(super) fn finish(region: &Region) -> Result<()> {
     let (superblock, _) = mount::read_superblock(region)?;
     if superblock.state == STATE_REPAIR {
-        mount::write_superblock(region, Superblock { state: STATE_CLEAN, ..superblock });
+        write_superblock(region, Superblock { state: STATE_CLEAN, ..superblock });
         region.sync()?;
     }
     Ok(())
@@ -64,19 +67,19 @@ pub(super) fn finish(region: &Region) -> Result<()> {
 /// A repair cannot be done: the device is as after a crash.
 pub(super) fn give_way(region: &Region) -> Result<()> {
     let (superblock, _) = mount::read_superblock(region)?;
-    mount::write_superblock(region, Superblock { state: STATE_IN_USE, ..superblock });
+    write_superblock(region, Superblock { state: STATE_IN_USE, ..superblock });
     Ok(())
 }
 
 /// Does what the survey has found to be done; what got a name in `lost+found`.
 pub(super) fn repair(region: &Region, plan: &Plan) -> Result<Vec<Moved>> {
     let (superblock, geometry) = mount::read_superblock(region)?;
-    mount::write_superblock(region, Superblock { state: STATE_REPAIR, saved_state: 0, ..superblock });
+    write_superblock(region, Superblock { state: STATE_REPAIR, saved_state: 0, ..superblock });
     if let Some(tables) = &plan.tables {
         finish_journal(region, &geometry, plan, tables)?;
         write_segment_table(region, &geometry, plan, tables)?;
     }
-    mend_generators(region, &geometry);
+    mend_generators(region, &geometry, plan);
     for (_, (slot, _)) in plan.condemned.iter() {
         if let Some(slot) = slot.filter(|slot| region.check_writable(*slot, INODE_BYTES).is_ok()) {
             let _ = region.fence(region.stream_zeros(slot, INODE_BYTES));
@@ -88,6 +91,7 @@ pub(super) fn repair(region: &Region, plan: &Plan) -> Result<Vec<Moved>> {
             let _ = region.fence(region.stream_zeros(entry, LINE));
         }
     }
+    mend_packed_entries(region, plan);
     make_root(region, &superblock, plan)?;
     let mounted = mount::open_for_repair(region.clone())?;
     mounted.reconcile()?;
@@ -99,9 +103,25 @@ pub(super) fn repair(region: &Region, plan: &Plan) -> Result<Vec<Moved>> {
     } else {
         // Counts in bad memory could not follow: the next mount looks at everything.
         let (superblock, _) = mount::read_superblock(region)?;
-        mount::write_superblock(region, Superblock { state: STATE_IN_USE, ..superblock });
+        write_superblock(region, Superblock { state: STATE_IN_USE, ..superblock });
     }
     Ok(moved)
+}
+
+/// Entries of packed chunks: made again from headers, or without fingerprints that are wrong.
+fn mend_packed_entries(region: &Region, plan: &Plan) {
+    let is_writable = |at: &&u64| region.check_writable(**at, LINE).is_ok();
+    for at in plan.packed_fingerprints.iter().filter(is_writable) {
+        let entry: ChunkEntry = region.read(*at);
+        let _ = region.fence(region.write(*at, &entry.without_fingerprints()).flush());
+    }
+    for Rebuilt { entry_offset, address, length, references } in &plan.rebuilt {
+        let word = CountWord { tag: tag::ADD | tag::RECOVERED, tx: 0, count: *references, update_count: 0 };
+        let entry = ChunkEntry::for_packed(*address, *length, CLASS_UNKNOWN, word);
+        if region.check_writable(*entry_offset, LINE).is_ok() {
+            let _ = region.fence(region.write(*entry_offset, &entry).flush());
+        }
+    }
 }
 
 /// Before slots are given up: words are not stored into what is empty by then.
@@ -116,11 +136,14 @@ fn finish_journal(region: &Region, geometry: &Geometry, plan: &Plan, tables: &Ta
 }
 
 fn write_use(region: &Region, geometry: &Geometry, segment: u64, kind: u8, ordinal: u32) {
+    let entry: SegmentEntry = region.read(geometry.segment_entry_offset(segment));
+    write_entry(region, geometry, segment, entry.used_for(segment, kind, ordinal));
+}
+
+fn write_entry(region: &Region, geometry: &Geometry, segment: u64, entry: SegmentEntry) {
     let offset = geometry.segment_entry_offset(segment);
-    let entry: SegmentEntry = region.read(offset);
-    let new = entry.used_for(segment, kind, ordinal);
-    if new != entry {
-        let _ = region.fence(region.write(offset, &new).flush());
+    if entry != region.read(offset) {
+        let _ = region.fence(region.write(offset, &entry).flush());
     }
 }
 
@@ -132,6 +155,12 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables
         match usage {
             SegmentUse::Inodes(ordinal) => write_use(region, geometry, *segment, KIND_INODES, *ordinal),
             SegmentUse::Index(ordinal) => write_use(region, geometry, *segment, KIND_INDEX, *ordinal),
+            SegmentUse::Entries(ordinal) => write_use(region, geometry, *segment, KIND_ENTRIES, *ordinal),
+            // Its wear is known again too: the checksums of its headers have it.
+            SegmentUse::Packed => {
+                let entry = tables.entry(*segment);
+                entry.into_iter().for_each(|entry| write_entry(region, geometry, *segment, *entry));
+            }
             SegmentUse::Blocks | SegmentUse::Torn => write_use(region, geometry, *segment, KIND_BLOCKS, 0),
             SegmentUse::Free => {}
         }
@@ -186,7 +215,7 @@ fn complete_index(
     }
     for (ordinal, _) in (0..).zip(&found).filter(|(_, segment)| segment.is_none()) {
         let Some(segment) = free.next() else {
-            mount::write_superblock(region, superblock.with_index(IndexKind::Dram, function));
+            write_superblock(region, superblock.with_index(IndexKind::Dram, function));
             return Ok(());
         };
         clear_segment(region, segment)?;
@@ -195,12 +224,15 @@ fn complete_index(
     Ok(())
 }
 
-fn mend_generators(region: &Region, geometry: &Geometry) {
+fn mend_generators(region: &Region, geometry: &Geometry, plan: &Plan) {
     for number in 0..GENERATORS {
         let offset = geometry.generator_offset(number);
         let seen: Generator = region.read(offset);
-        if seen != seen.mended() && region.sound_or_forget(offset, LINE) {
-            let _ = region.fence(region.write(offset, &seen.mended()).flush());
+        let mended = seen.mended();
+        let next = plan.generators.get(&number).copied().unwrap_or(mended.next);
+        let mended = Generator { next, ..mended };
+        if seen != mended && region.sound_or_forget(offset, LINE) {
+            let _ = region.fence(region.write(offset, &mended).flush());
         }
     }
 }

@@ -78,12 +78,22 @@ pub struct Report {
     pub mapped_bytes: u64,
     /// Data blocks that extents name.
     pub blocks: u64,
+    /// Bytes of packed chunks in use.
+    pub packed_bytes: u64,
+    /// Bytes that sharing packed chunks saves.
+    pub packed_saved_bytes: u64,
+    /// Segments of packed chunks, and of their entries.
+    pub packed_segments: u64,
     /// Extents that name a block which another one names too: what sharing saves, in blocks.
     pub extra_references: u64,
     /// Chunk entries in use.
     pub chunks: u64,
     /// Log pages and xattr blocks.
     pub metadata_blocks: u64,
+    /// Slots of the inode table that are log areas.
+    pub log_areas: u64,
+    /// Lines of all logs, dead ones included.
+    pub log_lines: u64,
     /// What a repair would give up; after a repair, what it gave up.
     pub given_up: Vec<GivenUp>,
     /// What a repair has moved to `lost+found`.

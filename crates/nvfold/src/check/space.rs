@@ -7,7 +7,7 @@ use crate::dedup::work::Token;
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::Superblock;
-use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::media::{BlockNumber, ChunkRef, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::mount::Tables;
 use crate::mount::saved::Saved;
 use crate::space::WORDS_PER_SEGMENT;
@@ -60,8 +60,13 @@ impl Expected {
         }
         set(&mut self.has_entry, block);
         self.extra_references += u64::from(entry.count.saturating_sub(1));
-        let weak = entry.any_weak().filter(|_| entry.is_of(block));
-        self.index.extend(weak.map(|(function, weak)| (function, dram::slot(weak, block))));
+        self.indexes(block.into(), entry);
+    }
+
+    /// The fingerprint of an entry.
+    pub fn indexes(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
+        let weak = entry.any_weak().filter(|_| entry.is_of(chunk));
+        self.index.extend(weak.map(|(function, weak)| (function, dram::slot(weak, chunk))));
     }
 }
 
@@ -101,6 +106,7 @@ impl Survey<'_> {
         }
         self.check_saved_segments(&saved, at);
         self.check_saved_inodes(&saved, at);
+        self.check_saved_packed(&saved, at);
         let slots = |shard: usize| saved.index[shard].1.iter().copied().filter(|slot| *slot != 0);
         let indexed: BTreeSet<u64> = (0..SHARDS).flat_map(slots).collect();
         // A pm index is not saved.
@@ -155,18 +161,49 @@ impl Survey<'_> {
         }
     }
 
+    fn check_saved_packed(&mut self, saved: &Saved, at: u64) {
+        if !self.bad.packed_entries.is_empty() {
+            // What they counted is not known.
+            return;
+        }
+        if saved.packed_words != self.packed.used_words {
+            self.find(2, "the saved state has other packed chunks in use than their entries say".into(), at);
+        }
+        let live: BTreeMap<u64, u64> = saved.packed.iter().map(|record| (record.segment, record.live)).collect();
+        if live != self.packed.live {
+            self.find(2, "the saved state has other live bytes of packed chunks than their entries".into(), at);
+        }
+        if saved.packed_saved_bytes != self.packed.saved_bytes {
+            let (told, counted) = (saved.packed_saved_bytes, self.packed.saved_bytes);
+            let what =
+                format!("the saved state says that sharing packed chunks saves {told} bytes, and it is {counted}");
+            self.find(2, what, at);
+        }
+        for (_, open) in saved.packed.iter().filter_map(|record| record.open) {
+            let front = open.segment * SEGMENT_BYTES + open.front;
+            if self.packed.lives_behind(front) {
+                let what = format!("segment {}: packed chunks lie behind the place where it goes on", open.segment);
+                self.find(4, what, front);
+            }
+        }
+    }
+
     fn check_saved_inodes(&mut self, saved: &Saved, at: u64) {
         let mut expected = vec![0u64; saved.inode_words.len()];
         if let Some(first) = expected.first_mut() {
             *first = 1;
         }
-        let inodes = self.inodes.keys().copied();
+        let inodes = self.inodes.keys().copied().chain(self.areas.values().map(|area| area.number));
         let outside =
             inodes.filter(|ino| expected.get_mut((ino / 64) as usize).map(|w| *w |= 1 << (ino % 64)).is_none());
         let outside = outside.count();
         let mut wrong = expected.iter().zip(&saved.inode_words).filter(|(expected, saved)| expected != saved);
         if outside > 0 || wrong.next().is_some() {
             self.find(2, "the saved state has other inodes in use than the inode table".into(), at);
+        }
+        let (told, found) = (saved.header.log_areas, self.areas.len() as u64);
+        if told != found {
+            self.find(2, format!("the saved state tells of {told} log areas, and there are {found}"), at);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::Survey;
 use crate::media::generator::{GENERATORS, Generator};
-use crate::media::segment::{KIND_INDEX, SegmentUse};
+use crate::media::segment::SegmentUse;
 use crate::media::superblock::Superblock;
 use crate::mount::Tables;
 
@@ -34,9 +34,7 @@ impl Survey<'_> {
             tables.entries.iter().filter(|(segment, entry)| entry.usage(*segment) == SegmentUse::Torn)
         {
             let at = self.geometry.segment_entry_offset(*segment);
-            // One of them is what a crash leaves of a store.
-            let is_half = entry.kind <= KIND_INDEX && entry.spare == 0;
-            match is_half {
+            match entry.is_half(*segment) {
                 true => self.trace(0, format!("segment {segment}: half an entry"), at),
                 false => self.find(0, format!("segment {segment}: its entry is damaged"), at),
             }
@@ -57,7 +55,19 @@ impl Survey<'_> {
             if generator != generator.mended() {
                 self.find(0, format!("TX_ID generator {number} is damaged"), at);
             }
-            self.generators[number as usize] = generator.next.max(1);
+            self.generators[number as usize] = generator.mended().next.max(1);
+        }
+    }
+
+    /// No entry has a number that its generator has not given out.
+    pub(super) fn check_generators(&mut self) {
+        for number in 0..GENERATORS {
+            let (next, latest) = (self.generators[number as usize], self.latest[number as usize]);
+            if latest > next {
+                let what = format!("TX_ID generator {number} gives {next} next, and an entry has number {latest}");
+                self.find(0, what, self.geometry.generator_offset(number));
+                self.plan.generators.insert(number, latest + 1);
+            }
         }
     }
 }

@@ -15,6 +15,7 @@
 //! store was not done. Otherwise a file without an end was truncated and is refused.
 
 use crate::error::{Error, Result};
+use crate::fs::write_superblock;
 use crate::media::superblock::{STATE_REPAIR, Superblock};
 use crate::mount;
 use crate::sync::Mutex;
@@ -223,7 +224,7 @@ pub fn restore(region: &Region, file: &[u8]) -> Result<u64> {
     }
     if superblock.state != STATE_REPAIR && mounts_since == 1 {
         // The repair was done, so all copies were kept. Until all is back nobody may mount it.
-        mount::write_superblock(region, Superblock { state: STATE_REPAIR, ..superblock });
+        write_superblock(region, Superblock { state: STATE_REPAIR, ..superblock });
     }
     let mut flight = Flight::new();
     other_than_superblocks().for_each(|(offset, bytes)| flight.add(region.write(*offset, *bytes).flush()));

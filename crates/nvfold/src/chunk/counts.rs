@@ -15,45 +15,47 @@
 //! ```
 
 use super::{Chunks, FLAGS_WORD, Released, Unshareable};
-use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, LINKS_WORD, tag};
-use crate::media::{BlockNumber, SEGMENT_BLOCKS};
-use crate::sync::atomic::Ordering;
-use pmem::Flight;
+use crate::media::chunk_entry::{ADDRESS_WORD, ChunkEntry, CountWord, ENTRY_BYTES, LINKS_WORD, address_word, tag};
+use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
+use pmem::{Flight, InFlight, Pm};
 use zerocopy::IntoBytes;
 
 impl Chunks {
     /// One more reference on a block that the caller knows to be referenced (it holds the lock of an
     /// inode that names it).
-    pub(super) fn share(&self, block: BlockNumber, tx: u64, flight: &mut Flight) -> Result<(), Unshareable> {
-        self.assert_is_data(block);
-        let offset = self.geometry.chunk_entry_offset(block);
+    pub(super) fn share(&self, chunk: ChunkRef, tx: u64, flight: &mut Flight) -> Result<(), Unshareable> {
+        self.assert_is_data(chunk);
+        let offset = self.entry_offset(chunk);
         loop {
             let seen = CountWord::decode(self.region.load_u128(offset));
             self.region.check_writable(offset, ENTRY_BYTES).map_err(Unshareable::Bad)?;
             if seen.count > 0 {
-                match self.increase(block, tx, flight) {
+                match self.increase(chunk, tx, flight) {
                     Some(result) => return result,
                     None => continue,
                 }
             }
+            if chunk.packed().is_some() {
+                return Err(Unshareable::Lost);
+            }
             // Private: its one reference becomes explicit together with the new one. The rest of the line
             // is stored first, so that the count is never seen with what another block left there; by one alone, for
             // as soon as it is counted it may get its fingerprints.
-            let _alone = self.lines.lock(block);
+            let _alone = self.lines.lock(chunk);
             if self.region.load_u128(offset) != seen.encode() {
                 continue;
             }
             let word = CountWord { tag: tag::ADD, tx, count: 2, update_count: 0 };
-            let entry = ChunkEntry::for_block(block, word);
+            let entry = ChunkEntry::bare(chunk, &ChunkEntry::default(), word);
             let _ = self.region.write(offset + 16, &entry.as_bytes()[16..LINKS_WORD as usize]);
             // After a crash the block may still hang in a chain, which must not break.
             let pointer = self.region.load_u64(offset + FLAGS_WORD) & u64::from(u32::MAX);
             let _ = self.region.store_u64(offset + FLAGS_WORD, pointer);
             // Whoever sees the count must not take the entry for a new one.
-            self.record_there(block);
+            self.record_there(chunk);
             if let Ok(line) = self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
                 flight.add(line.flush());
-                self.record_entry(block, 2);
+                self.record_entry(chunk, 2);
                 return Ok(());
             }
         }
@@ -61,8 +63,8 @@ impl Chunks {
 
     /// One more reference on a block that is tracked and known not to be freed meanwhile; `None` when it is not
     /// tracked.
-    pub(super) fn increase(&self, block: BlockNumber, tx: u64, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
-        let offset = self.geometry.chunk_entry_offset(block);
+    pub(super) fn increase(&self, chunk: ChunkRef, tx: u64, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
+        let offset = self.entry_offset(chunk);
         loop {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
@@ -75,7 +77,7 @@ impl Chunks {
             let word = CountWord { tag: tag::INCREASE, tx, count: seen.count + 1, ..seen };
             if let Ok(line) = self.region.compare_exchange_u128(offset, stored, word.encode()) {
                 flight.add(line.flush());
-                self.extra_references.fetch_add(1, Ordering::Relaxed);
+                self.record_extra(chunk, 1);
                 return Some(Ok(()));
             }
         }
@@ -85,53 +87,60 @@ impl Chunks {
     /// that much too; so this may come before the extent goes. The index keeps the block until [`Chunks::forget`]:
     /// nobody can take a reference any more.
     pub(crate) fn clear_if_unshared(&self, block: BlockNumber, flight: &mut Flight) -> bool {
-        if !self.has_entry(block) || self.is_unknown(block) {
+        let chunk = block.into();
+        if !self.has_entry(chunk) || self.is_unknown(chunk) {
             return false;
         }
-        let offset = self.geometry.chunk_entry_offset(block);
+        let offset = self.entry_offset(chunk);
         let stored = self.region.load_u128(offset);
         let seen = CountWord::decode(stored);
         let is_unshared = seen.count == 1 && seen.update_count == 0 && self.region.sound_or_forget(offset, ENTRY_BYTES);
-        is_unshared && self.clear(block, stored, flight)
+        is_unshared && self.clear(chunk, stored, flight)
     }
 
     /// decrease_RC, or null_entry for the last reference: the extent that was the reference cannot be reached any
     /// more. An entry that was emptied must be durable before its block gets another user; a decrease need not be until
     /// the unmount ([`Chunks::flush_decreases`]).
     ///
+    /// A packed chunk whose entry counts nothing is damaged, and never freed by that.
+    ///
     /// After a crash a block of before it stays as it is until it has been counted anew: nothing is freed by a count
     /// that may be wrong.
-    pub(crate) fn release(&self, block: BlockNumber, flight: &mut Flight) -> Released {
-        self.assert_is_data(block);
-        if self.is_unknown(block) {
+    pub(crate) fn release(&self, chunk: impl Into<ChunkRef>, flight: &mut Flight) -> Released {
+        let chunk = chunk.into();
+        let uncounted = if chunk.block().is_some() { Released::Free } else { Released::Kept };
+        self.assert_is_data(chunk);
+        if self.is_unknown(chunk) {
             return Released::Kept;
         }
-        if !self.has_entry(block) {
-            return Released::Free;
+        if !self.has_entry(chunk) {
+            return uncounted;
         }
-        let offset = self.geometry.chunk_entry_offset(block);
+        let offset = self.entry_offset(chunk);
         loop {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
             match seen.count {
                 // How many name it is not known, or cannot be written: it stays until it is counted anew.
                 _ if !self.region.sound_or_forget(offset, ENTRY_BYTES) => return Released::Kept,
-                0 if seen.update_count == 0 => return Released::Free,
+                0 if seen.update_count == 0 => return uncounted,
                 0 => return Released::Kept,
                 1 if seen.update_count == 0 => {
-                    if self.clear(block, stored, flight) {
-                        flight.extend(self.forget(block));
+                    if self.clear(chunk, stored, flight) {
+                        flight.extend(self.forget(chunk));
                         return Released::Free;
                     }
                 }
                 count => {
                     let tx = self.generators.passing_id();
                     let word = CountWord { tag: tag::DECREASE, tx, count: count - 1, ..seen };
+                    let bytes = self.content_bytes(chunk);
                     // Not flushed: lost, it leaves a count too high, which reconcile removes. Unmount flushes it.
                     if self.region.compare_exchange_u128(offset, stored, word.encode()).is_ok() {
                         // The last one goes, and somebody is about to name the block: nothing was saved by it.
-                        let was_extra = u64::from(count > 1);
-                        self.extra_references.fetch_sub(was_extra, Ordering::Relaxed);
+                        if count > 1 {
+                            self.record_extra_of(chunk, bytes, 1u64.wrapping_neg());
+                        }
                         return Released::Kept;
                     }
                 }
@@ -141,33 +150,40 @@ impl Chunks {
 
     /// null_entry. False when the count is not what was stored any more.
     #[inline]
-    fn clear(&self, block: BlockNumber, stored: u128, flight: &mut Flight) -> bool {
-        let offset = self.geometry.chunk_entry_offset(block);
+    fn clear(&self, chunk: ChunkRef, stored: u128, flight: &mut Flight) -> bool {
+        let offset = self.entry_offset(chunk);
         let seen = CountWord::decode(stored);
-        debug_assert_eq!((seen.count, seen.update_count), (1, 0), "block {}: cleared while others name it", block.0);
+        debug_assert_eq!((seen.count, seen.update_count), (1, 0), "{}: cleared while others name it", chunk);
         let tx = self.generators.passing_id();
         let cleared = CountWord { tag: tag::NULL, tx, count: 0, ..seen };
         let Ok(line) = self.region.compare_exchange_u128(offset, stored, cleared.encode()) else { return false };
         flight.add(line.flush());
-        self.record_no_entry(block);
+        self.record_no_entry(chunk);
         true
     }
 
     /// The entry of a block is empty now: out of bits and index with it. What is returned must be fenced before the block
     /// gets another user.
-    pub(super) fn forget_entry(&self, block: BlockNumber) -> Flight {
-        self.record_no_entry(block);
-        self.forget(block)
+    pub(super) fn forget_entry(&self, chunk: ChunkRef) -> Flight {
+        self.record_no_entry(chunk);
+        self.forget(chunk)
     }
 
     /// Takes a block whose entry was emptied out of the index, before it gets another user: what is returned must be
     /// fenced before that.
     #[inline]
-    pub(crate) fn forget(&self, block: BlockNumber) -> Flight {
-        match self.entry(block).weak(self.weak) {
-            Some(weak) => self.index.remove(weak, block),
+    pub(crate) fn forget(&self, chunk: impl Into<ChunkRef>) -> Flight {
+        let chunk = chunk.into();
+        match self.entry(chunk).weak(self.weak) {
+            Some(weak) => self.index.remove(weak, chunk),
             None => Flight::new(),
         }
+    }
+
+    /// A packed chunk at `address` has so many bytes from now on: one 8-byte store.
+    pub(crate) fn set_length(&self, chunk: PackedNumber, address: u64, length: u64) -> Pm<'_, u64, InFlight> {
+        let offset = self.entry_offset(chunk) + ADDRESS_WORD;
+        self.region.store_u64(offset, address_word(address, length)).flush()
     }
 
     /// Unmount: makes the decreases of all threads durable, for a device that is clean has exact counts.
@@ -182,6 +198,9 @@ impl Chunks {
             for (block, _) in (first.0..).zip(entries).filter(|(_, entry)| entry.word().tag == tag::DECREASE) {
                 flight.add(self.region.flush(self.entry_offset(BlockNumber(block)), ENTRY_BYTES));
             }
+        }
+        for chunk in self.packed.used().filter(|chunk| self.entry(*chunk).word().tag == tag::DECREASE) {
+            flight.add(self.region.flush(self.entry_offset(chunk), ENTRY_BYTES));
         }
         let _ = self.region.fence(flight);
     }

@@ -1,9 +1,9 @@
-//! The dram index: from a weak fingerprint to the blocks that have it, in eight bytes a block.
+//! The dram index: from a weak fingerprint to the chunks that have it, in eight bytes a chunk.
 //!
 //! The problem: NV-Dedup keeps 24 bytes of DRAM a chunk (4.2) - three tables of pointers.
 //!
 //! The idea: on a dram-indexed device the entry number is the block number, so one table is enough, and
-//! its slot is one word: 32 bits of fingerprint, 32 bits of block number. Slots are kept *sorted* by
+//! its slot is one word: 32 bits of fingerprint, 32 bits that name the chunk ([`super::entries`]). Slots are kept *sorted* by
 //! fingerprint in an array with gaps (linear probing from the fingerprint's proportional place), so a
 //! search stops as soon as it passes its key and the table can be 90 % full. Growing copies the sorted
 //! array with wider gaps and never looks at the media. Recovery sorts what its scan found and lays it out at
@@ -14,11 +14,13 @@
 //! home  = fingerprint * capacity / 2^32          |..|f1 b|f1 b|f2 b|..|f7 b|..|   sorted, no wrap-around
 //! ```
 
-use crate::media::BlockNumber;
+use super::entries::{Entries, word};
+use crate::media::ChunkRef;
 use crate::padded::Padded;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::words::{IndexKind, IndexStats};
+use std::sync::Arc;
 
 const SHARD_BITS: u32 = 6;
 /// Parts of the index, each with a lock of its own.
@@ -32,6 +34,8 @@ const RESERVED_SLOTS: usize = (160 << 10) / 8;
 /// The dram index: sharded by fingerprint, safe to use from any thread.
 pub struct DramIndex {
     shards: Vec<Padded<Locked>>,
+    /// What the words in the slots name.
+    entries: Arc<Entries>,
 }
 
 /// A shard behind its lock.
@@ -55,57 +59,51 @@ impl Locked {
     }
 }
 
-impl Default for DramIndex {
-    fn default() -> Self {
-        DramIndex::new()
-    }
-}
-
 impl DramIndex {
     /// An empty index; takes no memory until used.
-    pub fn new() -> DramIndex {
-        DramIndex { shards: (0..SHARDS).map(|_| Padded::default()).collect() }
+    pub fn new(entries: Arc<Entries>) -> DramIndex {
+        DramIndex { shards: (0..SHARDS).map(|_| Padded::default()).collect(), entries }
     }
 
     /// The first block behind `after` that has this fingerprint and that `take` takes. It is asked under the lock of
     /// the shard, so the block has not been removed yet; it may have lost its last reference: the count decides.
-    pub fn find(&self, weak: u32, after: BlockNumber, take: impl FnMut(&BlockNumber) -> bool) -> Option<BlockNumber> {
-        self.locked(weak).shard.lock().find(weak, after).find(take)
+    pub fn find(&self, weak: u32, after: ChunkRef, take: impl FnMut(&ChunkRef) -> bool) -> Option<ChunkRef> {
+        self.locked(weak).shard.lock().find(weak, word(after)).map(|word| self.entries.chunk(word)).find(take)
     }
 
     /// Asks for the slot of a fingerprint, so that a search soon after need not wait for it. Takes no lock.
     pub fn prefetch(&self, weak: u32) {
         let locked = self.locked(weak);
-        let home = home_of(slot(weak, BlockNumber(0)), locked.homes.load(Ordering::Relaxed));
+        let home = home_of(slot(weak, ChunkRef::NONE), locked.homes.load(Ordering::Relaxed));
         pmem::prefetch(locked.slots_at.load(Ordering::Relaxed).wrapping_add(home * size_of::<u64>()));
     }
 
     /// Adds a block.
-    pub fn insert(&self, weak: u32, block: BlockNumber) {
-        debug_assert!(block.0 != 0 && block.0 <= u64::from(u32::MAX));
+    pub fn insert(&self, weak: u32, chunk: ChunkRef) {
+        debug_assert!(chunk != ChunkRef::NONE);
         let locked = self.locked(weak);
         let mut shard = locked.shard.lock();
-        shard.insert(slot(weak, block));
+        shard.insert(slot(weak, chunk));
         locked.note(&shard);
     }
 
     /// Adds a block unless there is one with the same fingerprint that is none of `known`; says whether it did.
-    pub fn insert_first(&self, weak: u32, block: BlockNumber, known: &[BlockNumber]) -> bool {
+    pub fn insert_first(&self, weak: u32, chunk: ChunkRef, known: &[ChunkRef]) -> bool {
         let locked = self.locked(weak);
         let mut shard = locked.shard.lock();
-        let is_first = shard.find(weak, BlockNumber(0)).all(|other| known.contains(&other));
+        let is_first = shard.find(weak, 0).all(|other| known.contains(&self.entries.chunk(other)));
         if is_first {
-            shard.insert(slot(weak, block));
+            shard.insert(slot(weak, chunk));
             locked.note(&shard);
         }
         is_first
     }
 
     /// Removes a block; nothing happens when it is not there.
-    pub fn remove(&self, weak: u32, block: BlockNumber) {
+    pub fn remove(&self, weak: u32, chunk: ChunkRef) {
         let locked = self.locked(weak);
         let mut shard = locked.shard.lock();
-        shard.remove(slot(weak, block));
+        shard.remove(slot(weak, chunk));
         locked.note(&shard);
     }
 
@@ -122,11 +120,11 @@ impl DramIndex {
     }
 
     /// Mount: takes a saved shard in; false when it cannot be one of this device, or not one that can be searched.
-    pub fn load(&self, shard: usize, capacity: u64, slots: Vec<u64>, holds: impl Fn(BlockNumber) -> bool) -> bool {
+    pub fn load(&self, shard: usize, capacity: u64, slots: Vec<u64>, holds: impl Fn(ChunkRef) -> bool) -> bool {
         let live = || slots.iter().copied().filter(|slot| *slot != EMPTY);
         let in_shard = |slot: u64| slot >> (64 - SHARD_BITS) == shard as u64;
         let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
-        if capacity > slots.len() || !live().all(|slot| in_shard(slot) && holds(block(slot))) {
+        if capacity > slots.len() || !live().all(|slot| in_shard(slot) && holds(self.entries.chunk(slot as u32))) {
             return false;
         }
         let loaded = Shard { len: live().count(), slots, capacity };
@@ -169,13 +167,13 @@ impl DramIndex {
     }
 }
 
-/// What stands for a block with a fingerprint in a shard.
-pub fn slot(weak: u32, block: BlockNumber) -> u64 {
-    u64::from(weak) << 32 | block.0
+/// What stands for a chunk with a fingerprint in a shard.
+pub fn slot(weak: u32, chunk: ChunkRef) -> u64 {
+    slot_of(weak, word(chunk))
 }
 
-fn block(slot: u64) -> BlockNumber {
-    BlockNumber(slot & u64::from(u32::MAX))
+fn slot_of(weak: u32, word: u32) -> u64 {
+    u64::from(weak) << 32 | u64::from(word)
 }
 
 /// The proportional place of a slot among the homes of its shard.
@@ -250,12 +248,12 @@ impl Shard {
         })
     }
 
-    /// The blocks behind `after` with this fingerprint, in order.
-    fn find(&self, weak: u32, after: BlockNumber) -> impl Iterator<Item = BlockNumber> {
-        let (first, last) = (slot(weak, after) + 1, slot(weak, BlockNumber(u64::from(u32::MAX))));
+    /// The words behind `after` with this fingerprint, in order.
+    fn find(&self, weak: u32, after: u32) -> impl Iterator<Item = u32> {
+        let (first, last) = (slot_of(weak, after) + 1, slot_of(weak, u32::MAX));
         let from = self.home(first).min(self.slots.len());
         let sought = self.slots[from..].iter().take_while(move |slot| **slot != EMPTY && **slot <= last);
-        sought.filter(move |slot| **slot >= first).map(|slot| block(*slot))
+        sought.filter(move |slot| **slot >= first).map(|slot| *slot as u32)
     }
 
     /// Nothing happens when it is there.
@@ -348,11 +346,21 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::media::BlockNumber;
+    use crate::media::superblock::Geometry;
+
+    fn entries() -> Arc<Entries> {
+        Arc::new(Entries::new(Geometry::of(1 << 44).unwrap()))
+    }
+
+    fn block(number: u64) -> ChunkRef {
+        BlockNumber(number).into()
+    }
     use std::collections::BTreeSet;
 
-    fn all(index: &DramIndex, weak: u32) -> Vec<BlockNumber> {
+    fn all(index: &DramIndex, weak: u32) -> Vec<ChunkRef> {
         let mut blocks = Vec::new();
-        while let Some(block) = index.find(weak, *blocks.last().unwrap_or(&BlockNumber(0)), |_| true) {
+        while let Some(block) = index.find(weak, *blocks.last().unwrap_or(&ChunkRef::NONE), |_| true) {
             blocks.push(block);
         }
         blocks
@@ -360,7 +368,7 @@ mod tests {
 
     #[test]
     fn behaves_like_a_set_of_pairs() {
-        let index = DramIndex::new();
+        let index = DramIndex::new(entries());
         let mut model = BTreeSet::new();
         let mut state = 1u64;
         for step in 0..200_000u64 {
@@ -371,9 +379,9 @@ mod tests {
                 1 => (state >> 40) as u32 % 50,
                 _ => (state >> 32) as u32,
             };
-            let block = BlockNumber(1 + (state >> 20) % 1000);
+            let block = block(1 + (state >> 20) % 1000);
             if step % 3 == 2 {
-                let old = model.range((weak, BlockNumber(0))..).next().copied().unwrap_or((weak, block));
+                let old = model.range((weak, ChunkRef::NONE)..).next().copied().unwrap_or((weak, block));
                 index.remove(old.0, old.1);
                 model.remove(&old);
             } else if model.insert((weak, block)) {
@@ -397,8 +405,9 @@ mod tests {
         for count in [0u64, 1, 63, 64, 5000] {
             let weak =
                 |at: u64| if at.is_multiple_of(7) { 77 } else { (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 };
-            let pairs: Vec<(u32, BlockNumber)> = (0..count).map(|at| (weak(at), BlockNumber(1 + count - at))).collect();
-            let (filled, built, loaded) = (DramIndex::new(), DramIndex::new(), DramIndex::new());
+            let pairs: Vec<(u32, ChunkRef)> = (0..count).map(|at| (weak(at), block(1 + count - at))).collect();
+            let (filled, built, loaded) =
+                (DramIndex::new(entries()), DramIndex::new(entries()), DramIndex::new(entries()));
             let mut shards = vec![Vec::new(); SHARDS];
             for (weak, block) in &pairs {
                 filled.insert(*weak, *block);
@@ -407,7 +416,7 @@ mod tests {
             for (shard, slots) in shards.into_iter().enumerate() {
                 built.build(shard, slots);
                 let (capacity, slots) = built.save(shard);
-                assert!(loaded.load(shard, capacity, slots, |block| block.0 <= count + 1));
+                assert!(loaded.load(shard, capacity, slots, |chunk| chunk <= block(count + 1)));
             }
             for (weak, block) in &pairs {
                 let expected = all(&filled, *weak);
@@ -416,24 +425,24 @@ mod tests {
             pairs.iter().for_each(|(weak, block)| built.remove(*weak, *block));
             assert_eq!((built.entries(), loaded.entries()), (0, filled.entries()));
         }
-        assert!(!DramIndex::new().load(1, 1, vec![slot(0, BlockNumber(1))], |_| true), "of another shard");
-        assert!(!DramIndex::new().load(0, 2, vec![slot(0, BlockNumber(1))], |_| true), "fewer slots than homes");
-        assert!(!DramIndex::new().load(0, 1, vec![slot(0, BlockNumber(9))], |_| false), "a block that is not there");
-        let far = slot(u32::MAX >> SHARD_BITS, BlockNumber(2));
-        let near = slot(0, BlockNumber(1));
-        assert!(DramIndex::new().load(0, 3, vec![near, EMPTY, far], |_| true));
+        assert!(!DramIndex::new(entries()).load(1, 1, vec![slot(0, block(1))], |_| true), "of another shard");
+        assert!(!DramIndex::new(entries()).load(0, 2, vec![slot(0, block(1))], |_| true), "fewer slots than homes");
+        assert!(!DramIndex::new(entries()).load(0, 1, vec![slot(0, block(9))], |_| false), "a block that is not there");
+        let far = slot(u32::MAX >> SHARD_BITS, block(2));
+        let near = slot(0, block(1));
+        assert!(DramIndex::new(entries()).load(0, 3, vec![near, EMPTY, far], |_| true));
         for (capacity, slots) in [(0, vec![near]), (3, vec![far, near, EMPTY]), (3, vec![EMPTY, near, far])] {
-            assert!(!DramIndex::new().load(0, capacity, slots, |_| true), "slots that no search would find");
+            assert!(!DramIndex::new(entries()).load(0, capacity, slots, |_| true), "slots that no search would find");
         }
     }
 
     #[test]
     fn takes_at_most_twelve_bytes_a_block() {
-        let index = DramIndex::new();
-        for block in 1..=1_000_000u64 {
-            index.insert((block.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32, BlockNumber(block));
-            if block >= 10_000 && block % 10_000 == 0 {
-                assert!(index.dram_bytes() <= 12 * block, "{} bytes for {block} blocks", index.dram_bytes());
+        let index = DramIndex::new(entries());
+        for number in 1..=1_000_000u64 {
+            index.insert((number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32, block(number));
+            if number >= 10_000 && number % 10_000 == 0 {
+                assert!(index.dram_bytes() <= 12 * number, "{} bytes for {number} blocks", index.dram_bytes());
             }
         }
     }

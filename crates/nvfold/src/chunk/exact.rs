@@ -10,7 +10,7 @@
 use super::Chunks;
 use super::index::Index;
 use super::recount::Recount;
-use crate::media::BlockNumber;
+use crate::media::ChunkRef;
 use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
 use crate::sync::atomic::Ordering;
 use pmem::Flight;
@@ -45,34 +45,31 @@ impl Chunks {
 
     /// Whether a crash left it open how often the block is named.
     #[inline]
-    pub(super) fn is_unknown(&self, block: BlockNumber) -> bool {
-        self.with_recount(|recount| recount.is_unknown(block)) == Some(true)
+    pub(super) fn is_unknown(&self, chunk: ChunkRef) -> bool {
+        self.with_recount(|recount| recount.is_unknown(chunk)) == Some(true)
     }
 
     /// Whether the content of a block can be trusted: after a crash somebody must vouch for it first.
     #[inline]
-    pub(super) fn is_vouched(&self, block: BlockNumber) -> bool {
-        let unvouched = |recount: &Recount| recount.is_unknown(block) && !recount.is_vouched(block);
+    pub(super) fn is_vouched(&self, chunk: ChunkRef) -> bool {
+        let unvouched = |recount: &Recount| recount.is_unknown(chunk) && !recount.is_vouched(chunk);
         self.with_recount(unvouched) != Some(true)
     }
 
     /// Reconcile: makes the entry of a block, and what is known of it in DRAM, say what is true, if it does not.
     /// `count` 0: no entry. Its fingerprints stay if `keeps` them. One in bad memory stays as it is.
-    pub(crate) fn set_exact(&self, block: BlockNumber, count: u32, keeps: bool, flight: &mut Flight) {
-        debug_assert!(
-            self.is_recounting(),
-            "block {}: an exact count is set while operations count for themselves",
-            block.0
-        );
-        if self.region.check_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES).is_err() {
+    pub(crate) fn set_exact(&self, chunk: impl Into<ChunkRef>, count: u32, keeps: bool, flight: &mut Flight) {
+        let chunk = chunk.into();
+        debug_assert!(self.is_recounting(), "{}: an exact count is set while operations count for themselves", chunk);
+        if self.region.check_writable(self.entry_offset(chunk), ENTRY_BYTES).is_err() {
             return;
         }
-        let old = if self.has_entry(block) { self.entry(block) } else { ChunkEntry::default() };
+        let old = if self.has_entry(chunk) { self.entry(chunk) } else { ChunkEntry::default() };
         let word = CountWord { tag: tag::ADD | tag::RECOVERED, tx: 0, count, update_count: 0 };
         let mut new = match count {
             0 => ChunkEntry::default(),
-            _ if keeps && old.is_of(block) => ChunkEntry::for_block(block, word).with_fingerprints_of(&old),
-            _ => ChunkEntry::for_block(block, word),
+            _ if keeps && old.is_of(chunk) => ChunkEntry::bare(chunk, &old, word).with_fingerprints_of(&old),
+            _ => ChunkEntry::bare(chunk, &old, word),
         };
         if let Some((index, weak)) = self.index.fact().zip(new.weak(self.weak)) {
             new.delete_pointer = index.chain_of(weak) as u32;
@@ -83,8 +80,14 @@ impl Chunks {
             _ => old.is_whole() && old == (ChunkEntry { tag_tx: old.tag_tx, ..new }),
         };
         if !is_right {
-            self.record_gone(block, &old, new.weak(self.weak).is_none());
-            let written = self.region.write(self.geometry.chunk_entry_offset(block), &new).flush();
+            self.record_gone(chunk, &old, new.weak(self.weak).is_none());
+            if count == 0 && chunk.packed().is_some() {
+                // Half of it would be an entry that counts and leads nowhere: one word says that it is empty.
+                let empty = CountWord { tag: tag::NULL | tag::RECOVERED, count: 0, update_count: 0, ..old.word() };
+                flight.add(self.region.store_u128(self.entry_offset(chunk), empty.encode()).flush());
+                return;
+            }
+            let written = self.region.write(self.entry_offset(chunk), &new).flush();
             if count == 0 || old.delete_pointer == new.delete_pointer {
                 flight.add(written);
             } else {
@@ -92,28 +95,29 @@ impl Chunks {
                 let _ = self.region.fence(written);
             }
             if count > 0 {
-                self.record_entry(block, count);
+                self.record_entry(chunk, count);
             }
         }
         // A crash may have left an entry that counts out of the index.
         if let Some(weak) = new.weak(self.weak).filter(|_| !is_right || self.index.fact().is_some()) {
-            self.index.insert(weak, block);
+            self.index.insert(weak, chunk);
         }
     }
 
     /// Reconcile: keeps anybody from finding a block, durably.
-    pub(crate) fn hide(&self, block: BlockNumber) {
-        debug_assert!(self.is_recounting(), "block {} is hidden while nobody finds its count anew", block.0);
-        if let Some(weak) = self.entry(block).weak(self.weak) {
-            self.hide_by(weak, block);
+    pub(crate) fn hide(&self, chunk: impl Into<ChunkRef>) {
+        let chunk = chunk.into();
+        debug_assert!(self.is_recounting(), "{} is hidden while nobody finds its count anew", chunk);
+        if let Some(weak) = self.entry(chunk).weak(self.weak) {
+            self.hide_by(weak, chunk);
         }
     }
 
     /// Reconcile: keeps anybody from finding a block by its weak fingerprint, durably.
-    pub(super) fn hide_by(&self, weak: u32, block: BlockNumber) {
+    pub(super) fn hide_by(&self, weak: u32, chunk: ChunkRef) {
         match &self.index {
-            Index::Dram(index) => index.remove(weak, block),
-            Index::Pm(index) => index.remove_lost(weak, block),
+            Index::Dram(index) => index.remove(weak, chunk),
+            Index::Pm(index) => index.remove_lost(weak, chunk),
         }
     }
 }

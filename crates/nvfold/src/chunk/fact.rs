@@ -33,11 +33,12 @@
 //! The paper leaves the first entry where it is. Here it takes part: step 3 is one store of 16 bytes. Whoever wants to
 //! change the chain meanwhile first does what is left, or takes back what does not count yet; recovery does the same.
 
+use super::entries::{Entries, word};
 use crate::fingerprint::WeakFunction;
-use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
+use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::direct::{self, BEGUN, DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, LIST_WORD, prefix_bits};
 use crate::media::superblock::Geometry;
-use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
+use crate::media::{ChunkRef, SEGMENT_BYTES};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -45,6 +46,7 @@ use crate::words::{IndexKind, IndexStats, ReorderOptions};
 use hashbrown::HashSet;
 use pmem::{Flight, InFlight, Pm, Region};
 use std::ops::Range;
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Locks. Chains share them.
@@ -62,14 +64,14 @@ struct Links {
 /// The index of a device; may be used from any thread.
 pub struct Fact {
     region: Region,
-    geometry: Geometry,
+    entries: Arc<Entries>,
     function: WeakFunction,
     /// Segments of the direct area, in order.
     segments: Vec<u64>,
     bits: u32,
     locks: Vec<Padded<Mutex<()>>>,
-    entries: Padded<AtomicU64>,
-    /// Chains below this one count in `entries`: all of them, but after a crash.
+    members: Padded<AtomicU64>,
+    /// Chains below this one count in `members`: all of them, but after a crash.
     counted: AtomicU64,
     lookups: Padded<AtomicU64>,
     reads: Padded<AtomicU64>,
@@ -101,19 +103,20 @@ impl Fact {
     /// The index in these segments, whose fingerprints this function makes.
     pub fn new(
         region: Region,
-        geometry: Geometry,
+        geometry: &Geometry,
+        entries: Arc<Entries>,
         function: WeakFunction,
         segments: Vec<u64>,
         reorder: ReorderOptions,
     ) -> Fact {
         Fact {
             region,
-            geometry,
+            entries,
             function,
             segments,
             bits: prefix_bits(geometry.blocks()),
             locks: (0..LOCKS).map(|_| Padded::default()).collect(),
-            entries: Padded::default(),
+            members: Padded::default(),
             counted: AtomicU64::new(u64::MAX),
             lookups: Padded::default(),
             reads: Padded::default(),
@@ -145,17 +148,12 @@ impl Fact {
     }
 
     /// See [`super::index::Index::find`].
-    pub fn find(
-        &self,
-        weak: u32,
-        after: BlockNumber,
-        mut take: impl FnMut(&BlockNumber) -> bool,
-    ) -> Option<BlockNumber> {
+    pub fn find(&self, weak: u32, after: ChunkRef, mut take: impl FnMut(&ChunkRef) -> bool) -> Option<ChunkRef> {
         let chain = self.chain_of(weak);
         let _held = self.hold(chain);
         let head = self.head(chain);
-        let first = BlockNumber(u64::from(head.block));
-        let mut behind = after.0 == 0;
+        let first = self.entries.chunk(head.block);
+        let mut behind = after == ChunkRef::NONE;
         let mut reads = 1;
         // In a damaged index the number may be any.
         let is_there = head.block != 0 && head.weak == weak && self.is_data(first);
@@ -178,18 +176,18 @@ impl Fact {
     }
 
     /// See [`super::index::Index::insert`].
-    pub fn insert(&self, weak: u32, block: BlockNumber) {
+    pub fn insert(&self, weak: u32, block: ChunkRef) {
         let _held = self.hold(self.chain_of(weak));
         self.append(weak, block);
     }
 
     /// See [`super::index::Index::insert_first`].
-    pub fn insert_first(&self, weak: u32, block: BlockNumber, known: &[BlockNumber]) -> bool {
+    pub fn insert_first(&self, weak: u32, block: ChunkRef, known: &[ChunkRef]) -> bool {
         let chain = self.chain_of(weak);
         let _held = self.hold(chain);
         let head = self.head(chain);
-        let is_new = |other: &BlockNumber| !known.contains(other) && *other != block;
-        let direct = BlockNumber(u64::from(head.block));
+        let is_new = |other: &ChunkRef| !known.contains(other) && *other != block;
+        let direct = self.entries.chunk(head.block);
         let is_first = !(head.block != 0 && head.weak == weak && is_new(&direct))
             && self
                 .list(chain, head)
@@ -201,7 +199,7 @@ impl Fact {
     }
 
     /// See [`super::index::Index::remove`].
-    pub fn remove(&self, weak: u32, block: BlockNumber) -> Flight {
+    pub fn remove(&self, weak: u32, block: ChunkRef) -> Flight {
         self.take_out(weak, block, |chain, head| {
             self.hinted(chain, head, block).or_else(|| self.before(chain, head, block))
         })
@@ -209,18 +207,18 @@ impl Fact {
 
     /// Reconcile: the same, durably, of a block that may have lost its place in the chain. What lost it with others
     /// may still be led to by one of them, so hints say nothing.
-    pub fn remove_lost(&self, weak: u32, block: BlockNumber) {
+    pub fn remove_lost(&self, weak: u32, block: ChunkRef) {
         let removed = self.take_out(weak, block, |chain, head| self.before(chain, head, block));
         let _ = self.region.fence(removed);
     }
 
     /// Takes a block out of its chain, if it is there: `before` finds what leads to it in the list.
-    fn take_out(&self, weak: u32, block: BlockNumber, before: impl Fn(u64, DirectEntry) -> Option<u32>) -> Flight {
+    fn take_out(&self, weak: u32, block: ChunkRef, before: impl Fn(u64, DirectEntry) -> Option<u32>) -> Flight {
         let chain = self.chain_of(weak);
         let _held = self.hold(chain);
         let head = self.in_order(chain);
         let mut flight = Flight::new();
-        if u64::from(head.block) == block.0 {
+        if head.block == word(block) {
             flight.add(self.region.store_u64(self.head_offset(chain), 0).flush());
         } else {
             let Some(before) = before(chain, head) else { return flight };
@@ -235,7 +233,7 @@ impl Fact {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         IndexStats {
             kind: IndexKind::Pm,
-            entries: get(&self.entries),
+            entries: get(&self.members),
             dram_bytes: (self.locks.len() * size_of::<Padded<Mutex<()>>>() + self.segments.capacity() * 8) as u64,
             media_bytes: self.segments.len() as u64 * SEGMENT_BYTES,
             lookups: get(&self.lookups),
@@ -246,12 +244,12 @@ impl Fact {
 
     /// Mount: takes the saved number of entries over.
     pub fn adopt(&self, entries: u64) {
-        self.entries.store(entries, Ordering::Relaxed);
+        self.members.store(entries, Ordering::Relaxed);
     }
 
     /// Mount after a crash: entries are counted chain by chain, by [`Fact::tidy`].
     pub fn begin_count(&self) {
-        self.entries.store(0, Ordering::Relaxed);
+        self.members.store(0, Ordering::Relaxed);
         self.counted.store(0, Ordering::Relaxed);
     }
 
@@ -283,7 +281,7 @@ impl Fact {
         self.counted.store(chain + 1, Ordering::Relaxed);
         let head = self.in_order(chain);
         let mut flight = Flight::new();
-        let direct = BlockNumber(u64::from(head.block));
+        let direct = self.entries.chunk(head.block);
         let mut members = 0;
         if head.block != 0 && self.member(chain, direct).is_some_and(|entry| entry.weak == head.weak) {
             members += 1;
@@ -294,7 +292,7 @@ impl Fact {
         let mut at = head.next;
         let mut met = HashSet::new();
         while at != 0 {
-            let block = BlockNumber(u64::from(at));
+            let block = self.entries.chunk(at);
             if !self.is_data(block) || !met.insert(at) {
                 // Damage: what lies behind is found again by its entries.
                 self.unlink(chain, before, 0, &mut flight);
@@ -308,13 +306,13 @@ impl Fact {
                 continue;
             }
             if previous != before {
-                flight.add(self.set_links(at, Links { previous: before, next }));
+                flight.extend(self.set_links(at, Links { previous: before, next }));
             }
             members += 1;
             (before, at) = (at, next);
         }
         let _ = self.region.fence(flight);
-        self.entries.fetch_add(members, Ordering::Relaxed);
+        self.members.fetch_add(members, Ordering::Relaxed);
     }
 
     /// Does one step of bringing a chain into order, if a search asked for it; true when there is nothing to do.
@@ -334,11 +332,11 @@ impl Fact {
     fn begin(&self, chain: u64) -> Option<Reordering> {
         let _held = self.hold(chain);
         let head = self.in_order(chain);
-        let direct = Some(BlockNumber(u64::from(head.block))).filter(|block| self.is_data(*block));
+        let direct = Some(self.entries.chunk(head.block)).filter(|block| self.is_data(*block));
         let direct_is_missing = direct.is_none();
         let direct = direct.map(|block| (block, self.entry(block)));
         let blocks = direct.into_iter().chain(self.list(chain, head));
-        let mut order: Vec<(u32, u32)> = blocks.map(|(block, entry)| (block.0 as u32, entry.count)).collect();
+        let mut order: Vec<(u32, u32)> = blocks.map(|(block, entry)| (word(block), entry.count)).collect();
         if direct_is_missing || order.is_sorted_by(|one, other| one.1 >= other.1) {
             return None;
         }
@@ -361,15 +359,15 @@ impl Fact {
                 let mut flight = Flight::new();
                 let mut previous = 0;
                 for &at in list {
-                    let next = self.links(BlockNumber(u64::from(at))).next;
-                    flight.add(self.set_links(at, Links { previous, next }));
+                    let next = self.links(self.entries.chunk(at)).next;
+                    flight.extend(self.set_links(at, Links { previous, next }));
                     previous = at;
                 }
                 let _ = self.region.fence(flight);
                 Some(Reordering { chain, order, done: Step::PreviousSet })
             }
             Step::PreviousSet => {
-                let weak = self.entry(BlockNumber(u64::from(*first))).weak;
+                let weak = self.entry(self.entries.chunk(*first)).weak;
                 let committed = DirectEntry { weak, block: *first, next: head.next, order: *list.last()? };
                 let _ = self.region.fence(self.region.store_u128(self.head_offset(chain), committed.encode()).flush());
                 self.reordered.fetch_add(1, Ordering::Relaxed);
@@ -397,8 +395,8 @@ impl Fact {
         let mut flight = Flight::new();
         let mut previous = 0;
         for (block, entry) in self.list(chain, head) {
-            flight.add(self.set_links(block.0 as u32, Links { previous, next: entry.next }));
-            previous = block.0 as u32;
+            flight.extend(self.set_links(word(block), Links { previous, next: entry.next }));
+            previous = word(block);
         }
         let in_order = DirectEntry { order: 0, ..head };
         flight.add(self.set_list(chain, in_order));
@@ -411,8 +409,8 @@ impl Fact {
         let mut flight = Flight::new();
         let mut next = 0;
         for (block, entry) in self.list(chain, head) {
-            flight.add(self.set_links(block.0 as u32, Links { previous: entry.previous, next }));
-            next = block.0 as u32;
+            flight.extend(self.set_links(word(block), Links { previous: entry.previous, next }));
+            next = word(block);
         }
         let _ = self.region.fence(flight);
         let in_order = DirectEntry { next, order: 0, ..head };
@@ -428,16 +426,16 @@ impl Fact {
     }
 
     /// Puts a block behind all others of its chain, unless it is there. The caller holds the chain.
-    fn append(&self, weak: u32, block: BlockNumber) {
+    fn append(&self, weak: u32, block: ChunkRef) {
         let chain = self.chain_of(weak);
         let head = self.in_order(chain);
-        let number = block.0 as u32;
+        let number = word(block);
         let mut last = 0;
         for (other, _) in self.list(chain, head) {
             if other == block {
                 return;
             }
-            last = other.0 as u32;
+            last = word(other);
         }
         if head.block == number {
             return;
@@ -453,7 +451,7 @@ impl Fact {
                 // Of a chain that it was in before: nobody may follow that.
                 let _ = self.region.fence(own);
             } else {
-                flight.add(own);
+                flight.extend(own);
             }
             self.point(chain, last, number, &mut flight);
         }
@@ -464,42 +462,41 @@ impl Fact {
     /// Takes what lies between `before` and `after` out of a list; 0: the head, or the end.
     fn unlink(&self, chain: u64, before: u32, after: u32, flight: &mut Flight) {
         self.point(chain, before, after, flight);
-        if after != 0 && self.is_data(BlockNumber(u64::from(after))) {
-            let links = self.links(BlockNumber(u64::from(after)));
-            flight.add(self.set_links(after, Links { previous: before, ..links }));
+        if after != 0 && self.is_data(self.entries.chunk(after)) {
+            let links = self.links(self.entries.chunk(after));
+            flight.extend(self.set_links(after, Links { previous: before, ..links }));
         }
     }
 
     /// Makes `from` (0: the head) lead to `to`.
     fn point(&self, chain: u64, from: u32, to: u32, flight: &mut Flight) {
-        flight.add(if from == 0 {
-            self.set_list(chain, DirectEntry { next: to, ..self.head(chain) })
-        } else {
-            self.set_links(from, Links { next: to, ..self.links(BlockNumber(u64::from(from))) })
-        });
+        match from {
+            0 => flight.add(self.set_list(chain, DirectEntry { next: to, ..self.head(chain) })),
+            _ => flight.extend(self.set_links(from, Links { next: to, ..self.links(self.entries.chunk(from)) })),
+        }
     }
 
     /// What leads to a block of a list: another block, or 0, the head. `None` when it is not there.
-    fn before(&self, chain: u64, head: DirectEntry, block: BlockNumber) -> Option<u32> {
-        if u64::from(head.next) == block.0 {
+    fn before(&self, chain: u64, head: DirectEntry, block: ChunkRef) -> Option<u32> {
+        if head.next == word(block) {
             return Some(0);
         }
-        let leads_here = |(_, entry): &(BlockNumber, ChunkEntry)| u64::from(entry.next) == block.0;
-        self.list(chain, head).find(leads_here).map(|(before, _)| before.0 as u32)
+        let leads_here = |(_, entry): &(ChunkRef, ChunkEntry)| entry.next == word(block);
+        self.list(chain, head).find(leads_here).map(|(before, _)| word(before))
     }
 
     /// Likewise, if the block's own hint is right.
-    fn hinted(&self, chain: u64, head: DirectEntry, block: BlockNumber) -> Option<u32> {
+    fn hinted(&self, chain: u64, head: DirectEntry, block: ChunkRef) -> Option<u32> {
         let hint = self.links(block).previous;
         if hint == 0 {
-            return (u64::from(head.next) == block.0).then_some(0);
+            return (head.next == word(block)).then_some(0);
         }
-        let entry = self.member(chain, BlockNumber(u64::from(hint)))?;
-        (u64::from(entry.next) == block.0).then_some(hint)
+        let entry = self.member(chain, self.entries.chunk(hint))?;
+        (entry.next == word(block)).then_some(hint)
     }
 
     /// The entry of a block that belongs to a chain.
-    fn member(&self, chain: u64, block: BlockNumber) -> Option<ChunkEntry> {
+    fn member(&self, chain: u64, block: ChunkRef) -> Option<ChunkEntry> {
         let entry = self.is_data(block).then(|| self.entry(block))?;
         let weak = entry.weak(self.function)?;
         let is_of_chain = u64::from(entry.delete_pointer) == chain && self.chain_of(weak) == chain;
@@ -520,12 +517,12 @@ impl Fact {
     /// One entry more or, with two's complement, less.
     fn account(&self, chain: u64, change: u64) {
         if chain < self.counted.load(Ordering::Relaxed) {
-            self.entries.fetch_add(change, Ordering::Relaxed);
+            self.members.fetch_add(change, Ordering::Relaxed);
         }
     }
 
-    fn is_data(&self, block: BlockNumber) -> bool {
-        self.geometry.holds_data(block.address(), BLOCK_BYTES)
+    fn is_data(&self, block: ChunkRef) -> bool {
+        self.entries.exists(block)
     }
 
     /// Device offset of the head of a chain.
@@ -547,18 +544,30 @@ impl Fact {
         self.region.store_u64(self.head_offset(chain) + LIST_WORD, head.list_word()).flush()
     }
 
-    fn entry(&self, block: BlockNumber) -> ChunkEntry {
-        self.region.read(self.geometry.chunk_entry_offset(block))
+    /// One in bad memory reads as empty: the chain ends there, and that is no failure of who searches it.
+    fn entry(&self, block: ChunkRef) -> ChunkEntry {
+        let offset = self.entries.offset(block);
+        let entry = self.region.read(offset);
+        let _ = self.region.sound_or_forget(offset, ENTRY_BYTES);
+        entry
     }
 
-    fn links(&self, block: BlockNumber) -> Links {
-        let word = self.region.load_u64(self.geometry.chunk_entry_offset(block) + LINKS_WORD);
+    fn links(&self, block: ChunkRef) -> Links {
+        let offset = self.entries.offset(block);
+        let word = self.region.load_u64(offset + LINKS_WORD);
+        let _ = self.region.sound_or_forget(offset, ENTRY_BYTES);
         Links { previous: word as u32, next: (word >> 32) as u32 }
     }
 
-    fn set_links(&self, block: u32, links: Links) -> Pm<'_, u64, InFlight> {
-        let offset = self.geometry.chunk_entry_offset(BlockNumber(u64::from(block))) + LINKS_WORD;
-        self.region.store_u64(offset, u64::from(links.next) << 32 | u64::from(links.previous)).flush()
+    /// Links in bad memory stay as they are. Whoever follows them looks at what they lead to.
+    fn set_links(&self, block: u32, links: Links) -> Flight {
+        let mut flight = Flight::new();
+        let offset = self.entries.offset(self.entries.chunk(block));
+        if self.region.check_writable(offset, ENTRY_BYTES).is_ok() {
+            let word = u64::from(links.next) << 32 | u64::from(links.previous);
+            flight.add(self.region.store_u64(offset + LINKS_WORD, word).flush());
+        }
+        flight
     }
 }
 
@@ -572,11 +581,11 @@ struct List<'f> {
 }
 
 impl Iterator for List<'_> {
-    type Item = (BlockNumber, ChunkEntry);
+    type Item = (ChunkRef, ChunkEntry);
 
     /// Ends also where a damaged chain leads elsewhere.
     fn next(&mut self) -> Option<Self::Item> {
-        let block = BlockNumber(u64::from(self.at));
+        let block = self.fact.entries.chunk(self.at);
         if self.at == 0 || !self.fact.is_data(block) || !self.tour.is_new(self.at) {
             return None;
         }

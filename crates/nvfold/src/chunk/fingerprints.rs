@@ -14,34 +14,37 @@
 
 use super::{Chunks, FLAGS_WORD};
 use crate::fingerprint::{Fingerprint, Strong};
-use crate::media::BlockNumber;
+use crate::media::ChunkRef;
 use crate::media::chunk_entry::{STRONG_VALID, WEAK_VALID};
 use pmem::Flight;
 
 impl Chunks {
     /// Whether a block has all that `fingerprint` says of it, made by this device's functions.
-    pub(crate) fn has_fingerprint(&self, block: BlockNumber, fingerprint: &Fingerprint) -> bool {
-        self.has_entry(block) && {
-            let entry = self.entry(block);
+    pub(crate) fn has_fingerprint(&self, chunk: impl Into<ChunkRef>, fingerprint: &Fingerprint) -> bool {
+        let chunk = chunk.into();
+        self.has_entry(chunk) && {
+            let entry = self.entry(chunk);
             entry.weak(self.weak).is_some() && (fingerprint.strong.is_none() || entry.strong(self.strong).is_some())
         }
     }
 
     /// Adds what it lacks of `fingerprint` to an entry that counts, and whose block cannot lose its last reference now.
-    pub(crate) fn set_fingerprint(&self, block: BlockNumber, fingerprint: &Fingerprint, flight: &mut Flight) {
-        if let Some(strong) = fingerprint.strong.filter(|_| self.entry(block).strong(self.strong).is_none()) {
-            self.set_strong(block, strong, flight);
+    pub(crate) fn set_fingerprint(&self, chunk: impl Into<ChunkRef>, fingerprint: &Fingerprint, flight: &mut Flight) {
+        let chunk = chunk.into();
+        if let Some(strong) = fingerprint.strong.filter(|_| self.entry(chunk).strong(self.strong).is_none()) {
+            self.set_strong(chunk, strong, flight);
         }
-        if let Some(weak) = fingerprint.weak.filter(|_| self.entry(block).weak(self.weak).is_none()) {
-            self.set_weak(block, weak, flight);
+        if let Some(weak) = fingerprint.weak.filter(|_| self.entry(chunk).weak(self.weak).is_none()) {
+            self.set_weak(chunk, weak, flight);
         }
     }
 
     /// Gives an entry that counts, and whose block cannot lose its last reference now, its weak fingerprint.
-    pub(crate) fn set_weak(&self, block: BlockNumber, weak: u32, flight: &mut Flight) {
-        let _alone = self.lines.lock(block);
-        let offset = self.geometry.chunk_entry_offset(block);
-        if self.entry(block).any_weak().is_some() {
+    pub(crate) fn set_weak(&self, chunk: impl Into<ChunkRef>, weak: u32, flight: &mut Flight) {
+        let chunk = chunk.into();
+        let _alone = self.lines.lock(chunk);
+        let offset = self.entry_offset(chunk);
+        if self.entry(chunk).any_weak().is_some() {
             self.make_invalid(offset, WEAK_VALID);
         }
         let mut words = self.set_word(offset + 40, |word| word & u64::from(u32::MAX) | u64::from(weak) << 32);
@@ -53,10 +56,10 @@ impl Chunks {
     }
 
     /// Likewise its strong fingerprint.
-    pub(super) fn set_strong(&self, block: BlockNumber, strong: Strong, flight: &mut Flight) {
-        let _alone = self.lines.lock(block);
-        let offset = self.geometry.chunk_entry_offset(block);
-        if self.entry(block).any_strong().is_some() {
+    pub(super) fn set_strong(&self, chunk: ChunkRef, strong: Strong, flight: &mut Flight) {
+        let _alone = self.lines.lock(chunk);
+        let offset = self.entry_offset(chunk);
+        if self.entry(chunk).any_strong().is_some() {
             self.make_invalid(offset, STRONG_VALID);
         }
         let (words, tail) = strong.as_chunks::<8>();

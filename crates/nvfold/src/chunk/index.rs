@@ -5,7 +5,7 @@
 
 use super::dram::DramIndex;
 use super::fact::Fact;
-use crate::media::BlockNumber;
+use crate::media::ChunkRef;
 use crate::words::IndexStats;
 use pmem::Flight;
 
@@ -18,10 +18,10 @@ pub enum Index {
 }
 
 impl Index {
-    /// The first block behind `after` (0: of all) that has this fingerprint and that `take` takes. It is asked while
+    /// The first chunk behind `after` ([`ChunkRef::NONE`]: of all) that has this fingerprint and that `take` takes. It is asked while
     /// nobody can remove the block; the block may have lost its last reference: the count decides. What lies behind
     /// another stays so while the caller has a reference on it.
-    pub fn find(&self, weak: u32, after: BlockNumber, take: impl FnMut(&BlockNumber) -> bool) -> Option<BlockNumber> {
+    pub fn find(&self, weak: u32, after: ChunkRef, take: impl FnMut(&ChunkRef) -> bool) -> Option<ChunkRef> {
         match self {
             Index::Dram(index) => index.find(weak, after, take),
             Index::Pm(index) => index.find(weak, after, take),
@@ -37,30 +37,30 @@ impl Index {
     }
 
     /// Adds a block whose entry is durable; nothing happens when it is there. Durable when it returns.
-    pub fn insert(&self, weak: u32, block: BlockNumber) {
+    pub fn insert(&self, weak: u32, chunk: ChunkRef) {
         match self {
-            Index::Dram(index) => index.insert(weak, block),
-            Index::Pm(index) => index.insert(weak, block),
+            Index::Dram(index) => index.insert(weak, chunk),
+            Index::Pm(index) => index.insert(weak, chunk),
         }
     }
 
     /// Adds a block unless there is one with the same fingerprint that is none of `known`; says whether it did.
-    pub fn insert_first(&self, weak: u32, block: BlockNumber, known: &[BlockNumber]) -> bool {
+    pub fn insert_first(&self, weak: u32, chunk: ChunkRef, known: &[ChunkRef]) -> bool {
         match self {
-            Index::Dram(index) => index.insert_first(weak, block, known),
-            Index::Pm(index) => index.insert_first(weak, block, known),
+            Index::Dram(index) => index.insert_first(weak, chunk, known),
+            Index::Pm(index) => index.insert_first(weak, chunk, known),
         }
     }
 
     /// Removes a block; nothing happens when it is not there. What is returned must be fenced before the block gets
     /// another user.
-    pub fn remove(&self, weak: u32, block: BlockNumber) -> Flight {
+    pub fn remove(&self, weak: u32, chunk: ChunkRef) -> Flight {
         match self {
             Index::Dram(index) => {
-                index.remove(weak, block);
+                index.remove(weak, chunk);
                 Flight::new()
             }
-            Index::Pm(index) => index.remove(weak, block),
+            Index::Pm(index) => index.remove(weak, chunk),
         }
     }
 

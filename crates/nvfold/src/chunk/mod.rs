@@ -14,6 +14,8 @@
 //!  private --release--> free
 //! ```
 //!
+//! A packed chunk has no private state: its entry counts as long as it is named, and is empty when it is free.
+//!
 //! Counts change by one 16-byte compare-and-exchange of tag, transaction and counts, then one line flush.
 //! An increase is durable before the commit word that publishes the extent, a decrease comes after it. So a crash
 //! leaves counts too high, never too low. What a [`transaction`] left unfinished is taken back at the mount, and
@@ -24,6 +26,8 @@
 //!
 //! | file | duty |
 //! |---|---|
+//! | `entries.rs` | where entries lie, and their numbers in the indexes |
+//! | `packed.rs` | which entries of packed chunks are free, and what they take |
 //! | `counts.rs` | a reference more, a reference less |
 //! | `update.rs` | the same of the update count |
 //! | `fingerprints.rs` | fingerprints that are added to entries that count |
@@ -33,10 +37,12 @@
 
 mod counts;
 pub mod dram;
+pub mod entries;
 mod exact;
 pub mod fact;
 mod fingerprints;
 pub mod index;
+pub mod packed;
 mod presence;
 pub mod recount;
 pub mod reference;
@@ -47,13 +53,16 @@ mod update;
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
 use crate::media::superblock::Geometry;
-use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
+use crate::media::{BLOCK_BYTES, ChunkRef, PACKED_BYTES_MAX, SEGMENT_BLOCKS};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
+use entries::{Entries, word};
 use index::Index;
+use packed::Packed;
 use pmem::{PmemError, Region};
 use recount::Recount;
+use std::sync::Arc;
 use transaction::{GeneratorLines, Generators, Transaction};
 
 /// Where delete pointer, flags and functions lie in an entry: one word.
@@ -73,6 +82,8 @@ pub enum Released {
 pub enum Unshareable {
     /// Its count cannot grow further.
     Saturated,
+    /// It is a packed chunk whose entry counts nothing: damage.
+    Lost,
     /// Its entry lies in bad memory.
     Bad(PmemError),
 }
@@ -84,8 +95,8 @@ struct Lines {
 }
 
 impl Lines {
-    fn lock(&self, block: BlockNumber) -> MutexGuard<'_, ()> {
-        self.locks[block.0 as usize % self.locks.len()].lock()
+    fn lock(&self, chunk: ChunkRef) -> MutexGuard<'_, ()> {
+        self.locks[word(chunk) as usize % self.locks.len()].lock()
     }
 }
 
@@ -93,7 +104,11 @@ impl Lines {
 pub struct Chunks {
     region: Region,
     geometry: Geometry,
-    /// Finds tracked blocks by weak fingerprint.
+    /// Where entries lie.
+    pub(crate) entries: Arc<Entries>,
+    /// Packed chunks: their entries, and what they take.
+    pub(crate) packed: Packed,
+    /// Finds tracked chunks by weak fingerprint.
     pub index: Index,
     /// What makes the fingerprints; the index holds the weak ones. Those of other functions count as missing.
     weak: WeakFunction,
@@ -117,7 +132,7 @@ impl Chunks {
     pub(crate) fn new(
         region: Region,
         geometry: Geometry,
-        index: Index,
+        (entries, index): (Arc<Entries>, Index),
         (weak, strong): (WeakFunction, StrongFunction),
         generators: Generators,
     ) -> Chunks {
@@ -128,6 +143,8 @@ impl Chunks {
             generators: GeneratorLines::new(generators),
             region,
             geometry,
+            packed: Packed::new(entries.clone()),
+            entries,
             index,
             has_entry: zeroed((geometry.segments() * words).div_ceil(64)),
             tracked: Padded::default(),
@@ -148,37 +165,58 @@ impl Chunks {
         self.extra_references.load(Ordering::Relaxed)
     }
 
-    /// A block's entry, copied.
+    /// A chunk's entry, copied.
     #[inline]
-    pub fn entry(&self, block: BlockNumber) -> ChunkEntry {
-        self.region.read(self.geometry.chunk_entry_offset(block))
+    pub fn entry(&self, chunk: impl Into<ChunkRef>) -> ChunkEntry {
+        self.region.read(self.entry_offset(chunk))
     }
 
-    /// Extents that touch a block that is in use.
+    /// Extents that touch a chunk that is in use.
     #[inline]
-    pub(crate) fn count(&self, block: BlockNumber) -> u32 {
-        if self.has_entry(block) { self.entry(block).count.max(1) } else { 1 }
+    pub(crate) fn count(&self, chunk: impl Into<ChunkRef>) -> u32 {
+        let chunk = chunk.into();
+        if self.has_entry(chunk) { self.entry(chunk).count.max(1) } else { 1 }
     }
 
-    /// Device offset of a block's entry.
+    /// Device offset of a chunk's entry.
     #[inline]
-    pub(crate) fn entry_offset(&self, block: BlockNumber) -> u64 {
-        self.geometry.chunk_entry_offset(block)
+    pub(crate) fn entry_offset(&self, chunk: impl Into<ChunkRef>) -> u64 {
+        self.entries.offset(chunk.into())
     }
 
-    /// Whether a referenced block holds these bytes.
+    /// Media address and bytes of a chunk that the caller has a reference on. Those of a packed one come from its entry,
+    /// which may be damaged, or gone with its part of a damaged table: `None`.
     #[inline]
-    pub fn equal(&self, block: BlockNumber, piece: &[u8]) -> bool {
-        let equal = piece.len() as u64 == BLOCK_BYTES && self.region.equal(block.address(), piece);
+    pub(crate) fn place_of(&self, chunk: ChunkRef) -> Option<(u64, u64)> {
+        let ChunkRef::Packed(packed) = chunk else { return Some((chunk.block()?.address(), BLOCK_BYTES)) };
+        let entry: ChunkEntry = self.region.read(self.entries.packed_offset(packed)?);
+        let (address, bytes) = (entry.address(), entry.stored_bytes());
+        let is_sound = entry.is_of(chunk) && bytes <= PACKED_BYTES_MAX && self.geometry.holds_data(address, bytes);
+        is_sound.then_some((address, bytes))
+    }
+
+    /// Whether a referenced chunk has so many bytes.
+    pub(crate) fn has_length(&self, chunk: ChunkRef, bytes: usize) -> bool {
+        self.place_of(chunk).is_some_and(|(_, length)| length == bytes as u64)
+    }
+
+    /// Whether a referenced chunk holds these bytes.
+    #[inline]
+    pub fn equal(&self, chunk: impl Into<ChunkRef>, piece: &[u8]) -> bool {
+        let Some((address, bytes)) = self.place_of(chunk.into()) else { return false };
+        let equal = piece.len() as u64 == bytes && self.region.equal(address, piece);
         // Bad memory equals nothing, and is no failure of who compares with it.
-        self.region.sound_or_forget(block.address(), BLOCK_BYTES) && equal
+        self.region.sound_or_forget(address, bytes) && equal
     }
 
-    /// Asks for the first bytes of a block, so that comparing it soon after need not wait for them: the processor sees
-    /// where that leads and asks for the rest.
+    /// Asks for the first bytes of a chunk, so that comparing it soon after need not wait for them: the processor sees
+    /// where that leads and asks for the rest. Of a packed one for its entry, which says where they are.
     #[inline]
-    pub(crate) fn prefetch(&self, block: BlockNumber) {
-        self.region.prefetch(block.address());
+    pub(crate) fn prefetch(&self, chunk: ChunkRef) {
+        match chunk {
+            ChunkRef::Block(block) => self.region.prefetch(block.address()),
+            ChunkRef::Packed(_) => self.region.prefetch(self.entry_offset(chunk)),
+        }
     }
 
     /// What makes the weak fingerprints.
@@ -193,12 +231,12 @@ impl Chunks {
         self.strong
     }
 
-    /// Asserts that a block can have an entry that counts. Extents are verified when they are read from the media, so
-    /// any other block is a mistake of ours.
+    /// Asserts that a chunk can have an entry that counts. Extents are verified when they are read from the media, so
+    /// any other one is a mistake of ours.
     #[inline]
-    fn assert_is_data(&self, block: BlockNumber) {
-        let is_data = self.geometry.holds_data(block.address(), BLOCK_BYTES);
-        debug_assert!(is_data, "block {} belongs to the tables or lies beyond the device: nobody counts it", block.0);
+    fn assert_is_data(&self, chunk: ChunkRef) {
+        let exists = self.entries.exists(chunk);
+        debug_assert!(exists, "{chunk} belongs to the tables or lies beyond the device: nobody counts it");
     }
 
     /// A transaction; it begins with its first entry operation.

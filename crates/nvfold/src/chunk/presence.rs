@@ -13,7 +13,7 @@
 
 use super::Chunks;
 use crate::media::chunk_entry::{ChunkEntry, CountWord};
-use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
 use crate::space::WORDS_PER_SEGMENT;
 use crate::sync::atomic::Ordering;
 
@@ -28,12 +28,16 @@ impl Chunks {
 
     /// Whether a block has an entry: is tracked.
     #[inline]
-    pub fn has_entry(&self, block: BlockNumber) -> bool {
+    pub fn has_entry(&self, chunk: impl Into<ChunkRef>) -> bool {
+        let count = |chunk| CountWord::decode(self.region.load_u128(self.entry_offset(chunk)));
+        let block = match chunk.into() {
+            ChunkRef::Block(block) => block,
+            packed => return !count(packed).is_empty(),
+        };
         if self.index.fact().is_none() {
             return self.has_entry[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0;
         }
-        let count = || CountWord::decode(self.region.load_u128(self.geometry.chunk_entry_offset(block)));
-        self.may_have_entry(block) && !count().is_empty()
+        self.may_have_entry(block) && !count(block.into()).is_empty()
     }
 
     /// pm index: whether any block of its segment has had an entry.
@@ -61,19 +65,42 @@ impl Chunks {
 
     /// Takes an entry that came into bits and totals.
     #[inline]
-    pub(super) fn record_entry(&self, block: BlockNumber, count: u32) {
-        self.record_there(block);
-        if self.index.fact().is_some() {
+    pub(super) fn record_entry(&self, chunk: ChunkRef, count: u32) {
+        self.record_there(chunk);
+        if self.index.fact().is_some() && chunk.block().is_some() {
             self.tracked.fetch_add(1, Ordering::Relaxed);
         }
         if count > 1 {
-            self.extra_references.fetch_add(u64::from(count) - 1, Ordering::Relaxed);
+            self.record_extra(chunk, u64::from(count) - 1);
         }
+    }
+
+    /// References beyond the first one come or, with two's complement, go.
+    #[inline]
+    pub(super) fn record_extra(&self, chunk: ChunkRef, references: u64) {
+        self.record_extra_of(chunk, self.content_bytes(chunk), references);
+    }
+
+    /// The same of a chunk with so much content. Who has dropped its own reference must have asked before: the entry may
+    /// be that of another chunk by then, or gone with its part of the table.
+    #[inline]
+    pub(super) fn record_extra_of(&self, chunk: ChunkRef, bytes: u64, references: u64) {
+        match chunk {
+            ChunkRef::Block(_) => self.extra_references.fetch_add(references, Ordering::Relaxed),
+            ChunkRef::Packed(_) => self.packed.saved_bytes.fetch_add(references.wrapping_mul(bytes), Ordering::Relaxed),
+        };
+    }
+
+    /// Bytes of the content of a chunk that the caller has a reference on.
+    #[inline]
+    pub(super) fn content_bytes(&self, chunk: ChunkRef) -> u64 {
+        if chunk.block().is_some() { BLOCK_BYTES } else { self.entry(chunk).content_bytes() }
     }
 
     /// Takes an entry that comes into the bits.
     #[inline]
-    pub(super) fn record_there(&self, block: BlockNumber) {
+    pub(super) fn record_there(&self, chunk: ChunkRef) {
+        let ChunkRef::Block(block) = chunk else { return };
         if self.index.fact().is_some() {
             self.record_may_have_entry(block);
         } else {
@@ -96,18 +123,19 @@ impl Chunks {
 
     /// Takes an entry that is gone out of bits and totals, and if it `loses` its fingerprint out of the index: durably,
     /// for what is written in its place leads nowhere.
-    pub(super) fn record_gone(&self, block: BlockNumber, entry: &ChunkEntry, loses: bool) {
+    pub(super) fn record_gone(&self, chunk: ChunkRef, entry: &ChunkEntry, loses: bool) {
         if !entry.is_empty() {
-            self.record_no_entry(block);
+            self.record_no_entry(chunk);
         }
-        self.extra_references.fetch_sub(u64::from(entry.count.saturating_sub(1)), Ordering::Relaxed);
+        self.record_extra(chunk, u64::from(entry.count.saturating_sub(1)).wrapping_neg());
         if let Some(weak) = entry.weak(self.weak).filter(|_| loses) {
-            self.hide_by(weak, block);
+            self.hide_by(weak, chunk);
         }
     }
 
     #[inline]
-    pub(super) fn record_no_entry(&self, block: BlockNumber) {
+    pub(super) fn record_no_entry(&self, chunk: ChunkRef) {
+        let ChunkRef::Block(block) = chunk else { return };
         if self.index.fact().is_some() {
             self.tracked.fetch_sub(1, Ordering::Relaxed);
         } else {

@@ -15,7 +15,8 @@
 //! A block whose use is not known is never allocated. One that no walked extent names is never offered for
 //! sharing: its content may belong to a write that the crash cut off.
 
-use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use super::entries::{ENTRIES_PER_SEGMENT, PARTS_MAX};
+use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -32,57 +33,86 @@ struct Page {
 /// The counts of one reconcile.
 pub struct Recount {
     pages: Box<[OnceLock<Box<Page>>]>,
+    /// Of packed chunks: those of one part of their table together.
+    packed: Box<[OnceLock<Part>]>,
 }
+
+/// Pages of one part of the table of packed entries.
+type Part = Box<[OnceLock<Box<Page>>; PAGES_PER_PART]>;
+const PAGES_PER_PART: usize = ENTRIES_PER_SEGMENT as usize / SEGMENT_BLOCKS as usize;
 
 impl Recount {
     /// Nothing counted, everything known.
     pub fn new(segments: u64) -> Recount {
-        Recount { pages: (0..segments).map(|_| OnceLock::new()).collect() }
+        let parts = segments.min(u64::from(PARTS_MAX));
+        Recount {
+            pages: (0..segments).map(|_| OnceLock::new()).collect(),
+            packed: (0..parts).map(|_| OnceLock::new()).collect(),
+        }
     }
 
     /// Notes blocks of a segment whose use is not known.
     pub fn set_unknown(&self, segment: u64, blocks: &[u64; WORDS_PER_SEGMENT]) {
-        for (word, blocks) in self.page(segment).unknown.iter().zip(blocks) {
+        for (word, blocks) in self.page_of(BlockNumber(segment * SEGMENT_BLOCKS).into()).unknown.iter().zip(blocks) {
             word.store(*blocks, Ordering::Relaxed);
         }
     }
 
+    /// Notes a packed chunk whose use is not known.
+    pub fn set_unknown_packed(&self, packed: PackedNumber) {
+        let (word, bit) = place(packed.into());
+        self.page_of(packed.into()).unknown[word].fetch_or(bit, Ordering::Relaxed);
+    }
+
     /// Whether the use of a block is not known yet.
-    pub fn is_unknown(&self, block: BlockNumber) -> bool {
-        let (word, bit) = place(block);
-        let page = self.pages[segment_of(block)].get();
+    pub fn is_unknown(&self, chunk: impl Into<ChunkRef>) -> bool {
+        let chunk = chunk.into();
+        let (word, bit) = place(chunk);
+        let page = self.existing_page(chunk);
         page.is_some_and(|page| page.unknown[word].load(Ordering::Relaxed) & bit != 0)
     }
 
+    /// Those of 64 packed chunks whose use is not known yet, a bit each. `first`: a multiple of 64.
+    pub fn unknown_packed(&self, first: PackedNumber) -> u64 {
+        let (word, _) = place(first.into());
+        self.existing_page(first.into()).map_or(0, |page| page.unknown[word].load(Ordering::Relaxed))
+    }
+
     /// The use of a block is known from now on; whether it was not before.
-    pub fn know(&self, block: BlockNumber) -> bool {
-        let (word, bit) = place(block);
-        let page = self.pages[segment_of(block)].get();
+    pub fn know(&self, chunk: impl Into<ChunkRef>) -> bool {
+        let chunk = chunk.into();
+        let (word, bit) = place(chunk);
+        let page = self.existing_page(chunk);
         page.is_some_and(|page| page.unknown[word].fetch_and(!bit, Ordering::Relaxed) & bit != 0)
     }
 
     /// A walked inode keeps its log or an attribute here, so the use is known; false when another one does too.
-    pub fn claim_metadata(&self, block: BlockNumber) -> bool {
-        let (word, bit) = place(block);
-        self.know(block);
-        self.page(segment_of(block) as u64).metadata[word].fetch_or(bit, Ordering::Relaxed) & bit == 0
+    pub fn claim_metadata(&self, chunk: impl Into<ChunkRef>) -> bool {
+        let chunk = chunk.into();
+        let (word, bit) = place(chunk);
+        self.know(chunk);
+        self.page_of(chunk).metadata[word].fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
     /// The segment is part of the inode table.
     pub fn claim_segment(&self, segment: u64) {
-        self.page(segment).metadata.iter().for_each(|word| word.store(!0, Ordering::Relaxed));
+        self.page_of(BlockNumber(segment * SEGMENT_BLOCKS).into())
+            .metadata
+            .iter()
+            .for_each(|word| word.store(!0, Ordering::Relaxed));
     }
 
     /// Whether a walked inode keeps its log or an attribute here.
-    pub fn is_metadata(&self, block: BlockNumber) -> bool {
-        let (word, bit) = place(block);
-        let page = self.pages[segment_of(block)].get();
+    pub fn is_metadata(&self, chunk: impl Into<ChunkRef>) -> bool {
+        let chunk = chunk.into();
+        let (word, bit) = place(chunk);
+        let page = self.existing_page(chunk);
         page.is_some_and(|page| page.metadata[word].load(Ordering::Relaxed) & bit != 0)
     }
 
     /// An extent of a walked inode touches the block. `unwritten`: it only reserves it.
-    pub fn count(&self, block: BlockNumber, unwritten: bool) {
-        let count = self.count_of(block);
+    pub fn count(&self, chunk: impl Into<ChunkRef>, unwritten: bool) {
+        let count = self.count_of(chunk.into());
         if unwritten {
             count.fetch_or(UNWRITTEN, Ordering::Relaxed);
         }
@@ -90,24 +120,32 @@ impl Recount {
     }
 
     /// A reserved block got its content.
-    pub fn written(&self, block: BlockNumber) {
-        self.count_of(block).fetch_and(!UNWRITTEN, Ordering::Relaxed);
+    pub fn written(&self, chunk: impl Into<ChunkRef>) {
+        let chunk = chunk.into();
+        self.count_of(chunk).fetch_and(!UNWRITTEN, Ordering::Relaxed);
     }
 
     /// An extent of a walked inode does not touch the block any more.
-    pub fn uncount(&self, block: BlockNumber) {
-        let before = self.count_of(block).fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before & !UNWRITTEN > 0, "block {}: more extents let go of it than were counted", block.0);
+    pub fn uncount(&self, chunk: impl Into<ChunkRef>) {
+        let chunk = chunk.into();
+        let before = self.count_of(chunk).fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before & !UNWRITTEN > 0, "{chunk}: more extents let go of it than were counted");
+    }
+
+    /// The same of several.
+    pub fn uncount_all(&self, chunks: impl Iterator<Item = ChunkRef>) {
+        chunks.for_each(|chunk| self.uncount(chunk));
     }
 
     /// Blocks are free: known, and named by nobody. Returns how many of them were known before.
     pub fn freed(&self, run: BlockRun) -> u64 {
         let mut known = 0;
         for block in run.blocks() {
-            known += u64::from(!self.know(block));
-            if let Some(page) = self.pages[segment_of(block)].get() {
-                let (word, bit) = place(block);
-                page.counts[(block.0 % SEGMENT_BLOCKS) as usize].store(0, Ordering::Relaxed);
+            let chunk = ChunkRef::Block(block);
+            known += u64::from(!self.know(chunk));
+            if let Some(page) = self.existing_page(chunk) {
+                let (word, bit) = place(chunk);
+                page.counts[at_in_page(chunk)].store(0, Ordering::Relaxed);
                 page.metadata[word].fetch_and(!bit, Ordering::Relaxed);
             }
         }
@@ -115,25 +153,42 @@ impl Recount {
     }
 
     /// How many extents of walked inodes touch the block, and whether one of them only reserves it.
-    pub fn counted(&self, block: BlockNumber) -> (u32, bool) {
-        let page = self.pages[segment_of(block)].get();
-        let count = page.map_or(0, |page| page.counts[(block.0 % SEGMENT_BLOCKS) as usize].load(Ordering::Relaxed));
+    pub fn counted(&self, chunk: impl Into<ChunkRef>) -> (u32, bool) {
+        let chunk = chunk.into();
+        let page = self.existing_page(chunk);
+        let count = page.map_or(0, |page| page.counts[at_in_page(chunk)].load(Ordering::Relaxed));
         (count & !UNWRITTEN, count & UNWRITTEN != 0)
     }
 
     /// Whether a walked inode vouches for the content of the block.
-    pub fn is_vouched(&self, block: BlockNumber) -> bool {
-        let (count, unwritten) = self.counted(block);
+    pub fn is_vouched(&self, chunk: impl Into<ChunkRef>) -> bool {
+        let chunk = chunk.into();
+        let (count, unwritten) = self.counted(chunk);
         count > 0 && !unwritten
     }
 
-    fn count_of(&self, block: BlockNumber) -> &AtomicU32 {
-        let page = self.page(segment_of(block) as u64);
-        &page.counts[(block.0 % SEGMENT_BLOCKS) as usize]
+    fn count_of(&self, chunk: ChunkRef) -> &AtomicU32 {
+        &self.page_of(chunk).counts[at_in_page(chunk)]
     }
 
-    fn page(&self, segment: u64) -> &Page {
-        self.pages[segment as usize].get_or_init(|| {
+    fn existing_page(&self, chunk: ChunkRef) -> Option<&Page> {
+        let page = match chunk {
+            ChunkRef::Block(block) => &self.pages[(block.0 / SEGMENT_BLOCKS) as usize],
+            ChunkRef::Packed(packed) => &self.packed.get(part_of(packed))?.get()?[page_in_part(packed)],
+        };
+        page.get().map(|page| &**page)
+    }
+
+    fn page_of(&self, chunk: ChunkRef) -> &Page {
+        let page = match chunk {
+            ChunkRef::Block(block) => &self.pages[(block.0 / SEGMENT_BLOCKS) as usize],
+            ChunkRef::Packed(packed) => {
+                let part =
+                    self.packed[part_of(packed)].get_or_init(|| Box::new([const { OnceLock::new() }; PAGES_PER_PART]));
+                &part[page_in_part(packed)]
+            }
+        };
+        page.get_or_init(|| {
             let counts = [const { AtomicU32::new(0) }; SEGMENT_BLOCKS as usize];
             let bits = || [const { AtomicU64::new(0) }; WORDS_PER_SEGMENT];
             Box::new(Page { counts, unknown: bits(), metadata: bits() })
@@ -141,10 +196,22 @@ impl Recount {
     }
 }
 
-fn segment_of(block: BlockNumber) -> usize {
-    (block.0 / SEGMENT_BLOCKS) as usize
+fn part_of(PackedNumber(number): PackedNumber) -> usize {
+    (number / ENTRIES_PER_SEGMENT) as usize
 }
 
-fn place(block: BlockNumber) -> (usize, u64) {
-    ((block.0 % SEGMENT_BLOCKS / 64) as usize, 1 << (block.0 % 64))
+fn page_in_part(PackedNumber(number): PackedNumber) -> usize {
+    (number % ENTRIES_PER_SEGMENT) as usize / SEGMENT_BLOCKS as usize
+}
+
+fn at_in_page(chunk: ChunkRef) -> usize {
+    let number = match chunk {
+        ChunkRef::Block(block) => block.0,
+        ChunkRef::Packed(packed) => u64::from(packed.0),
+    };
+    (number % SEGMENT_BLOCKS) as usize
+}
+
+fn place(chunk: ChunkRef) -> (usize, u64) {
+    (at_in_page(chunk) / 64, 1 << (at_in_page(chunk) % 64))
 }

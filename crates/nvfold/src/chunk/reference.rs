@@ -7,53 +7,53 @@
 //! is used up by publishing or by giving it back, and the compiler warns of one that is ignored. In builds with
 //! assertions, dropping one otherwise is a panic.
 
-use crate::media::BlockNumber;
+use crate::media::{BlockNumber, ChunkRef};
 
 /// One more extent of the caller's may name this block: its count was raised. Its bytes stand still.
 ///
 /// [`Dedup::place`](crate::dedup::Dedup::place) hands it to `fs`, which publishes it;
 /// [`Transaction::give_back`](super::transaction::Transaction::give_back) gives it back.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "a reference is published or given back, or its block stays in use for ever"]
+#[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
 pub struct Reference {
-    block: BlockNumber,
+    chunk: ChunkRef,
 }
 
 /// A reference by update count (DeNOVA IV-D): the block is about to be named, and its bytes stand still.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "a hold becomes a reference or is given back, or its block stays in use until the next reconcile"]
+#[must_use = "a hold becomes a reference or is given back, or its chunk stays in use until the next reconcile"]
 pub struct Hold {
-    block: BlockNumber,
+    chunk: BlockNumber,
 }
 
 macro_rules! used_up {
-    ($kind:ident) => {
+    ($kind:ident, $of:ty, $name:ident) => {
         impl $kind {
-            pub(super) fn new(block: BlockNumber) -> $kind {
-                $kind { block }
+            pub(super) fn new(chunk: $of) -> $kind {
+                $kind { chunk }
             }
 
-            /// The block, for looking at its bytes.
-            pub fn block(&self) -> BlockNumber {
-                self.block
+            /// What it is on, for looking at its bytes.
+            pub fn $name(&self) -> $of {
+                self.chunk
             }
 
-            /// Uses it up: from here on the block's number stands for it.
-            pub(crate) fn take(self) -> BlockNumber {
-                let block = self.block;
+            /// Uses it up: from here on the number stands for it.
+            pub(crate) fn take(self) -> $of {
+                let chunk = self.chunk;
                 std::mem::forget(self);
-                block
+                chunk
             }
         }
 
         impl Drop for $kind {
             fn drop(&mut self) {
                 let is_failing = std::thread::panicking();
-                debug_assert!(is_failing, "a reference on block {} was forgotten", self.block.0);
+                debug_assert!(is_failing, "a reference on {:?} was forgotten", self.chunk);
             }
         }
     };
 }
 
-used_up!(Reference);
-used_up!(Hold);
+used_up!(Reference, ChunkRef, chunk);
+used_up!(Hold, BlockNumber, block);

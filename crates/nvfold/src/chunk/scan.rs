@@ -13,20 +13,30 @@
 //! generators   pass the highest number seen    last: a crash before that does the same again
 //! ```
 
+use super::entries::ENTRIES_PER_SEGMENT;
 use super::index::Index;
+use super::packed::WORDS_PER_PART;
 use super::transaction::{self, Sequences};
 use super::{Chunks, dram};
 use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
-use crate::media::generator::parts;
-use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::parallel;
-use crate::space::WORDS_PER_SEGMENT;
+use crate::space::{Space, WORDS_PER_SEGMENT};
 use crate::sync::atomic::Ordering;
 use pmem::Flight;
 use zerocopy::IntoBytes;
 
 /// Fewer segments than this are not worth a thread: 64 of them are 2 MiB of table.
 const SEGMENTS_PER_THREAD_MIN: usize = 64;
+
+/// A part of the entries that one thread reads.
+#[derive(Clone, Copy)]
+enum Table {
+    /// Of the blocks of a segment.
+    Blocks(u64),
+    /// A part of the table of packed entries.
+    Packed(u32),
+}
 
 impl Chunks {
     /// Mount: reads the TX_ID generators.
@@ -39,26 +49,41 @@ impl Chunks {
     ///
     /// A crash meanwhile does no harm: what was taken back is marked so, or gone, and the generators pass the
     /// unfinished numbers last.
-    pub(crate) fn scan(&self, segments: &[u64]) -> u64 {
+    pub(crate) fn scan(&self, segments: &[u64], space: &Space) -> u64 {
         let finished = transaction::stored(&self.region, &self.geometry);
-        let threads = parallel::threads(segments.len(), SEGMENTS_PER_THREAD_MIN);
-        let found = parallel::map(threads, segments, |part| {
+        let parts =
+            (0..self.entries.parts_max()).map_while(|part| self.entries.part(part).map(|_| Table::Packed(part)));
+        let tables: Vec<Table> = segments.iter().map(|segment| Table::Blocks(*segment)).chain(parts).collect();
+        let threads = parallel::threads(tables.len(), SEGMENTS_PER_THREAD_MIN);
+        let found = parallel::map(threads, &tables, |part| {
             let mut shards: Vec<Vec<u64>> = vec![Vec::new(); dram::SHARDS];
             let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
             let mut seen = finished;
-            for segment in part {
-                self.scan_segment(*segment, &mut entries, &finished, &mut seen, &mut shards);
+            let mut used = Vec::new();
+            for table in part {
+                match *table {
+                    Table::Blocks(segment) => {
+                        self.scan_segment(segment, &mut entries, &finished, &mut seen, &mut shards)
+                    }
+                    Table::Packed(part) => {
+                        let words = self.scan_part(part, space, &mut entries, &finished, &mut seen, &mut shards);
+                        used.push((part, words));
+                    }
+                }
             }
-            (shards, seen)
+            (shards, seen, used)
         });
-        let passed = std::array::from_fn(|at| found.iter().map(|(_, seen)| seen[at]).max().unwrap_or(finished[at]));
+        let mut words: Vec<(u32, Vec<u64>)> = found.iter().flat_map(|(_, _, used)| used.iter().cloned()).collect();
+        words.sort_unstable_by_key(|(part, _)| *part);
+        self.packed.adopt(words.into_iter().flat_map(|(_, words)| words).collect());
+        let passed = std::array::from_fn(|at| found.iter().map(|(_, seen, _)| seen[at]).max().unwrap_or(finished[at]));
         self.generators.pass(&self.region, &self.geometry, &finished, &passed);
         let shards: Vec<usize> = (0..dram::SHARDS).collect();
         match &self.index {
             Index::Dram(index) => {
                 parallel::map(threads, &shards, |part| {
                     for &shard in part {
-                        let slots = found.iter().flat_map(|(shards, _)| shards[shard].iter().copied()).collect();
+                        let slots = found.iter().flat_map(|(shards, ..)| shards[shard].iter().copied()).collect();
                         index.build(shard, slots);
                     }
                 });
@@ -87,24 +112,13 @@ impl Chunks {
             let mut has_entry = 0;
             for (at, entry) in (0..).zip(entries).filter(|(_, entry)| !entry.is_empty()) {
                 let block = BlockNumber(word * 64 + at);
-                let (generator, sequence) = parts(entry.word().tx);
-                let mut entry = *entry;
-                // A decrease has the number of a transaction that has not begun, and is never taken back.
-                let adds = matches!(entry.word().tag, tag::ADD | tag::INCREASE);
-                if adds && sequence >= finished[generator as usize] {
-                    seen[generator as usize] = seen[generator as usize].max(sequence + 1);
-                    entry = self.take_back(block, entry, taken_back.get_or_insert_with(Flight::new));
-                    if entry.is_empty() {
-                        continue;
-                    }
+                let entry = self.finished_entry(block.into(), *entry, finished, seen, &mut taken_back);
+                if entry.is_empty() {
+                    continue;
                 }
                 has_entry |= 1 << at;
                 extra += u64::from(entry.count.saturating_sub(1));
-                let is_found = |_: &u32| entry.is_whole() && entry.is_of(block) && self.index.dram().is_some();
-                if let Some(weak) = entry.weak(self.weak).filter(is_found) {
-                    let slot = dram::slot(weak, block);
-                    shards[dram::shard_of(slot)].push(slot);
-                }
+                self.push_slot(block.into(), &entry, shards);
             }
             self.adopt_word(word, has_entry);
         }
@@ -114,10 +128,93 @@ impl Chunks {
         self.extra_references.fetch_add(extra, Ordering::Relaxed);
     }
 
+    /// Reads the entries of a part of the table of packed entries: its used bits, what lives in each segment, and for the
+    /// index a slot of each fingerprint.
+    fn scan_part(
+        &self,
+        part: u32,
+        space: &Space,
+        entries: &mut [ChunkEntry],
+        finished: &Sequences,
+        seen: &mut Sequences,
+        shards: &mut [Vec<u64>],
+    ) -> Vec<u64> {
+        let mut words = vec![0; WORDS_PER_PART];
+        let mut taken_back = None;
+        let mut saved = 0;
+        let mut has_bad = false;
+        for at_once in (0..ENTRIES_PER_SEGMENT).step_by(entries.len()) {
+            let first = part * ENTRIES_PER_SEGMENT + at_once;
+            let offset = self.entry_offset(PackedNumber(first));
+            self.region.scan_into(offset, entries.as_mut_bytes());
+            if !self.region.sound_or_forget(offset, entries.as_bytes().len() as u64) {
+                // What cannot be read may count: nobody gets such an entry, nor the bytes that it may lead to.
+                has_bad = true;
+                for number in first..first + entries.len() as u32 {
+                    if !self.region.sound_or_forget(self.entry_offset(PackedNumber(number)), ENTRY_BYTES) {
+                        words[(number % ENTRIES_PER_SEGMENT / 64) as usize] |= 1 << (number % 64);
+                    }
+                }
+            }
+            for (number, entry) in (first..).zip(entries.iter()).filter(|(_, entry)| !entry.is_empty()) {
+                let chunk = ChunkRef::Packed(PackedNumber(number));
+                let entry = self.finished_entry(chunk, *entry, finished, seen, &mut taken_back);
+                if entry.is_empty() {
+                    continue;
+                }
+                let at = number % ENTRIES_PER_SEGMENT;
+                words[(at / 64) as usize] |= 1 << (at % 64);
+                if let Some((address, bytes)) = self.place_of(chunk) {
+                    space.packed.adopt_chunk(address / SEGMENT_BYTES, bytes);
+                }
+                // Whatever it counts, for its count is taken away again by the same rule.
+                saved += u64::from(entry.count.saturating_sub(1)) * entry.content_bytes();
+                self.push_slot(chunk, &entry, shards);
+            }
+        }
+        if let Some(taken_back) = taken_back {
+            let _ = self.region.fence(taken_back);
+        }
+        if has_bad {
+            space.packed.keep_all();
+        }
+        self.packed.saved_bytes.fetch_add(saved, Ordering::Relaxed);
+        words
+    }
+
+    /// An entry as it is once what an unfinished transaction did is taken back.
+    fn finished_entry(
+        &self,
+        chunk: ChunkRef,
+        entry: ChunkEntry,
+        finished: &Sequences,
+        seen: &mut Sequences,
+        taken_back: &mut Option<Flight>,
+    ) -> ChunkEntry {
+        // A decrease has the number of a transaction that has not begun, and is never taken back.
+        let is_finished = |(generator, sequence): &(u64, u64)| *sequence < finished[*generator as usize];
+        let Some((generator, sequence)) = entry.added_by().filter(|added| !is_finished(added)) else { return entry };
+        seen[generator as usize] = seen[generator as usize].max(sequence + 1);
+        // A later one is none that is under way: the generator is damaged, and what files name is not taken back for it.
+        match sequence == finished[generator as usize] {
+            true => self.take_back(chunk, entry, taken_back.get_or_insert_with(Flight::new)),
+            false => entry,
+        }
+    }
+
+    /// What the dram index will have of an entry.
+    fn push_slot(&self, chunk: ChunkRef, entry: &ChunkEntry, shards: &mut [Vec<u64>]) {
+        let is_found = |_: &u32| entry.is_whole() && entry.is_of(chunk) && self.index.dram().is_some();
+        if let Some(weak) = entry.weak(self.weak).filter(is_found) {
+            let slot = dram::slot(weak, chunk);
+            shards[dram::shard_of(slot)].push(slot);
+        }
+    }
+
     /// Takes back what an unfinished transaction did to an entry: an addition by null_entry, an increase by
     /// decrease_RC. What it took away stays away: the extents are gone. Returns the entry as it is then.
-    fn take_back(&self, block: BlockNumber, entry: ChunkEntry, flight: &mut Flight) -> ChunkEntry {
-        let offset = self.geometry.chunk_entry_offset(block);
+    fn take_back(&self, chunk: ChunkRef, entry: ChunkEntry, flight: &mut Flight) -> ChunkEntry {
+        let offset = self.entry_offset(chunk);
         let word = entry.word();
         if self.region.check_writable(offset, ENTRY_BYTES).is_err() {
             return entry;

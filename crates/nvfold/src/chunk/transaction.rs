@@ -28,13 +28,14 @@
 //! * A generator for each core ([`crate::media::generator`]): nobody waits.
 //! * One transaction for all chunks of a write, since a write is atomic here.
 
+use super::packed::NewPacked;
 use super::reference::Reference;
 use super::{Chunks, Unshareable};
 use crate::fingerprint::{Fingerprint, Strong};
 use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
-use crate::media::generator::{GENERATORS, parts, tx_id};
+use crate::media::generator::{GENERATORS, Generator, parts, tx_id};
 use crate::media::superblock::Geometry;
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::{BlockNumber, ChunkRef};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread_number};
@@ -127,7 +128,8 @@ pub(super) type Sequences = [u64; GENERATORS as usize];
 
 /// The sequences that the media say come next.
 pub(super) fn stored(region: &Region, geometry: &Geometry) -> Sequences {
-    std::array::from_fn(|generator| region.load_u64(geometry.generator_offset(generator as u64)).max(1))
+    let line = |generator| region.read::<Generator>(geometry.generator_offset(generator));
+    std::array::from_fn(|generator| line(generator as u64).mended().next.max(1))
 }
 
 /// One dedup transaction. Dropped before its end, it leaves the generator as it was: whoever began it takes its
@@ -140,7 +142,7 @@ pub struct Transaction<'a> {
     /// What was flushed and is not fenced.
     pub(crate) flight: Flight,
     /// References that were only needed for comparing.
-    given_back: Vec<BlockNumber>,
+    given_back: Vec<ChunkRef>,
     counted: Counted,
 }
 
@@ -149,20 +151,20 @@ pub struct Transaction<'a> {
 #[derive(Default)]
 struct Counted {
     #[cfg(debug_assertions)]
-    blocks: std::collections::BTreeSet<u64>,
+    chunks: std::collections::BTreeSet<ChunkRef>,
 }
 
 #[cfg(debug_assertions)]
 impl Counted {
     /// Whether the block is counted for the first time.
-    fn insert(&mut self, block: BlockNumber) -> bool {
-        self.blocks.insert(block.0)
+    fn insert(&mut self, chunk: ChunkRef) -> bool {
+        self.chunks.insert(chunk)
     }
 }
 
 #[cfg(not(debug_assertions))]
 impl Counted {
-    fn insert(&mut self, _: BlockNumber) -> bool {
+    fn insert(&mut self, _: ChunkRef) -> bool {
         true
     }
 }
@@ -193,13 +195,24 @@ impl<'a> Transaction<'a> {
 
     /// add_entry: the entry of a block that nobody can reach yet, with as many references as the operation makes.
     pub(crate) fn add(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
-        let chunks = self.chunks;
-        chunks.assert_is_data(block);
-        debug_assert!(count > 0, "block {} gets an entry that counts nothing", block.0);
-        let is_first = self.counted.insert(block);
-        debug_assert!(is_first, "block {} gets a new entry in the transaction that counted it", block.0);
         let word = CountWord { tag: tag::ADD, tx: self.id(), count, update_count: 0 };
-        let mut entry = ChunkEntry::for_block(block, word);
+        self.write_entry(block.into(), ChunkEntry::for_block(block, word), fingerprint);
+    }
+
+    /// The same of a packed chunk of this class, whose bytes lie at a media address.
+    pub(crate) fn add_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
+        let word = CountWord { tag: tag::ADD, tx: self.id(), count, update_count: 0 };
+        let entry = ChunkEntry::for_packed(new.address, new.length, new.class, word);
+        self.write_entry(new.number.into(), entry, fingerprint);
+    }
+
+    fn write_entry(&mut self, chunk: ChunkRef, entry: ChunkEntry, fingerprint: &Fingerprint) {
+        let chunks = self.chunks;
+        let (mut entry, count) = (entry, entry.count);
+        chunks.assert_is_data(chunk);
+        debug_assert!(count > 0, "{} gets an entry that counts nothing", chunk);
+        let is_first = self.counted.insert(chunk);
+        debug_assert!(is_first, "{} gets a new entry in the transaction that counted it", chunk);
         if let Some(weak) = fingerprint.weak {
             entry = entry.with_weak(chunks.weak_function(), weak);
             entry.delete_pointer = chunks.index.fact().map_or(0, |index| index.chain_of(weak) as u32);
@@ -207,17 +220,18 @@ impl<'a> Transaction<'a> {
         if let Some(strong) = fingerprint.strong {
             entry = entry.with_strong(chunks.strong_function(), strong);
         }
-        self.flight.add(chunks.region.write(chunks.geometry.chunk_entry_offset(block), &entry).flush());
-        chunks.record_entry(block, count);
+        self.flight.add(chunks.region.write(chunks.entry_offset(chunk), &entry).flush());
+        chunks.record_entry(chunk, count);
     }
 
     /// increase_RC: one more reference on a block that the caller knows to be referenced (it holds the lock of an inode
     /// that names it).
-    pub(crate) fn share(&mut self, block: BlockNumber) -> Result<Reference, Unshareable> {
+    pub(crate) fn share(&mut self, chunk: impl Into<ChunkRef>) -> Result<Reference, Unshareable> {
+        let chunk = chunk.into();
         let id = self.id();
-        self.chunks.share(block, id, &mut self.flight)?;
-        self.counted.insert(block);
-        Ok(Reference::new(block))
+        self.chunks.share(chunk, id, &mut self.flight)?;
+        self.counted.insert(chunk);
+        Ok(Reference::new(chunk))
     }
 
     /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
@@ -226,23 +240,23 @@ impl<'a> Transaction<'a> {
     /// The reference is taken while the index still has the block. A block leaves the index before it is freed and
     /// enters it after its content was published, so a reference never falls on the next content of a block, which
     /// its writer may not have stored yet.
-    #[must_use = "a reference is published or given back, or its block stays in use for ever"]
-    pub fn share_candidate(&mut self, weak: u32, after: BlockNumber) -> Option<Reference> {
+    #[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
+    pub fn share_candidate(&mut self, weak: u32, after: ChunkRef) -> Option<Reference> {
         self.share_candidate_that(weak, after, |_| true)
     }
 
     /// Likewise on one that `fits`.
-    #[must_use = "a reference is published or given back, or its block stays in use for ever"]
+    #[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
     pub(crate) fn share_candidate_that(
         &mut self,
         weak: u32,
-        after: BlockNumber,
-        fits: impl Fn(&BlockNumber) -> bool,
+        after: ChunkRef,
+        fits: impl Fn(&ChunkRef) -> bool,
     ) -> Option<Reference> {
         let chunks = self.chunks;
         // Before the lock of the index: whoever waits for a generator must not keep others from the index.
         self.begin();
-        chunks.index.find(weak, after, |block| fits(block) && self.is_shared(*block)).map(Reference::new)
+        chunks.index.find(weak, after, |chunk| fits(chunk) && self.is_shared(*chunk)).map(Reference::new)
     }
 
     /// Takes its number's generator now. For a policy with a lock of its own, before it takes that: whoever waits for a
@@ -258,19 +272,20 @@ impl<'a> Transaction<'a> {
     ///
     /// The policy must have had the block in `published`, and must not be done with a `released` of it since: until
     /// that returns, the block gets no other content.
-    #[must_use = "a reference is published or given back, or its block stays in use for ever"]
-    pub fn share_known(&mut self, block: BlockNumber) -> Option<Reference> {
-        self.is_shared(block).then(|| Reference::new(block))
+    #[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
+    pub fn share_known(&mut self, chunk: impl Into<ChunkRef>) -> Option<Reference> {
+        let chunk = chunk.into();
+        self.is_shared(chunk).then(|| Reference::new(chunk))
     }
 
-    fn is_shared(&mut self, block: BlockNumber) -> bool {
-        if !self.chunks.is_vouched(block) {
+    fn is_shared(&mut self, chunk: ChunkRef) -> bool {
+        if !self.chunks.is_vouched(chunk) {
             return false;
         }
         let id = self.id();
-        let is_shared = matches!(self.chunks.increase(block, id, &mut self.flight), Some(Ok(())));
+        let is_shared = matches!(self.chunks.increase(chunk, id, &mut self.flight), Some(Ok(())));
         if is_shared {
-            self.counted.insert(block);
+            self.counted.insert(chunk);
         }
         is_shared
     }
@@ -282,23 +297,23 @@ impl<'a> Transaction<'a> {
     }
 
     /// What was given back and not dropped yet.
-    pub(crate) fn given_back(&self) -> &[BlockNumber] {
+    pub(crate) fn given_back(&self) -> &[ChunkRef] {
         &self.given_back
     }
 
     /// Strong fingerprint of a block that cannot change now (the transaction has a reference): from its entry, or
     /// computed and added to it (4.4.2). `None` in bad memory: what it was made of is not there any more.
-    pub fn strong_of(&mut self, block: BlockNumber) -> Option<Strong> {
+    pub fn strong_of(&mut self, chunk: ChunkRef) -> Option<Strong> {
         let chunks = self.chunks;
         let function = chunks.strong_function();
-        let stored = chunks.entry(block).strong(function);
-        let bytes = || chunks.region.read::<[u8; BLOCK_BYTES as usize]>(block.address());
-        let strong = stored.unwrap_or_else(|| function.of(&bytes()));
-        if !chunks.region.sound_or_forget(block.address(), BLOCK_BYTES) {
+        let stored = chunks.entry(chunk).strong(function);
+        let (address, bytes) = chunks.place_of(chunk)?;
+        let strong = stored.unwrap_or_else(|| function.of(&chunks.region.to_vec(address, bytes)));
+        if !chunks.region.sound_or_forget(address, bytes) {
             return None;
         }
         if stored.is_none() {
-            chunks.set_strong(block, strong, &mut self.flight);
+            chunks.set_strong(chunk, strong, &mut self.flight);
         }
         Some(strong)
     }

@@ -20,32 +20,32 @@
 
 use super::reference::Hold;
 use super::{Chunks, Released};
-use crate::media::BlockNumber;
 use crate::media::chunk_entry::{CountWord, ENTRY_BYTES, tag};
-use crate::sync::atomic::Ordering;
+use crate::media::{BlockNumber, ChunkRef};
 use pmem::Flight;
 
 impl Chunks {
     /// Takes a reference by update count on a block that is named and in the index (asked under the index's lock), or
     /// that the caller holds already. Its bytes stand still from then on. `None` when it cannot be had.
     pub(crate) fn hold(&self, block: BlockNumber, flight: &mut Flight) -> Option<Hold> {
-        self.assert_is_data(block);
-        self.is_held(block, flight).then(|| Hold::new(block))
+        self.assert_is_data(block.into());
+        self.is_held(block.into(), flight).then(|| Hold::new(block))
     }
 
     /// Holds the first block with this fingerprint behind `after` that `fits` and that can be had.
     pub(crate) fn hold_candidate(
         &self,
         weak: u32,
-        after: BlockNumber,
-        fits: impl Fn(&BlockNumber) -> bool,
+        after: ChunkRef,
+        fits: impl Fn(BlockNumber) -> bool,
         flight: &mut Flight,
     ) -> Option<Hold> {
-        self.index.find(weak, after, |block| fits(block) && self.is_held(*block, flight)).map(Hold::new)
+        let is_taken = |chunk: &ChunkRef| chunk.block().is_some_and(&fits) && self.is_held(*chunk, flight);
+        self.index.find(weak, after, is_taken).and_then(ChunkRef::block).map(Hold::new)
     }
 
-    fn is_held(&self, block: BlockNumber, flight: &mut Flight) -> bool {
-        if !self.is_vouched(block) {
+    fn is_held(&self, chunk: ChunkRef, flight: &mut Flight) -> bool {
+        if !self.is_vouched(chunk) {
             return false;
         }
         let held = |seen: CountWord| {
@@ -53,34 +53,35 @@ impl Chunks {
                 seen.count > 0 && u64::from(seen.count) + u64::from(seen.update_count) < u64::from(u32::MAX);
             is_counted.then(|| CountWord { update_count: seen.update_count + 1, ..seen })
         };
-        self.change_word(block, flight, held).is_some()
+        self.change_word(chunk, flight, held).is_some()
     }
 
     /// What was held is named now, durably: one update less, one reference more, at once.
     pub(crate) fn count_hold(&self, hold: Hold, flight: &mut Flight) {
-        let block = hold.take();
+        let chunk = ChunkRef::Block(hold.take());
         let counted = |seen: CountWord| {
-            debug_assert!(seen.update_count > 0, "block {} is counted for a hold that it does not have", block.0);
+            debug_assert!(seen.update_count > 0, "{} is counted for a hold that it does not have", chunk);
             let update_count = seen.update_count.checked_sub(1)?;
             Some(CountWord { count: seen.count + 1, update_count, ..seen })
         };
-        if self.change_word(block, flight, counted).is_some_and(|before| before.count > 0) {
-            self.extra_references.fetch_add(1, Ordering::Relaxed);
+        if self.change_word(chunk, flight, counted).is_some_and(|before| before.count > 0) {
+            self.record_extra(chunk, 1);
         }
     }
 
     /// What was held is not named after all: by then it may have been the last reference.
     pub(crate) fn give_back(&self, block: BlockNumber, flight: &mut Flight) -> Released {
-        self.assert_is_data(block);
+        let chunk = ChunkRef::Block(block);
+        self.assert_is_data(chunk);
         let given_back = |seen: CountWord| {
-            debug_assert!(seen.update_count > 0, "block {} gets a hold back that it does not have", block.0);
+            debug_assert!(seen.update_count > 0, "{} gets a hold back that it does not have", chunk);
             let update_count = seen.update_count.checked_sub(1)?;
             let is_last = seen.count == 0 && update_count == 0;
             Some(CountWord { update_count, tag: if is_last { tag::NULL } else { seen.tag }, ..seen })
         };
-        match self.change_word(block, flight, given_back) {
+        match self.change_word(chunk, flight, given_back) {
             Some(before) if before.count == 0 && before.update_count == 1 => {
-                flight.extend(self.forget_entry(block));
+                flight.extend(self.forget_entry(chunk));
                 Released::Free
             }
             _ => Released::Kept,
@@ -91,11 +92,11 @@ impl Chunks {
     /// entry lies in bad memory.
     fn change_word(
         &self,
-        block: BlockNumber,
+        chunk: ChunkRef,
         flight: &mut Flight,
         change: impl Fn(CountWord) -> Option<CountWord>,
     ) -> Option<CountWord> {
-        let offset = self.geometry.chunk_entry_offset(block);
+        let offset = self.entry_offset(chunk);
         loop {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);

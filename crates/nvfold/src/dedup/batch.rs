@@ -14,7 +14,7 @@ use crate::chunk::Chunks;
 use crate::chunk::reference::Reference;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::Fingerprint;
-use crate::media::BlockNumber;
+use crate::media::ChunkRef;
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,14 +82,15 @@ impl Tally {
     }
 }
 
-/// [`Dedup::place`](super::Dedup::place) of a policy that finds blocks by their weak fingerprints in the index.
-/// `is_equal` is asked with a reference taken. Returns how many pieces were offered and how many of them are shared,
-/// twins among both.
+/// [`Dedup::place`](super::Dedup::place) of a policy that finds chunks by their weak fingerprints in the index. Only
+/// chunks that `fits` are candidates; `is_equal` is asked with a reference taken. Returns how many pieces were offered
+/// and how many of them are shared, twins among both.
 pub(super) fn share_all<'t>(
     pieces: &mut [Piece<'_>],
     tx: &mut Transaction<'t>,
     collisions: &AtomicU64,
-    is_equal: impl Fn(&mut Piece<'_>, BlockNumber, &mut Transaction<'t>) -> bool,
+    fits: fn(&ChunkRef) -> bool,
+    is_equal: impl Fn(&mut Piece<'_>, ChunkRef, &mut Transaction<'t>) -> bool,
 ) -> (u64, u64) {
     let chunks = tx.chunks();
     if pieces.len() > 1 {
@@ -99,11 +100,11 @@ pub(super) fn share_all<'t>(
     for group in pieces.chunks_mut(GROUP) {
         for piece in group.iter_mut().filter(|piece| piece.place == Place::Store) {
             let Some(weak) = piece.fingerprint.weak else { continue };
-            piece.place = candidate(weak, BlockNumber(0), tx);
+            piece.place = candidate(weak, ChunkRef::NONE, fits, tx);
         }
         for piece in group {
             let Some(weak) = piece.fingerprint.weak else { continue };
-            first_equal(piece, weak, tx, collisions, &is_equal);
+            first_equal(piece, weak, tx, collisions, fits, &is_equal);
             offered += 1;
             shared += u64::from(piece.place != Place::Store);
         }
@@ -117,29 +118,40 @@ fn first_equal<'t>(
     weak: u32,
     tx: &mut Transaction<'t>,
     collisions: &AtomicU64,
-    is_equal: &impl Fn(&mut Piece<'_>, BlockNumber, &mut Transaction<'t>) -> bool,
+    fits: fn(&ChunkRef) -> bool,
+    is_equal: &impl Fn(&mut Piece<'_>, ChunkRef, &mut Transaction<'t>) -> bool,
 ) {
     while let Place::Shared(reference) = &piece.place {
-        let block = reference.block();
-        if is_equal(piece, block, tx) {
+        let chunk = reference.chunk();
+        if is_equal(piece, chunk, tx) {
             return;
         }
         collisions.fetch_add(1, Ordering::Relaxed);
-        let next = candidate(weak, block, tx);
+        let next = candidate(weak, chunk, fits, tx);
         if let Place::Shared(reference) = std::mem::replace(&mut piece.place, next) {
             tx.give_back(reference);
         }
     }
 }
 
-/// The next block behind `after` that may be equal, on its way into the cache.
-fn candidate(weak: u32, after: BlockNumber, tx: &mut Transaction<'_>) -> Place {
-    let Some(reference) = tx.share_candidate(weak, after) else { return Place::Store };
-    tx.chunks().prefetch(reference.block());
+/// The next chunk behind `after` that may be equal, on its way into the cache.
+fn candidate(weak: u32, after: ChunkRef, fits: fn(&ChunkRef) -> bool, tx: &mut Transaction<'_>) -> Place {
+    let Some(reference) = tx.share_candidate_that(weak, after, fits) else { return Place::Store };
+    tx.chunks().prefetch(reference.chunk());
     Place::Shared(reference)
 }
 
 /// [`Dedup::published`](super::Dedup::published) of such a policy.
-pub(super) fn enter(block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
-    fingerprint.weak.is_none_or(|weak| chunks.index.insert_first(weak, block, known))
+pub(super) fn enter(chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
+    fingerprint.weak.is_none_or(|weak| chunks.index.insert_first(weak, chunk, known))
+}
+
+/// Candidates of a policy that shares blocks.
+pub(super) fn is_block(chunk: &ChunkRef) -> bool {
+    chunk.block().is_some()
+}
+
+/// Candidates of a policy that shares packed chunks.
+pub(super) fn is_packed(chunk: &ChunkRef) -> bool {
+    chunk.packed().is_some()
 }

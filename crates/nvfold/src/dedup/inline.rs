@@ -4,12 +4,12 @@
 //! fingerprint): a weak fingerprint finds candidates, the reference is taken first so that the candidate
 //! can no longer change, then the bytes decide.
 
-use super::batch::{Tally, enter, share_all};
+use super::batch::{Tally, enter, is_block, share_all};
 use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::{Fingerprint, WeakFunction};
-use crate::media::BlockNumber;
+use crate::media::ChunkRef;
 
 /// See the module.
 pub struct Inline {
@@ -31,11 +31,11 @@ impl Dedup for Inline {
 
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| tx.chunks().equal(block, piece.bytes);
-        let (offered, shared) = share_all(pieces, tx, &self.tally.collisions, is_equal);
+        let (offered, shared) = share_all(pieces, tx, &self.tally.collisions, is_block, is_equal);
         self.tally.count(offered, shared);
     }
 
-    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
-        enter(block, fingerprint, known, chunks)
+    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
+        enter(chunk, fingerprint, known, chunks)
     }
 }

@@ -9,18 +9,22 @@
 //! |---|---|
 //! | [`policy`] | which policies there are, by number and name |
 //! | `batch` | the pieces of one request, and how a policy that goes by the index places them |
+//! | [`stream`], [`streams`] | files that are written piece by piece: where to cut, and what waits for the end of its piece |
 //! | [`work`] | work in the background |
-//! | `off`, `inline`, [`nv_dedup`], [`denova`] | a policy each, whole: its options, queue, filler, cost model, schedule |
+//! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | a policy each, whole: its options, queue, filler, cost model, schedule |
 //!
 //! A new policy is one file or folder, and one line each in [`policy::Policy`] and [`Policies::new`]. A program can also
 //! bring one of its own ([`crate::MountOptions::foreign`]).
 
 mod batch;
+pub mod deext;
 pub mod denova;
 mod inline;
 pub mod nv_dedup;
 mod off;
 pub mod policy;
+pub mod stream;
+pub mod streams;
 pub mod work;
 
 pub use batch::{Piece, Place};
@@ -31,15 +35,17 @@ use crate::chunk::transaction::Transaction;
 use crate::chunk::{Chunks, Released};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
-use crate::media::BlockNumber;
+use crate::media::ChunkRef;
 use crate::space::Space;
 use crate::words::Stopwatch;
+use deext::DeExt;
 use denova::queue::Node;
 use inline::Inline;
 use off::Off;
 use pmem::Region;
 use policy::{Policy, PolicyStats};
 use std::sync::Arc;
+use streams::Streams;
 use work::{Host, Token, Unfingerprinted};
 
 /// What policies stand on.
@@ -67,20 +73,25 @@ pub trait Dedup: Send + Sync {
         false
     }
 
+    /// The streams of a policy that cuts them into packed chunks. Its pieces may be of any length up to 64 KiB, and it
+    /// shares packed chunks; others are offered whole blocks, and share blocks.
+    fn streams(&self) -> Option<&Streams> {
+        None
+    }
+
     /// Decides on the pieces of one request together, under the lock of the inode that is written: each stays
     /// [`Place::Store`], or becomes [`Place::Shared`] if an equal block is stored. One that `fs` has found equal to
     /// another of the request ([`Place::Twin`]) is decided already, and only counts. Candidates whose bytes differ are
     /// given back to the transaction. What it learns of a piece on the way it adds to its fingerprint.
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>);
 
-    /// A stored piece can be reached now: others may share it. False when another writer has stored a block that may be
-    /// equal since `place` looked, one that is none of `known`: `fs` asks again then, and offers this block only if
-    /// they differ.
-    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool;
+    /// A stored piece can be reached now: others may share it. False if another writer indexed a candidate after `place`
+    /// looked, one that is none of `known`: `fs` asks again then, and offers this chunk only if they differ.
+    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool;
 
-    /// One extent less names the block: others still do, or it is free. A free one gets no other user before this
+    /// One extent less names the chunk: others still do, or it is free. A free one gets no other user before this
     /// returns.
-    fn released(&self, _block: BlockNumber, _left: Released) {}
+    fn released(&self, _chunk: ChunkRef, _left: Released) {}
 
     /// A request is done and no lock is held: time for what a policy does every so many pieces.
     fn request_done(&self, _ground: &Ground<'_>) {}
@@ -132,6 +143,7 @@ pub struct Policies {
     pub nv_dedup: NvDedup,
     /// Policy `denova`, with its queue.
     pub denova: DeNova,
+    deext: DeExt,
     inline: Inline,
     off: Off,
     foreign: Option<Arc<dyn Dedup>>,
@@ -141,10 +153,12 @@ impl Policies {
     /// All of them, and which one new data goes to.
     pub fn new(options: PolicyOptions<'_>) -> Policies {
         let PolicyOptions { policy, nv_dedup, denova, stopwatch, foreign } = options;
+        let for_streams = stopwatch.clone();
         let policies = Policies {
             policy,
             nv_dedup: NvDedup::new(nv_dedup, stopwatch.clone()),
             denova: DeNova::new(nv_dedup, denova, stopwatch),
+            deext: DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, for_streams),
             inline: Inline::new(nv_dedup.weak),
             off: Off,
             foreign,
@@ -169,7 +183,34 @@ impl Policies {
             Policy::Inline => &self.inline,
             Policy::NvDedup => &self.nv_dedup,
             Policy::DeNova => &self.denova,
+            Policy::DeExt => &self.deext,
         }
+    }
+
+    /// What writes to blocks where a policy that packs has no room.
+    pub fn of_blocks(&self) -> &dyn Dedup {
+        &self.inline
+    }
+
+    /// Whether any stream is under way.
+    pub fn has_streams(&self) -> bool {
+        !self.deext.streams.is_empty()
+    }
+
+    /// Shares ends of files with equal packed chunks, for a policy that shares blocks. They are compared byte by byte.
+    pub fn place_ends(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+        let is_equal = |piece: &mut Piece<'_>, chunk, tx: &mut Transaction<'_>| tx.chunks().equal(chunk, piece.bytes);
+        batch::share_all(pieces, tx, &self.inline.tally.collisions, batch::is_packed, is_equal);
+    }
+
+    /// The streams under way.
+    pub fn streams(&self) -> Option<&Streams> {
+        self.deext.streams()
+    }
+
+    /// Policy `deext`, for its work in the background.
+    pub fn deext(&self) -> &dyn Dedup {
+        &self.deext
     }
 
     /// Queues a log entry that is flagged dedupe_needed, whatever policy its file has by now.
@@ -187,10 +228,10 @@ impl Policies {
         self.denova.restore(entries.into_iter().map(|(entry, blocks)| Node::new(entry, blocks)));
     }
 
-    /// One extent less names the block. Nobody but a foreign policy has a table of its own.
-    pub fn released(&self, block: BlockNumber, left: Released) {
+    /// One extent less names the chunk. Nobody but a foreign policy has a table of its own.
+    pub fn released(&self, chunk: ChunkRef, left: Released) {
         if let Some(foreign) = &self.foreign {
-            foreign.released(block, left);
+            foreign.released(chunk, left);
         }
     }
 
@@ -233,6 +274,7 @@ impl Policies {
             self.inline.tally.stats(Policy::Inline),
             self.nv_dedup.policy_stats(),
             self.denova.tally.stats(Policy::DeNova),
+            self.deext.tally.stats(Policy::DeExt),
         ]
     }
 }

@@ -4,7 +4,7 @@ use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::Fingerprint;
-use crate::media::BlockNumber;
+use crate::media::ChunkRef;
 
 /// See the module.
 pub struct Off;
@@ -20,7 +20,7 @@ impl Dedup for Off {
 
     fn place(&self, _pieces: &mut [Piece<'_>], _tx: &mut Transaction<'_>) {}
 
-    fn published(&self, _: BlockNumber, _: &Fingerprint, _: &[BlockNumber], _: &Chunks) -> bool {
+    fn published(&self, _: ChunkRef, _: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
         true
     }
 }

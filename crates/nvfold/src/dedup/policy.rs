@@ -1,5 +1,9 @@
 //! Which policy places data, and the names that users know policies by.
 
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::packed::HEADER_BYTES;
+use crate::media::{BLOCK_BYTES, PACKED_DEVICE_BYTES_MAX};
+
 /// Which dedup system places data (docs/papers.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
@@ -12,13 +16,15 @@ pub enum Policy {
     NvDedup,
     /// Store now, share later: writes are queued, and a daemon shares what they stored ([`crate::Daemon`]).
     DeNova,
+    /// Cut compressible data by its content and other data every 16 KiB, and share equal pieces as they are written.
+    DeExt,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 4] = [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova];
+    pub const ALL: [Policy; 5] = [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova, Policy::DeExt];
 
-    const NAMES: [&'static str; Policy::ALL.len()] = ["off", "inline", "nv-dedup", "denova"];
+    const NAMES: [&'static str; Policy::ALL.len()] = ["off", "inline", "nv-dedup", "denova", "deext"];
 
     /// Its name, in attributes, in options and in reports.
     pub fn name(self) -> &'static str {
@@ -68,6 +74,53 @@ impl PolicyOf {
         }
     }
 }
+
+/// Whether the ends of files that do not fill a block are stored as packed chunks, under policies that store blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Pack {
+    /// Where it pays: ends of at most 3 KiB, on devices of at least 128 MiB.
+    #[default]
+    Auto,
+    /// Wherever it saves space.
+    On,
+    /// Never: they take a block each.
+    Off,
+}
+
+impl Pack {
+    /// All of them.
+    pub const ALL: [Pack; 3] = [Pack::Auto, Pack::On, Pack::Off];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pack::Auto => "auto",
+            Pack::On => "on",
+            Pack::Off => "off",
+        }
+    }
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<Pack> {
+        Pack::ALL.into_iter().find(|pack| pack.name() == name)
+    }
+
+    /// The longest end of a file that is packed on a device of so many bytes.
+    pub(crate) fn bytes_max(self, device_bytes: u64) -> u64 {
+        match self {
+            _ if device_bytes > PACKED_DEVICE_BYTES_MAX => 0,
+            Pack::Off => 0,
+            Pack::Auto if device_bytes < AUTO_DEVICE_BYTES_MIN => 0,
+            Pack::Auto => AUTO_BYTES_MAX,
+            Pack::On => BLOCK_BYTES - ENTRY_BYTES - HEADER_BYTES - 1,
+        }
+    }
+}
+
+/// A segment of packed chunks and one of their entries must be little of the device.
+const AUTO_DEVICE_BYTES_MIN: u64 = 128 << 20;
+/// What grows beyond a block soon is not worth packing.
+const AUTO_BYTES_MAX: u64 = 3 << 10;
 
 /// What must be equal before a piece is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -6,6 +6,7 @@
 //! A policy's [`step`](super::Dedup::step) chooses what to do next, and `fs` does it: it reads what is named, lets the
 //! policy propose ([`Finder`]), locks, looks whether all is as it was, and publishes.
 
+use super::stream::Stream;
 use crate::chunk::Chunks;
 use crate::chunk::reference::Hold;
 use crate::chunk::transaction::Transaction;
@@ -45,6 +46,18 @@ pub trait Host {
     /// # Errors
     /// Those of the whole device.
     fn fill(&self, file: u64, from: u64) -> Result<Filled>;
+
+    /// A stream of a file is over: nobody goes on with its tail.
+    ///
+    /// # Errors
+    /// ENOSPC, those of the whole device.
+    fn end_stream(&self, file: u64, stream: Stream) -> Result<()>;
+
+    /// Cuts the pieces around a seam of a file anew.
+    ///
+    /// # Errors
+    /// ENOSPC, those of the whole device.
+    fn cut_seam(&self, file: u64, seam: u64) -> Result<()>;
 
     /// Shares a batch of the blocks that an entry still names from a file offset on, as `finder` proposes. `is_last_try`:
     /// the batch is not to be looked at again, whatever other writers do. `bytes` is memory to work in. Of an entry that is

@@ -7,8 +7,8 @@
 //! Whoever shares compares the bytes first, or trusts a strong fingerprint (`verify=strong`). So a collision of weak
 //! fingerprints costs one wasted compare and a wrong one costs a missed saving, never data.
 //!
-//! NV-Dedup (4.2, 5.1) has CRC-32 or Fletcher-32 for weak, and MD5, SHA-1 or SHA-256 for strong ones. We add XXH3,
-//! which reads at memory speed, and BLAKE3. Vector forms are chosen from the CPU at run time.
+//! NV-Dedup (4.2, 5.1) has CRC-32 or Fletcher-32 for weak, and MD5, SHA-1 or SHA-256 for strong ones; DeEXT (IV-A) a
+//! salted MD5. We add XXH3, which reads at memory speed, and BLAKE3. Vector forms are chosen from the CPU at run time.
 //!
 //! Values are stored on the device, so each function, its seed (0) and its truncation are part of the media format:
 //! the tests pin them, and the number of the function is stored beside the value.

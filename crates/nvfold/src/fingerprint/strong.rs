@@ -23,12 +23,22 @@ pub enum StrongFunction {
     /// BLAKE3.
     #[default]
     Blake3 = 3,
+    /// MD5 behind [`MD5_SALT`] (DeEXT IV-A). Pairs that are known to have one MD5 differ in it; new ones can be made.
+    Md5Salted = 4,
 }
+
+/// What goes before the bytes in [`StrongFunction::Md5Salted`]. The same on all devices: a part of the media format.
+const MD5_SALT: &[u8; 16] = b"nvfold chunk md5";
 
 impl StrongFunction {
     /// All of them, by number.
-    pub const ALL: [StrongFunction; 4] =
-        [StrongFunction::Md5, StrongFunction::Sha1, StrongFunction::Sha256, StrongFunction::Blake3];
+    pub const ALL: [StrongFunction; 5] = [
+        StrongFunction::Md5,
+        StrongFunction::Sha1,
+        StrongFunction::Sha256,
+        StrongFunction::Blake3,
+        StrongFunction::Md5Salted,
+    ];
 
     /// Strong fingerprint of a piece of data.
     pub fn of(self, block: &[u8]) -> Strong {
@@ -37,6 +47,7 @@ impl StrongFunction {
             StrongFunction::Sha1 => first_bits(&Sha1::digest(block)),
             StrongFunction::Sha256 => first_bits(&Sha256::digest(block)),
             StrongFunction::Blake3 => first_bits(blake3::hash(block).as_bytes()),
+            StrongFunction::Md5Salted => first_bits(&Md5::new_with_prefix(MD5_SALT).chain_update(block).finalize()),
         }
     }
 
@@ -47,6 +58,7 @@ impl StrongFunction {
             StrongFunction::Sha1 => "sha1",
             StrongFunction::Sha256 => "sha256",
             StrongFunction::Blake3 => "blake3",
+            StrongFunction::Md5Salted => "md5-salted",
         }
     }
 
@@ -99,6 +111,12 @@ mod tests {
                 StrongFunction::Blake3,
                 "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9",
                 "6437b3ac38465133ffb63b75273a8db548c55846",
+            ),
+            // By Python's hashlib.
+            (
+                StrongFunction::Md5Salted,
+                "9159617c7cb0f61899b01efdd42c4d7b00000000",
+                "e526c2ff82413da73a61d596382976c000000000",
             ),
         ];
         for (function, empty, abc) in expected {

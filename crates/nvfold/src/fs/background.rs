@@ -6,6 +6,7 @@
 use super::Core;
 use super::share_queued::{EntryAddress, token_of};
 use crate::dedup::Dedup;
+use crate::dedup::stream::Stream;
 use crate::dedup::work::{Filled, Finder, Host, Share, Shared, Token};
 use crate::error::{Error, Result};
 use crate::media::chunk_entry::ENTRY_BYTES;
@@ -19,6 +20,14 @@ impl Host for Core {
 
     fn fill(&self, file: u64, from: u64) -> Result<Filled> {
         self.leaving_out(self.fill_file(file, from))
+    }
+
+    fn end_stream(&self, file: u64, stream: Stream) -> Result<()> {
+        self.leaving_out(self.end_stream_of(file, stream))
+    }
+
+    fn cut_seam(&self, file: u64, seam: u64) -> Result<()> {
+        self.leaving_out(self.cut_seam_of(file, seam))
     }
 
     fn share(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {
@@ -105,7 +114,7 @@ impl Core {
         let entry_of = |token: Token| {
             let EntryAddress { ino, position, .. } = EntryAddress::of(&token);
             let inode = self.inode(ino).ok()?;
-            let entry = self.queued_entry(&inode, &inode.peek(), &token)?;
+            let entry = self.queued_entry(&inode, &inode.peek(), &token)?.written()?;
             seen.insert(position).then(|| token_of(&inode, position, &entry))
         };
         self.policies.queued().into_iter().filter_map(entry_of).collect()

@@ -8,17 +8,16 @@ use super::Core;
 use super::policy;
 use super::xattr::StoredValue;
 use crate::error::Result;
+use crate::inode::extents::Dropped;
 use crate::inode::log::{Addition, Log};
+use crate::inode::table;
 use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
-use crate::media::BlockNumber;
-use crate::media::inode::{
-    ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INLINE_LOG, INODE_BYTES, InodeHead, OVERFLOW_WORD, USE_WORD,
-};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, OVERFLOW_WORD};
 use crate::media::log_entry::LogEntry;
 use crate::space::{BlockRun, Purpose};
 use crate::sync::atomic::Ordering;
 use crate::words::{FileKind, InodeNumber, NewInode, TimeNs};
-use pmem::{Dirty, Flight, Pm};
+use pmem::Flight;
 use std::sync::Arc;
 
 const SETGID: u32 = 0o2000;
@@ -61,7 +60,7 @@ impl Core {
         self.table.found_name(ino);
         let slot = self.table.slot(ino).expect("an allocated inode has a slot");
         let old: InodeHead = self.region.read(slot);
-        self.empty_old_log(slot, &old);
+        table::empty_old_log(&self.region, slot, &old);
         let mut head = InodeHead::new(slot, ino, new.kind, next_generation(old.generation, time), parent.ino, time);
         let mut flight = Flight::new();
         let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
@@ -69,7 +68,7 @@ impl Core {
         if !xattrs.is_empty() {
             let entries = self.first_entries(birth, slot, &log, time, &mut flight);
             let (values, addition) = entries.inspect_err(|_| self.table.free(ino))?;
-            if old.generation != 0 || addition.has_pages() {
+            if old.generation != 0 || addition.has_parts() {
                 // Where these lines go an earlier user of the number may have left valid ones. They must be gone before
                 // the head says that the log has lines: a crash would give the new inode blocks that are others' now.
                 let _ = self.region.fence(std::mem::take(&mut flight));
@@ -77,7 +76,7 @@ impl Core {
             first = Some((values, addition));
         }
         head.commit = first.as_ref().map_or(log.tail, |(_, addition)| addition.tail);
-        if first.as_ref().is_some_and(|(_, addition)| addition.has_pages()) {
+        if first.as_ref().is_some_and(|(_, addition)| addition.has_parts()) {
             // The overflow word was stored by the addition; the head is written after it and must agree.
             head.overflow = self.region.load_u64(slot + OVERFLOW_WORD);
         }
@@ -131,15 +130,19 @@ impl Core {
         time: TimeNs,
         flight: &mut Flight,
     ) -> Result<(Vec<StoredValue<'a>>, Addition<'a>)> {
-        let mut addition = Addition::new(&self.region, &self.space, slot, birth.ino, log, Purpose::Log);
-        let mut values = Vec::new();
+        let (mut values, mut lines, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in birth.xattrs {
             let value = self.store_value(value, flight)?;
             let entry = LogEntry::XattrSet { name: name.to_vec(), value: value.value().clone(), time };
-            let mut lines = Vec::new();
-            entry.encode(birth.ino, &mut lines);
-            addition.push(&lines, flight)?;
+            lengths.push(entry.encode(birth.ino, &mut lines));
             values.push(value);
+        }
+        let mut addition = self.addition(slot, birth.ino, birth.new.kind, log, lines.len() as u64, Purpose::Log)?;
+        let mut rest = &lines[..];
+        for length in lengths {
+            let (entry, left) = rest.split_at(length);
+            addition.push(entry, flight)?;
+            rest = left;
         }
         // The tail is in the head already: what makes the head reachable is the name.
         addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
@@ -185,48 +188,24 @@ impl Core {
             // It cannot be freed on the media: all that it names stays in use.
             return self.cache.remove(inode.ino);
         }
-        self.free_slot(inode.slot);
+        table::free_slot(&self.region, inode.slot);
         let mut mapped = 0;
         if let Body::File(extents) = &state.body {
             mapped = extents.bytes();
-            let runs: Vec<BlockRun> = extents.iter().map(|(_, extent)| extent.blocks()).collect();
+            let mut dropped = Dropped::default();
+            extents.iter().for_each(|(_, extent)| dropped.push(&extent));
             if self.is_walked(inode.ino) {
-                let blocks = runs.iter().flat_map(|run| run.blocks());
-                self.chunks.with_recount(|recount| blocks.for_each(|block| recount.uncount(block)));
+                self.chunks.with_recount(|recount| recount.uncount_all(dropped.chunks()));
             }
-            self.release(&runs, &[], 0);
+            self.release(&dropped, &[], 0);
         }
         self.account_mapped(inode.ino, mapped, 0);
         state.xattr_blocks().for_each(|start| self.free(BlockRun { start, count: 1 }));
-        for page in state.log.pages.drain(..) {
-            self.free(BlockRun { start: BlockNumber::containing(page), count: 1 });
-        }
+        self.free_log(std::mem::take(&mut state.log.parts));
         state.body = Body::Other;
         state.xattrs.clear();
         self.cache.remove(inode.ino);
         self.table.free(inode.ino);
-    }
-
-    /// Marks an inode slot free on the media. Its log is emptied in the same line: until the next user's head is whole, a
-    /// crash may leave the new identity beside the old commit word, and nothing of the old log must come back.
-    pub(crate) fn free_slot(&self, slot: u64) {
-        let head: InodeHead = self.region.read(slot);
-        let _ = self.empty_log(slot);
-        let line = self.region.store_u64(slot + USE_WORD, head.freed_use_word()).flush();
-        let _ = self.region.fence(line);
-    }
-
-    /// Empties the log of a free slot if a crash cut off the freeing of its last user.
-    fn empty_old_log(&self, slot: u64, old: &InodeHead) {
-        if old.commit != 0 && old.commit != slot + INLINE_LOG {
-            let _ = self.region.fence(self.empty_log(slot).flush());
-        }
-    }
-
-    /// Commit word and head of an empty log, to be flushed with what else is stored in the line.
-    fn empty_log(&self, slot: u64) -> Pm<'_, u128, Dirty> {
-        let start = u128::from(slot + INLINE_LOG);
-        self.region.store_u128(slot + COMMIT_WORD, start << 64 | start)
     }
 }
 

@@ -116,6 +116,11 @@ impl Damaged {
         if self.any.load(Ordering::Acquire) { self.inodes.lock().len() as u64 } else { 0 }
     }
 
+    /// Whether this one is.
+    pub(crate) fn contains(&self, ino: u64) -> bool {
+        self.check(ino).is_err()
+    }
+
     fn check(&self, ino: u64) -> Result<()> {
         if !self.any.load(Ordering::Acquire) {
             return Ok(());

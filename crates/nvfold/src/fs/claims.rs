@@ -8,14 +8,16 @@
 
 use super::Core;
 use crate::chunk::Unshareable;
+use crate::chunk::packed::NewPacked;
 use crate::chunk::recount::Recount;
 use crate::chunk::reference::{Hold, Reference};
 use crate::chunk::transaction::Transaction;
 use crate::dedup::Dedup;
 use crate::error::{Error, Result, errno};
 use crate::fingerprint::Fingerprint;
-use crate::media::BlockNumber;
+use crate::inode::extents::{Dropped, Extent};
 use crate::media::log_entry::dedupe;
+use crate::media::{BlockNumber, ChunkRef, Location, PackedNumber};
 use crate::space::{BlockRun, Runs};
 use pmem::Flight;
 use smallvec::SmallVec;
@@ -31,8 +33,12 @@ pub(super) struct Claims<'a> {
     pub(super) fresh: Runs,
     shared: SmallVec<[BlockNumber; 1]>,
     held: SmallVec<[Hold; 1]>,
-    /// Blocks with new chunk entries: block, count, fingerprint.
-    entered: SmallVec<[(BlockNumber, u32, Fingerprint); 1]>,
+    /// Packed chunks with a reference each.
+    shared_packed: SmallVec<[PackedNumber; 0]>,
+    /// A packed chunk that was made longer in its place.
+    grown: Option<Grown>,
+    /// Blocks and packed chunks with new entries: chunk, count, fingerprint.
+    entered: SmallVec<[(ChunkRef, u32, Fingerprint); 1]>,
     /// The dedup transaction, with everything that was flushed meanwhile.
     pub(super) tx: Transaction<'a>,
     /// Whether something was stored without a fingerprint.
@@ -41,8 +47,25 @@ pub(super) struct Claims<'a> {
     pub(super) dedupe: u8,
 }
 
-/// New blocks, with their fingerprints, that another writer may have stored and published at the same time.
-pub(super) type Concurrent = SmallVec<[(BlockNumber, Fingerprint); 0]>;
+/// A packed chunk at `address` that had `length` bytes and has `longer` now.
+#[derive(Clone, Copy)]
+pub(super) struct Grown {
+    pub(super) chunk: PackedNumber,
+    pub(super) address: u64,
+    pub(super) length: u64,
+    pub(super) longer: u64,
+}
+
+impl Grown {
+    /// What names the new bytes.
+    pub(super) fn new_extent(&self) -> Extent {
+        let location = Location::Packed(self.chunk, 0).plus(self.length);
+        Extent { length: self.longer - self.length, location, unwritten: false }
+    }
+}
+
+/// New chunks, with their fingerprints, that another writer may have stored and published at the same time.
+pub(super) type Concurrent = SmallVec<[(ChunkRef, Fingerprint); 0]>;
 
 pub(super) fn runs_of(blocks: &[BlockNumber]) -> Runs {
     blocks.iter().map(|start| BlockRun { start: *start, count: 1 }).collect()
@@ -73,6 +96,8 @@ impl<'a> Claims<'a> {
             fresh: Runs::new(),
             shared: SmallVec::new(),
             held: SmallVec::new(),
+            shared_packed: SmallVec::new(),
+            grown: None,
             entered: SmallVec::new(),
             tx,
             lacks_fingerprints: false,
@@ -83,9 +108,16 @@ impl<'a> Claims<'a> {
     /// Takes a reference over; the block that an extent may name for it.
     #[inline]
     pub(super) fn keep(&mut self, reference: Reference) -> BlockNumber {
-        let block = reference.take();
+        let block = reference.take().block().expect("who shares whole blocks is given blocks");
         self.shared.push(block);
         block
+    }
+
+    /// Takes a reference on a packed chunk over; the chunk that one extent may name for it.
+    pub(super) fn keep_packed(&mut self, reference: Reference) -> PackedNumber {
+        let chunk = reference.take().packed().expect("who shares packed chunks is given packed chunks");
+        self.shared_packed.push(chunk);
+        chunk
     }
 
     /// Takes a hold over; the block that an extent may name for it.
@@ -97,32 +129,64 @@ impl<'a> Claims<'a> {
 
     /// Takes one more reference on a block that an inode names which is locked.
     pub(super) fn share(&mut self, block: BlockNumber) -> Result<()> {
-        let refused = |refused| match refused {
-            Unshareable::Saturated => Error::Posix {
-                doing: "share a block",
-                why: "it has as many references as can be counted",
-                errno: errno::EMLINK,
-            },
-            Unshareable::Bad(error) => Error::Device(error),
-        };
-        let reference = self.tx.share(block).map_err(refused)?;
+        let reference = self.one_more(block.into())?;
         self.keep(reference);
         Ok(())
     }
 
-    pub(super) fn share_run(&mut self, run: BlockRun) -> Result<()> {
-        run.blocks().try_for_each(|block| self.share(block))
+    fn one_more(&mut self, chunk: ChunkRef) -> Result<Reference> {
+        let refused = |refused| match refused {
+            Unshareable::Saturated => Error::Posix {
+                doing: "share a chunk",
+                why: "it has as many references as can be counted",
+                errno: errno::EMLINK,
+            },
+            Unshareable::Lost => self.core.lost_chunk(chunk),
+            Unshareable::Bad(error) => Error::Device(error),
+        };
+        if !self.core.chunks.entries.exists(chunk) {
+            // The extent that names it is damaged.
+            return Err(self.core.lost_chunk(chunk));
+        }
+        self.tx.share(chunk).map_err(refused)
+    }
+
+    /// Takes one more reference on a packed chunk that an inode names which is locked.
+    pub(super) fn share_packed(&mut self, chunk: PackedNumber) -> Result<()> {
+        let reference = self.one_more(chunk.into())?;
+        self.keep_packed(reference);
+        Ok(())
+    }
+
+    /// Takes one more reference on all that an extent of a locked inode names.
+    pub(super) fn share_extent(&mut self, extent: &Extent) -> Result<()> {
+        match extent.packed() {
+            Some(chunk) => self.share_packed(chunk),
+            None => extent.blocks().blocks().try_for_each(|block| self.share(block)),
+        }
     }
 
     /// Writes the chunk entry of a new block.
     pub(super) fn enter(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
         self.tx.add(block, count, fingerprint);
-        self.entered.push((block, count, *fingerprint));
+        self.entered.push((block.into(), count, *fingerprint));
+    }
+
+    /// Writes the entry of a new packed chunk.
+    pub(super) fn enter_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
+        self.tx.add_packed(new, count, fingerprint);
+        self.entered.push((new.number.into(), count, *fingerprint));
+    }
+
+    /// Says in the entry of a packed chunk that it is longer. Its new bytes are the caller's to write.
+    pub(super) fn grow(&mut self, grown: Grown) {
+        self.grown = Some(grown);
+        self.tx.flight.add(self.core.chunks.set_length(grown.chunk, grown.address, grown.longer));
     }
 
     /// Whether nothing is stored anew.
     pub(super) fn stores_nothing(&self) -> bool {
-        self.fresh.is_empty()
+        self.fresh.is_empty() && self.entered.is_empty()
     }
 
     /// The log names what was held, durably: it is counted now.
@@ -134,61 +198,79 @@ impl<'a> Claims<'a> {
 
     /// Everything is reachable: others may find the new blocks, and `old` lost the references it had. Returns the new
     /// blocks that another writer may have stored first.
-    pub(super) fn published(&mut self, ino: u64, old: &[BlockRun]) -> Concurrent {
+    pub(super) fn published(&mut self, ino: u64, old: &Dropped) -> Concurrent {
         debug_assert!(self.held.is_empty(), "what was held is counted before");
         let core = self.core;
         if core.is_walked(ino) {
             core.chunks.with_recount(|recount| self.recount(recount, old));
         }
         let policy = self.policy;
-        let entered = self.entered.iter().map(|(block, _, fingerprint)| (*block, *fingerprint));
+        let entered = self.entered.iter().map(|(chunk, _, fingerprint)| (*chunk, *fingerprint));
         let known = self.tx.given_back();
-        let is_second = |(block, of): &(BlockNumber, Fingerprint)| !policy.published(*block, of, known, &core.chunks);
+        let is_second = |(chunk, of): &(ChunkRef, Fingerprint)| !policy.published(*chunk, of, known, &core.chunks);
         let concurrent = entered.filter(is_second).collect();
         let fresh: u64 = self.fresh.iter().map(|run| run.count).sum();
         self.reserved.sort_unstable();
         core.release(old, &self.reserved, fresh);
         self.entered.clear();
         self.shared.clear();
+        self.shared_packed.clear();
+        self.grown = None;
         self.fresh.clear();
         concurrent
     }
 
     /// The extents of a walked inode name what was claimed, and no longer `old`.
-    fn recount(&self, recount: &Recount, old: &[BlockRun]) {
+    fn recount(&self, recount: &Recount, old: &Dropped) {
         let fresh = self.fresh.iter().flat_map(|run| run.blocks());
         fresh.chain(self.shared.iter().copied()).for_each(|block| recount.count(block, false));
         for block in &self.reserved {
             recount.count(*block, false);
             recount.written(*block);
         }
-        for (block, count, _) in &self.entered {
-            (1..*count).for_each(|_| recount.count(*block, false));
+        self.shared_packed.iter().for_each(|chunk| recount.count(*chunk, false));
+        for (chunk, count, _) in &self.entered {
+            // The first reference of a block is that of a new block.
+            let first = u32::from(chunk.block().is_some());
+            (first..*count).for_each(|_| recount.count(*chunk, false));
         }
-        old.iter().flat_map(|run| run.blocks()).for_each(|block| recount.uncount(block));
+        recount.uncount_all(old.chunks());
     }
 }
 
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
         if !self.tx.given_back().is_empty() {
-            self.core.release(&runs_of(self.tx.given_back()), &[], 0);
+            self.core.release(&self.tx.given_back().iter().copied().collect(), &[], 0);
         }
         if !self.held.is_empty() {
             self.core.give_back(self.held.drain(..));
         }
-        if self.shared.is_empty() && self.entered.is_empty() && self.fresh.is_empty() {
+        let has_chunks = !self.shared.is_empty() || !self.shared_packed.is_empty() || !self.entered.is_empty();
+        if !has_chunks && self.fresh.is_empty() && self.grown.is_none() {
             return;
         }
         // Not published. What was shared may have lost all its other references meanwhile.
-        self.core.release(&runs_of(&self.shared), &[], 0);
+        let mut dropped = Dropped {
+            blocks: runs_of(&self.shared),
+            packed: std::mem::take(&mut self.shared_packed).into_iter().collect(),
+        };
         let mut flight = Flight::new();
-        for (block, count, _) in &self.entered {
+        for (chunk, count, _) in &self.entered {
             for _ in 0..*count {
-                self.core.chunks.release(*block, &mut flight);
+                match chunk {
+                    ChunkRef::Block(block) => _ = self.core.chunks.release(*block, &mut flight),
+                    ChunkRef::Packed(packed) => dropped.packed.push(*packed),
+                }
             }
         }
-        let _ = self.core.region.fence(flight);
+        // What was stored may not be on its way any more when others write there.
+        let _ = self.core.region.fence((flight, std::mem::take(&mut self.tx.flight)));
+        self.core.release(&dropped, &[], 0);
+        if let Some(Grown { chunk, address, length, longer }) = self.grown.take() {
+            let _ = self.core.region.fence(self.core.chunks.set_length(chunk, address, length));
+            self.core.space.shrink_packed(address, longer, length);
+        }
         self.fresh.iter().for_each(|run| self.core.free(*run));
     }
 }

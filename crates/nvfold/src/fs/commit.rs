@@ -11,14 +11,15 @@
 
 use super::Core;
 use crate::error::{Error, Result};
-use crate::inode::log::{self, Addition, Log};
+use crate::inode::log::{Addition, Log, areas_of};
 use crate::inode::{Inode, State};
-use crate::media::BLOCK_BYTES;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INODE_BYTES};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
+use crate::media::superblock::LOG_AREAS;
 use crate::space::Purpose;
 use crate::sync::{Mutex, MutexGuard};
+use crate::words::FileKind;
 use pmem::{Clean, Flight, InFlight, Landed, Pm, Region};
 use smallvec::SmallVec;
 
@@ -74,6 +75,23 @@ impl Journal {
 }
 
 impl Core {
+    /// An addition of about `bytes` to a log. What does not fit behind it may need log areas, which the device must tell of.
+    pub(super) fn addition(
+        &self,
+        slot: u64,
+        ino: u64,
+        kind: FileKind,
+        log: &Log,
+        bytes: u64,
+        purpose: Purpose,
+    ) -> Result<Addition<'_>> {
+        let areas = areas_of(kind);
+        if areas > 0 && log.room(slot) < bytes {
+            self.require_feature(LOG_AREAS)?;
+        }
+        Ok(Addition::new(self.log_ground(), slot, ino, log, areas, purpose))
+    }
+
     /// Stages encoded lines and, if given, attributes (their `as_of` is filled in here).
     pub(super) fn stage_lines<'a>(
         &'a self,
@@ -85,7 +103,8 @@ impl Core {
         flight: &mut Flight,
     ) -> Result<(Staged<'a>, SmallVec<[u64; 4]>)> {
         self.check_writable(inode, state)?;
-        let mut addition = Addition::new(&self.region, &self.space, inode.slot, inode.ino, &state.log, purpose);
+        let bytes: usize = entries.iter().map(|entry| entry.len()).sum();
+        let mut addition = self.addition(inode.slot, inode.ino, inode.kind, &state.log, bytes as u64, purpose)?;
         let mut positions = SmallVec::new();
         for entry in entries {
             positions.push(addition.push(entry, flight)?);
@@ -164,15 +183,16 @@ impl Core {
 
     /// Whether one line fits behind the log without a new page.
     pub(super) fn has_room_for_one_entry(&self, inode: &Inode, state: &State) -> bool {
-        log::room(inode.slot, state.log.tail) >= LINE && self.check_writable(inode, state).is_ok()
+        state.log.room(inode.slot) >= LINE && self.check_writable(inode, state).is_ok()
     }
 
     /// An inode whose slot, or the end of whose log, lies in bad memory cannot change any more.
     fn check_writable(&self, inode: &Inode, state: &State) -> Result<()> {
         let what = || format!("inode {}", inode.ino);
         self.region.check_writable(inode.slot, INODE_BYTES).map_err(Error::of(what))?;
-        let Some(page) = state.log.pages.last() else { return Ok(()) };
-        self.region.check_writable(*page, BLOCK_BYTES).map_err(Error::of(what))
+        let Some(part) = state.log.parts.last() else { return Ok(()) };
+        let (start, bytes) = part.extent();
+        self.region.check_writable(start, bytes).map_err(Error::of(what))
     }
 
     /// Commits the one line that was written at the tail. `with_it` becomes durable in the same fence, and so does what

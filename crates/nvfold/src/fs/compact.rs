@@ -1,21 +1,25 @@
 //! Log compaction: a log keeps growing with every change of its inode; when most of it is dead it is
 //! written anew, one entry for everything that lives, and head and tail are switched together.
 //!
-//! The extents are written as they are, so the new log replays to the same map and the same counts. Where entries wait
+//! The extents are written as they are, so the new log replays to the same map and the same counts; those that lie one
+//! behind the other in the file go in vector entries where that takes fewer lines. Where entries wait
 //! to be shared (dedupe_needed), the new ones do, as far as they name blocks without a fingerprint: tokens
 //! of the old ones are void, and the new ones are told to the policy.
 
 use super::Core;
 use super::commit::commit_word;
+use super::publish::entries_for;
 use crate::error::Result;
 use crate::inode::directory::Directory;
 use crate::inode::extents::Extent;
-use crate::inode::log::{Addition, Log};
+use crate::inode::log::{Addition, Log, Part, areas_of};
 use crate::inode::{Body, Inode, State};
-use crate::media::BlockNumber;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, HEAD_WORD, INLINE_LOG, INODE_BYTES};
 use crate::media::journal::WordStore;
-use crate::media::log_entry::{ExtentEntry, LogEntry, dedupe};
+use crate::media::location_word::LocationWord;
+use crate::media::log_entry::{LogEntry, dedupe};
+use crate::media::superblock::{LOG_AREAS, VECTOR_ENTRIES};
+use crate::media::vector_entry::{Named, RECORDS_MAX};
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 use pmem::Flight;
@@ -29,10 +33,18 @@ impl Core {
         let inline_is_unused = state.log.head != inode.slot + INLINE_LOG;
         let inline = inline_is_unused && state.live_lines() <= INLINE_LINES;
         let mut flight = Flight::new();
-        let (region, space) = (&self.region, &self.space);
-        let mut addition = Addition::new_chain(region, space, inode.slot, inode.ino, inline, &mut flight)?;
+        let region = &self.region;
+        let areas = areas_of(inode.kind);
+        if areas > 0 {
+            self.require_feature(LOG_AREAS)?;
+        }
+        let (ground, slot, ino) = (self.log_ground(), inode.slot, inode.ino);
+        let mut addition = Addition::new_chain(ground, slot, ino, areas, inline, &mut flight)?;
         let head = addition.tail;
-        let entries = live_entries(self, state);
+        let entries = live_entries(self, inode.ino, state);
+        if entries.iter().any(|entry| matches!(entry, LogEntry::Vector(_))) {
+            self.require_feature(VECTOR_ENTRIES)?;
+        }
         self.region.check()?;
         let mut positions = Vec::with_capacity(entries.len());
         let mut line = Vec::new();
@@ -60,10 +72,16 @@ impl Core {
                 }
             }
         }
-        for page in old.pages {
-            self.free(BlockRun { start: BlockNumber::containing(page), count: 1 });
-        }
+        self.free_log(old.parts);
         Ok(())
+    }
+
+    /// Frees the parts of a log that nothing leads to any more.
+    pub(super) fn free_log(&self, parts: Vec<Part>) {
+        for start in parts.iter().filter_map(|part| part.page()) {
+            self.free(BlockRun { start, count: 1 });
+        }
+        self.table.free_areas(parts.iter().filter_map(|part| part.area()));
     }
 }
 
@@ -72,18 +90,16 @@ impl Core {
     fn queue_compacted(&self, inode: &Inode, state: &State, entries: &[LogEntry], positions: &[u64]) {
         let mut needed = 0;
         for (entry, position) in entries.iter().zip(positions) {
-            if let LogEntry::Extent(entry) = entry
-                && entry.dedupe == dedupe::NEEDED
-            {
+            if let Some(entry) = entry.written().filter(|entry| entry.dedupe == dedupe::NEEDED) {
                 needed += 1;
-                self.queue_entry(inode, *position, entry);
+                self.queue_entry(inode, *position, &entry);
             }
         }
         state.needed.store(needed, Ordering::Relaxed);
     }
 }
 
-fn live_entries(core: &Core, state: &State) -> Vec<LogEntry> {
+fn live_entries(core: &Core, ino: u64, state: &State) -> Vec<LogEntry> {
     let attributes = &state.attributes;
     let is_waiting = state.needed.load(Ordering::Relaxed) > 0;
     let flag = |extent: &Extent| match is_waiting && !extent.unwritten && core.lacks_fingerprints(extent) {
@@ -92,12 +108,21 @@ fn live_entries(core: &Core, state: &State) -> Vec<LogEntry> {
     };
     let mut entries = Vec::new();
     match &state.body {
-        Body::File(extents) => entries.extend(extents.iter().map(|(offset, extent)| {
-            let (length, address) = (extent.length, extent.address);
-            let (time, size) = (attributes.mtime, attributes.size);
-            let entry = ExtentEntry::write(offset, length, address, extent.unwritten, time, size);
-            LogEntry::Extent(entry.flagged(flag(&extent)))
-        })),
+        Body::File(extents) => {
+            let named = |(file_offset, extent): (u64, Extent)| {
+                let word = LocationWord::new(extent.location, extent.unwritten);
+                (Named { file_offset, length: extent.length, word }, flag(&extent))
+            };
+            let named: Vec<(Named, u8)> = extents.iter().map(named).collect();
+            // What waits to be shared has entries of its own.
+            let is_one = |(named, flag): &(Named, u8), (next, next_flag): &(Named, u8)| {
+                named.file_offset + named.length == next.file_offset && flag == next_flag
+            };
+            for run in named.chunk_by(is_one).flat_map(|run| run.chunks(RECORDS_MAX)) {
+                let (of_run, flag): (Vec<Named>, u8) = (run.iter().map(|(named, _)| *named).collect(), run[0].1);
+                entries.extend(entries_for(&of_run, flag, attributes.mtime, attributes.size, ino));
+            }
+        }
         Body::Directory(directory) => entries.extend(directory.after(0).map(|slot| LogEntry::Name {
             name: slot.name(&core.region),
             ino: slot.ino,

@@ -6,8 +6,9 @@ use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::inode::Body;
 use crate::inode::extents::Extent;
-use crate::media::chunk_entry::ENTRY_BYTES;
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
+use pmem::Flight;
 
 /// Blocks that one step fingerprints under the lock of their file, and blocks that it looks at: some 20 us.
 const FILL_BLOCKS: usize = 64;
@@ -31,9 +32,10 @@ impl Core {
         let mut looked_at = 0;
         let mut next = None;
         'file: for (offset, extent) in extents.within(from, u64::MAX).filter(|(_, extent)| !extent.unwritten) {
+            let Some(address) = extent.media_address() else { continue };
             for block in extent.blocks().blocks() {
                 if lacking.len() == FILL_BLOCKS || looked_at == LOOK_BLOCKS {
-                    next = Some(offset + block.address().saturating_sub(extent.address));
+                    next = Some(offset + block.address().saturating_sub(address));
                     break 'file;
                 }
                 looked_at += 1;
@@ -72,9 +74,27 @@ impl Core {
             // These blocks are named already, unlike those of a write: no entry may count as done before it is whole.
             let _ = region.fence(std::mem::take(&mut tx.flight));
             let _ = tx.end(());
-            entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, *block));
+            entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, (*block).into()));
         }
         entered.len() as u64
+    }
+
+    /// Likewise the packed end of a file. Only that: the chunk of a stream's tail has none because it still grows.
+    pub(super) fn enter_end(&self, chunk: ChunkRef) {
+        let (chunks, region) = (&self.chunks, &self.region);
+        let entry = chunks.entry(chunk);
+        if entry.class() != CLASS_END || entry.weak(chunks.weak_function()).is_some() {
+            return;
+        }
+        let Some((address, bytes)) = chunks.place_of(chunk) else { return };
+        let weak = chunks.weak_function().of(&region.to_vec(address, bytes));
+        let is_writable = region.check_writable(chunks.entry_offset(chunk), ENTRY_BYTES).is_ok();
+        if region.sound_or_forget(address, bytes) && is_writable {
+            let mut flight = Flight::new();
+            chunks.set_weak(chunk, weak, &mut flight);
+            let _ = region.fence(flight);
+            chunks.index.insert(weak, chunk);
+        }
     }
 
     pub(super) fn can_be_found(&self, block: BlockNumber) -> bool {

@@ -6,18 +6,22 @@
 //! | file | what |
 //! |---|---|
 //! | `cache` | the inodes that are in DRAM |
+//! | `packed` | writing packed chunks: pieces, tails, seams |
 //! | `read`, `write`, `range` | bytes: reading, writing, size, reserved space, clones |
 //! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and whole, and what it lets go |
 //! | `share`, `undedup_plan` | sharing what is stored already, and the way back |
 //! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and what leads to them |
 //! | `compact` | rewriting a log |
+//! | `superblock` | writing it, and its feature bits |
 //! | `policy` | which policy new data of a file gets |
 //! | `background`, `share_queued`, `fill` | what policies put off |
 //! | `gate` | keeping operations out for a moment |
 //!
 //! **Lock order**: gate; a policy's lock of its work under way; tree lock; one directory (several under the tree lock);
 //! other inodes by number; then, never held together: inode cache shard, inode table, allocator cursor, allocator search,
-//! index shard, journal slot, work queue. A TX_ID generator is taken before any of these and after the inodes.
+//! index shard, journal slot, superblock, work queue. A TX_ID generator is taken before any of these and after the inodes;
+//! so is a set of open packed segments, or the table of packed entries, which are held while the allocator is asked for a
+//! segment, and never together.
 //! Readers take the inode's lock shared, and a writer keeps it to itself until its commit word is fenced. So readers see
 //! only what is fenced, also where DRAM is changed earlier (`publish`).
 
@@ -28,17 +32,21 @@ mod cache;
 mod claims;
 mod commit;
 mod compact;
+mod decide;
 mod fill;
 mod gate;
 mod names;
+mod packed;
 mod policy;
 mod publish;
 mod range;
 mod read;
+mod recut;
 mod release;
 mod rename;
 mod share;
 pub(crate) mod share_queued;
+mod superblock;
 mod undedup_plan;
 mod write;
 mod xattr;
@@ -46,14 +54,18 @@ mod xattr;
 pub(crate) use commit::store_words;
 pub(crate) use names::NAME_BYTES_MAX;
 pub(crate) use share::Step;
+pub(crate) use superblock::write_superblock;
 pub use undedup_plan::UndedupPlan;
 
 use crate::chunk::Chunks;
+use crate::chunk::entries::Entries;
 use crate::chunk::index::Index;
 use crate::chunk::transaction::Generators;
+use crate::dedup::policy::Pack;
 use crate::dedup::{Ground, Policies};
 use crate::error::{Error, Result};
 use crate::fingerprint::{StrongFunction, WeakFunction};
+use crate::inode::log;
 use crate::inode::table::InodeTable;
 use crate::media::superblock::Geometry;
 use crate::padded::Padded;
@@ -65,6 +77,8 @@ use cache::{Cache, Damaged};
 use commit::Journal;
 use gate::Gate;
 use pmem::Region;
+use std::sync::Arc;
+use superblock::Features;
 
 /// Everything behind a mount.
 pub(crate) struct Core {
@@ -86,6 +100,9 @@ pub(crate) struct Core {
     pub(crate) data_blocks: Padded<AtomicU64>,
     pub(crate) unmounted: AtomicBool,
     pub(crate) gate: Gate,
+    /// The longest end of a file that is packed under a policy that stores blocks.
+    packed_ends_max: u64,
+    features: Features,
     /// What work in the background left out.
     skipped: Mutex<Skipped>,
     /// Inodes below this number count in the totals and in the recount; all of them when nothing is recounted.
@@ -98,6 +115,8 @@ pub(crate) struct CoreOptions {
     /// What makes fingerprints.
     pub(crate) fingerprints: (WeakFunction, StrongFunction),
     pub(crate) generators: Generators,
+    /// Whether ends of files are packed under policies that store blocks.
+    pub(crate) pack: Pack,
     /// Threads that write at once.
     pub(crate) cores: usize,
     /// Give freed segments back to the host.
@@ -113,9 +132,10 @@ impl Core {
         geometry: Geometry,
         options: CoreOptions,
         segments: Vec<u64>,
-        index: Index,
+        index: (Arc<Entries>, Index),
     ) -> Core {
-        let CoreOptions { policies, fingerprints, generators, cores, discard, read_only, clock } = options;
+        let CoreOptions { policies, fingerprints, generators, pack, cores, discard, read_only, clock } = options;
+        let packed_ends_max = pack.bytes_max(geometry.device_bytes);
         Core {
             space: Space::new(region.clone(), geometry, cores, discard),
             chunks: Chunks::new(region.clone(), geometry, index, fingerprints, generators),
@@ -129,6 +149,8 @@ impl Core {
             data_blocks: Padded::default(),
             unmounted: AtomicBool::new(false),
             gate: Gate::new(),
+            packed_ends_max,
+            features: Features::default(),
             skipped: Mutex::default(),
             walked: Padded(AtomicU64::new(u64::MAX)),
             read_only,
@@ -140,6 +162,12 @@ impl Core {
 
     pub(crate) fn now(&self) -> TimeNs {
         (self.clock)()
+    }
+
+    /// What logs are made of.
+    #[inline]
+    fn log_ground(&self) -> log::Ground<'_> {
+        log::Ground { region: &self.region, space: &self.space, table: &self.table }
     }
 
     /// What policies stand on.

@@ -149,7 +149,7 @@ impl Core {
             let mut at = from;
             for run in &claims.fresh[first..] {
                 let length = run.count * BLOCK_BYTES;
-                mapped.push((at, Extent { length, address: run.start.address(), unwritten: true }));
+                mapped.push((at, Extent::media(length, run.start.address(), true)));
                 at += length;
             }
         }
@@ -204,7 +204,7 @@ impl Core {
         }
         let mut claims = Claims::new(self);
         for (_, extent) in mapped {
-            claims.share_run(extent.blocks())?;
+            claims.share_extent(extent)?;
         }
         if self.policy_for(target).unfingerprinted() == Unfingerprinted::Queued
             && mapped.iter().any(|(_, extent)| self.lacks_fingerprints(extent))

@@ -4,6 +4,7 @@ use super::Core;
 use crate::error::{Error, Result, errno};
 use crate::inode::extents::Extents;
 use crate::inode::{Body, Inode, State};
+use crate::media::{ChunkRef, Location, PackedNumber};
 use crate::words::Whence;
 
 impl Core {
@@ -11,7 +12,7 @@ impl Core {
         let state = inode.read()?;
         let extents = self.file_extents(&state, "read")?;
         let length = state.attributes.size.saturating_sub(offset).min(buffer.len() as u64);
-        self.read_extents(extents, offset, &mut buffer[..length as usize]);
+        self.read_extents(extents, offset, &mut buffer[..length as usize])?;
         Ok(length as usize)
     }
 
@@ -29,15 +30,49 @@ impl Core {
         }
     }
 
-    pub(super) fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) {
+    /// Reads `buffer.len()` bytes that the extents name from an offset on; holes are zeros.
+    ///
+    /// # Errors
+    /// EIO when the entry of a packed chunk is damaged. Bad memory is told by [`Core::answer`].
+    pub(super) fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let end = offset + buffer.len() as u64;
         let mut at = offset;
         for (start, extent) in extents.within(offset, end).filter(|(_, extent)| !extent.unwritten) {
             buffer[(at - offset) as usize..(start - offset) as usize].fill(0);
             at = start + extent.length;
-            self.region.read_into(extent.address, &mut buffer[(start - offset) as usize..(at - offset) as usize]);
+            let part = &mut buffer[(start - offset) as usize..(at - offset) as usize];
+            match extent.location {
+                Location::Media(address) => self.region.read_into(address, part),
+                Location::Packed(chunk, offset) => {
+                    let address = self.packed_address(chunk, u64::from(offset), part.len() as u64)?;
+                    self.region.read_into(address, part);
+                }
+            }
         }
         buffer[(at - offset) as usize..].fill(0);
+        Ok(())
+    }
+
+    /// Where `length` bytes of a packed chunk lie, from `offset` in it on.
+    ///
+    /// # Errors
+    /// EIO when its entry does not say so.
+    pub(super) fn packed_address(&self, chunk: PackedNumber, offset: u64, length: u64) -> Result<u64> {
+        let chunk = ChunkRef::Packed(chunk);
+        let place = Some(chunk)
+            .filter(|chunk| self.chunks.entries.exists(*chunk))
+            .and_then(|chunk| self.chunks.place_of(chunk));
+        match place {
+            Some((address, bytes)) if offset + length <= bytes => Ok(address + offset),
+            _ => Err(self.lost_chunk(chunk)),
+        }
+    }
+
+    /// What is told of a packed chunk whose entry is damaged.
+    #[cold]
+    pub(super) fn lost_chunk(&self, chunk: ChunkRef) -> Error {
+        let at = chunk.packed().and_then(|packed| self.chunks.entries.packed_offset(packed)).unwrap_or(0);
+        Error::Corrupt { what: format!("{chunk}: its entry"), at }
     }
 
     /// The extents of a regular file.

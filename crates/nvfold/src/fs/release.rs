@@ -3,7 +3,9 @@
 use super::Core;
 use crate::chunk::Released;
 use crate::chunk::reference::Hold;
-use crate::media::BlockNumber;
+use crate::inode::extents::Dropped;
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::space::{BlockRun, Runs};
 use crate::sync::atomic::Ordering;
 use pmem::Flight;
@@ -35,10 +37,69 @@ impl Core {
         flight
     }
 
-    /// Drops one reference from each block, and frees those that nobody names any more, but for `kept` (sorted).
+    /// Drops one reference from each block and packed chunk, and frees those that nobody names any more, but for `kept` (sorted).
     /// `gained`: data blocks that came into use in the same operation.
-    pub(super) fn release(&self, runs: &[BlockRun], kept: &[BlockNumber], gained: u64) {
-        self.release_by(runs, kept, gained, |block, flight| self.chunks.release(block, flight));
+    pub(super) fn release(&self, dropped: &Dropped, kept: &[BlockNumber], gained: u64) {
+        if !dropped.packed.is_empty() {
+            self.release_packed(&dropped.packed);
+        }
+        self.release_by(&dropped.blocks, kept, gained, |block, flight| self.chunks.release(block, flight));
+    }
+
+    /// Drops one reference from each packed chunk, and frees those that nobody names any more.
+    /// One that is free leaves the index and the table of entries, durably, before anybody else gets its place.
+    fn release_packed(&self, chunks: &[PackedNumber]) {
+        let mut flight = Flight::new();
+        let mut free: SmallVec<[(PackedNumber, Option<(u64, u64)>); 2]> = SmallVec::new();
+        // What a damaged extent names may have no entry.
+        for chunk in chunks.iter().filter(|chunk| self.chunks.entries.exists(ChunkRef::Packed(**chunk))) {
+            // Once the reference is gone somebody else may have the entry and its place, or the part of the table be gone.
+            let (entry, place) = (self.chunks.entry_offset(*chunk), self.chunks.place_of((*chunk).into()));
+            if self.chunks.release(*chunk, &mut flight) == Released::Free {
+                free.push((*chunk, place));
+            }
+            // One in bad memory was kept, and that is no failure of who drops it.
+            let _ = self.region.sound_or_forget(entry, ENTRY_BYTES);
+        }
+        if !free.is_empty() {
+            let _ = self.region.fence(flight);
+        }
+        // The last one first: what was appended last gives its bytes back, and so does then what lies before it.
+        for (chunk, place) in free.into_iter().rev() {
+            self.chunks.packed.free(chunk);
+            if let Some((address, bytes)) = place {
+                self.space.drop_packed(address, bytes);
+            }
+        }
+    }
+
+    /// Gives segments back in which no packed chunk lives, and parts of the table of their entries that count nothing. How
+    /// many segments.
+    pub(crate) fn give_up_empty_packed(&self) -> usize {
+        self.space.close_empty_packed() + self.chunks.packed.shrink(&self.space)
+    }
+
+    /// Free blocks, with those that an operation gets which finds too few: see [`Core::give_up_empty_packed`].
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.space.free_blocks() + (self.space.empty_packed() + self.chunks.packed.empty_parts()) * SEGMENT_BLOCKS
+    }
+
+    /// Of so many free blocks, those that new content cannot fill, by the policy of the mount.
+    pub(crate) fn blocks_beside_content(&self, free: u64) -> u64 {
+        if self.policies.of(None).streams().is_none() || !self.chunks.entries.may_pack() {
+            return 0;
+        }
+        let packed = &self.chunks.packed;
+        self.space.beside_packed(free, packed.entries_end() - packed.count())
+    }
+
+    /// A read-only mount: one more extent names a packed chunk, the first one that `is_first`.
+    pub(crate) fn count_packed(&self, chunk: PackedNumber, is_first: bool) {
+        let Some((address, bytes)) = self.chunks.place_of(chunk.into()) else { return };
+        match is_first {
+            true => self.space.packed.adopt_chunk(address / SEGMENT_BYTES, bytes),
+            false => self.chunks.packed.record_saved(bytes),
+        }
     }
 
     /// Gives references back that were taken by update count.
@@ -67,7 +128,7 @@ impl Core {
             }
             let had_entry = self.chunks.has_entry(block);
             let left = drop_one(block, &mut flight);
-            self.policies.released(block, left);
+            self.policies.released(block.into(), left);
             if left == Released::Free {
                 emptied |= had_entry;
                 match free.last_mut() {

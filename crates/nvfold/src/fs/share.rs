@@ -9,19 +9,23 @@
 //!
 //! **Sharing.** Every whole block that the file names gets a fingerprint, if it has none, and enters the index. Then
 //! it is given up for an equal block if that frees it (nobody else names it), or if the other has the lower number.
-//! So each step frees a block or lowers a number: it ends, and where nothing is left to do it changes nothing.
+//! So each step frees a block or lowers a number: it ends, and where nothing is left to do it changes nothing. Packed
+//! chunks likewise. Under a policy that cuts, blocks become pieces first ([`super::recut`]).
 //!
 //! **The way back.** A block of the file that is named elsewhere too is written again, for this file alone. The last
-//! of those that shared keeps the old copy: nobody else names it any more. [`super::UndedupPlan`] does the same
-//! on a copy of the extents, to tell how much space it takes.
+//! of those that shared keeps the old copy: nobody else names it any more. Pieces of a policy that cuts become blocks,
+//! and so does what is packed and shared; the end of a file that nobody else names stays packed.
+//! [`super::UndedupPlan`] does the same on a copy of the extents, to tell how much space it takes.
 
 use super::Core;
 use super::claims::Claims;
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
+use crate::chunk::reference::Reference;
 use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::chunk_entry::CLASS_END;
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PACKED_BYTES_MAX, PackedNumber};
 use crate::space::Purpose;
 use crate::words::{MappedExtent, Reshared};
 use smallvec::SmallVec;
@@ -29,6 +33,8 @@ use smallvec::SmallVec;
 const BLOCK: usize = BLOCK_BYTES as usize;
 /// Blocks that are hashed, compared or copied under one lock of the inode.
 const STEP_BLOCKS: usize = 64;
+/// Packed chunks that are compared under one lock of the inode.
+const STEP_PACKED: usize = 64;
 /// Blocks that are only looked at under one lock of the inode.
 const LOOK_BLOCKS: u64 = 16_384;
 
@@ -47,12 +53,31 @@ pub(super) struct Named {
 }
 
 impl Core {
-    /// Shares blocks that begin in `from..end`, the next few of them.
+    /// Shares blocks and packed chunks that begin in `from..end`, the next few of them.
     pub(crate) fn share_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
+        let policy = self.policy_for(inode);
         let mut state = inode.write()?;
+        let mut cuts = policy.streams().is_some() && self.chunks.entries.may_pack();
+        if cuts {
+            match self.recut_step(inode, &mut state, from, end, policy) {
+                Ok(Some(step)) => return Ok(step),
+                Ok(None) => {}
+                Err(Error::NoSpace { .. }) => {
+                    // No room for pieces: blocks they stay.
+                    self.give_up_empty_packed();
+                    cuts = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let (packed, end) = packed_chunks_of(self.file_extents(&state, "dedup")?, from, end, cuts);
         let (named, next) = whole_blocks_of(self.file_extents(&state, "dedup")?, from, end);
         self.enter_all(named.iter().map(|named| named.block));
         let mut done = Reshared { looked_at_bytes: named.len() as u64 * BLOCK_BYTES, changed_bytes: 0 };
+        for (offset, extent) in packed.into_iter().filter(|(offset, _)| *offset < next) {
+            done.looked_at_bytes += extent.length;
+            done.changed_bytes += self.share_packed(inode, &mut state, offset, &extent)?;
+        }
         let mut at = 0;
         while at < named.len() {
             // Neighbours that are given up go in one commit.
@@ -61,9 +86,9 @@ impl Core {
             let (first, mut length) = (at, 0);
             while let Some(next) = named.get(at)
                 && next.offset == named[first].offset + length
-                && let Some(other) = self.take_equal(next.block, &named[first..at], &mut claims)
+                && let Some(other) = self.take_equal(next.block.into(), &named[first..at], &mut claims)
             {
-                push_mapped(&mut mapped, next.offset, block_extent(other));
+                push_mapped(&mut mapped, next.offset, block_extent(claims.keep(other)));
                 (at, length) = (at + 1, length + BLOCK_BYTES);
             }
             if length == 0 {
@@ -79,49 +104,79 @@ impl Core {
         Ok(Step { next, done })
     }
 
-    fn weak_of(&self, block: BlockNumber) -> Option<u32> {
+    fn weak_of(&self, chunk: ChunkRef) -> Option<u32> {
         let function = self.chunks.weak_function();
-        self.chunks.has_entry(block).then(|| self.chunks.entry(block)).and_then(|entry| entry.weak(function))
+        self.chunks.has_entry(chunk).then(|| self.chunks.entry(chunk)).and_then(|entry| entry.weak(function))
     }
 
-    /// Takes a reference on a block that is as good as `own`, if it is worth naming that instead, and is none of those
-    /// that are being given up.
-    fn take_equal(&self, own: BlockNumber, given_up: &[Named], claims: &mut Claims<'_>) -> Option<BlockNumber> {
+    /// Takes a reference on a chunk that is as good as `own`, if it is worth naming that instead, and is none of those
+    /// that are being given up. A block stands for blocks, a packed chunk for packed chunks.
+    fn take_equal(&self, own: ChunkRef, given_up: &[Named], claims: &mut Claims<'_>) -> Option<Reference> {
         let chunks = &self.chunks;
         let weak = self.weak_of(own)?;
-        let is_better = |block: &BlockNumber| {
-            *block != own
-                && (*block < own || chunks.count(own) == 1)
-                && given_up.iter().all(|other| other.block != *block)
+        let is_better = |chunk: &ChunkRef| {
+            let is_of_its_kind = chunk.block().is_some() == own.block().is_some();
+            let is_worth_it = *chunk < own || chunks.count(own) == 1;
+            let is_given_up = given_up.iter().any(|other| *chunk == other.block.into());
+            is_of_its_kind && *chunk != own && is_worth_it && !is_given_up
         };
-        let mut seen = BlockNumber(0);
+        let mut seen = ChunkRef::NONE;
         loop {
-            // Most blocks find themselves alone, and take no reference for that.
+            // Most chunks find themselves alone, and take no reference for that.
             let taken = claims.tx.share_candidate_that(weak, seen, is_better)?;
-            seen = taken.block();
+            seen = taken.chunk();
             if is_better(&seen)
-                && chunks.equal(seen, &self.region.read::<[u8; BLOCK]>(own.address()))
-                && self.region.sound_or_forget(own.address(), BLOCK_BYTES)
+                && let Some((address, bytes)) = chunks.place_of(own)
+                && chunks.equal(seen, &self.region.to_vec(address, bytes))
+                && self.region.sound_or_forget(address, bytes)
             {
-                return Some(claims.keep(taken));
+                return Some(taken);
             }
             claims.tx.give_back(taken);
         }
+    }
+
+    /// Gives a packed chunk that one extent of a file names whole up for an equal one; returns its bytes if so.
+    fn share_packed(&self, inode: &Inode, state: &mut State, offset: u64, extent: &Extent) -> Result<u64> {
+        let Location::Packed(own, 0) = extent.location else { return Ok(0) };
+        let own = ChunkRef::Packed(own);
+        if !self.chunks.entries.exists(own) || !self.chunks.has_length(own, extent.length as usize) {
+            return Ok(0);
+        }
+        self.enter_end(own);
+        let mut claims = Claims::new(self);
+        let Some(other) = self.take_equal(own, &[], &mut claims) else { return Ok(0) };
+        let location = Location::Packed(claims.keep_packed(other), 0);
+        let range = offset..offset + extent.length;
+        let mapped = [(offset, Extent { location, ..*extent })];
+        self.publish(inode, state, &Remap::new(&range, &mapped, Stamp::Kept), None, &mut claims)?;
+        Ok(extent.length)
+    }
+
+    /// Whether undedup writes what is packed in this chunk to blocks.
+    fn unpacks(&self, chunk: PackedNumber) -> bool {
+        let chunk = ChunkRef::Packed(chunk);
+        !self.chunks.entries.exists(chunk)
+            || self.chunks.entry(chunk).class() != CLASS_END
+            || self.chunks.count(chunk) > 1
     }
 
     /// Gives blocks of `from..end` copies of their own, the next few of them.
     pub(crate) fn undedup_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
         let mut state = inode.write()?;
         let count = |block| self.chunks.count(block);
-        let (blocks, looked_at, next) = touching_shared(self.file_extents(&state, "undedup")?, from, end, count);
+        let unpacks = |chunk| self.unpacks(chunk);
+        let (blocks, looked_at, next) =
+            touching_shared(self.file_extents(&state, "undedup")?, from, end, count, unpacks);
         let mut done = Reshared { looked_at_bytes: looked_at * BLOCK_BYTES, changed_bytes: 0 };
         let mut run = Vec::new();
         let mut given_up: SmallVec<[BlockNumber; 8]> = SmallVec::new();
         for at in blocks {
             let extents = self.file_extents(&state, "undedup")?;
             let whole = whole_block(extents, at);
+            let is_packed = extents.within(at, at + BLOCK_BYTES).all(|(_, extent)| extent.packed().is_some());
             let is_next = run.last().is_none_or(|last| last + BLOCK_BYTES == at);
-            if whole.is_none() || !is_next {
+            if whole.is_none() && !is_packed || !is_next {
                 done.changed_bytes += self.copy_run(inode, &mut state, &mut run)?;
                 given_up.clear();
             }
@@ -134,7 +189,8 @@ impl Core {
                         given_up.push(block);
                     }
                 }
-                None if wants_copy(self.file_extents(&state, "undedup")?, at, count) => {
+                None if is_packed => run.push(at),
+                None if wants_copy(self.file_extents(&state, "undedup")?, at, count, unpacks) => {
                     run.push(at);
                     done.changed_bytes += self.copy_run(inode, &mut state, &mut run)?;
                 }
@@ -163,7 +219,7 @@ impl Core {
         let Some(start) = blocks.first().copied() else { return Ok(()) };
         let length = blocks.len() as u64 * BLOCK_BYTES;
         let mut content = vec![0; blocks.len() * BLOCK];
-        self.read_extents(self.file_extents(state, "undedup")?, start, &mut content);
+        self.read_extents(self.file_extents(state, "undedup")?, start, &mut content)?;
         // Zeros that stand for what cannot be read must not become content.
         self.region.check()?;
         let mut claims = Claims::new(self);
@@ -174,7 +230,7 @@ impl Core {
             let length = run.count * BLOCK_BYTES;
             let part = &content[at as usize..(at + length) as usize];
             claims.tx.flight.add(self.region.stream(run.start.address(), part));
-            mapped.push((start + at, Extent { length, address: run.start.address(), unwritten: false }));
+            mapped.push((start + at, Extent::media(length, run.start.address(), false)));
             at += length;
         }
         self.publish(inode, state, &Remap::new(&(start..start + length), &mapped, Stamp::Kept), None, &mut claims)
@@ -187,13 +243,24 @@ impl Core {
         let mut mapped: Vec<MappedExtent> = Vec::new();
         let mut looked_at = 0;
         for (offset, extent) in extents.within(from, u64::MAX) {
+            let first = match extent.location {
+                Location::Media(address) => address,
+                Location::Packed(_, _) if mapped.len() == most => return Ok(mapped),
+                Location::Packed(chunk, at) => {
+                    let address = self.packed_address(chunk, u64::from(at), extent.length)?;
+                    let (class, references) = (self.chunks.entry(chunk).class(), self.chunks.count(chunk));
+                    let length = extent.length;
+                    mapped.push(MappedExtent { offset, length, address, unwritten: false, references, class });
+                    continue;
+                }
+            };
             let mut at = 0;
             while at < extent.length {
-                let address = extent.address + at;
+                let address = first + at;
                 let length = (BLOCK_BYTES - address % BLOCK_BYTES).min(extent.length - at);
                 let references = self.chunks.count(BlockNumber::containing(address));
                 let unwritten = extent.unwritten;
-                let next = MappedExtent { offset: offset + at, length, address, unwritten, references };
+                let next = MappedExtent { offset: offset + at, length, address, unwritten, references, class: 0 };
                 let is_full = mapped.len() == most;
                 match mapped.last_mut().filter(|last| at > 0 && last.references == references) {
                     _ if looked_at == LOOK_BLOCKS => return Ok(mapped),
@@ -213,10 +280,11 @@ impl Core {
 pub(super) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallVec<[Named; STEP_BLOCKS]>, u64) {
     let mut named = SmallVec::new();
     for (offset, extent) in extents.within(from, end.saturating_add(BLOCK_BYTES - 1)) {
-        let first = extent.address.next_multiple_of(BLOCK_BYTES);
-        let last = (extent.address + extent.length) / BLOCK_BYTES * BLOCK_BYTES;
+        let Some(start) = extent.media_address() else { continue };
+        let first = start.next_multiple_of(BLOCK_BYTES);
+        let last = (start + extent.length) / BLOCK_BYTES * BLOCK_BYTES;
         for address in (first..last).step_by(BLOCK).filter(|_| !extent.unwritten) {
-            let offset = offset + (address - extent.address);
+            let offset = offset + (address - start);
             if offset >= end {
                 return (named, end);
             }
@@ -229,23 +297,55 @@ pub(super) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallV
     (named, end)
 }
 
-/// The blocks of the file in `from..end` that touch a block with more than one reference, a step of them; how many
-/// were looked at; where to go on.
+/// The extents of packed chunks that begin in `from..end`, a step of them, and where to go on. `stops`: at the first
+/// one that is in blocks.
+fn packed_chunks_of(extents: &Extents, from: u64, end: u64, stops: bool) -> (SmallVec<[(u64, Extent); 4]>, u64) {
+    let mut packed = SmallVec::new();
+    for (offset, extent) in extents.within(from, end.saturating_add(PACKED_BYTES_MAX)) {
+        let is_packed = extent.packed().is_some();
+        if offset >= end {
+            break;
+        }
+        if packed.len() == STEP_PACKED || stops && !is_packed && !extent.unwritten {
+            return (packed, offset);
+        }
+        if is_packed {
+            packed.push((offset, extent));
+        }
+    }
+    (packed, end)
+}
+
+/// The blocks of the file in `from..end` that touch a block with more than one reference or a chunk that is unpacked, a
+/// step of them; how many were looked at; where to go on.
 fn touching_shared(
     extents: &Extents,
     from: u64,
     end: u64,
     count: impl Fn(BlockNumber) -> u32,
+    unpacks: impl Fn(PackedNumber) -> bool,
 ) -> (SmallVec<[u64; STEP_BLOCKS]>, u64, u64) {
     let mut found: SmallVec<[u64; STEP_BLOCKS]> = SmallVec::new();
     let from = from / BLOCK_BYTES * BLOCK_BYTES;
     let mut looked_at = 0;
     for (offset, extent) in extents.within(from, end).filter(|(_, extent)| !extent.unwritten) {
+        let address = match extent.location {
+            Location::Media(address) => address,
+            Location::Packed(chunk, _) => {
+                let last = offset + extent.length - 1;
+                looked_at += extent.length.div_ceil(BLOCK_BYTES);
+                if unpacks(chunk)
+                    && let Some(next) = add_blocks(&mut found, offset, last)
+                {
+                    return (found, looked_at, next);
+                }
+                continue;
+            }
+        };
         for block in extent.blocks().blocks() {
             // The part of the file that the extent has in this block.
-            let start = offset + block.address().saturating_sub(extent.address);
-            let last =
-                offset + (block.address() + BLOCK_BYTES).min(extent.address + extent.length) - extent.address - 1;
+            let start = offset + block.address().saturating_sub(address);
+            let last = offset + (block.address() + BLOCK_BYTES).min(address + extent.length) - address - 1;
             if looked_at == LOOK_BLOCKS {
                 return (found, looked_at, start / BLOCK_BYTES * BLOCK_BYTES);
             }
@@ -253,29 +353,46 @@ fn touching_shared(
             if count(block) < 2 {
                 continue;
             }
-            for at in (start / BLOCK_BYTES..=last / BLOCK_BYTES).map(|number| number * BLOCK_BYTES) {
-                if found.last().is_some_and(|last| *last >= at) {
-                    continue;
-                }
-                if found.len() == STEP_BLOCKS {
-                    return (found, looked_at, at);
-                }
-                found.push(at);
+            if let Some(next) = add_blocks(&mut found, start, last) {
+                return (found, looked_at, next);
             }
         }
     }
     (found, looked_at, end)
 }
 
+/// Adds the blocks of a file that a range touches; the first one that there is no room for.
+fn add_blocks(found: &mut SmallVec<[u64; STEP_BLOCKS]>, start: u64, last: u64) -> Option<u64> {
+    for at in (start / BLOCK_BYTES..=last / BLOCK_BYTES).map(|number| number * BLOCK_BYTES) {
+        if found.last().is_some_and(|last| *last >= at) {
+            continue;
+        }
+        if found.len() == STEP_BLOCKS {
+            return Some(at);
+        }
+        found.push(at);
+    }
+    None
+}
+
 /// The block of the media that holds all of a block of the file, and nothing else.
 fn whole_block(extents: &Extents, at: u64) -> Option<BlockNumber> {
     let (start, extent) = extents.within(at, at + BLOCK_BYTES).next()?;
-    let is_whole = start == at && extent.length == BLOCK_BYTES && extent.address.is_multiple_of(BLOCK_BYTES);
-    (is_whole && !extent.unwritten).then(|| BlockNumber::containing(extent.address))
+    let address = extent.media_address()?;
+    let is_whole = start == at && extent.length == BLOCK_BYTES && address.is_multiple_of(BLOCK_BYTES);
+    (is_whole && !extent.unwritten).then(|| BlockNumber::containing(address))
 }
 
-/// Whether data of a block of the file lies in a block that something else names too.
-pub(super) fn wants_copy(extents: &Extents, at: u64, count: impl Fn(BlockNumber) -> u32) -> bool {
+/// Whether data of a block of the file lies in a block that something else names too, or in a chunk that is unpacked.
+pub(super) fn wants_copy(
+    extents: &Extents,
+    at: u64,
+    count: impl Fn(BlockNumber) -> u32,
+    unpacks: impl Fn(PackedNumber) -> bool,
+) -> bool {
+    if extents.within(at, at + BLOCK_BYTES).filter_map(|(_, extent)| extent.packed()).any(unpacks) {
+        return true;
+    }
     // References of the block's own extents, and whether they hold data.
     let mut touched: SmallVec<[(BlockNumber, u32, bool); 4]> = SmallVec::new();
     for (_, extent) in extents.within(at, at + BLOCK_BYTES) {

@@ -34,11 +34,11 @@ use crate::dedup::work::{Batch, Fate, Finder, Left, Share, Shared, Stored, Token
 use crate::error::{Error, Result};
 use crate::inode::log;
 use crate::inode::{Inode, State};
-use crate::media::BLOCK_BYTES;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::inode::InodeHead;
-use crate::media::log_entry::{ExtentEntry, LINE, LogEntry, dedupe};
+use crate::media::log_entry::{LINE, LogEntry, Written, dedupe};
 use crate::media::superblock::Geometry;
+use crate::media::{BLOCK_BYTES, ChunkRef, Location};
 use crate::sync::atomic::Ordering;
 use pmem::{Flight, Region};
 use smallvec::SmallVec;
@@ -63,8 +63,8 @@ impl EntryAddress {
     }
 }
 
-/// The token of an entry, and how many blocks that has.
-pub(crate) fn token_of(inode: &Inode, position: u64, entry: &ExtentEntry) -> (Token, u32) {
+/// The token of an entry, and how many blocks that has. A vector entry is one, with all its extents.
+pub(crate) fn token_of(inode: &Inode, position: u64, entry: &Written) -> (Token, u32) {
     let blocks = entry.length.div_ceil(BLOCK_BYTES).min(u64::from(u32::MAX)) as u32;
     (Token { words: [inode.ino, position, entry.file_offset], tail: inode.generation }, blocks)
 }
@@ -74,12 +74,12 @@ pub(crate) fn each_pending(
     region: &Region,
     geometry: &Geometry,
     inode: &Inode,
-    mut each: impl FnMut(u64, &ExtentEntry),
+    mut each: impl FnMut(u64, &Written),
 ) -> Result<()> {
     let state = inode.peek();
     let head = InodeHead { head: state.log.head, commit: state.log.tail, ..region.read(inode.slot) };
     log::walk(region, geometry, inode.slot, &head, |position, _, entry| {
-        if let LogEntry::Extent(entry) = entry
+        if let Some(entry) = entry.written()
             && dedupe::is_pending(entry.dedupe)
         {
             each(position, &entry);
@@ -103,26 +103,24 @@ struct Looked<'a> {
 
 impl Core {
     /// The entry that a token stands for, if it is there and still waits to be shared.
-    pub(crate) fn queued_entry(&self, inode: &Inode, state: &State, token: &Token) -> Option<ExtentEntry> {
+    pub(crate) fn queued_entry(&self, inode: &Inode, state: &State, token: &Token) -> Option<LogEntry> {
         let EntryAddress { generation, position, file_offset, .. } = EntryAddress::of(token);
         let is_there = !state.freed && inode.generation == generation;
         if !is_there || !state.log.holds(inode.slot, position) {
             return None;
         }
-        let mut line = [0; LINE as usize];
-        self.region.read_into(position, &mut line);
-        if !self.region.sound_or_forget(position, LINE) {
+        let (entry, length) = log::entry_at(&self.region, inode.slot, inode.ino, &state.log, position);
+        if !self.region.sound_or_forget(position, length) {
             let what = format!("a queued log entry of inode {}", inode.ino);
-            self.record_skipped(&Error::BadMemory { what, at: position, length: LINE });
+            self.record_skipped(&Error::BadMemory { what, at: position, length });
             return None;
         }
-        let Ok((LogEntry::Extent(entry), _)) = LogEntry::decode(inode.ino, &line) else { return None };
-        let is_meant = entry.maps() && entry.file_offset == file_offset;
-        (is_meant && dedupe::is_pending(entry.dedupe)).then_some(entry)
+        let is_meant = |entry: &Written| entry.file_offset == file_offset && dedupe::is_pending(entry.dedupe);
+        entry.filter(|entry| entry.written().is_some_and(|entry| is_meant(&entry)))
     }
 
     /// Queues an entry that waits to be shared. One of an inode that reconcile has still to walk is found there.
-    pub(super) fn queue_entry(&self, inode: &Inode, position: u64, entry: &ExtentEntry) {
+    pub(super) fn queue_entry(&self, inode: &Inode, position: u64, entry: &Written) {
         if self.is_walked(inode.ino) {
             let (token, blocks) = token_of(inode, position, entry);
             self.policies.queue(token, blocks, entry.time);
@@ -165,7 +163,7 @@ impl Core {
             Some(next) => Left::From(next),
             None => Left::Nothing,
         };
-        let last = (left == Left::Nothing).then_some((position, entry));
+        let last = entry.written().filter(|_| left == Left::Nothing).map(|entry| (position, entry));
         let blocks = looked.batch.pieces.len() as u64;
         let shared_bytes = looked.remap(&inode, locked, last)?;
         if left != Left::Again {
@@ -196,7 +194,7 @@ impl Core {
     }
 
     /// Changes the dedupe-flag of an entry in place. One in bad memory stays as it is.
-    fn set_flag(&self, position: u64, entry: &ExtentEntry, flag: u8, flight: &mut Flight) {
+    fn set_flag(&self, position: u64, entry: &Written, flag: u8, flight: &mut Flight) {
         if self.region.check_writable(position, LINE).is_ok() {
             flight.add(self.region.store_u64(position, entry.first_word(flag)).flush());
         }
@@ -208,10 +206,12 @@ impl<'a> Looked<'a> {
     fn look(core: &'a Core, inode: &Inode, token: &Token, from: u64, bytes: &'a mut Vec<u8>) -> Option<Looked<'a>> {
         let state = inode.peek();
         let entry = core.queued_entry(inode, &state, token)?;
-        let end = entry.file_offset + entry.length;
-        let (named, next) = whole_blocks_of(state.extents()?, from.max(entry.file_offset), end);
+        let Written { file_offset, length, .. } = entry.written()?;
+        let end = file_offset + length;
+        let (named, next) = whole_blocks_of(state.extents()?, from.max(file_offset), end);
         // A range that was written again since is another entry's.
-        let is_its_own = |named: &&Named| named.block.address() == entry.address + (named.offset - entry.file_offset);
+        let is_its_own =
+            |named: &&Named| entry.location_at(named.offset) == Some(Location::Media(named.block.address()));
         let stored = |named: &Named| Stored::new(named.offset, named.block);
         let pieces: Vec<Stored> = named.iter().filter(is_its_own).map(stored).collect();
         let (drops, next) = (state.drops, (next < end).then_some(next));
@@ -310,9 +310,10 @@ impl<'a> Looked<'a> {
         let index = &self.core.chunks.index;
         let Stored { block, fingerprint, known, .. } = &self.batch.pieces[at];
         let Some(weak) = fingerprint.weak else { return };
-        if !index.insert_first(weak, *block, known) {
+        let known: SmallVec<[ChunkRef; 2]> = known.iter().map(|block| ChunkRef::Block(*block)).collect();
+        if !index.insert_first(weak, (*block).into(), &known) {
             self.again = true;
-            index.insert(weak, *block);
+            index.insert(weak, (*block).into());
         }
     }
 
@@ -356,7 +357,7 @@ impl<'a> Looked<'a> {
         let may_split = !extents.splits_only_between_blocks();
         for at in 0..self.batch.pieces.len() {
             let range = self.batch.pieces[at].offset..self.batch.pieces[at].offset + BLOCK_BYTES;
-            if may_split && !extents.plan(range.start, range.end).split.is_empty() {
+            if may_split && !extents.plan(range.start, range.end, &[]).split.is_empty() {
                 // No whole block of an extent falls into two; a damaged log may say otherwise.
                 self.leave(at);
             }

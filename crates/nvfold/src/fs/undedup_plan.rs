@@ -2,8 +2,9 @@
 
 use super::share::wants_copy;
 use crate::inode::extents::{Extent, Extents};
-use crate::media::BLOCK_BYTES;
+use crate::media::chunk_entry::CLASS_END;
 use crate::media::log_entry::PAGE_LINES;
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
 use crate::words::MappedExtent;
 use hashbrown::HashMap;
 
@@ -14,6 +15,8 @@ use hashbrown::HashMap;
 pub struct UndedupPlan {
     /// References of shared blocks that would be left.
     left: HashMap<u64, u32>,
+    /// The same of packed ends of files, by their addresses.
+    ends_left: HashMap<u64, u32>,
     blocks_copied: u64,
     in_use: i64,
     in_use_most: i64,
@@ -31,47 +34,68 @@ impl UndedupPlan {
     pub fn add(&mut self, mapped: &[MappedExtent]) {
         let mut extents = Extents::default();
         for part in mapped {
-            let MappedExtent { offset, length, address, unwritten, references } = *part;
-            if length == 0 {
+            let MappedExtent { offset, length, address, unwritten, references, class } = *part;
+            if length == 0 || class != 0 {
+                // What is packed takes no block, and frees none.
                 continue;
             }
-            let extent = Extent { length, address, unwritten };
+            let extent = Extent::media(length, address, unwritten);
             extents.insert(offset, extent);
             if references > 1 {
                 extent.blocks().blocks().for_each(|block| _ = self.left.entry(block.0).or_insert(references));
             }
         }
         let copied_before = self.blocks_copied;
-        let mut seen = None;
-        for part in mapped.iter().filter(|part| part.references > 1 && !part.unwritten && part.length > 0) {
-            let blocks = part.offset / BLOCK_BYTES..=(part.offset + part.length - 1) / BLOCK_BYTES;
-            for number in blocks.filter(|number| seen.is_none_or(|seen| *number > seen)) {
-                self.copy(&mut extents, number * BLOCK_BYTES);
+        let mut last_copied = None;
+        for part in mapped.iter().filter(|part| !part.unwritten && part.length > 0) {
+            let unpacks = match part.class {
+                0 => false,
+                CLASS_END => self.leaves_end(part),
+                _ => true,
+            };
+            if !unpacks && (part.class != 0 || part.references < 2) {
+                continue;
             }
-            seen = seen.max(Some((part.offset + part.length - 1) / BLOCK_BYTES));
+            for number in part.offset / BLOCK_BYTES..=(part.offset + part.length - 1) / BLOCK_BYTES {
+                let at = number * BLOCK_BYTES;
+                let left = &self.left;
+                let count = |block: BlockNumber| left.get(&block.0).copied().unwrap_or(1);
+                if last_copied != Some(number) && (unpacks || wants_copy(&extents, at, count, |_| false)) {
+                    self.copy(&mut extents, at);
+                    last_copied = Some(number);
+                }
+            }
         }
         // A line of the log for each block at most, and as much again while the log is written anew.
         let lines = self.blocks_copied - copied_before;
         self.log_blocks += if lines > 0 { 2 * (lines.div_ceil(PAGE_LINES) + 1) } else { 0 };
     }
 
+    /// Whether a packed end is given up: somebody else names it too.
+    fn leaves_end(&mut self, part: &MappedExtent) -> bool {
+        let left = self.ends_left.entry(part.address).or_insert(part.references);
+        let is_shared = *left > 1;
+        *left -= u32::from(is_shared);
+        is_shared
+    }
+
     fn copy(&mut self, extents: &mut Extents, at: u64) {
-        let left = &self.left;
-        if !wants_copy(extents, at, |block| left.get(&block.0).copied().unwrap_or(1)) {
-            return;
-        }
         self.in_use += 1;
         self.in_use_most = self.in_use_most.max(self.in_use);
-        let plan = extents.plan(at, at + BLOCK_BYTES);
-        plan.split.iter().for_each(|block| *self.left.entry(block.0).or_insert(1) += 1);
-        for block in plan.dropped.iter().flat_map(|run| run.blocks()) {
+        let plan = extents.plan(at, at + BLOCK_BYTES, &[]);
+        for chunk in plan.split {
+            if let ChunkRef::Block(block) = chunk {
+                *self.left.entry(block.0).or_insert(1) += 1;
+            }
+        }
+        for block in plan.dropped.blocks.iter().flat_map(|run| run.blocks()) {
             let left = self.left.entry(block.0).or_insert(1);
             *left = left.saturating_sub(1);
             self.in_use -= i64::from(*left == 0);
         }
         // Its own place: behind all that a device can have.
         let address = NOWHERE + self.blocks_copied * BLOCK_BYTES;
-        extents.insert(at, Extent { length: BLOCK_BYTES, address, unwritten: false });
+        extents.insert(at, Extent::media(BLOCK_BYTES, address, false));
         self.blocks_copied += 1;
     }
 
@@ -91,5 +115,5 @@ impl UndedupPlan {
     }
 }
 
-/// Address of the first block that no device has.
-const NOWHERE: u64 = 1 << 60;
+/// Address of a block behind all that a device can have.
+const NOWHERE: u64 = 1 << 46;

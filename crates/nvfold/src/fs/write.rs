@@ -15,55 +15,38 @@
 
 use super::Core;
 use super::claims::Claims;
+use super::decide::{Fresh, decide, mark_twins};
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use super::range::{range_end, whole_blocks};
 use crate::dedup::work::Unfingerprinted;
 use crate::dedup::{Dedup, Piece, Place};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose};
-use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// The whole blocks of a write.
-type Pieces<'d> = SmallVec<[Piece<'d>; 1]>;
+pub(super) type Pieces<'d> = SmallVec<[Piece<'d>; 1]>;
 
-/// A piece that is stored.
-struct Fresh {
-    /// Its place in the request.
-    at: usize,
-    /// How many pieces of the request are equal to it, itself included.
-    count: u32,
-    block: Option<BlockNumber>,
-}
-
-impl Fresh {
+impl Fresh<BlockNumber> {
     fn address(&self) -> u64 {
-        self.block.expect("placed").address()
+        self.chunk.expect("placed").address()
     }
 
-    fn follows(&self, before: &Fresh) -> bool {
+    fn follows(&self, before: &Fresh<BlockNumber>) -> bool {
         self.at == before.at + 1 && self.address() == before.address() + BLOCK_BYTES
     }
 }
 
-/// What becomes of one block of a write.
-#[derive(Clone, Copy)]
-enum Decision {
-    Shared(BlockNumber),
-    /// Stored as the n-th new piece, alone or with its equals.
-    Stored(usize),
-}
-
 /// The whole blocks of a write, with the fingerprints that a policy wants before the inode is locked; none when it
 /// stores everything.
-fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) -> Result<Pieces<'d>> {
+pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) -> Result<Pieces<'d>> {
     range_end("write", offset, data.len() as u64)?;
     let (first, end) = whole_blocks(offset, data.len() as u64);
     if policy.stores_everything() || first == end {
@@ -73,24 +56,15 @@ fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) -> Result<P
     Ok(whole.chunks_exact(BLOCK).map(|block| Piece::new(block, policy.fingerprint(block))).collect())
 }
 
-/// Marks pieces that are equal to an earlier one of the request.
-fn mark_twins(pieces: &mut [Piece<'_>]) {
-    let mut seen: HashMap<u32, usize> = HashMap::new();
-    for at in 0..pieces.len() {
-        let Some(weak) = pieces[at].fingerprint.weak else { continue };
-        match seen.get(&weak) {
-            Some(&other) if pieces[other].bytes == pieces[at].bytes => pieces[at].place = Place::Twin(other),
-            _ => _ = seen.insert(weak, at),
-        }
-    }
-}
-
 impl Core {
     /// Writes all of `data` at an offset or at the end; the offset.
     pub(crate) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8]) -> Result<u64> {
         // An append does not know its offset yet; a guess that turns out wrong only costs the hashing again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         let policy = self.policy_for(inode);
+        if let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) {
+            return self.write_stream(inode, at, data, policy, streams);
+        }
         let mut pieces = whole_pieces(policy, guess, data)?;
         let mut state = inode.write()?;
         self.file_extents(&state, "write")?;
@@ -107,7 +81,7 @@ impl Core {
         Ok(offset)
     }
 
-    fn write_locked(
+    pub(super) fn write_locked(
         &self,
         inode: &Inode,
         state: &mut State,
@@ -121,9 +95,10 @@ impl Core {
         let extents = self.file_extents(state, "write")?;
         let (first, last) = whole_blocks(offset, data.len() as u64);
         let (range_start, range_end) = (offset / BLOCK_BYTES * BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES));
+        let size = state.attributes.size.max(end);
         if range_start < first {
             let part = &data[..(first.min(end) - offset) as usize];
-            self.place_patched(extents, offset, part, &mut mapped, claims)?;
+            self.place_part(extents, offset, part, size, &mut mapped, claims)?;
         }
         if first < last {
             let whole = &data[(first - offset) as usize..(last - offset) as usize];
@@ -131,13 +106,41 @@ impl Core {
         }
         if last < end {
             let part = &data[(last - offset) as usize..];
-            self.place_patched(extents, last, part, &mut mapped, claims)?;
+            self.place_part(extents, last, part, size, &mut mapped, claims)?;
         }
         if claims.lacks_fingerprints {
             self.record_lacking(inode, claims);
         }
-        let stamp = Stamp::Changed(self.now(), state.attributes.size.max(end));
-        self.publish(inode, state, &Remap::new(&(range_start..range_end), &mapped, stamp), None, claims)
+        let stamp = Stamp::Changed(self.now(), size);
+        let mapped_end = mapped.last().map_or(range_end, |(at, extent)| at + extent.length);
+        if mapped_end < range_end && extents.within(mapped_end, range_end).next().is_some() {
+            // A packed end takes the place of a block: nothing is named behind it.
+            let range = range_start..range_end;
+            let remap = Remap::with_holes(&range, &mapped, stamp);
+            return self.publish(inode, state, &remap, None, claims);
+        }
+        self.publish(inode, state, &Remap::new(&(range_start..mapped_end), &mapped, stamp), None, claims)
+    }
+
+    /// Places a part of a block of a file that has `size` bytes afterwards: packed, if it is the end of the file, short
+    /// enough, and there is room for it.
+    fn place_part(
+        &self,
+        extents: &Extents,
+        offset: u64,
+        part: &[u8],
+        size: u64,
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
+        if size - start <= self.packed_ends_max && !extents.has_unwritten() {
+            match self.pack_end(extents, offset, part, size, mapped, claims) {
+                Err(Error::NoSpace { .. }) => {}
+                packed => return packed,
+            }
+        }
+        self.place_patched(extents, offset, part, mapped, claims)
     }
 
     /// Something is stored without a fingerprint: the policy is told, now or when the log entry is published.
@@ -160,15 +163,28 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let mut block = [0; BLOCK];
+        let (start, fingerprint) = self.patch(extents, offset, part, &mut block, claims.policy)?;
+        self.place(extents, start, &block, &mut [Piece::new(&block, fingerprint)], mapped, claims)
+    }
+
+    /// Fills `bytes` with what the file holds from the beginning of the block on in which `part` begins, with `part`, at
+    /// file offset `offset`, put in; where they begin, and their fingerprint if the policy wants one.
+    pub(super) fn patch(
+        &self,
+        extents: &Extents,
+        offset: u64,
+        part: &[u8],
+        bytes: &mut [u8],
+        policy: &dyn Dedup,
+    ) -> Result<(u64, Fingerprint)> {
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
-        self.read_extents(extents, start, &mut block);
+        self.read_extents(extents, start, bytes)?;
         // Zeros that stand for what cannot be read must not become content.
         self.region.check()?;
         let at = (offset - start) as usize;
-        block[at..at + part.len()].copy_from_slice(part);
-        let policy = claims.policy;
-        let fingerprint = if policy.stores_everything() { Fingerprint::default() } else { policy.fingerprint(&block) };
-        self.place(extents, start, &block, &mut [Piece::new(&block, fingerprint)], mapped, claims)
+        bytes[at..at + part.len()].copy_from_slice(part);
+        let fingerprint = if policy.stores_everything() { Fingerprint::default() } else { policy.fingerprint(bytes) };
+        Ok((start, fingerprint))
     }
 
     /// Decides for each block of `source` whether to share or store it, stores what is new, and adds what the file range
@@ -217,18 +233,14 @@ impl Core {
         }
         mark_twins(pieces);
         claims.policy.place(pieces, &mut claims.tx);
-        let mut fresh: SmallVec<[Fresh; 1]> = SmallVec::new();
-        let decisions = decide(pieces, &mut fresh, claims);
+        let mut fresh = SmallVec::new();
+        let decisions = decide(pieces, &mut fresh, claims, Claims::keep);
         for piece in &mut fresh {
-            piece.block = self.reserved_block_at(extents, offset + (piece.at * BLOCK) as u64);
+            piece.chunk = self.reserved_block_at(extents, offset + (piece.at * BLOCK) as u64);
         }
         self.store_fresh(source, pieces, &mut fresh, claims)?;
         for (at, decision) in (0u64..).zip(decisions) {
-            let block = match decision {
-                Decision::Shared(block) => block,
-                Decision::Stored(nth) => fresh[nth].block.expect("store_fresh gave every new piece a block"),
-            };
-            push_mapped(mapped, offset + at * BLOCK_BYTES, block_extent(block));
+            push_mapped(mapped, offset + at * BLOCK_BYTES, block_extent(decision.chunk(&fresh)));
         }
         Ok(())
     }
@@ -243,7 +255,7 @@ impl Core {
             let length = run.count * BLOCK_BYTES;
             let part = &source[at as usize..(at + length) as usize];
             claims.tx.flight.add(self.region.stream(run.start.address(), part));
-            push_mapped(mapped, offset + at, Extent { length, address: run.start.address(), unwritten: false });
+            push_mapped(mapped, offset + at, Extent::media(length, run.start.address(), false));
             at += length;
         }
         Ok(())
@@ -293,10 +305,10 @@ impl Core {
         &self,
         source: &[u8],
         pieces: &[Piece<'_>],
-        fresh: &mut [Fresh],
+        fresh: &mut [Fresh<BlockNumber>],
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let missing = fresh.iter().filter(|piece| piece.block.is_none()).count() as u64;
+        let missing = fresh.iter().filter(|piece| piece.chunk.is_none()).count() as u64;
         let first = claims.fresh.len();
         if missing > 0 {
             self.space.allocate("write", missing, Purpose::Data, &mut claims.fresh)?;
@@ -304,14 +316,14 @@ impl Core {
         let mut blocks = claims.fresh[first..].iter().copied();
         let mut run: Option<BlockRun> = None;
         for piece in fresh.iter_mut() {
-            match piece.block {
+            match piece.chunk {
                 Some(block) => claims.reserved.push(block),
                 None => {
                     let current = match run.take().filter(|run| run.count > 0) {
                         Some(run) => run,
                         None => blocks.next().expect("exactly as many blocks as missing pieces"),
                     };
-                    piece.block = Some(current.start);
+                    piece.chunk = Some(current.start);
                     run = Some(BlockRun { start: BlockNumber(current.start.0 + 1), count: current.count - 1 });
                 }
             }
@@ -336,34 +348,4 @@ impl Core {
         }
         Ok(())
     }
-}
-
-/// What becomes of each piece, and those that are stored. The claims have all references from here on.
-fn decide(
-    pieces: &mut [Piece<'_>],
-    fresh: &mut SmallVec<[Fresh; 1]>,
-    claims: &mut Claims<'_>,
-) -> SmallVec<[Decision; 1]> {
-    let mut decisions: SmallVec<[Decision; 1]> = SmallVec::with_capacity(pieces.len());
-    for (at, piece) in pieces.iter_mut().enumerate() {
-        let decision = match std::mem::replace(&mut piece.place, Place::Store) {
-            Place::Shared(reference) => Some(Decision::Shared(claims.keep(reference))),
-            Place::Twin(other) => match decisions[other] {
-                Decision::Stored(nth) => {
-                    fresh[nth].count += 1;
-                    Some(Decision::Stored(nth))
-                }
-                // As many references as can be counted: it is stored anew.
-                Decision::Shared(block) => {
-                    claims.tx.share_known(block).map(|reference| Decision::Shared(claims.keep(reference)))
-                }
-            },
-            Place::Store => None,
-        };
-        decisions.push(decision.unwrap_or_else(|| {
-            fresh.push(Fresh { at, count: 1, block: None });
-            Decision::Stored(fresh.len() - 1)
-        }));
-    }
-    decisions
 }

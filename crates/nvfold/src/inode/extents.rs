@@ -2,12 +2,14 @@
 //!
 //! The map is a pure function of the log: replaying the entries in order gives the same extents, so the
 //! reference counts that follow from it - a block's count is the number of extents that touch any byte of
-//! it - are the same before and after a crash.
+//! it, a packed chunk's the number of extents that name it - are the same before and after a crash.
 //!
-//! Neighbours are merged only where the seam lies on a block boundary of the media. There no block is
+//! Neighbours in blocks are merged only where the seam lies on a block boundary of the media. There no block is
 //! touched by both, so merging never changes a count, and a file written in 4 KiB steps is still one extent.
+//! Neighbours in a packed chunk are always merged, and count once: [`Extents::plan`] says what merging changes.
 
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::location_word::LocationWord;
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
 use crate::space::{BlockRun, Runs};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -17,64 +19,237 @@ use std::ops::Range;
 pub struct Extent {
     /// Bytes; never 0.
     pub length: u64,
-    /// Media address of the first byte.
-    pub address: u64,
-    /// Reserved: the bytes on the media mean nothing and read as zeros.
+    /// Where the first byte lies.
+    pub location: Location,
+    /// Reserved: the bytes on the media mean nothing and read as zeros. Never of a packed chunk.
     pub unwritten: bool,
 }
 
 impl Extent {
-    /// The blocks it touches.
-    pub fn blocks(&self) -> BlockRun {
-        let start = self.address / BLOCK_BYTES;
-        BlockRun { start: BlockNumber(start), count: (self.address + self.length).div_ceil(BLOCK_BYTES) - start }
+    /// One that names media bytes from this address on.
+    #[inline]
+    pub fn media(length: u64, address: u64, unwritten: bool) -> Extent {
+        Extent { length, location: Location::Media(address), unwritten }
     }
 
-    fn sub(&self, skip: u64, length: u64) -> Extent {
-        Extent { length, address: self.address + skip, unwritten: self.unwritten }
+    /// The blocks it touches; none of a packed chunk.
+    #[inline]
+    pub fn blocks(&self) -> BlockRun {
+        let Location::Media(address) = self.location else { return BlockRun { start: BlockNumber(0), count: 0 } };
+        let start = address / BLOCK_BYTES;
+        BlockRun { start: BlockNumber(start), count: (address + self.length).div_ceil(BLOCK_BYTES) - start }
+    }
+
+    /// The packed chunk that it names a part of.
+    #[inline]
+    pub fn packed(&self) -> Option<PackedNumber> {
+        match self.location {
+            Location::Media(_) => None,
+            Location::Packed(chunk, _) => Some(chunk),
+        }
+    }
+
+    /// Media address of the first byte; `None` of a packed chunk, whose bytes move.
+    #[inline]
+    pub fn media_address(&self) -> Option<u64> {
+        match self.location {
+            Location::Media(address) => Some(address),
+            Location::Packed(..) => None,
+        }
     }
 
     /// Whether it is whole blocks of a file that lie in whole blocks of the device.
     pub fn is_whole_blocks(&self, offset: u64) -> bool {
-        [offset, self.address, self.length].iter().all(|at| at.is_multiple_of(BLOCK_BYTES))
-    }
-
-    fn is_shifted(&self, offset: u64) -> bool {
-        !(self.address ^ offset).is_multiple_of(BLOCK_BYTES)
-    }
-
-    fn continues(&self, next: &Extent) -> bool {
-        let end = self.address + self.length;
-        end == next.address && end.is_multiple_of(BLOCK_BYTES) && self.unwritten == next.unwritten
+        let Location::Media(address) = self.location else { return false };
+        [offset, address, self.length].iter().all(|at| at.is_multiple_of(BLOCK_BYTES))
     }
 }
 
-/// How references change when a range of the map is replaced, apart from those of what replaces it.
+/// What loses a reference: to be released after the commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Each block of them one.
+    pub blocks: Runs,
+    /// Each one; a chunk that loses several is named as often.
+    pub packed: SmallVec<[PackedNumber; 2]>,
+}
+
+impl Dropped {
+    /// Whether it is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.packed.is_empty()
+    }
+
+    /// Each reference that is lost.
+    pub fn chunks(&self) -> impl Iterator<Item = ChunkRef> + '_ {
+        let blocks = self.blocks.iter().flat_map(|run| run.blocks()).map(ChunkRef::Block);
+        blocks.chain(self.packed.iter().map(|chunk| ChunkRef::Packed(*chunk)))
+    }
+
+    /// Adds what one whole extent names.
+    pub fn push(&mut self, extent: &Extent) {
+        match extent.location {
+            Location::Media(_) => self.blocks.push(extent.blocks()),
+            Location::Packed(chunk, _) => self.packed.push(chunk),
+        }
+    }
+}
+
+impl FromIterator<ChunkRef> for Dropped {
+    fn from_iter<T: IntoIterator<Item = ChunkRef>>(chunks: T) -> Dropped {
+        let mut dropped = Dropped::default();
+        for chunk in chunks {
+            match chunk {
+                ChunkRef::Block(start) => dropped.blocks.push(BlockRun { start, count: 1 }),
+                ChunkRef::Packed(chunk) => dropped.packed.push(chunk),
+            }
+        }
+        dropped
+    }
+}
+
+impl From<Runs> for Dropped {
+    fn from(blocks: Runs) -> Dropped {
+        Dropped { blocks, packed: SmallVec::new() }
+    }
+}
+
+/// How references change when a range of the map is replaced. Each extent that replaces it has one reference on each
+/// block that it touches, or on the packed chunk that it names a part of, already.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Blocks that lose one reference: release them after the commit.
-    pub dropped: Runs,
-    /// Blocks that gain one, because an extent falls into two that touch the same block: share them before.
-    pub split: SmallVec<[BlockNumber; 2]>,
+    /// What loses a reference: release it after the commit. Of a packed chunk also what new extents have too much, for
+    /// they are merged with a neighbour.
+    pub dropped: Dropped,
+    /// What gains one, because an extent falls into two that touch the same block or name the same packed chunk: share
+    /// it before.
+    pub split: SmallVec<[ChunkRef; 2]>,
 }
 
 /// Most extents in one leaf.
 const LEAF_MAX: usize = 128;
+/// Longest extent in one item. What is longer is held in pieces whose seams lie on block boundaries of the media.
+const PIECE_BYTES_MAX: u64 = 1 << 31;
 
-type Item = (u64, Extent);
+/// An extent as a leaf holds it: 16 bytes, which is what sharing small ranges costs in DRAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Item {
+    /// File offset, from the leaf's base on.
+    offset: u32,
+    length: u32,
+    word: LocationWord,
+}
 
-/// The extents of one file, sorted by file offset, in leaves of at most 128: a search is two binary searches, and
-/// an insertion moves one leaf at most. A file that was written in order has a leaf of one extent, and
-/// overwriting it in order changes that in place.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+const _: () = assert!(size_of::<Item>() == 16);
+
+impl Item {
+    #[inline]
+    fn span(&self, base: u64) -> Span {
+        Span { offset: base + u64::from(self.offset), length: u64::from(self.length), word: self.word }
+    }
+}
+
+/// The same by itself: a range of the file and what it names.
+#[derive(Clone, Copy)]
+struct Span {
+    offset: u64,
+    length: u64,
+    word: LocationWord,
+}
+
+impl Span {
+    #[inline]
+    fn of(offset: u64, extent: &Extent) -> Span {
+        Span { offset, length: extent.length, word: LocationWord::new(extent.location, extent.unwritten) }
+    }
+
+    #[inline]
+    fn extent(self) -> (u64, Extent) {
+        let (location, unwritten) = self.word.location().expect("an extent names something");
+        (self.offset, Extent { length: self.length, location, unwritten })
+    }
+
+    #[inline]
+    fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+
+    /// The part from `start` to `end`.
+    #[inline]
+    fn cut(&self, start: u64, end: u64) -> Span {
+        Span { offset: start, length: end - start, word: self.word.plus(start - self.offset) }
+    }
+
+    /// Whether a seam at its end lies on a block boundary of the media.
+    fn ends_a_block(&self) -> bool {
+        self.word.plus(self.length).offset_in_block() == 0
+    }
+
+    /// Whether `next` is merged with it.
+    #[inline]
+    fn continues(&self, next: &Span) -> bool {
+        self.end() == next.offset
+            && self.word.is_continued_by(self.length, next.word)
+            && (self.word.is_packed() || self.ends_a_block())
+            && self.length + next.length <= PIECE_BYTES_MAX
+    }
+
+    /// Whether it may be cut inside a block where the file is cut between blocks. One of a packed chunk counts as such.
+    #[inline]
+    fn is_shifted(&self) -> bool {
+        self.word.is_packed() || self.word.offset_in_block() != self.offset % BLOCK_BYTES
+    }
+
+    /// The first piece that an item can hold, and the rest.
+    #[inline]
+    fn split_piece(self) -> (Span, Option<Span>) {
+        if self.length <= PIECE_BYTES_MAX {
+            return (self, None);
+        }
+        let at = self.offset + PIECE_BYTES_MAX - self.word.offset_in_block();
+        (self.cut(self.offset, at), Some(self.cut(at, self.end())))
+    }
+}
+
+/// Extents that lie near one another in the file.
+#[derive(Clone, Debug)]
+struct Leaf {
+    /// Offsets of the items count from here: a multiple of 2 GiB, so that it seldom changes.
+    base: u64,
+    items: Vec<Item>,
+}
+
+impl Leaf {
+    fn for_offset(offset: u64) -> Leaf {
+        Leaf { base: offset / PIECE_BYTES_MAX * PIECE_BYTES_MAX, items: Vec::new() }
+    }
+
+    /// The item that says so, if it is near enough.
+    #[inline]
+    fn item(&self, span: &Span) -> Option<Item> {
+        let offset = u32::try_from(span.offset.wrapping_sub(self.base)).ok()?;
+        Some(Item { offset, length: span.length as u32, word: span.word })
+    }
+
+    #[inline]
+    fn span(&self, item: &Item) -> Span {
+        item.span(self.base)
+    }
+}
+
+/// The extents of one file, sorted by file offset, in leaves of at most 128 that span less than 4 GiB: a search is two
+/// binary searches, and an insertion moves one leaf at most. A file that was written in order has a leaf of one extent,
+/// and overwriting it in order changes that in place.
+#[derive(Clone, Debug, Default)]
 pub struct Extents {
-    leaves: Vec<Vec<Item>>,
+    leaves: Vec<Leaf>,
     /// File offset of the first extent of each leaf.
     firsts: Vec<u64>,
     count: usize,
     bytes: u64,
     unwritten_bytes: u64,
-    /// Extents whose bytes do not lie at the same place in a block as in the file (from byte-granular clones).
+    /// Extents whose bytes do not lie at the same place in a block as in the file (from byte-granular clones), and those
+    /// of packed chunks.
     shifted: usize,
 }
 
@@ -83,6 +258,29 @@ pub struct Extents {
 struct Cursor {
     leaf: usize,
     at: usize,
+}
+
+/// The extents behind a place, in order.
+#[derive(Clone)]
+struct Spans<'e> {
+    base: u64,
+    items: std::slice::Iter<'e, Item>,
+    rest: std::slice::Iter<'e, Leaf>,
+}
+
+impl Iterator for Spans<'_> {
+    type Item = Span;
+
+    #[inline]
+    fn next(&mut self) -> Option<Span> {
+        loop {
+            if let Some(item) = self.items.next() {
+                return Some(item.span(self.base));
+            }
+            let leaf = self.rest.next()?;
+            (self.base, self.items) = (leaf.base, leaf.items.iter());
+        }
+    }
 }
 
 impl Extents {
@@ -103,43 +301,73 @@ impl Extents {
 
     /// DRAM it takes, bytes.
     pub fn dram_bytes(&self) -> u64 {
-        let items: usize = self.leaves.iter().map(Vec::capacity).sum();
-        (items * size_of::<Item>() + self.leaves.capacity() * (size_of::<Vec<Item>>() + 8)) as u64
+        let items: usize = self.leaves.iter().map(|leaf| leaf.items.capacity()).sum();
+        (items * size_of::<Item>() + self.leaves.capacity() * (size_of::<Leaf>() + size_of::<u64>())) as u64
     }
 
-    /// All extents in order of file offset.
-    pub fn iter(&self) -> impl Iterator<Item = Item> + '_ {
-        self.leaves.iter().flatten().copied()
+    /// All extents in order of file offset. One of more than 2 GiB comes in pieces, none of which share a block.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
+        self.spans_from(Cursor { leaf: 0, at: 0 }).map(Span::extent)
     }
 
     /// The parts of extents that lie in `start..end`, in order.
-    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = Item> + '_ {
-        self.overlapping(start, end).map(move |(offset, extent)| {
-            let from = offset.max(start);
-            let to = (offset + extent.length).min(end);
-            (from, extent.sub(from - offset, to - from))
-        })
+    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
+        self.overlapping(start, end).map(move |span| span.cut(span.offset.max(start), span.end().min(end)).extent())
     }
 
-    /// How references change when `start..end` is replaced.
-    pub fn plan(&self, start: u64, end: u64) -> Plan {
+    /// How references change when `start..end` is replaced by those of the extents `mapped` (sorted by file offset) that
+    /// begin in it. Ranges of one change that touch one another are to be planned as one.
+    pub fn plan(&self, start: u64, end: u64, mapped: &[(u64, Extent)]) -> Plan {
         let mut plan = Plan::default();
-        for (offset, extent) in self.overlapping(start, end) {
+        for span in self.overlapping(start, end) {
+            let (is_cut_left, is_cut_right) = (span.offset < start, span.end() > end);
+            let (_, extent) = span.extent();
+            let address = match extent.location {
+                Location::Media(address) => address,
+                Location::Packed(chunk, _) => {
+                    match (is_cut_left, is_cut_right) {
+                        (false, false) => plan.dropped.packed.push(chunk),
+                        (true, true) => plan.split.push(chunk.into()),
+                        _ => {}
+                    }
+                    continue;
+                }
+            };
             let run = extent.blocks();
             let (mut first, mut last) = (run.start.0, run.blocks_end());
-            if offset < start {
-                first = extent.sub(0, start - offset).blocks().blocks_end();
+            if is_cut_left {
+                first = (address + (start - span.offset)).div_ceil(BLOCK_BYTES);
             }
-            if offset + extent.length > end {
-                last = (extent.address + (end - offset)) / BLOCK_BYTES;
+            if is_cut_right {
+                last = (address + (end - span.offset)) / BLOCK_BYTES;
             }
             if first < last {
-                plan.dropped.push(BlockRun { start: BlockNumber(first), count: last - first });
+                plan.dropped.blocks.push(BlockRun { start: BlockNumber(first), count: last - first });
             } else if first > last {
-                plan.split.push(BlockNumber(last));
+                plan.split.push(BlockNumber(last).into());
             }
         }
+        let first = mapped.partition_point(|(offset, _)| *offset < start);
+        let begin_here = mapped[first..].partition_point(|(offset, _)| *offset < end);
+        let new = &mapped[first..first + begin_here];
+        if new.iter().any(|(_, extent)| extent.packed().is_some()) {
+            self.plan_merges(start, end, new, &mut plan.dropped);
+        }
         plan
+    }
+
+    /// The references that are too many once these extents are merged with one another and with their neighbours.
+    fn plan_merges(&self, start: u64, end: u64, mapped: &[(u64, Extent)], dropped: &mut Dropped) {
+        // One byte of a neighbour tells what it continues, and what continues it.
+        let left = start.checked_sub(1).and_then(|last| self.within(last, start).next());
+        let right = self.within(end, end.saturating_add(1)).next();
+        let all = left.iter().chain(mapped).chain(&right).map(|(offset, extent)| Span::of(*offset, extent));
+        for (span, next) in all.clone().zip(all.skip(1)).filter(|(span, next)| span.continues(next)) {
+            if let Some((Location::Packed(chunk, _), _)) = next.word.location() {
+                debug_assert!(span.word.is_packed());
+                dropped.packed.push(chunk);
+            }
+        }
     }
 
     /// Whether replacing a range of whole blocks can never split an extent inside a block, so that no plan is
@@ -157,172 +385,278 @@ impl Extents {
 
     /// Makes the range at `offset` name `extent`.
     pub fn insert(&mut self, offset: u64, extent: Extent) {
-        self.replace(offset, offset + extent.length, Some(extent), None);
+        self.put(Span::of(offset, &extent), None);
     }
 
     /// Plan and insertion in one pass, for a range of whole blocks when `splits_only_between_blocks`.
-    pub fn exchange(&mut self, offset: u64, extent: Extent, dropped: &mut Runs) {
+    pub fn exchange(&mut self, offset: u64, extent: Extent, dropped: &mut Dropped) {
         debug_assert!(self.shifted == 0);
-        self.replace(offset, offset + extent.length, Some(extent), Some(dropped));
+        self.put(Span::of(offset, &extent), Some(dropped));
+    }
+
+    #[inline]
+    fn put(&mut self, span: Span, mut dropped: Option<&mut Dropped>) {
+        if !self.append(&span) && !self.put_whole(&span, dropped.as_deref_mut()) {
+            self.put_pieces(span, dropped);
+        }
+    }
+
+    /// `put` behind all extents, if that takes no new leaf: what writing a file in order does.
+    #[inline]
+    fn append(&mut self, span: &Span) -> bool {
+        let Some(leaf) = self.leaves.last_mut() else { return false };
+        let Some(last) = leaf.items.last().map(|last| leaf.span(last)) else { return false };
+        if last.end() > span.offset || span.length > PIECE_BYTES_MAX {
+            return false;
+        }
+        if last.continues(span) {
+            let last = leaf.items.last_mut().expect("it has one");
+            last.length += span.length as u32;
+            self.bytes += span.length;
+            self.unwritten_bytes += if span.word.is_reserved() { span.length } else { 0 };
+            return true;
+        }
+        let Some(item) = leaf.item(span).filter(|_| leaf.items.len() < LEAF_MAX) else { return false };
+        leaf.items.push(item);
+        self.account(span, true);
+        true
+    }
+
+    /// `put` in place of one whole extent, if it is merged with none: a small file written anew, a record of a database.
+    #[inline]
+    fn put_whole(&mut self, span: &Span, dropped: Option<&mut Dropped>) -> bool {
+        let Cursor { leaf, at } = self.seek(span.offset);
+        // Neighbours in other leaves are for `replace`.
+        let is_at_edge = leaf > 0 && at == 0 || leaf + 1 < self.leaves.len() && at + 1 == self.leaves[leaf].items.len();
+        let Some(leaf) = self.leaves.get_mut(leaf).filter(|_| !is_at_edge) else { return false };
+        let Some(old) = leaf.items.get(at).map(|item| leaf.span(item)) else { return false };
+        let is_whole = (old.offset, old.length) == (span.offset, span.length);
+        let kind = |span: &Span| (span.word.is_reserved(), span.is_shifted());
+        let before = at.checked_sub(1).map(|at| leaf.span(&leaf.items[at]));
+        let after = leaf.items.get(at + 1).map(|item| leaf.span(item));
+        if !is_whole
+            || kind(&old) != kind(span)
+            || before.is_some_and(|before| before.continues(span))
+            || after.is_some_and(|after| span.continues(&after))
+        {
+            return false;
+        }
+        leaf.items[at].word = span.word;
+        if let Some(dropped) = dropped {
+            dropped.blocks.push(old.extent().1.blocks());
+        }
+        true
+    }
+
+    fn put_pieces(&mut self, span: Span, mut dropped: Option<&mut Dropped>) {
+        let mut next = Some(span);
+        while let Some(span) = next {
+            let piece;
+            (piece, next) = span.split_piece();
+            self.replace(piece.offset, piece.end(), Some(piece), dropped.as_deref_mut());
+        }
     }
 
     /// Media address of the reserved block at file offset `offset` (a multiple of 4096), if there is one.
     pub fn reserved_block(&self, offset: u64) -> Option<u64> {
-        let (start, extent) = self.overlapping(offset, offset + BLOCK_BYTES).next()?;
-        let address = extent.address.checked_add(offset.checked_sub(start)?)?;
-        let whole = start + extent.length >= offset + BLOCK_BYTES && address.is_multiple_of(BLOCK_BYTES);
-        (extent.unwritten && whole).then_some(address)
+        let span = self.overlapping(offset, offset + BLOCK_BYTES).next()?;
+        if !span.word.is_reserved() || span.offset > offset || span.end() < offset + BLOCK_BYTES {
+            return None;
+        }
+        let (_, extent) = span.cut(offset, span.end()).extent();
+        extent.media_address().filter(|address| address.is_multiple_of(BLOCK_BYTES))
     }
 
     /// First byte at or after `offset` that is data (not a hole, not reserved), if any.
     pub fn next_data(&self, offset: u64) -> Option<u64> {
-        self.overlapping(offset, u64::MAX).find(|(_, extent)| !extent.unwritten).map(|(start, _)| start.max(offset))
+        self.overlapping(offset, u64::MAX).find(|span| !span.word.is_reserved()).map(|span| span.offset.max(offset))
     }
 
     /// First byte at or after `offset` that is a hole or reserved.
     pub fn next_hole(&self, offset: u64) -> u64 {
         let mut at = offset;
-        for (start, extent) in self.overlapping(offset, u64::MAX) {
-            if start > at || extent.unwritten {
+        for span in self.overlapping(offset, u64::MAX) {
+            if span.offset > at || span.word.is_reserved() {
                 break;
             }
-            at = start + extent.length;
+            at = span.end();
         }
         at
     }
 
     /// Cuts `start..end` out of the extents it overlaps and puts `new` there, merged with what it continues.
     /// `dropped` gets the blocks that lost their reference.
-    fn replace(&mut self, start: u64, end: u64, new: Option<Extent>, mut dropped: Option<&mut Runs>) {
+    fn replace(&mut self, start: u64, end: u64, new: Option<Span>, mut dropped: Option<&mut Dropped>) {
         let mut from = self.seek(start);
-        let (mut left, mut right): (Option<Item>, Option<Item>) = (None, None);
+        let (mut left, mut right): (Option<Span>, Option<Span>) = (None, None);
         let mut gone = 0;
-        for (offset, extent) in self.items_from(from).take_while(|(offset, _)| *offset < end) {
+        for span in self.spans_from(from).take_while(|span| span.offset < end) {
             gone += 1;
-            let extent_end = offset + extent.length;
             if let Some(dropped) = &mut dropped {
-                let skip = start.saturating_sub(offset);
-                dropped.push(extent.sub(skip, extent_end.min(end) - offset - skip).blocks());
+                let (_, extent) = span.cut(span.offset.max(start), span.end().min(end)).extent();
+                dropped.blocks.push(extent.blocks());
             }
-            if offset < start {
-                left = Some((offset, extent.sub(0, start - offset)));
+            if span.offset < start {
+                left = Some(span.cut(span.offset, start));
             }
-            if extent_end > end {
-                right = Some((end, extent.sub(end - offset, extent_end - end)));
+            if span.end() > end {
+                right = Some(span.cut(end, span.end()));
             }
         }
         let mut middle = None;
-        if let Some(mut extent) = new {
-            let mut offset = start;
+        if let Some(mut span) = new {
             // Neighbours that are not cut may be continued as well; they are taken out and merged.
             if left.is_none()
                 && let Some((cursor, before)) = self.before(from)
-                && before.0 + before.1.length == start
-                && before.1.continues(&extent)
+                && before.continues(&span)
             {
                 (from, gone, left) = (cursor, gone + 1, Some(before));
             }
             if right.is_none()
-                && let Some(after) = self.items_from(from).nth(gone).filter(|after| after.0 == end)
-                && extent.continues(&after.1)
+                && let Some(after) = self.spans_from(from).nth(gone)
+                && span.continues(&after)
             {
                 (gone, right) = (gone + 1, Some(after));
             }
-            if let Some((before, part)) = left.take_if(|(_, part)| part.continues(&extent)) {
-                extent = Extent { length: part.length + extent.length, ..part };
-                offset = before;
+            if let Some(part) = left.take_if(|part| part.continues(&span)) {
+                span = Span { length: part.length + span.length, ..part };
             }
-            if let Some((_, part)) = right.take_if(|(_, part)| extent.continues(part)) {
-                extent.length += part.length;
+            if let Some(part) = right.take_if(|part| span.continues(part)) {
+                span.length += part.length;
             }
-            middle = Some((offset, extent));
+            middle = Some(span);
         }
-        let mut items = [(0, Extent { length: 0, address: 0, unwritten: false }); 3];
+        let mut spans = [Span { offset: 0, length: 0, word: LocationWord::HOLE }; 3];
         let mut count = 0;
-        for item in [left, middle, right].into_iter().flatten() {
-            items[count] = item;
+        for span in [left, middle, right].into_iter().flatten() {
+            spans[count] = span;
             count += 1;
         }
-        self.splice(from, gone, &items[..count]);
+        self.splice(from, gone, &spans[..count]);
     }
 
-    fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = Item> + '_ {
+    #[inline]
+    fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = Span> + '_ {
         // An empty range overlaps nothing.
         let end = if start < end { end } else { 0 };
-        self.items_from(self.seek(start)).take_while(move |(offset, _)| *offset < end)
+        self.spans_from(self.seek(start)).take_while(move |span| span.offset < end)
     }
 
     /// The place before the first extent that ends after `offset`.
     fn seek(&self, offset: u64) -> Cursor {
         let leaf = self.firsts.partition_point(|first| *first <= offset).saturating_sub(1);
-        let Some(items) = self.leaves.get(leaf) else { return Cursor { leaf: 0, at: 0 } };
-        Cursor { leaf, at: items.partition_point(|(start, extent)| start + extent.length <= offset) }
+        let Some(Leaf { base, items }) = self.leaves.get(leaf) else { return Cursor { leaf: 0, at: 0 } };
+        let Some(offset) = offset.checked_sub(*base) else { return Cursor { leaf, at: 0 } };
+        let ends_before = |item: &Item| u64::from(item.offset) + u64::from(item.length) <= offset;
+        Cursor { leaf, at: items.partition_point(ends_before) }
     }
 
-    fn items_from(&self, from: Cursor) -> impl Iterator<Item = Item> + '_ {
-        let first = self.leaves.get(from.leaf).map_or(&[][..], |items| &items[from.at..]);
-        let rest = self.leaves.get(from.leaf + 1..).unwrap_or_default();
-        first.iter().chain(rest.iter().flatten()).copied()
+    #[inline]
+    fn spans_from(&self, from: Cursor) -> Spans<'_> {
+        let (first, rest) = match self.leaves.get(from.leaf..).and_then(<[Leaf]>::split_first) {
+            Some((first, rest)) => ((first.base, &first.items[from.at..]), rest),
+            None => ((0, &[][..]), &[][..]),
+        };
+        Spans { base: first.0, items: first.1.iter(), rest: rest.iter() }
     }
 
-    fn before(&self, cursor: Cursor) -> Option<(Cursor, Item)> {
+    fn before(&self, cursor: Cursor) -> Option<(Cursor, Span)> {
         let (leaf, at) = match cursor {
-            Cursor { leaf, at: 0 } => (leaf.checked_sub(1)?, self.leaves.get(leaf - 1)?.len().checked_sub(1)?),
+            Cursor { leaf, at: 0 } => (leaf.checked_sub(1)?, self.leaves.get(leaf - 1)?.items.len().checked_sub(1)?),
             Cursor { leaf, at } => (leaf, at - 1),
         };
-        Some((Cursor { leaf, at }, self.leaves[leaf][at]))
+        let of = &self.leaves[leaf];
+        Some((Cursor { leaf, at }, of.span(&of.items[at])))
     }
 
-    /// Takes `gone` extents out at `from` and puts `items` there.
-    fn splice(&mut self, from: Cursor, gone: usize, items: &[Item]) {
+    /// Takes `gone` extents out at `from` and puts `spans` there.
+    fn splice(&mut self, from: Cursor, gone: usize, spans: &[Span]) {
         if self.leaves.is_empty() {
-            self.leaves.push(Vec::new());
-            self.firsts.push(0);
+            let Some(first) = spans.first() else { return };
+            self.leaves.push(Leaf::for_offset(first.offset));
+            self.firsts.push(first.offset);
         }
-        for item in items {
-            self.account(item, true);
+        for span in spans {
+            self.account(span, true);
         }
-        let in_first = gone.min(self.leaves[from.leaf].len() - from.at);
+        let in_first = gone.min(self.leaves[from.leaf].items.len() - from.at);
         self.account_gone(from.leaf, from.at..from.at + in_first);
-        // What fits is written over what goes; then one insertion or removal makes up the difference.
-        let over = in_first.min(items.len());
-        let first = &mut self.leaves[from.leaf];
-        first[from.at..from.at + over].copy_from_slice(&items[..over]);
-        if over < items.len() {
-            first.splice(from.at + over..from.at + over, items[over..].iter().copied());
-        } else if over < in_first {
-            first.drain(from.at + over..from.at + in_first);
-        }
         let mut left_to_go = gone - in_first;
         while left_to_go > 0 {
             let next = from.leaf + 1;
-            let taken = left_to_go.min(self.leaves[next].len());
+            let taken = left_to_go.min(self.leaves[next].items.len());
             self.account_gone(next, 0..taken);
-            self.leaves[next].drain(..taken);
+            self.leaves[next].items.drain(..taken);
             self.rebalance(next);
             left_to_go -= taken;
         }
+        if !self.splice_leaf(from, in_first, spans) {
+            self.replace_leaf(from, in_first, spans);
+        }
+    }
+
+    /// As `splice`, of one leaf; false when it does not reach as far as the new extents.
+    fn splice_leaf(&mut self, from: Cursor, gone: usize, spans: &[Span]) -> bool {
+        let leaf = &mut self.leaves[from.leaf];
+        let mut items = [Item { offset: 0, length: 0, word: LocationWord::HOLE }; 3];
+        for (item, span) in items.iter_mut().zip(spans) {
+            let Some(new) = leaf.item(span) else { return false };
+            *item = new;
+        }
+        // What fits is written over what goes; then one insertion or removal makes up the difference.
+        let over = gone.min(spans.len());
+        leaf.items[from.at..from.at + over].copy_from_slice(&items[..over]);
+        if over < spans.len() {
+            leaf.items.splice(from.at + over..from.at + over, items[over..spans.len()].iter().copied());
+        } else if over < gone {
+            leaf.items.drain(from.at + over..from.at + gone);
+        }
         self.rebalance(from.leaf);
+        true
+    }
+
+    /// As `splice_leaf`, with as many new leaves as it takes.
+    #[cold]
+    fn replace_leaf(&mut self, from: Cursor, gone: usize, spans: &[Span]) {
+        let old = self.leaves.remove(from.leaf);
+        self.firsts.remove(from.leaf);
+        let of_old = |items: &[Item]| items.iter().map(|item| old.span(item)).collect::<Vec<Span>>();
+        let (before, after) = (of_old(&old.items[..from.at]), of_old(&old.items[from.at + gone..]));
+        let mut leaves: Vec<Leaf> = Vec::new();
+        for span in before.iter().chain(spans).chain(&after) {
+            let near = leaves.last_mut().filter(|leaf| leaf.items.len() < LEAF_MAX);
+            if let Some((leaf, item)) = near.and_then(|leaf| leaf.item(span).map(|item| (leaf, item))) {
+                leaf.items.push(item);
+                continue;
+            }
+            let mut leaf = Leaf::for_offset(span.offset);
+            leaf.items.push(leaf.item(span).expect("a leaf reaches 2 GiB beyond the offset it is made for"));
+            leaves.push(leaf);
+        }
+        let firsts = leaves.iter().map(|leaf| leaf.span(&leaf.items[0]).offset);
+        self.firsts.splice(from.leaf..from.leaf, firsts);
+        self.leaves.splice(from.leaf..from.leaf, leaves);
     }
 
     fn account_gone(&mut self, leaf: usize, range: Range<usize>) {
         for at in range {
-            let item = self.leaves[leaf][at];
-            self.account(&item, false);
+            let leaf = &self.leaves[leaf];
+            let span = leaf.span(&leaf.items[at]);
+            self.account(&span, false);
         }
     }
 
-    fn account(&mut self, (offset, extent): &Item, comes: bool) {
-        let unwritten = if extent.unwritten { extent.length } else { 0 };
-        let shifted = usize::from(extent.is_shifted(*offset));
+    fn account(&mut self, span: &Span, comes: bool) {
+        let unwritten = if span.word.is_reserved() { span.length } else { 0 };
+        let shifted = usize::from(span.is_shifted());
         if comes {
             self.count += 1;
-            self.bytes += extent.length;
+            self.bytes += span.length;
             self.unwritten_bytes += unwritten;
             self.shifted += shifted;
         } else {
             self.count -= 1;
-            self.bytes -= extent.length;
+            self.bytes -= span.length;
             self.unwritten_bytes -= unwritten;
             self.shifted -= shifted;
         }
@@ -330,18 +664,19 @@ impl Extents {
 
     /// Splits a leaf that is too long, drops an empty one, and records where it begins.
     fn rebalance(&mut self, leaf: usize) {
-        let items = &mut self.leaves[leaf];
+        let Leaf { base, items } = &mut self.leaves[leaf];
+        let base = *base;
         match items.first() {
             None => {
                 self.leaves.remove(leaf);
                 self.firsts.remove(leaf);
                 return;
             }
-            Some((first, _)) => self.firsts[leaf] = *first,
+            Some(first) => self.firsts[leaf] = base + u64::from(first.offset),
         }
         if items.len() > LEAF_MAX {
-            let upper = items.split_off(LEAF_MAX / 2);
-            self.firsts.insert(leaf + 1, upper[0].0);
+            let upper = Leaf { base, items: items.split_off(LEAF_MAX / 2) };
+            self.firsts.insert(leaf + 1, base + u64::from(upper.items[0].offset));
             self.leaves.insert(leaf + 1, upper);
         }
     }
@@ -353,55 +688,195 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    fn counts(extents: &Extents) -> HashMap<u64, i64> {
+    const FILE: usize = 64_000;
+
+    /// What each byte of a file names.
+    type Bytes = Vec<Option<Location>>;
+    type Counts = HashMap<ChunkRef, i64>;
+
+    fn chunks_of(extent: &Extent) -> Vec<ChunkRef> {
+        match extent.packed() {
+            Some(chunk) => vec![chunk.into()],
+            None => extent.blocks().blocks().map(ChunkRef::from).collect(),
+        }
+    }
+
+    fn counts(extents: &Extents) -> Counts {
         let mut counts = HashMap::new();
-        for (_, extent) in extents.iter() {
-            for block in extent.blocks().blocks() {
-                *counts.entry(block.0).or_insert(0) += 1;
+        let chunks = extents.iter().flat_map(|(_, extent)| chunks_of(&extent));
+        chunks.for_each(|chunk| *counts.entry(chunk).or_insert(0) += 1);
+        counts
+    }
+
+    fn bytes_of(extents: &Extents) -> Bytes {
+        let mut bytes = vec![None; FILE];
+        for (offset, extent) in extents.iter() {
+            (0..extent.length).for_each(|at| bytes[(offset + at) as usize] = Some(extent.location.plus(at)));
+        }
+        bytes
+    }
+
+    /// Maximal runs of bytes that lie one behind the other in a packed chunk.
+    fn packed_runs(bytes: &Bytes) -> Counts {
+        let mut counts = HashMap::new();
+        let mut before = None;
+        for byte in bytes {
+            let follows = |before: Option<Location>| before.is_some_and(|before| Some(before.plus(1)) == *byte);
+            if let Some(Location::Packed(chunk, _)) = *byte
+                && !follows(before)
+            {
+                *counts.entry(chunk.into()).or_insert(0) += 1;
             }
+            before = *byte;
         }
         counts
     }
 
+    /// One change, as an operation makes it: a range, and the extents that replace it.
+    #[derive(Clone, Debug)]
+    struct Step {
+        start: u64,
+        length: u64,
+        mapped: Vec<(u64, Extent)>,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Half of the steps in blocks are aligned, as plain writes are.
+        let in_blocks = (0u64..40_000, 1u64..20_000, 0u64..60_000, any::<bool>(), any::<bool>()).prop_map(
+            |(start, length, address, is_aligned, is_hole)| {
+                let round = |value: u64| if is_aligned { value / 4096 * 4096 } else { value };
+                let (start, length) = (round(start), round(length).max(if is_aligned { 4096 } else { 1 }));
+                let new = (!is_hole).then(|| (start, Extent::media(length, round(address), false)));
+                Step { start, length, mapped: Vec::from_iter(new) }
+            },
+        );
+        // Of few chunks, and often where the file had them before, so that neighbours merge.
+        let part = (0u64..300, 1u64..300, 0u32..2, prop_oneof![Just(0u64), Just(7)]);
+        let packed = (0u64..2_000, prop::collection::vec(part, 0..4)).prop_map(|(start, parts)| {
+            let mut at = start;
+            let mut mapped = Vec::new();
+            for (gap, length, chunk, shift) in parts {
+                at += if gap < 150 { 0 } else { gap };
+                let location = Location::Packed(PackedNumber(chunk), (at + shift) as u16);
+                mapped.push((at, Extent { length, location, unwritten: false }));
+                at += length;
+            }
+            Step { start, length: (at - start).max(20), mapped }
+        });
+        prop_oneof![in_blocks, packed.clone(), packed]
+    }
+
     proptest! {
         #[test]
-        fn plans_and_merges_agree_with_a_byte_map(steps in prop::collection::vec(
-            (0u64..40_000, 1u64..20_000, 0u64..60_000, 0u8..4), 1..60)) {
+        fn plans_and_merges_agree_with_a_byte_map(steps in prop::collection::vec(step(), 1..60)) {
             let mut extents = Extents::default();
-            let mut bytes: Vec<Option<u64>> = vec![None; 64_000];
-            for (start, length, address, kind) in steps {
-                // Half of the steps are block-aligned, as plain writes are.
-                let round = |value: u64| if kind % 2 == 0 { value / 4096 * 4096 } else { value };
-                let (start, length, address) = (round(start), round(length).max(if kind % 2 == 0 { 4096 } else { 1 }), round(address));
-                let before = counts(&extents);
-                let plan = extents.plan(start, start + length);
-                extents.remove(start, start + length);
-                let mut expected = before.clone();
-                for block in plan.dropped.iter().flat_map(|run| run.blocks()) {
-                    *expected.get_mut(&block.0).unwrap() -= 1;
+            let mut bytes: Bytes = vec![None; FILE];
+            for Step { start, length, mapped } in steps {
+                let end = start + length;
+                let mut expected = counts(&extents);
+                let plan = extents.plan(start, end, &mapped);
+                plan.split.iter().for_each(|chunk| *expected.entry(*chunk).or_insert(0) += 1);
+                for chunk in mapped.iter().flat_map(|(_, extent)| chunks_of(extent)) {
+                    *expected.entry(chunk).or_insert(0) += 1;
                 }
-                for block in &plan.split {
-                    *expected.get_mut(&block.0).unwrap() += 1;
+                let blocks = plan.dropped.blocks.iter().flat_map(|run| run.blocks()).map(ChunkRef::from);
+                for chunk in blocks.chain(plan.dropped.packed.iter().map(|chunk| ChunkRef::from(*chunk))) {
+                    *expected.get_mut(&chunk).unwrap() -= 1;
+                }
+                prop_assert!(expected.values().all(|count| *count >= 0), "{:?}", expected);
+                expected.retain(|_, count| *count != 0);
+
+                // The log says it entry by entry.
+                extents.remove(start, end);
+                bytes[start as usize..end as usize].fill(None);
+                for (offset, extent) in mapped {
+                    extents.insert(offset, extent);
+                    (0..extent.length).for_each(|at| bytes[(offset + at) as usize] = Some(extent.location.plus(at)));
+                }
+                prop_assert_eq!(counts(&extents), expected);
+            }
+            prop_assert_eq!(extents.bytes(), bytes.iter().filter(|byte| byte.is_some()).count() as u64);
+            prop_assert!(bytes_of(&extents) == bytes);
+            let mut counts = counts(&extents);
+            counts.retain(|chunk, _| matches!(chunk, ChunkRef::Packed(_)));
+            prop_assert_eq!(counts, packed_runs(&bytes));
+        }
+
+        /// The fast path says what it drops as it goes.
+        #[test]
+        fn exchanging_blocks_drops_what_they_replace(steps in prop::collection::vec(
+            (0u64..40, prop_oneof![Just(1u64), 1u64..5], 0u64..50, any::<bool>()), 1..100)) {
+            let mut extents = Extents::default();
+            for (start, length, address, is_reserved) in steps {
+                let extent = Extent::media(length * BLOCK_BYTES, address * BLOCK_BYTES, is_reserved);
+                let mut other = extents.clone();
+                let mut expected = counts(&extents);
+                chunks_of(&extent).into_iter().for_each(|chunk| *expected.entry(chunk).or_insert(0) += 1);
+                let mut dropped = Dropped::default();
+                extents.exchange(start * BLOCK_BYTES, extent, &mut dropped);
+                for block in dropped.blocks.iter().flat_map(|run| run.blocks()) {
+                    *expected.get_mut(&block.into()).unwrap() -= 1;
                 }
                 expected.retain(|_, count| *count != 0);
                 prop_assert_eq!(counts(&extents), expected);
-                let mut with_new = counts(&extents);
-                if kind < 2 {
-                    let new = Extent { length, address, unwritten: false };
-                    extents.insert(start, new);
-                    new.blocks().blocks().for_each(|block| *with_new.entry(block.0).or_insert(0) += 1);
-                }
-                prop_assert_eq!(counts(&extents), with_new, "merging changes no count");
-                for at in start..start + length {
-                    bytes[at as usize] = (kind < 2).then_some(address + at - start);
-                }
+                other.remove(start * BLOCK_BYTES, (start + length) * BLOCK_BYTES);
+                other.insert(start * BLOCK_BYTES, extent);
+                prop_assert!(extents.iter().eq(other.iter()));
+                prop_assert_eq!(
+                    (extents.bytes, extents.count, extents.unwritten_bytes, extents.shifted),
+                    (other.bytes, other.count, other.unwritten_bytes, other.shifted)
+                );
             }
-            let mut seen: Vec<Option<u64>> = vec![None; 64_000];
-            for (offset, extent) in extents.iter() {
-                (0..extent.length).for_each(|at| seen[(offset + at) as usize] = Some(extent.address + at));
-            }
-            prop_assert_eq!(extents.bytes(), bytes.iter().filter(|byte| byte.is_some()).count() as u64);
-            prop_assert!(seen == bytes);
         }
+
+        /// Extents of many GiB in pieces, and leaves that cannot reach from one to the next.
+        #[test]
+        fn large_and_distant_extents_agree_with_a_map_of_their_parts(steps in prop::collection::vec(
+            (0u64..300, 1u64..20, 0u64..1000, prop_oneof![Just(0u64), Just(100)], any::<bool>()), 1..200)) {
+            const UNIT: u64 = 512 << 20;
+            let mut extents = Extents::default();
+            let mut units: Vec<Option<u64>> = vec![None; 320];
+            for (first, count, block, shift, is_hole) in steps {
+                let address = block * BLOCK_BYTES + shift;
+                match is_hole {
+                    true => extents.remove(first * UNIT, (first + count) * UNIT),
+                    false => extents.insert(first * UNIT, Extent::media(count * UNIT, address, false)),
+                }
+                for unit in 0..count {
+                    units[(first + unit) as usize] = (!is_hole).then_some(address + unit * UNIT);
+                }
+            }
+            for (start, named) in (0u64..).map(|unit| unit * UNIT).zip(&units) {
+                let within: Vec<(u64, Extent)> = extents.within(start, start + UNIT).collect();
+                let length: u64 = within.iter().map(|(_, extent)| extent.length).sum();
+                prop_assert_eq!(length, named.map_or(0, |_| UNIT));
+                for (offset, extent) in within {
+                    prop_assert_eq!(extent.media_address(), named.map(|address| address + offset - start));
+                }
+            }
+            let all: Vec<(u64, Extent)> = extents.iter().collect();
+            prop_assert_eq!(all.len(), extents.len());
+            prop_assert!(all.is_sorted_by_key(|(offset, _)| *offset));
+            for ((offset, extent), (next_offset, next)) in all.iter().zip(all.iter().skip(1)) {
+                let seam = extent.media_address().unwrap() + extent.length;
+                let is_one = offset + extent.length == *next_offset && Some(seam) == next.media_address();
+                prop_assert!(!is_one || seam % BLOCK_BYTES == 0 || *next_offset % UNIT == 0, "a piece ends inside a block");
+            }
+            for leaf in &extents.leaves {
+                prop_assert!((1..=LEAF_MAX).contains(&leaf.items.len()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_extent_takes_16_bytes() {
+        let mut extents = Extents::default();
+        for at in 0..1 << 16 {
+            let location = Location::Packed(PackedNumber(at as u32), 0);
+            extents.insert(at * 100, Extent { length: 100, location, unwritten: false });
+        }
+        assert_eq!(extents.len(), 1 << 16);
+        // Leaves are between half and wholly full, and a vector's room may be twice what it holds.
+        assert!(extents.dram_bytes() < (1 << 16) * 40, "{}", extents.dram_bytes());
     }
 }

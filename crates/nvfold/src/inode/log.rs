@@ -1,24 +1,75 @@
 //! The log of one inode: walking it and adding to it.
 //!
-//! An area of the log is either the five inline lines of the inode slot or a 4 KiB page of 63 lines.
-//! Each ends in a word that names the next page. A position is a media address; from the position alone
-//! follow its area and its end.
+//! The problem: most logs have a line or two, a directory of a dozen names a few more, and some have thousands; a page of
+//! 4 KiB for each that outgrows its slot would be most of what a tree of small files takes. The idea: a log goes on in
+//! **parts** that grow with it: five lines in the inode's slot, then (directories) up to eight log areas of seven lines,
+//! then pages of 63.
+//! Each part has a word that names the first line of the next one, and the address of a first line tells what it is in:
 //!
 //! ```text
-//! slot: | head | A | B | e e e e e |            page: | e e e ... e | next |
-//!          \_ overflow ____________________________/              \___ next page ...
+//! slot: | head | A | B | e e e e e |      area: | head | e e e e e e e |      page: | e e e ... e | next |
+//!          \_ overflow ________________________/    \_ next ______________________/              \__ ...
+//! first line:  512 n + 192                        512 n + 64                       4096 n
 //! ```
 //!
-//! Adding writes beyond the tail, where nothing is read; the commit word moves the tail over it. A new
-//! page is chained before that and is unreachable until then, because a walk ends at the tail.
+//! An area is a slot of the inode table ([`crate::media::log_area`]); where the table has none left, a page serves.
+//!
+//! Adding writes beyond the tail, where nothing is read; the commit word moves the tail over it. A new part is chained
+//! before that and is unreachable until then, because a walk ends at the tail.
 
+use super::table::InodeTable;
 use crate::error::{Error, Result};
 use crate::media::inode::{INLINE_LOG, INODE_BYTES, InodeHead, OVERFLOW_WORD};
+use crate::media::log_area::{AREA_LOG, AREAS_MAX, AreaHead, NEXT_WORD};
 use crate::media::log_entry::{ENTRY_BYTES_MAX, LINE, LogEntry, PageFooter};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Space};
+use crate::words::FileKind;
 use pmem::{Flight, InFlight, Pm, Region};
+
+/// Lines of a log that lie next to one another, named by the media address of the first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part(u64);
+
+impl Part {
+    /// The five lines in an inode's slot.
+    fn inline(slot: u64) -> Part {
+        Part(slot + INLINE_LOG)
+    }
+
+    /// The slot of a log area; `None` of other parts.
+    pub fn area(self) -> Option<u64> {
+        (self.0 % INODE_BYTES == AREA_LOG).then(|| self.0 - AREA_LOG)
+    }
+
+    /// The block of a log page; `None` of other parts.
+    pub fn page(self) -> Option<BlockNumber> {
+        self.0.is_multiple_of(BLOCK_BYTES).then(|| BlockNumber::containing(self.0))
+    }
+
+    /// Behind the last line.
+    fn end(self) -> u64 {
+        if self.page().is_some() { self.0 + ENTRY_BYTES_MAX as u64 } else { self.0.next_multiple_of(INODE_BYTES) }
+    }
+
+    /// Where the first line of the next part is named.
+    fn next_word(self) -> u64 {
+        match self.area() {
+            Some(slot) => slot + NEXT_WORD,
+            None if self.page().is_some() => self.end(),
+            None => self.0 - INLINE_LOG + OVERFLOW_WORD,
+        }
+    }
+
+    /// What it takes on the device: start and length in bytes.
+    pub fn extent(self) -> (u64, u64) {
+        match self.area() {
+            Some(slot) => (slot, INODE_BYTES),
+            None => (self.0, BLOCK_BYTES),
+        }
+    }
+}
 
 /// Where a log lies, kept while its inode is cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,53 +78,74 @@ pub struct Log {
     pub head: u64,
     /// First byte after the last entry.
     pub tail: u64,
-    /// Its pages, in order.
-    pub pages: Vec<u64>,
+    /// Its parts outside of the slot, in order. The tail lies in the last one; in the slot when there is none.
+    pub parts: Vec<Part>,
     /// Lines in use, dead ones included.
     pub lines: u64,
 }
 
 impl Log {
-    /// Whether a line of it, not just of an area that was its own once, lies at `position`.
+    /// Whether a line of it, not just of a part that was its own once, lies at `position`.
     pub fn holds(&self, slot: u64, position: u64) -> bool {
-        let end = end_of_inline(slot);
-        let is_before_tail = |start: u64, end: u64| !(start..=end).contains(&self.tail) || position < self.tail;
-        if (slot + INLINE_LOG..end).contains(&position) {
-            return self.head == slot + INLINE_LOG && is_before_tail(slot + INLINE_LOG, end);
-        }
-        let page = position / BLOCK_BYTES * BLOCK_BYTES;
-        let footer = page + ENTRY_BYTES_MAX as u64;
-        let is_line = position.is_multiple_of(LINE) && position < footer;
-        is_line && is_before_tail(page, footer) && self.pages.contains(&page)
+        let last = self.last_part(slot);
+        let is_line = |part: &Part| {
+            let end = if *part == last { self.tail } else { part.end() };
+            (part.0..end).contains(&position)
+        };
+        let inline = Some(Part::inline(slot)).filter(|inline| self.head == inline.0);
+        position.is_multiple_of(LINE) && inline.iter().chain(&self.parts).any(is_line)
     }
-}
 
-/// Lines that lie next to one another, and the word that continues them.
-struct Area {
-    end: u64,
-    next_word: u64,
-}
+    /// Bytes that fit behind the tail without a new part.
+    pub fn room(&self, slot: u64) -> u64 {
+        self.last_part(slot).end() - self.tail
+    }
 
-impl Area {
-    fn of(slot: u64, position: u64) -> Area {
-        if (slot + INLINE_LOG..=end_of_inline(slot)).contains(&position) {
-            Area { end: end_of_inline(slot), next_word: slot + OVERFLOW_WORD }
-        } else {
-            let footer = position / BLOCK_BYTES * BLOCK_BYTES + ENTRY_BYTES_MAX as u64;
-            Area { end: footer, next_word: footer }
-        }
+    /// Bytes from a position on to the end of the part that it lies in; a line when it lies in none.
+    pub fn room_at(&self, slot: u64, position: u64) -> u64 {
+        let inline = Part::inline(slot);
+        let mut parts = std::iter::once(&inline).chain(&self.parts);
+        parts.find(|part| (part.0..part.end()).contains(&position)).map_or(LINE, |part| part.end() - position)
+    }
+
+    /// Slots of its log areas.
+    pub fn areas(&self) -> impl Iterator<Item = u64> + '_ {
+        self.parts.iter().filter_map(|part| part.area())
+    }
+
+    /// Its pages.
+    pub fn pages(&self) -> impl Iterator<Item = BlockNumber> + '_ {
+        self.parts.iter().filter_map(|part| part.page())
+    }
+
+    /// Bytes that it takes outside of the slot.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.extent().1).sum()
+    }
+
+    fn last_part(&self, slot: u64) -> Part {
+        self.parts.last().copied().unwrap_or(Part::inline(slot))
     }
 }
 
 /// Where the inline lines end. In the last slot of a table segment this is the first byte of the next segment: the
-/// block there is never a page of this log, so that a position always tells its area.
+/// block there is never a page of this log, for a position once told its part by itself.
 fn end_of_inline(slot: u64) -> u64 {
     slot + INODE_BYTES
 }
 
-/// Bytes that fit behind `tail` without a new page.
-pub fn room(slot: u64, tail: u64) -> u64 {
-    Area::of(slot, tail).end - tail
+/// The entry at `position` of a log that holds a line there, if it is one, and its length in bytes.
+pub fn entry_at(region: &Region, slot: u64, ino: u64, log: &Log, position: u64) -> (Option<LogEntry>, u64) {
+    let mut line = [0; LINE as usize];
+    region.read_into(position, &mut line);
+    let length = (u64::from(line[1]) * LINE).clamp(LINE, log.room_at(slot, position));
+    let decode = |lines: &[u8]| LogEntry::decode(ino, lines).ok().map(|(entry, _)| entry);
+    if length == LINE {
+        return (decode(&line), length);
+    }
+    let mut lines = vec![0; length as usize];
+    region.read_into(position, &mut lines);
+    (decode(&lines), length)
 }
 
 /// Reads the log that `head` commits, oldest entry first: `each` gets the position of the entry, the position
@@ -86,71 +158,107 @@ pub fn walk(
     mut each: impl FnMut(u64, u64, LogEntry) -> Result<()>,
 ) -> Result<Log> {
     let corrupt = |what: &str, at: u64| Error::Corrupt { what: format!("inode {}: {what}", head.ino), at };
-    let mut log = Log { head: head.head, tail: head.tail(), pages: Vec::new(), lines: 0 };
-    let mut position = head.head;
+    let mut log = Log { head: head.head, tail: head.tail(), parts: Vec::new(), lines: 0 };
+    let mut part = Part::inline(slot);
     let mut buffer = [0u8; ENTRY_BYTES_MAX];
-    // A loop of pages comes back to the page noted at the last power of two (Brent).
+    // A loop of parts comes back to the one noted at the last power of two (Brent).
     let mut noted = 0;
-    if position != slot + INLINE_LOG {
-        enter_page(region, geometry, slot, head.ino, position).map_err(|what| corrupt(what, slot))?;
-        log.pages.push(position);
+    if head.head != part.0 {
+        part = enter(region, geometry, slot, head.ino, head.head).map_err(|what| corrupt(what, slot))?;
+        log.parts.push(part);
     }
     loop {
-        let area = Area::of(slot, position);
-        let stop = if (position..=area.end).contains(&log.tail) { log.tail } else { area.end };
-        if !(stop - position).is_multiple_of(LINE) {
+        let stop = if (part.0..=part.end()).contains(&log.tail) { log.tail } else { part.end() };
+        if !(stop - part.0).is_multiple_of(LINE) {
             return Err(corrupt("log tail", slot));
         }
-        let lines = &mut buffer[..(stop - position) as usize];
-        region.read_into(position, lines);
+        let lines = &mut buffer[..(stop - part.0) as usize];
+        region.read_into(part.0, lines);
         let mut at = 0;
         while at < lines.len() {
-            let here = position + at as u64;
+            let here = part.0 + at as u64;
             let (entry, count) = LogEntry::decode(head.ino, &lines[at..]).map_err(|what| corrupt(what, here))?;
             at += (count * LINE) as usize;
-            each(here, position + at as u64, entry)?;
+            each(here, part.0 + at as u64, entry)?;
             log.lines += count;
         }
         if stop == log.tail {
             return Ok(log);
         }
-        let next = region.load_u64(area.next_word);
-        enter_page(region, geometry, slot, head.ino, next).map_err(|what| corrupt(what, area.next_word))?;
-        // A page is chained with its first entry. A tail in front of it would be a second name for the place where the
-        // area before it ends.
+        let next = region.load_u64(part.next_word());
+        let found = enter(region, geometry, slot, head.ino, next);
+        let following = found.map_err(|what| corrupt(what, part.next_word()))?;
+        // A part is chained with its first entry. A tail in front of it would be a second name for the place where the
+        // part before it ends.
         if next == log.tail {
             return Err(corrupt("log tail", slot));
         }
-        if next == noted || next == position {
-            return Err(corrupt("log pages form a loop", area.next_word));
+        if next == noted || following == part {
+            return Err(corrupt("the parts of its log form a loop", part.next_word()));
         }
-        log.pages.push(next);
-        if log.pages.len().is_power_of_two() {
+        log.parts.push(following);
+        if log.parts.len().is_power_of_two() {
             noted = next;
         }
-        position = next;
+        part = following;
     }
 }
 
-fn enter_page(
+/// The part whose first line lies at `first`, if it is one of this inode's log.
+fn enter(
     region: &Region,
     geometry: &Geometry,
     slot: u64,
     ino: u64,
-    page: u64,
-) -> std::result::Result<(), &'static str> {
-    if !page.is_multiple_of(BLOCK_BYTES) || !geometry.holds_data(page, BLOCK_BYTES) || page == end_of_inline(slot) {
+    first: u64,
+) -> std::result::Result<Part, &'static str> {
+    let part = Part(first);
+    let (start, bytes) = part.extent();
+    if !geometry.holds_data(start, bytes) {
+        return Err("log address");
+    }
+    if part.area().is_some() {
+        let area: AreaHead = region.read(start);
+        return if area.is_whole(start) && area.owner == ino { Ok(part) } else { Err("log area of another inode") };
+    }
+    if part.page().is_none() || first == end_of_inline(slot) {
         return Err("log page address");
     }
-    let footer: PageFooter = region.read(page + ENTRY_BYTES_MAX as u64);
-    if footer.belongs(page, ino) { Ok(()) } else { Err("log page of another inode") }
+    let footer: PageFooter = region.read(part.end());
+    if footer.belongs(first, ino) { Ok(part) } else { Err("log page of another inode") }
 }
 
-/// Entries written beyond the tail of a log, not yet committed. Dropped without `keep`, its new pages
+/// Log areas that the log of such an inode may have. Only directories outgrow their slot by a few lines and stay so; a file
+/// that does is being written to, and each part costs its writer the long way of publishing.
+pub fn areas_of(kind: FileKind) -> usize {
+    if kind == FileKind::Directory { AREAS_MAX } else { 0 }
+}
+
+/// What logs are made of.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    /// The device.
+    pub region: &'a Region,
+    /// Where pages come from.
+    pub space: &'a Space,
+    /// Where areas come from.
+    pub table: &'a InodeTable,
+}
+
+impl Ground<'_> {
+    /// Frees parts that no log names any more.
+    pub fn free(&self, parts: &[Part]) {
+        for start in parts.iter().filter_map(|part| part.page()) {
+            self.space.free(BlockRun { start, count: 1 });
+        }
+        self.table.free_areas(parts.iter().filter_map(|part| part.area()));
+    }
+}
+
+/// Entries written beyond the tail of a log, not yet committed. Dropped without `keep`, its new parts
 /// are freed again.
 pub struct Addition<'a> {
-    space: &'a Space,
-    region: &'a Region,
+    ground: Ground<'a>,
     slot: u64,
     ino: u64,
     purpose: Purpose,
@@ -159,51 +267,61 @@ pub struct Addition<'a> {
     /// The last entry. Kept out of the flight, for the commit word is made from it once it is durable.
     newest: Option<Pm<'a, [u8], InFlight>>,
     lines: u64,
-    pages: Vec<u64>,
+    /// The part that the tail lies in.
+    last: Part,
+    /// Log areas that the log may still have.
+    areas_left: usize,
+    parts: Vec<Part>,
 }
 
 impl<'a> Addition<'a> {
-    /// An addition of nothing yet at the tail of `log`.
-    pub fn new(region: &'a Region, space: &'a Space, slot: u64, ino: u64, log: &Log, purpose: Purpose) -> Addition<'a> {
-        Addition { space, region, slot, ino, purpose, tail: log.tail, newest: None, lines: 0, pages: Vec::new() }
+    /// An addition of nothing yet at the tail of `log`, which may have `areas` areas in all.
+    pub fn new(ground: Ground<'a>, slot: u64, ino: u64, log: &Log, areas: usize, purpose: Purpose) -> Addition<'a> {
+        let (tail, last) = (log.tail, log.last_part(slot));
+        // Areas come before pages.
+        let areas_left = if last.page().is_some() { 0 } else { areas.saturating_sub(log.parts.len()) };
+        Addition { ground, slot, ino, purpose, tail, newest: None, lines: 0, last, areas_left, parts: Vec::new() }
     }
 
-    /// An addition that begins a new chain (log compaction): in the inline lines, or in a page.
+    /// An addition that begins a new chain (log compaction): in the inline lines, or outside of the slot.
     pub fn new_chain(
-        region: &'a Region,
-        space: &'a Space,
+        ground: Ground<'a>,
         slot: u64,
         ino: u64,
+        areas: usize,
         inline: bool,
         flight: &mut Flight,
     ) -> Result<Addition<'a>> {
-        let purpose = Purpose::Promised;
-        let (tail, newest, lines, pages) = (0, None, 0, Vec::new());
-        let mut addition = Addition { space, region, slot, ino, purpose, tail, newest, lines, pages };
-        addition.tail = if inline { slot + INLINE_LOG } else { addition.new_page(flight)? };
+        let log = Log { tail: slot + INLINE_LOG, ..Log::default() };
+        let mut addition = Addition::new(ground, slot, ino, &log, areas, Purpose::Promised);
+        if !inline {
+            addition.last = addition.new_part(LINE, flight)?;
+            addition.tail = addition.last.0;
+        }
         Ok(addition)
     }
 
     /// Writes one encoded entry. Returns its position.
     pub fn push(&mut self, entry: &[u8], flight: &mut Flight) -> Result<u64> {
         debug_assert!(!entry.is_empty() && entry.len().is_multiple_of(LINE as usize) && entry.len() <= ENTRY_BYTES_MAX);
-        let area = Area::of(self.slot, self.tail);
-        if self.tail + entry.len() as u64 > area.end {
-            let page = self.new_page(flight)?;
-            let left = (area.end - self.tail) / LINE;
+        let region = self.ground.region;
+        let length = entry.len() as u64;
+        if self.tail + length > self.last.end() {
+            let part = self.new_part(length, flight)?;
+            let left = (self.last.end() - self.tail) / LINE;
             if left > 0 {
-                flight.add(self.region.write(self.tail, &LogEntry::skip(self.ino, left)).flush());
+                flight.add(region.write(self.tail, &LogEntry::skip(self.ino, left)).flush());
                 self.lines += left;
             }
-            flight.add(self.region.store_u64(area.next_word, page).flush());
-            self.tail = page;
+            flight.add(region.store_u64(self.last.next_word(), part.0).flush());
+            (self.tail, self.last) = (part.0, part);
         }
         let position = self.tail;
-        if let Some(older) = self.newest.replace(self.region.write(position, entry).flush()) {
+        if let Some(older) = self.newest.replace(region.write(position, entry).flush()) {
             flight.add(older);
         }
-        self.tail += entry.len() as u64;
-        self.lines += entry.len() as u64 / LINE;
+        self.tail += length;
+        self.lines += length / LINE;
         Ok(position)
     }
 
@@ -212,42 +330,62 @@ impl<'a> Addition<'a> {
         self.newest.take()
     }
 
-    /// Whether it needed pages.
-    pub fn has_pages(&self) -> bool {
-        !self.pages.is_empty()
+    /// Whether it needed new parts.
+    pub fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
     }
 
     /// The addition is committed: it becomes part of `log`.
     pub fn keep(mut self, log: &mut Log) {
         log.tail = self.tail;
         log.lines += self.lines;
-        log.pages.append(&mut self.pages);
+        log.parts.append(&mut self.parts);
     }
 
-    fn new_page(&mut self, flight: &mut Flight) -> Result<u64> {
+    /// A part with room for an entry of `length` bytes.
+    fn new_part(&mut self, length: u64, flight: &mut Flight) -> Result<Part> {
+        let part = match self.new_area(length, flight) {
+            Some(area) => area,
+            None => self.new_page(flight)?,
+        };
+        self.parts.push(part);
+        Ok(part)
+    }
+
+    fn new_area(&mut self, length: u64, flight: &mut Flight) -> Option<Part> {
+        if self.areas_left == 0 || length > INODE_BYTES - AREA_LOG {
+            self.areas_left = 0;
+            return None;
+        }
+        let (slot, head) = self.ground.table.allocate_area(self.ino)?;
+        self.areas_left -= 1;
+        flight.add(self.ground.region.write(slot, &head).flush());
+        Some(Part(slot + AREA_LOG))
+    }
+
+    fn new_page(&mut self, flight: &mut Flight) -> Result<Part> {
         let page = self.allocate_page()?;
-        self.pages.push(page);
+        self.areas_left = 0;
         let footer = PageFooter::new(page, self.ino);
-        flight.add(self.region.write(page + ENTRY_BYTES_MAX as u64, &footer).flush());
-        Ok(page)
+        flight.add(self.ground.region.write(page + ENTRY_BYTES_MAX as u64, &footer).flush());
+        Ok(Part(page))
     }
 
     fn allocate_page(&self) -> Result<u64> {
-        let block = self.space.allocate_one("log", self.purpose)?;
+        let space = self.ground.space;
+        let block = space.allocate_one("log", self.purpose)?;
         if block.address() != end_of_inline(self.slot) {
             return Ok(block.address());
         }
-        let other = self.space.allocate_one("log", self.purpose);
-        self.space.free(BlockRun { start: block, count: 1 });
+        let other = space.allocate_one("log", self.purpose);
+        space.free(BlockRun { start: block, count: 1 });
         Ok(other?.address())
     }
 }
 
 impl Drop for Addition<'_> {
     fn drop(&mut self) {
-        for page in &self.pages {
-            self.space.free(BlockRun { start: BlockNumber::containing(*page), count: 1 });
-        }
+        self.ground.free(&self.parts);
     }
 }
 
@@ -255,7 +393,6 @@ impl Drop for Addition<'_> {
 mod tests {
     use super::*;
     use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES};
-    use crate::words::FileKind;
     use pmem::{DeviceSpec, OpenOptions};
 
     #[test]
@@ -273,7 +410,10 @@ mod tests {
         let mut head = InodeHead::new(slot, ino, FileKind::Regular, 0, 1, 0);
         let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
         let mut flight = Flight::new();
-        let mut addition = Addition::new(&region, &space, slot, ino, &log, Purpose::Promised);
+        // A full table: no areas.
+        let table = InodeTable::new(region.clone(), Vec::new());
+        let ground = Ground { region: &region, space: &space, table: &table };
+        let mut addition = Addition::new(ground, slot, ino, &log, AREAS_MAX, Purpose::Promised);
         let mut entry = Vec::new();
         LogEntry::Unname { cookie: 1, time: 0 }.encode(ino, &mut entry);
         for _ in 0..20 {
@@ -281,7 +421,7 @@ mod tests {
         }
         let _ = region.fence((flight, addition.take_newest()));
         addition.keep(&mut log);
-        assert_eq!(log.pages, [behind.address() + BLOCK_BYTES]);
+        assert_eq!(log.parts, [Part(behind.address() + BLOCK_BYTES)]);
         assert_eq!(space.free_blocks(), 1, "the block that cannot serve is free for others");
         head.commit = log.tail;
         head.overflow = region.load_u64(slot + OVERFLOW_WORD);

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INLINE_LOG, INODE_BYTES, InodeHead};
 use crate::media::log_entry::{LogEntry, VALUE_BLOCKS_MAX, XattrValue, dedupe};
 use crate::media::superblock::Geometry;
+use crate::media::vector_entry::Named;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
@@ -148,7 +149,7 @@ impl State {
             Body::Other => 0,
         };
         let xattrs: usize = self.xattrs.keys().map(|name| name.len() + 256).sum();
-        size_of::<Inode>() as u64 + body + xattrs as u64 + self.log.pages.capacity() as u64 * 8
+        size_of::<Inode>() as u64 + body + xattrs as u64 + self.log.parts.capacity() as u64 * 8
     }
 
     /// Takes a committed log entry into the state. The same function serves the operation that wrote the
@@ -161,8 +162,8 @@ impl State {
                     self.needed.fetch_add(1, Ordering::Relaxed);
                 }
                 if entry.maps() {
-                    let extent =
-                        Extent { length: entry.length, address: entry.address, unwritten: entry.is_unwritten() };
+                    let (length, location) = (entry.length, entry.location());
+                    let extent = Extent { length, location, unwritten: entry.is_unwritten() };
                     extents.insert(entry.file_offset, extent);
                 } else {
                     extents.remove(entry.file_offset, entry.file_offset.saturating_add(entry.length));
@@ -172,6 +173,25 @@ impl State {
                     self.attributes.mtime = entry.time;
                 }
                 entry.time
+            }
+            LogEntry::Vector(entry) => {
+                let Body::File(extents) = &mut self.body else { return Err("extents of something that is no file") };
+                if dedupe::is_pending(entry.dedupe()) {
+                    self.needed.fetch_add(1, Ordering::Relaxed);
+                }
+                for Named { file_offset, length, word } in entry.named() {
+                    match word.location() {
+                        None => extents.remove(file_offset, file_offset + length),
+                        Some((location, unwritten)) => {
+                            extents.insert(file_offset, Extent { length, location, unwritten });
+                        }
+                    }
+                }
+                if newer {
+                    self.attributes.size = entry.size();
+                    self.attributes.mtime = entry.time();
+                }
+                entry.time()
             }
             LogEntry::Name { name, ino, kind, cookie, time } => {
                 let Body::Directory(directory) = &mut self.body else {
@@ -380,7 +400,7 @@ impl Inode {
             Body::File(extents) => (attributes.nlink, attributes.size, extents.bytes()),
             Body::Directory(directory) => {
                 let nlink = if attributes.nlink == 0 { 0 } else { 2 + directory.subdirectories() };
-                (nlink, state.log.lines * 64, state.log.pages.len() as u64 * BLOCK_BYTES)
+                (nlink, state.log.lines * 64, state.log.bytes())
             }
             Body::Other => (attributes.nlink, attributes.size, 0),
         };
@@ -411,20 +431,15 @@ impl Inode {
 
 /// What must hold of an entry before its numbers are used.
 fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(), &'static str> {
+    let holds = |address, length| geometry.holds_data(address, length);
     match entry {
         LogEntry::Extent(entry) if entry.maps() => {
-            let end = entry.file_offset.checked_add(entry.length);
-            // A file's last block may reach past the largest offset.
-            if entry.length == 0
-                || end.is_none_or(|end| end > FILE_BYTES_MAX + BLOCK_BYTES)
-                || entry.size > FILE_BYTES_MAX
-            {
-                return Err("extent length");
-            }
-            if !geometry.holds_data(entry.address, entry.length) {
-                return Err("extent address");
-            }
-            Ok(())
+            check_range(entry.file_offset, entry.length, entry.size)?;
+            if entry.is_valid(holds) { Ok(()) } else { Err("extent address") }
+        }
+        LogEntry::Vector(entry) => {
+            check_range(entry.file_offset(), entry.length(), entry.size())?;
+            if entry.is_valid(holds) { Ok(()) } else { Err("extent address") }
         }
         LogEntry::Extent(entry) if entry.size > FILE_BYTES_MAX => Err("file size"),
         LogEntry::XattrSet { value: XattrValue::Blocks { blocks, .. }, .. } => {
@@ -434,4 +449,12 @@ fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(),
         }
         _ => Ok(()),
     }
+}
+
+/// What must hold of a range of a file that an entry names, and of the file's size after it.
+fn check_range(offset: u64, length: u64, size: u64) -> std::result::Result<(), &'static str> {
+    let end = offset.checked_add(length);
+    // A file's last block may reach past the largest offset.
+    let is_valid = length > 0 && end.is_some_and(|end| end <= FILE_BYTES_MAX + BLOCK_BYTES) && size <= FILE_BYTES_MAX;
+    if is_valid { Ok(()) } else { Err("extent length") }
 }

@@ -3,16 +3,21 @@
 //! The table grows by whole segments of 4096 slots, marked in the segment table with their ordinal, so
 //! inode number -> slot is one division. The lowest free number is used first: a table that emptied can
 //! give its last segments back.
+//!
+//! **Log areas** ([`crate::media::log_area`]) are slots too: a number is an inode's or an area's, and both are in use. The
+//! table never grows for an area, for a log can have a page instead: so what is promised to an operation on a full device
+//! does not depend on them. After a crash an area that no log names is found as an inode without a name is.
 
 use crate::error::{Error, Result, errno};
-use crate::media::inode::{INODE_BYTES, INODES_PER_SEGMENT};
+use crate::media::inode::{COMMIT_WORD, INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, USE_WORD};
+use crate::media::log_area::AreaHead;
 use crate::media::segment::{KIND_INODES, SegmentEntry, SegmentUse};
 use crate::media::superblock::Geometry;
 use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES, inode};
-use crate::space::Space;
+use crate::space::{Space, clear_segment};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock};
-use pmem::Region;
+use pmem::{Dirty, Flight, Pm, Region};
 use zerocopy::IntoBytes;
 
 /// The table of one device.
@@ -33,6 +38,8 @@ pub struct InodeTable {
 struct Used {
     words: Vec<u64>,
     count: u64,
+    /// Of them log areas.
+    areas: u64,
     /// No word before this one has a free bit.
     search_from: usize,
 }
@@ -94,15 +101,23 @@ impl InodeTable {
 
     /// Inodes in use.
     pub fn in_use(&self) -> u64 {
-        self.used.lock().count
+        let used = self.used.lock();
+        used.count.saturating_sub(used.areas)
     }
 
-    /// Mount: takes the used bits in, as [`InodeTable::used_words`] gave them.
-    pub fn adopt(&self, words: &[u64]) {
+    /// Log areas in use.
+    pub fn areas(&self) -> u64 {
+        self.used.lock().areas
+    }
+
+    /// Mount: takes the used bits in, as [`InodeTable::used_words`] gave them, and how many of them are log areas.
+    pub fn adopt(&self, words: &[u64], areas: u64) {
         let mut used = self.used.lock();
         used.words.copy_from_slice(words);
         used.words[0] |= 1;
         used.count = used.words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() - 1;
+        // What was saved may be damaged.
+        used.areas = areas.min(used.count);
     }
 
     /// Begins to look for inodes without a name: all in use are suspected.
@@ -179,23 +194,77 @@ impl InodeTable {
     pub fn allocate(&self, space: &Space) -> Result<u64> {
         let mut used = self.used.lock();
         loop {
-            let barred = self.barred_words.load(Ordering::Acquire);
-            let from = used.search_from.max(barred);
-            if let Some(word) = (from..used.words.len()).find(|word| used.words[*word] != !0) {
-                let bit = used.words[word].trailing_ones();
-                used.words[word] |= 1 << bit;
-                used.count += 1;
-                if barred <= used.search_from {
-                    used.search_from = word;
-                }
-                return Ok(word as u64 * 64 + u64::from(bit));
-            }
-            if barred <= used.search_from {
-                used.search_from = used.words.len();
+            if let Some(number) = self.take_free(&mut used) {
+                return Ok(number);
             }
             self.grow(space)?;
             let words = used.words.len() + (INODES_PER_SEGMENT / 64) as usize;
             used.words.resize(words, 0);
+        }
+    }
+
+    fn take_free(&self, used: &mut Used) -> Option<u64> {
+        let barred = self.barred_words.load(Ordering::Acquire);
+        let from = used.search_from.max(barred);
+        let found = (from..used.words.len()).find(|word| used.words[*word] != !0);
+        if barred <= used.search_from {
+            used.search_from = found.unwrap_or(used.words.len());
+        }
+        let word = found?;
+        let bit = used.words[word].trailing_ones();
+        used.words[word] |= 1 << bit;
+        used.count += 1;
+        Some(word as u64 * 64 + u64::from(bit))
+    }
+
+    /// Takes the lowest free number for a log area of `owner`: its head, and the slot to write it to. `None` when the table
+    /// is full. One whose slot lies in bad memory is never given back.
+    pub fn allocate_area(&self, owner: u64) -> Option<(u64, AreaHead)> {
+        loop {
+            let number = self.take_free(&mut self.used.lock())?;
+            let slot = self.slot(number).expect("a number that is taken has a slot");
+            let old: InodeHead = self.region.read(slot);
+            if self.region.sound_or_forget(slot, INODE_BYTES) {
+                self.used.lock().areas += 1;
+                self.found_name(number);
+                empty_old_log(&self.region, slot, &old);
+                return Some((slot, AreaHead::new(slot, number, owner, old.generation)));
+            }
+        }
+    }
+
+    /// The log area in this slot, if there is one and the slot is of this table.
+    pub fn area_in(&self, slot: u64) -> Option<AreaHead> {
+        let area: AreaHead = self.region.read(slot);
+        (area.is_whole(slot) && self.slot(area.number) == Some(slot)).then_some(area)
+    }
+
+    /// The log area of this number, if it is one's.
+    pub fn area(&self, number: u64) -> Option<AreaHead> {
+        self.area_in(self.slot(number)?)
+    }
+
+    /// Frees log areas that no log names any more: on the media, before their numbers have other users. What is no area of
+    /// this table, or lies in bad memory, stays as it is.
+    pub fn free_areas(&self, slots: impl Iterator<Item = u64>) {
+        let mut flight = Flight::new();
+        let mut freed = Vec::new();
+        for slot in slots {
+            let area = self.area_in(slot);
+            if let Some(area) = area.filter(|_| self.region.sound_or_forget(slot, INODE_BYTES)) {
+                let use_word = u64::from(area.generation) << 32;
+                flight.add(self.region.store_u64(slot + USE_WORD, use_word).flush());
+                freed.push(area.number);
+            }
+        }
+        if freed.is_empty() {
+            return;
+        }
+        let _ = self.region.fence(flight);
+        for number in freed {
+            self.free(number);
+            let areas = &mut self.used.lock().areas;
+            *areas = areas.saturating_sub(1);
         }
     }
 
@@ -247,22 +316,33 @@ fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
     (ino != 0).then(|| segment * SEGMENT_BYTES + ino % INODES_PER_SEGMENT * INODE_BYTES)
 }
 
+/// Marks an inode slot free on the media. Its log is emptied in the same line: until the next user's head is whole, a
+/// crash may leave the new identity beside the old commit word, and nothing of the old log must come back.
+pub fn free_slot(region: &Region, slot: u64) {
+    let head: InodeHead = region.read(slot);
+    let _ = empty_log(region, slot);
+    let line = region.store_u64(slot + USE_WORD, head.freed_use_word()).flush();
+    let _ = region.fence(line);
+}
+
+/// Empties the log of a free slot if a crash cut off the freeing of its last user.
+pub fn empty_old_log(region: &Region, slot: u64, old: &InodeHead) {
+    if old.commit != 0 && old.commit != slot + INLINE_LOG {
+        let _ = region.fence(empty_log(region, slot).flush());
+    }
+}
+
+/// Commit word and head of an empty log, to be flushed with what else is stored in the line.
+fn empty_log(region: &Region, slot: u64) -> Pm<'_, u128, Dirty> {
+    let start = u128::from(slot + INLINE_LOG);
+    region.store_u128(slot + COMMIT_WORD, start << 64 | start)
+}
+
 /// Makes a segment of a device that nobody has mounted part of a table, as `entry` says: old bytes are cleared, a hole
 /// stays a hole.
 pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, entry: &SegmentEntry) -> Result<()> {
     clear_segment(region, segment)?;
     let _ = region.fence(region.write(geometry.segment_entry_offset(segment), entry).flush());
-    Ok(())
-}
-
-/// Makes a segment zero, durably; a hole stays a hole.
-pub fn clear_segment(region: &Region, segment: u64) -> Result<()> {
-    if region.is_hole(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
-        // Old content could come back with a power failure.
-        return Ok(region.settle_holes()?);
-    }
-    let zeros = region.stream_zeros(segment * SEGMENT_BYTES, SEGMENT_BYTES);
-    let _ = region.fence(zeros);
     Ok(())
 }
 

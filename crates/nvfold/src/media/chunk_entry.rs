@@ -5,9 +5,14 @@
 //! means: this block is free, or *private* - named by exactly one extent and not fingerprinted. So data that nobody
 //! shares costs no entry.
 //!
+//! The entry of a **packed chunk** is the same line with a place of its own ([`super::segment::SegmentUse::Entries`]). It
+//! counts as long as the chunk is in use, and says where the bytes are and how many. Empty means free, never private.
+//!
 //! How often a block is taken is told by both together: `count` (RFC, the paper's reference count) extents name it,
 //! and `update_count` (UC) more are about to.
 
+use super::ChunkRef;
+use super::generator::parts;
 use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -16,6 +21,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const WEAK_VALID: u8 = 1;
 /// `flags`: the strong fingerprint is valid.
 pub const STRONG_VALID: u8 = 2;
+
+/// `flags`: bits 4-7 are the class of a packed chunk, by the method that cut it (DeEXT III-B); 0 in the entry of a block.
+const CLASS_SHIFT: u8 = 4;
+
+/// Class of a packed chunk that is the end of a file, under a policy that stores blocks.
+pub const CLASS_END: u8 = 14;
+/// Class of a packed chunk of which it is not known how it was cut: fsck made its entry again.
+pub const CLASS_UNKNOWN: u8 = 15;
 
 /// Entry operations of NV-Dedup (Table 2), kept in the tag.
 pub mod tag {
@@ -41,7 +54,7 @@ pub struct ChunkEntry {
     pub count: u32,
     /// Dedup transactions under way (DeNOVA).
     pub update_count: u32,
-    /// `length:20 | address:44`; the length of a whole block is stored as 4096.
+    /// `length:20 | address:44`; the length of a whole block is stored as 4096. Changes by 8-byte store.
     pub address_length: u64,
     /// 160 bits of a strong fingerprint.
     pub strong: [u8; 20],
@@ -53,16 +66,19 @@ pub struct ChunkEntry {
     pub next: u32,
     /// pm index: the chain, which is where its head lies in the direct area (DeNOVA's delete pointer).
     pub delete_pointer: u32,
-    /// [`WEAK_VALID`], [`STRONG_VALID`].
+    /// [`WEAK_VALID`], [`STRONG_VALID`], and the class of a packed chunk in bits 4-7.
     pub flags: u8,
     /// Which functions made the fingerprints: the weak one in bits 0-3, the strong one in bits 4-7.
     pub functions: u8,
-    /// Zero.
-    pub spare: [u8; 2],
+    /// Packed chunks: bytes of the content less one, where that is compressed; 0: the content lies there as it is, and in
+    /// the entry of a block.
+    pub content_bytes_less_one: u16,
 }
 
 /// Bytes of one entry.
 pub const ENTRY_BYTES: u64 = 64;
+/// Where the address lies.
+pub const ADDRESS_WORD: u64 = 16;
 /// Where `previous` and `next` lie: one word, which only the pm index changes.
 pub const LINKS_WORD: u64 = 48;
 
@@ -77,6 +93,7 @@ const _: () = assert!(offset_of!(ChunkEntry, next) == 52);
 const _: () = assert!(offset_of!(ChunkEntry, delete_pointer) == 56);
 const _: () = assert!(offset_of!(ChunkEntry, flags) == 60);
 const _: () = assert!(offset_of!(ChunkEntry, functions) == 61);
+const _: () = assert!(offset_of!(ChunkEntry, content_bytes_less_one) == 62);
 
 /// Bytes 0-15 of an entry: all that a count change touches, in one 16-byte atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +147,29 @@ impl ChunkEntry {
         }
     }
 
+    /// An entry for a packed chunk of `length` bytes at a media address, without fingerprints. `class`: 1 to 15.
+    pub fn for_packed(address: u64, length: u64, class: u8, count: CountWord) -> ChunkEntry {
+        debug_assert!((1..16).contains(&class) && (1..=super::PACKED_BYTES_MAX).contains(&length));
+        ChunkEntry {
+            address_length: address_word(address, length),
+            flags: class << CLASS_SHIFT,
+            ..ChunkEntry::for_block(super::BlockNumber(0), count)
+        }
+    }
+
+    /// The entry of `chunk`, without fingerprints. Where a packed one lies is told by the entry that it has.
+    pub fn bare(chunk: ChunkRef, old: &ChunkEntry, count: CountWord) -> ChunkEntry {
+        match chunk {
+            ChunkRef::Block(block) => ChunkEntry::for_block(block, count),
+            ChunkRef::Packed(_) => ChunkEntry {
+                address_length: old.address_length,
+                flags: old.class() << CLASS_SHIFT,
+                content_bytes_less_one: old.content_bytes_less_one,
+                ..ChunkEntry::for_block(super::BlockNumber(0), count)
+            },
+        }
+    }
+
     /// With the weak fingerprint that a function made.
     pub fn with_weak(self, function: WeakFunction, weak: u32) -> ChunkEntry {
         let functions = self.functions & 0xf0 | function as u8;
@@ -148,6 +188,12 @@ impl ChunkEntry {
         ChunkEntry { tag_tx, count, update_count, address_length, ..*other }
     }
 
+    /// Without fingerprints, and in no chain.
+    pub fn without_fingerprints(self) -> ChunkEntry {
+        let flags = self.class() << CLASS_SHIFT;
+        ChunkEntry { strong: [0; 20], weak: 0, previous: 0, next: 0, delete_pointer: 0, flags, functions: 0, ..self }
+    }
+
     /// Whether the block is free or private.
     pub fn is_empty(&self) -> bool {
         self.word().is_empty()
@@ -163,9 +209,38 @@ impl ChunkEntry {
         matches!(self.word().tag & !tag::RECOVERED, tag::ADD | tag::INCREASE | tag::DECREASE)
     }
 
-    /// Whether it counts, and is `block`'s.
-    pub fn is_of(&self, block: super::BlockNumber) -> bool {
-        !self.is_empty() && self.address() == block.address()
+    /// Whether it counts, and is this chunk's.
+    pub fn is_of(&self, chunk: impl Into<ChunkRef>) -> bool {
+        let is_of = match chunk.into() {
+            ChunkRef::Block(block) => self.address() == block.address() && self.class() == 0,
+            ChunkRef::Packed(_) => self.class() != 0 && (1..=super::PACKED_BYTES_MAX).contains(&self.stored_bytes()),
+        };
+        is_of && !self.is_empty()
+    }
+
+    /// Generator and sequence of the transaction that added it or increased its count last; `None` of what is never taken
+    /// back.
+    pub fn added_by(&self) -> Option<(u64, u64)> {
+        let word = self.word();
+        matches!(word.tag, tag::ADD | tag::INCREASE).then(|| parts(word.tx))
+    }
+
+    /// Class of a packed chunk; 0: it is a block.
+    pub fn class(&self) -> u8 {
+        self.flags >> CLASS_SHIFT
+    }
+
+    /// Bytes that the chunk takes on the media.
+    pub fn stored_bytes(&self) -> u64 {
+        self.address_length >> 44
+    }
+
+    /// Bytes of a packed chunk's content.
+    pub fn content_bytes(&self) -> u64 {
+        match self.content_bytes_less_one {
+            0 => self.stored_bytes(),
+            less_one => u64::from(less_one) + 1,
+        }
     }
 
     /// Count and transaction.
@@ -198,6 +273,11 @@ impl ChunkEntry {
     pub fn strong(&self, function: StrongFunction) -> Option<Strong> {
         self.any_strong().filter(|(made_by, _)| *made_by == function as u8).map(|(_, strong)| strong)
     }
+}
+
+/// The word that says where a chunk lies and how many bytes it takes there.
+pub fn address_word(address: u64, length: u64) -> u64 {
+    length << 44 | address
 }
 
 #[cfg(test)]

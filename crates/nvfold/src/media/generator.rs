@@ -8,8 +8,9 @@
 //! TX_ID   | generator, 4 bits | sequence, 52 bits |      counts from 1; 0: no transaction
 //! ```
 //!
-//! A generator stores the sequence of its next transaction. An entry whose sequence is not below it belongs to a
-//! transaction that did not come to its end.
+//! A generator stores the sequence of its next transaction, and has one transaction under way. So an entry with just that
+//! sequence belongs to a transaction that did not come to its end. A later one says that the generator is damaged, and
+//! nothing of the transaction.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -33,9 +34,12 @@ const _: () = assert!(size_of::<Generator>() == 64);
 const _: () = assert!(offset_of!(Generator, next) == 0);
 
 impl Generator {
-    /// As it is when it is whole: one that is damaged begins anew.
+    /// As it is when it is whole: one that is damaged goes on behind everything that it can have given out.
     pub fn mended(self) -> Generator {
-        Generator { next: if self.next < SEQUENCE_END { self.next } else { 1 }, spare: [0; 56] }
+        const UPPER_HALF: u64 = SEQUENCE_END / 2;
+        let is_whole = self.next < SEQUENCE_END && self.spare == [0; 56];
+        let next = if is_whole || (UPPER_HALF..SEQUENCE_END).contains(&self.next) { self.next } else { UPPER_HALF };
+        Generator { next, spare: [0; 56] }
     }
 }
 

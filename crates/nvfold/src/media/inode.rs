@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes in one slot.
 pub const INODE_BYTES: u64 = 512;
-/// Inodes in one segment of the inode table.
+/// Slots in one segment of the inode table.
 pub const INODES_PER_SEGMENT: u64 = super::SEGMENT_BYTES / INODE_BYTES;
 /// Offset of the two attribute lines in a slot.
 pub const ATTRIBUTE_LINES: [u64; 2] = [64, 128];
@@ -36,7 +36,7 @@ pub struct InodeHead {
     pub commit: u64,
     /// Media address of the log's first line.
     pub head: u64,
-    /// Log page that follows the inline lines, or 0.
+    /// First line of the log area or page that follows the inline lines, or 0.
     pub overflow: u64,
     /// Directories: inode number of the parent. Changes by 8-byte store.
     pub parent: u64,

@@ -1,24 +1,23 @@
 //! Log entries: what happened to one inode, in whole lines of 64 bytes.
 //!
-//! An inode's log starts in the five inline lines of its slot and goes on in 4 KiB pages of 63 lines
-//! and a footer. An entry never crosses the end of an area; a `Skip` entry fills what is left. Nothing
+//! An inode's log starts in the five inline lines of its slot and goes on in log areas ([`super::log_area`]), then in 4 KiB
+//! pages of 63 lines and a footer. An entry never crosses the end of such a part; a `Skip` entry fills what is left. Nothing
 //! past the tail exists, so an entry is durable before the commit word that moves the tail over it.
 //!
 //! Every entry begins `kind u8 | lines u8 | ...` and `check u32` at byte 4: CRC-32C of the whole entry with
-//! the check and byte 3 zero, seeded with the inode number. Byte 3 of a write entry is DeNOVA's
+//! the check and byte 3 zero, seeded with the inode number. Byte 3 of a write or vector entry is DeNOVA's
 //! dedupe-flag, which changes in place and is therefore outside the checksum.
 
-use super::checksum;
+pub use super::log_line::{ENTRY_BYTES_MAX, LINE, PAGE_LINES, Written};
+use super::log_line::{
+    NAME, SKIP, UNMAP, UNNAME, VECTOR, WRITE, XATTR_REMOVE, XATTR_SET, checksum_of, is_packed_place, seal,
+};
+use super::vector_entry::VectorEntry;
+use super::{Location, PackedNumber, checksum};
 use crate::words::{FileKind, TimeNs};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of one log line.
-pub const LINE: u64 = 64;
-/// Lines of entries in a log page; the last line is the footer.
-pub const PAGE_LINES: u64 = 63;
-/// Longest entry in bytes: one whole page.
-pub const ENTRY_BYTES_MAX: usize = (PAGE_LINES * LINE) as usize;
 /// Longest xattr value kept in the log; longer ones lie in blocks of their own.
 pub const INLINE_VALUE_MAX: usize = 1024;
 /// Longest xattr value (Linux: XATTR_SIZE_MAX).
@@ -28,14 +27,6 @@ pub const VALUE_BLOCKS_MAX: usize = VALUE_MAX / super::BLOCK_BYTES as usize;
 
 /// No cookie reaches this: a directory that makes a billion names a second would take a century.
 const COOKIE_END: u64 = 1 << 62;
-
-const WRITE: u8 = 1;
-const UNMAP: u8 = 2;
-const NAME: u8 = 3;
-const UNNAME: u8 = 4;
-const XATTR_SET: u8 = 5;
-const XATTR_REMOVE: u8 = 6;
-const SKIP: u8 = 7;
 
 /// DeNOVA's dedupe-flag of a write entry (IV-D, Fig. 5): who still has to look for equals of what it names.
 pub mod dedupe {
@@ -56,6 +47,8 @@ pub mod dedupe {
 
 /// `flags` of a write entry: space is reserved, the content is zeros.
 const UNWRITTEN: u8 = 1;
+/// `flags` of a write entry: it names a part of a packed chunk.
+const PACKED: u8 = 2;
 /// `flags` of an xattr entry: the value lies in blocks.
 const IN_BLOCKS: u8 = 1;
 
@@ -63,7 +56,7 @@ const IN_BLOCKS: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PageFooter {
-    /// Next log page or 0; changes by 8-byte store.
+    /// First line of the next log page or area, or 0; changes by 8-byte store.
     pub next: u64,
     /// Inode whose log this is.
     pub ino: u64,
@@ -101,9 +94,9 @@ pub struct ExtentEntry {
     pub file_offset: u64,
     /// Bytes; `u64::MAX` in an unmap entry: to the end.
     pub length: u64,
-    /// Media address of the first byte (44 bits); 0 in an unmap entry.
+    /// Media address of the first byte (44 bits), or number of the packed chunk; 0 in an unmap entry.
     pub address: u64,
-    /// Zero (offset in a packed chunk).
+    /// Offset of the first byte in the packed chunk; 0 otherwise.
     pub chunk_offset: u64,
     /// mtime and ctime of the file after this entry, ns.
     pub time: TimeNs,
@@ -119,11 +112,49 @@ const _: () = assert!(offset_of!(ExtentEntry, time) == 40);
 const _: () = assert!(offset_of!(ExtentEntry, size) == 48);
 
 impl ExtentEntry {
-    /// A write entry: the range names `length` bytes at `address`.
+    /// A write entry: the range names `length` bytes at `location`.
     #[inline]
-    pub fn write(file_offset: u64, length: u64, address: u64, unwritten: bool, time: TimeNs, size: u64) -> Self {
-        let flags = if unwritten { UNWRITTEN } else { 0 };
-        ExtentEntry { kind: WRITE, lines: 1, flags, file_offset, length, address, time, size, ..Default::default() }
+    pub fn write(file_offset: u64, length: u64, location: Location, unwritten: bool, time: TimeNs, size: u64) -> Self {
+        let (kind, address, chunk_offset) = match location {
+            Location::Media(address) => (0, address, 0),
+            Location::Packed(chunk, offset) => (PACKED, u64::from(chunk.0), u64::from(offset)),
+        };
+        let flags = if unwritten { kind | UNWRITTEN } else { kind };
+        let spare = 0;
+        ExtentEntry {
+            kind: WRITE,
+            lines: 1,
+            flags,
+            dedupe: dedupe::NONE,
+            check: 0,
+            file_offset,
+            length,
+            address,
+            chunk_offset,
+            time,
+            size,
+            spare,
+        }
+    }
+
+    /// Where the bytes that a write entry names begin.
+    #[inline]
+    pub fn location(&self) -> Location {
+        match self.flags & PACKED {
+            0 => Location::Media(self.address),
+            _ => Location::Packed(PackedNumber(self.address as u32), self.chunk_offset as u16),
+        }
+    }
+
+    /// Whether what a write entry names can be there: `holds` tells that of a range of blocks.
+    pub fn is_valid(&self, holds: impl Fn(u64, u64) -> bool) -> bool {
+        match (self.flags & PACKED, u32::try_from(self.address), u16::try_from(self.chunk_offset)) {
+            (0, _, _) => holds(self.address, self.length),
+            (_, Ok(chunk), Ok(offset)) => {
+                !self.is_unwritten() && is_packed_place(PackedNumber(chunk), offset, self.length)
+            }
+            _ => false,
+        }
     }
 
     /// An unmap entry: the range names nothing and reads as zeros.
@@ -148,10 +179,13 @@ impl ExtentEntry {
         ExtentEntry { dedupe, ..self }
     }
 
-    /// Its first word as it lies on the media, with another dedupe-flag.
-    pub fn first_word(&self, dedupe: u8) -> u64 {
-        let words: [u64; 8] = zerocopy::transmute!(self.flagged(dedupe));
-        u64::from_le(words[0])
+    /// What it has in common with a vector entry, if it is a write entry.
+    #[inline]
+    pub fn written(&self) -> Option<Written> {
+        let words: [u64; 8] = zerocopy::transmute!(*self);
+        let &ExtentEntry { dedupe, file_offset, length, time, .. } = self;
+        let first_word = u64::from_le(words[0]);
+        self.maps().then_some(Written { dedupe, first_word, file_offset, length, time })
     }
 
     /// Whether the range names media bytes.
@@ -218,6 +252,8 @@ pub enum XattrValue {
 pub enum LogEntry {
     /// A file range changed what it names.
     Extent(ExtentEntry),
+    /// Many file ranges did, which lie one behind the other.
+    Vector(VectorEntry),
     /// A directory got a name.
     Name {
         /// The name.
@@ -264,6 +300,7 @@ impl LogEntry {
         let start = lines.len();
         match self {
             LogEntry::Extent(entry) => lines.extend_from_slice(entry.sealed(ino).as_bytes()),
+            LogEntry::Vector(entry) => lines.extend_from_slice(entry.as_bytes()),
             LogEntry::Name { name, ino: target, kind, cookie, time } => {
                 let head = NameHead {
                     kind: NAME,
@@ -288,6 +325,36 @@ impl LogEntry {
         lines.resize(lines.len().next_multiple_of(LINE as usize), 0);
         seal(ino, &mut lines[start..]);
         lines.len() - start
+    }
+
+    /// What a write or vector entry says of the range that it wrote.
+    pub fn written(&self) -> Option<Written> {
+        match self {
+            LogEntry::Extent(entry) => entry.written(),
+            LogEntry::Vector(entry) => Some(entry.written()),
+            _ => None,
+        }
+    }
+
+    /// Gives a write or vector entry another dedupe-flag.
+    pub fn flag(&mut self, dedupe: u8) {
+        match self {
+            LogEntry::Extent(entry) if entry.maps() => entry.dedupe = dedupe,
+            LogEntry::Vector(entry) => entry.flag(dedupe),
+            _ => {}
+        }
+    }
+
+    /// Where a byte of a file range that it wrote lies.
+    pub fn location_at(&self, file_offset: u64) -> Option<Location> {
+        match self {
+            LogEntry::Extent(entry) if entry.maps() => {
+                let skipped = file_offset.checked_sub(entry.file_offset).filter(|skipped| *skipped < entry.length)?;
+                Some(entry.location().plus(skipped))
+            }
+            LogEntry::Vector(entry) => entry.location_at(file_offset),
+            _ => None,
+        }
     }
 
     /// The line that says: nothing more in the `lines` that are left here.
@@ -320,28 +387,12 @@ impl LogEntry {
                 LogEntry::Unname { cookie: head.cookie, time: head.time }
             }
             XATTR_SET | XATTR_REMOVE => decode_xattr(bytes)?,
+            VECTOR => LogEntry::Vector(VectorEntry::decode(bytes)?),
             SKIP => LogEntry::Skip,
             _ => return Err("log entry kind"),
         };
         Ok((entry, lines))
     }
-}
-
-/// Checksum of an entry with its check and byte 3 of a write entry taken as zero.
-fn checksum_of(ino: u64, entry: &[u8]) -> u32 {
-    let mut first = [0; 64];
-    first.copy_from_slice(&entry[..64]);
-    first[4..8].fill(0);
-    if matches!(first[0], WRITE | UNMAP) {
-        first[3] = 0;
-    }
-    crc32c::crc32c_append(checksum(ino, &first), &entry[64..])
-}
-
-fn seal(ino: u64, entry: &mut [u8]) {
-    entry[1] = (entry.len() / LINE as usize) as u8;
-    let check = checksum_of(ino, entry);
-    entry[4..8].copy_from_slice(&check.to_le_bytes());
 }
 
 fn encode_xattr(kind: u8, name: &[u8], value: Option<&XattrValue>, time: TimeNs, lines: &mut Vec<u8>) {
@@ -393,12 +444,17 @@ fn decode_xattr(bytes: &[u8]) -> Result<LogEntry, &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::location_word::LocationWord;
+    use super::super::vector_entry::Named;
     use super::*;
 
     fn samples() -> Vec<LogEntry> {
+        let word = LocationWord::new(Location::Media(3 << 12), false);
         vec![
-            LogEntry::Extent(ExtentEntry::write(1, 2, 3 << 12, true, 4, 5).sealed(9)),
+            LogEntry::Extent(ExtentEntry::write(1, 2, Location::Media(3 << 12), true, 4, 5).sealed(9)),
+            LogEntry::Extent(ExtentEntry::write(1, 2, Location::Packed(PackedNumber(7), 65534), false, 4, 5).sealed(9)),
             LogEntry::Extent(ExtentEntry::unmap(1, u64::MAX, 4, 5).sealed(9)),
+            LogEntry::Vector(VectorEntry::new(&[Named { file_offset: 1, length: 2, word }; 1], 4, 5).sealed(9)),
             LogEntry::Name { name: vec![b'n'; 255], ino: 7, kind: FileKind::Socket, cookie: 3, time: -1 },
             LogEntry::Unname { cookie: 3, time: 8 },
             LogEntry::XattrSet { name: b"user.a".to_vec(), value: XattrValue::Inline(vec![1; 1000]), time: 2 },
@@ -421,7 +477,7 @@ mod tests {
             for at in 0..bytes.len() {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 0x5a;
-                let dedupe_flag = at == 3 && matches!(entry, LogEntry::Extent(_));
+                let dedupe_flag = at == 3 && matches!(entry, LogEntry::Extent(_) | LogEntry::Vector(_));
                 assert_eq!(LogEntry::decode(9, &damaged).is_err(), !dedupe_flag, "byte {at} of {entry:?}");
             }
         }

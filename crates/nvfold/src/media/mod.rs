@@ -15,10 +15,15 @@ pub mod direct;
 pub mod generator;
 pub mod inode;
 pub mod journal;
+pub mod location_word;
+pub mod log_area;
 pub mod log_entry;
+mod log_line;
+pub mod packed;
 pub mod saved_state;
 pub mod segment;
 pub mod superblock;
+pub mod vector_entry;
 
 #[cfg(target_endian = "big")]
 compile_error!("nvfold's media format is little-endian");
@@ -50,8 +55,110 @@ impl BlockNumber {
     }
 }
 
+/// Largest device that can have packed chunks: in the 32-bit words of the indexes bit 31 says packed.
+pub const PACKED_DEVICE_BYTES_MAX: u64 = 1 << 43;
+/// Longest packed chunk, bytes.
+pub const PACKED_BYTES_MAX: u64 = 1 << 16;
+
+/// Number of a packed chunk: of its entry, which stays where it is while the bytes move. Below 0x7fff_ffff.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PackedNumber(pub u32);
+
+/// Names a chunk: a block by its number, a packed chunk by that of its entry. Blocks come first in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChunkRef {
+    /// A block of the device.
+    Block(BlockNumber),
+    /// A packed chunk.
+    Packed(PackedNumber),
+}
+
+impl ChunkRef {
+    /// No chunk: block 0 belongs to the tables. A search behind it is one of all.
+    pub const NONE: ChunkRef = ChunkRef::Block(BlockNumber(0));
+
+    /// The block, if it is one.
+    #[inline]
+    pub fn block(self) -> Option<BlockNumber> {
+        match self {
+            ChunkRef::Block(block) => Some(block),
+            ChunkRef::Packed(_) => None,
+        }
+    }
+
+    /// The packed chunk, if it is one.
+    #[inline]
+    pub fn packed(self) -> Option<PackedNumber> {
+        match self {
+            ChunkRef::Block(_) => None,
+            ChunkRef::Packed(packed) => Some(packed),
+        }
+    }
+}
+
+impl std::fmt::Display for ChunkRef {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ChunkRef::Block(block) => write!(to, "block {}", block.0),
+            ChunkRef::Packed(packed) => write!(to, "packed chunk {}", packed.0),
+        }
+    }
+}
+
+impl From<BlockNumber> for ChunkRef {
+    fn from(block: BlockNumber) -> ChunkRef {
+        ChunkRef::Block(block)
+    }
+}
+
+impl From<PackedNumber> for ChunkRef {
+    fn from(packed: PackedNumber) -> ChunkRef {
+        ChunkRef::Packed(packed)
+    }
+}
+
+/// Where bytes that an extent names begin: a media address in blocks, or an offset in a packed chunk. 47 bits:
+///
+/// ```text
+/// blocks   0:3 | media address:44          packed   entry:31 | offset in the chunk:16, and the kind is told apart
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// Media address of the first byte, in a segment of blocks.
+    Media(u64),
+    /// Offset of the first byte in a packed chunk.
+    Packed(PackedNumber, u16),
+}
+
+impl Location {
+    /// The place `bytes` further on.
+    #[inline]
+    pub fn plus(self, bytes: u64) -> Location {
+        match self {
+            Location::Media(address) => Location::Media(address + bytes),
+            Location::Packed(chunk, offset) => Location::Packed(chunk, (u64::from(offset) + bytes) as u16),
+        }
+    }
+}
+
 /// CRC-32C of `bytes`, seeded with what the bytes belong to, so that a valid structure in the
 /// wrong place is seen.
 pub(crate) fn checksum(owner: u64, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(owner as u32 ^ (owner >> 32) as u32, bytes)
+    crc32c::crc32c_append(folded(owner), bytes)
+}
+
+/// What a checksum begins with.
+fn folded(owner: u64) -> u32 {
+    owner as u32 ^ (owner >> 32) as u32
+}
+
+/// What a checksum of `bytes` began with: each step of a CRC can be taken back.
+fn seed_of(check: u32, bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0x82F6_3B78;
+    let before_bit = |state: u32| match state >> 31 {
+        1 => (state ^ POLYNOMIAL) << 1 | 1,
+        _ => state << 1,
+    };
+    let before_byte = |state: u32, byte: &u8| (0..8).fold(state, |state, _| before_bit(state)) ^ u32::from(*byte);
+    !bytes.iter().rev().fold(!check, before_byte)
 }

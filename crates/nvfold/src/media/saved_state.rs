@@ -9,6 +9,8 @@
 //!          inode table       used bits, `inode_words`
 //!          dram index        64 x (capacity, slots, slot ...); a pm index saves empty ones
 //!          work queue        `queue_nodes` x 4 words, the oldest first
+//!          packed chunks     bytes saved; used bits of `packed_parts` x 512 words; `packed_segments` x (segment, live bytes,
+//!                            pool + 1 of an open one or 0, front, headers)
 //! ```
 
 use super::BLOCK_BYTES;
@@ -21,6 +23,9 @@ pub const MAGIC: [u8; 8] = *b"NVFSAVED";
 pub const SAVED_RUNS: usize = 248;
 /// Words of a segment record in the payload.
 pub const SEGMENT_RECORD_WORDS: usize = 17;
+
+/// Words of a segment of packed chunks in the payload.
+pub const PACKED_RECORD_WORDS: usize = 5;
 
 /// Blocks next to one another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -66,8 +71,12 @@ pub struct SavedState {
     pub index_entries: u64,
     /// Nodes of the work queue in the payload.
     pub queue_nodes: u64,
-    /// Zero.
-    pub spare: [u8; 16],
+    /// Slots of the inode table that are log areas.
+    pub log_areas: u64,
+    /// Parts of the table of packed entries.
+    pub packed_parts: u32,
+    /// Segments of packed chunks in the payload.
+    pub packed_segments: u32,
     /// Where the payload lies.
     pub runs: [SavedRun; SAVED_RUNS],
 }
@@ -75,6 +84,7 @@ pub struct SavedState {
 const _: () = assert!(size_of::<SavedState>() == BLOCK_BYTES as usize);
 const _: () = assert!(offset_of!(SavedState, mount_epoch) == 16);
 const _: () = assert!(offset_of!(SavedState, runs_used) == 80);
+const _: () = assert!(offset_of!(SavedState, packed_parts) == 120);
 const _: () = assert!(offset_of!(SavedState, runs) == 128);
 
 impl SavedState {

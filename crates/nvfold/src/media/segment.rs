@@ -25,19 +25,23 @@ pub const KIND_INODES: u8 = 1;
 pub const KIND_BLOCKS: u8 = 2;
 /// `kind` of a segment that holds part of the pm index.
 pub const KIND_INDEX: u8 = 3;
+/// `kind` of a segment that holds part of the table of packed entries.
+pub const KIND_ENTRIES: u8 = 4;
+/// `kind` of a segment that holds packed chunks.
+pub const KIND_PACKED: u8 = 5;
 
 /// What one 2 MiB segment is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SegmentEntry {
-    /// [`KIND_FREE`], [`KIND_INODES`], [`KIND_BLOCKS`] or [`KIND_INDEX`].
+    /// [`KIND_FREE`], [`KIND_INODES`], [`KIND_BLOCKS`], [`KIND_INDEX`], [`KIND_ENTRIES`] or [`KIND_PACKED`].
     pub kind: u8,
     /// Wear class (DeEXT), 0 until wear-aware pools exist. Stays when the use changes.
     pub wear_class: u8,
     /// Zero.
     pub spare: u16,
-    /// Which part of the inode table: inodes `ordinal * 4096 ..`, or of the index: prefixes `ordinal * 131072 ..`;
-    /// 0 for blocks.
+    /// Which part of the inode table: inodes `ordinal * 4096 ..`, of the index: prefixes `ordinal * 131072 ..`,
+    /// of the table of packed entries: chunks `ordinal * 32768 ..`; 0 for blocks and packed chunks.
     pub ordinal: u32,
     /// Wear count (DeEXT), 0 until wear-aware pools exist. Stays when the use changes; not part of `check`.
     pub wear: u32,
@@ -60,6 +64,10 @@ pub enum SegmentUse {
     Inodes(u32),
     /// It is this part of the pm index's direct area.
     Index(u32),
+    /// It is this part of the table of packed entries.
+    Entries(u32),
+    /// Packed chunks lie in it.
+    Packed,
     /// Half an entry: a crash cut off the marking, or it is damaged. Blocks of it may be in use.
     Torn,
 }
@@ -98,8 +106,15 @@ impl SegmentEntry {
             (KIND_BLOCKS, 0, 0) if is_whole() => SegmentUse::Blocks,
             (KIND_INODES, 0, ordinal) if is_whole() => SegmentUse::Inodes(ordinal),
             (KIND_INDEX, 0, ordinal) if is_whole() => SegmentUse::Index(ordinal),
+            (KIND_ENTRIES, 0, ordinal) if is_whole() => SegmentUse::Entries(ordinal),
+            (KIND_PACKED, 0, 0) if is_whole() => SegmentUse::Packed,
             _ => SegmentUse::Torn,
         }
+    }
+
+    /// Whether it says nothing and may be what a crash leaves of a store.
+    pub fn is_half(&self, segment: u64) -> bool {
+        self.usage(segment) == SegmentUse::Torn && self.kind <= KIND_PACKED && self.spare == 0
     }
 
     fn checksum(&self, segment: u64) -> u32 {
@@ -112,12 +127,14 @@ mod tests {
     use super::*;
 
     const SEGMENT: u64 = 5;
-    const USES: [(u8, u32, SegmentUse); 5] = [
+    const USES: [(u8, u32, SegmentUse); 7] = [
         (KIND_FREE, 0, SegmentUse::Free),
         (KIND_BLOCKS, 0, SegmentUse::Blocks),
         (KIND_INODES, 0, SegmentUse::Inodes(0)),
         (KIND_INODES, 7, SegmentUse::Inodes(7)),
         (KIND_INDEX, 3, SegmentUse::Index(3)),
+        (KIND_ENTRIES, 2, SegmentUse::Entries(2)),
+        (KIND_PACKED, 0, SegmentUse::Packed),
     ];
     /// Wear counts and classes: fresh ones, and others.
     const WORN: [(u8, u32); 4] = [(0, 0), (0, 1), (3, 0), (u8::MAX, u32::MAX)];

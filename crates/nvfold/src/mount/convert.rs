@@ -6,7 +6,7 @@
 
 use super::open::open;
 use super::options::MountOptions;
-use super::superblock::{read_superblock, write_superblock};
+use super::superblock::read_superblock;
 use super::{Mounted, saved};
 use crate::chunk::fact::Fact;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
@@ -14,12 +14,13 @@ use crate::dedup::policy::Policy;
 use crate::error::Result;
 use crate::fingerprint::WeakFunction;
 use crate::fs::Core;
-use crate::inode::table::clear_segment;
+use crate::fs::write_superblock;
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
 use crate::media::direct::index_segments;
 use crate::media::segment::KIND_INDEX;
 use crate::media::superblock::Superblock;
-use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
+use crate::space::clear_segment;
 use crate::words::IndexKind;
 use pmem::{Flight, Region};
 use zerocopy::IntoBytes;
@@ -89,38 +90,53 @@ fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) ->
         }
     }
     let options = MountOptions::default().denova.reorder;
-    let index = Fact::new(core.region.clone(), core.geometry, weak, segments, options);
-    let total = core.chunks.tracked();
+    let index = Fact::new(core.region.clone(), &core.geometry, core.chunks.entries.clone(), weak, segments, options);
+    let total = core.chunks.tracked() + core.chunks.packed.count();
     let mut done = 0;
+    let enter = |entries: Vec<Found>| {
+        clear_links(core, &index, &entries);
+        entries.iter().for_each(|(chunk, weak, _)| index.insert(*weak, *chunk));
+    };
     for segment in core.space.marked_segments() {
         progress(done, total);
-        let entries = entries_of(core, segment, weak);
-        clear_links(core, &index, &entries);
-        entries.iter().for_each(|(block, weak, _)| index.insert(*weak, *block));
+        enter(entries_of(core, segment, weak));
         done += core.chunks.entries_in(segment).iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+    }
+    let packed: Vec<PackedNumber> = core.chunks.packed.used().collect();
+    for some in packed.chunks(SEGMENT_BLOCKS as usize) {
+        progress(done, total);
+        let with_weak = |chunk: &PackedNumber| {
+            let entry = core.chunks.entry(*chunk);
+            Some((ChunkRef::Packed(*chunk), entry.weak(weak)?, entry))
+        };
+        enter(some.iter().filter_map(with_weak).collect());
+        done += some.len() as u64;
     }
     progress(total, total);
     Ok(())
 }
 
+/// A chunk that has a fingerprint, and its entry.
+type Found = (ChunkRef, u32, ChunkEntry);
+
 /// The blocks of a segment that have a fingerprint of this function, and their entries.
-fn entries_of(core: &Core, segment: u64, function: WeakFunction) -> Vec<(BlockNumber, u32, ChunkEntry)> {
+fn entries_of(core: &Core, segment: u64, function: WeakFunction) -> Vec<Found> {
     let first = BlockNumber(segment * SEGMENT_BLOCKS);
     let mut entries = vec![ChunkEntry::default(); core.geometry.blocks_in_segment(segment) as usize];
     core.region.scan_into(core.geometry.chunk_entry_offset(first), entries.as_mut_bytes());
     let blocks = (first.0..).map(BlockNumber).zip(entries);
-    let with_weak = blocks.filter_map(|(block, entry)| Some((block, entry.weak(function)?, entry)));
-    with_weak.filter(|(block, _, entry)| entry.is_of(*block)).collect()
+    let with_weak = blocks.filter_map(|(block, entry)| Some((ChunkRef::Block(block), entry.weak(function)?, entry)));
+    with_weak.filter(|(chunk, _, entry)| entry.is_of(*chunk)).collect()
 }
 
 /// Makes entries such as the index takes: with their chain, and leading nowhere. Durably.
-fn clear_links(core: &Core, index: &Fact, entries: &[(BlockNumber, u32, ChunkEntry)]) {
+fn clear_links(core: &Core, index: &Fact, entries: &[Found]) {
     let mut flight = Flight::new();
-    for (block, weak, entry) in entries {
+    for (chunk, weak, entry) in entries {
         let delete_pointer = index.chain_of(*weak) as u32;
         let entry = ChunkEntry { previous: 0, next: 0, delete_pointer, ..*entry };
         let links = &entry.as_bytes()[LINKS_WORD as usize..];
-        flight.add(core.region.write(core.geometry.chunk_entry_offset(*block) + LINKS_WORD, links).flush());
+        flight.add(core.region.write(core.chunks.entry_offset(*chunk) + LINKS_WORD, links).flush());
     }
     let _ = core.region.fence(flight);
 }

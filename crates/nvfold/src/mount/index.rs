@@ -2,6 +2,7 @@
 
 use super::options::MountOptions;
 use crate::chunk::dram::DramIndex;
+use crate::chunk::entries::Entries;
 use crate::chunk::fact::Fact;
 use crate::chunk::index::Index;
 use crate::error::{Error, Result};
@@ -13,6 +14,7 @@ use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::space::BlockRun;
 use crate::words::IndexKind;
 use pmem::Region;
+use std::sync::Arc;
 
 /// The index that the superblock names, and the options with its fingerprints.
 pub(super) fn index_of(
@@ -21,23 +23,24 @@ pub(super) fn index_of(
     superblock: &Superblock,
     options: &MountOptions,
     uses: &[(u64, SegmentUse)],
-) -> Result<(MountOptions, Index)> {
+) -> Result<(MountOptions, (Arc<Entries>, Index))> {
     let mut options = options.clone();
+    let entries = Arc::new(Entries::new(*geometry));
     let index = match superblock.index().expect("a superblock that was verified") {
-        (IndexKind::Dram, _) => Index::Dram(DramIndex::new()),
+        (IndexKind::Dram, _) => Index::Dram(DramIndex::new(entries.clone())),
         // Whoever only reads needs none.
         (IndexKind::Pm, function) if options.read_only && index_segments_in(geometry, uses).is_err() => {
             options.nv_dedup.weak = function;
-            Index::Dram(DramIndex::new())
+            Index::Dram(DramIndex::new(entries.clone()))
         }
         (IndexKind::Pm, function) => {
             options.nv_dedup.weak = function;
             let segments = index_segments_in(geometry, uses)?;
             let reorder = options.denova.reorder;
-            Index::Pm(Box::new(Fact::new(region.clone(), *geometry, function, segments, reorder)))
+            Index::Pm(Box::new(Fact::new(region.clone(), geometry, entries.clone(), function, segments, reorder)))
         }
     };
-    Ok((options, index))
+    Ok((options, (entries, index)))
 }
 
 /// The segments of the pm index by ordinal, of those in use; what is wrong with it otherwise.

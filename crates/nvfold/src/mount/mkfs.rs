@@ -1,8 +1,9 @@
 //! Formatting a device.
 
-use super::superblock::{read_superblock, write_superblock};
+use super::superblock::read_superblock;
 use crate::error::{Error, Result};
 use crate::fingerprint::WeakFunction;
+use crate::fs::write_superblock;
 use crate::inode::table::write_segment;
 use crate::media::direct::index_segments;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead};

@@ -51,7 +51,7 @@ pub(crate) use mkfs::{format, write_root};
 pub(crate) use open::{open, open_for_repair};
 pub use options::MountOptions;
 pub use superblock::read_superblock;
-pub(crate) use superblock::{require_known_features, write_superblock};
+pub(crate) use superblock::require_known_features;
 pub(crate) use tables::Tables;
 
 /// A mounted device: its file system, and what a crash left to find out.

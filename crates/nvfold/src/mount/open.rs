@@ -4,13 +4,14 @@ use super::index::{free_index_segments, index_of};
 use super::journal::{journal_stores, replay_journal};
 use super::options::MountOptions;
 use super::saved::Saved;
-use super::superblock::{read_superblock, require_known_features, write_superblock};
+use super::superblock::{read_superblock, require_known_features};
 use super::tables::Tables;
 use super::{Mounted, saved, scan};
 use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
-use crate::fs::{Core, CoreOptions};
+use crate::fs::{Core, CoreOptions, write_superblock};
 use crate::media::inode::InodeHead;
+use crate::media::segment::SegmentUse;
 use crate::media::superblock::{Geometry, STATE_IN_USE, STATE_REPAIR, Superblock};
 use crate::words::{FileKind, InodeNumber};
 use pmem::{PersistenceLevel, PmemError, Region};
@@ -68,6 +69,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     let index_segments = core.chunks.index.fact().into_iter().flat_map(|index| index.segments().iter().copied());
     core.table.segments().into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
     entries.iter().for_each(|(segment, entry)| core.space.adopt_wear(*segment, entry));
+    adopt_packed(core, &uses);
     core.chunks.load_generators();
     let saved_in = saved.and_then(|saved| saved::load(&mounted, saved));
     match &saved_in {
@@ -106,6 +108,20 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     Ok(mounted)
 }
 
+/// Takes the segments of packed chunks and of their entries in.
+fn adopt_packed(core: &Core, uses: &[(u64, SegmentUse)]) {
+    for (segment, usage) in uses {
+        match usage {
+            SegmentUse::Entries(part) if *part < core.chunks.entries.parts_max() => {
+                core.chunks.entries.set_part(*part, Some(*segment));
+                core.space.adopt_table_segment(*segment);
+            }
+            SegmentUse::Packed => core.space.adopt_packed_segment(*segment),
+            _ => {}
+        }
+    }
+}
+
 /// Writing on a device whose tables are damaged would lose what can still be read.
 fn require_whole_tables(
     geometry: &Geometry,
@@ -136,6 +152,7 @@ fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {
         }),
         fingerprints: (options.nv_dedup.weak, options.nv_dedup.strong.unwrap_or_default()),
         generators: options.generators,
+        pack: options.pack,
         cores: options.cores,
         discard: options.discard.unwrap_or(region.level() == PersistenceLevel::Memory),
         read_only: options.read_only,

@@ -4,7 +4,7 @@ use crate::chunk::transaction::Generators;
 use crate::dedup::Dedup;
 use crate::dedup::denova::options::DeNovaOptions;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
-use crate::dedup::policy::Policy;
+use crate::dedup::policy::{Pack, Policy};
 use crate::words::{Clock, Stopwatch};
 use std::sync::Arc;
 
@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub struct MountOptions {
     /// Policy for new data.
     pub policy: Policy,
+    /// Whether ends of files are packed under policies that store blocks.
+    pub pack: Pack,
     /// How policy `nv-dedup` works.
     pub nv_dedup: NvDedupOptions,
     /// How policy `denova` works.
@@ -37,6 +39,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
             policy: Policy::default(),
+            pack: Pack::default(),
             nv_dedup: NvDedupOptions::default(),
             denova: DeNovaOptions::default(),
             stopwatch: None,

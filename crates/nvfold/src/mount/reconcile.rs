@@ -7,12 +7,13 @@
 //! The idea: bounded steps, each with the gate closed, so that no operation is half done while it runs.
 //!
 //! ```text
-//! walk      inode after inode: its log pages are in use; its extents count in the recount; its names count; log
+//! walk      inode after inode: its log areas and pages are in use; its extents count in the recount; its names count; log
 //!           entries that still wait to be shared are queued
-//! unnamed   inodes that no name was found for are freed, with all that they name
+//! unnamed   inodes that no name was found for are freed, with all that they name; so are log areas that no log names
 //! chains    pm index: reorders are ended, and what does not belong to a chain leaves it
 //! exact     segment after segment: each chunk entry is made to say what was counted; blocks whose use is still
 //!           unknown and that nobody names are free
+//! packed    the same of packed chunks, part after part of the table of their entries
 //! ```
 //!
 //! **Damage stays local.** An inode that cannot be read and that a name leads to is kept: it gives EIO, and as long as it
@@ -27,9 +28,10 @@
 use super::{Mounted, Recovery};
 use crate::chunk::recount::Recount;
 use crate::error::{Error, Result};
+use crate::inode::table::free_slot;
 use crate::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
-use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::media::{BlockNumber, PackedNumber, SEGMENT_BLOCKS};
 use crate::space::{BlockRun, Runs};
 use crate::sync::atomic::Ordering;
 use crate::words::{FileKind, InodeNumber};
@@ -52,6 +54,8 @@ pub enum Reconcile {
     Chains { next: u64, rest: Rest },
     /// Making entries exact, segment after segment; the place of the next one in the list.
     SetExact { next: usize, rest: Rest },
+    /// Making entries of packed chunks exact; the next one.
+    Packed { next: u32, rest: Rest },
     /// Everything is exact.
     Done,
     /// A block is used for two things, so what is in use is not known.
@@ -94,6 +98,7 @@ impl Mounted {
             Reconcile::Walk { next, marked, .. } => (*next, marked.len(), false),
             Reconcile::Unnamed { rest, .. } | Reconcile::Chains { rest, .. } => (inodes, rest.marked.len(), false),
             Reconcile::SetExact { next, rest } => (inodes + *next as u64, rest.marked.len(), false),
+            Reconcile::Packed { rest, .. } => (inodes + rest.marked.len() as u64, rest.marked.len(), false),
             Reconcile::Done => return Recovery { reconciled: true, unreadable, ..recovery },
             Reconcile::Stalled { .. } => (0, 0, true),
         };
@@ -136,7 +141,9 @@ impl Mounted {
                 }
             },
             Reconcile::Unnamed { rest, .. } if rest.keeps_nameless => {
-                self.nameless.lock().append(&mut self.core.table.stop_looking());
+                let mut nameless = self.core.table.stop_looking();
+                nameless.retain(|number| !self.free_unnamed_area(*number));
+                self.nameless.lock().append(&mut nameless);
                 Reconcile::Chains { next: 0, rest }
             }
             Reconcile::Unnamed { next, rest } => match self.free_unnamed(next)? {
@@ -153,12 +160,21 @@ impl Mounted {
                     self.core.chunks.with_recount(set).transpose()?;
                     Reconcile::SetExact { next: next + 1, rest }
                 }
-                None => {
-                    self.core.chunks.set_recount(None);
-                    self.core.walked.store(u64::MAX, Ordering::Release);
-                    Reconcile::Done
-                }
+                None => Reconcile::Packed { next: 0, rest },
             },
+            Reconcile::Packed { next, rest } => {
+                let set = |recount: &Recount| self.set_packed_exact(next, recount, rest.keeps_blocks);
+                match self.core.chunks.with_recount(set).flatten() {
+                    Some(next) => Reconcile::Packed { next, rest },
+                    None => {
+                        self.core.chunks.set_recount(None);
+                        self.core.walked.store(u64::MAX, Ordering::Release);
+                        self.core.space.free_empty_packed();
+                        self.core.give_up_empty_packed();
+                        Reconcile::Done
+                    }
+                }
+            }
             Reconcile::Done | Reconcile::Stalled { .. } => reconcile,
         })
     }
@@ -179,6 +195,8 @@ impl Mounted {
                     self.core.queue_after_crash(&inode)?;
                     looked_at += self.walk(ino, slot, &inode.into_state(), unreadable)?;
                 }
+                // Its owner's log says whether it is one's.
+                Ok(None) if self.core.table.area(ino).is_some() => {}
                 Ok(None) | Err(Error::Corrupt { .. }) => {
                     let may_be_unborn = Inode::may_be_unborn(&self.core.region, slot, ino);
                     unreadable.push(Unreadable { ino, slot, may_be_unborn });
@@ -237,7 +255,7 @@ impl Mounted {
     fn has_nameless_tree(&self) -> Result<bool> {
         let mut from = 0;
         while let Some(ino) = self.core.table.first_unnamed(from) {
-            if ino > ROOT && self.core.table.is_used(ino) {
+            if ino > ROOT && self.core.table.is_used(ino) && self.core.table.area(ino).is_none() {
                 let inode = self.core.inode(ino)?;
                 if matches!(&inode.peek().body, Body::Directory(directory) if !directory.is_empty()) {
                     self.core.damaged.add(ino, inode.slot);
@@ -252,7 +270,7 @@ impl Mounted {
     /// Frees an inode whose making a crash cut off: no name leads to it, and its log names nothing.
     fn free_unborn(&self, inode: &Unreadable) {
         self.core.table.found_name(inode.ino);
-        self.core.free_slot(inode.slot);
+        free_slot(&self.core.region, inode.slot);
         self.core.table.free(inode.ino);
     }
 
@@ -289,8 +307,14 @@ impl Mounted {
             let what = format!("inode {ino}: a block that it names is free, or used for something else; it");
             Err(Error::Corrupt { what, at: block.address() })
         };
-        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
-        for block in pages.chain(state.xattr_blocks()) {
+        for slot in state.log.areas() {
+            let Some(area) = self.core.table.area_in(slot).filter(|area| self.core.table.is_used(area.number)) else {
+                let what = format!("inode {ino}: a log area that it names is free, or none; it");
+                return Err(Error::Corrupt { what, at: slot });
+            };
+            self.core.table.found_name(area.number);
+        }
+        for block in state.log.pages().chain(state.xattr_blocks()) {
             let is_data_too = recount.counted(block).0 > 0;
             if self.core.space.mark_used(block) || !recount.claim_metadata(block) || is_data_too {
                 blocks().for_each(keep);
@@ -299,14 +323,29 @@ impl Mounted {
         }
         for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
             for block in extent.blocks().blocks() {
-                if self.core.space.mark_used(block) || recount.is_metadata(block) {
+                if self.core.space.mark_used(block) || recount.is_metadata(block) || self.is_packed_place(block) {
                     blocks().for_each(keep);
                     return twice(block);
                 }
                 self.count(recount, block, extent.unwritten);
             }
+            if let Some(chunk) = extent.packed() {
+                if !self.core.chunks.packed.is_used(chunk) {
+                    blocks().for_each(keep);
+                    let at = self.core.chunks.entries.packed_offset(chunk).unwrap_or(0);
+                    let what = format!("inode {ino}: packed chunk {} that it names: its entry", chunk.0);
+                    return Err(Error::Corrupt { what, at });
+                }
+                recount.count(chunk, false);
+            }
         }
         Ok(())
+    }
+
+    /// Whether a block lies among packed chunks, or their entries.
+    fn is_packed_place(&self, block: BlockNumber) -> bool {
+        let segment = block.0 / SEGMENT_BLOCKS;
+        self.core.space.packed.is_packed(segment) || self.core.chunks.entries.has_part_in(segment)
     }
 
     /// One more extent touches a block. A crash in the first write to a reserved block leaves the fingerprint of a
@@ -322,7 +361,7 @@ impl Mounted {
     /// closed.
     fn free_unnamed(&self, from: u64) -> Result<Option<u64>> {
         let Some(ino) = self.core.table.next_unnamed(from) else { return Ok(None) };
-        if ino > ROOT && self.core.table.is_used(ino) {
+        if ino > ROOT && self.core.table.is_used(ino) && !self.free_unnamed_area(ino) {
             let inode = self.core.inode(ino)?;
             let mut state = inode.lock();
             if inode.is_pinned() {
@@ -333,6 +372,17 @@ impl Mounted {
             }
         }
         Ok(Some(ino + 1))
+    }
+
+    /// Whether this number is a log area's that no log was found to name. It is freed, unless the log of its owner cannot
+    /// be read, which may name it.
+    fn free_unnamed_area(&self, number: u64) -> bool {
+        let table = &self.core.table;
+        let Some(area) = table.area(number).filter(|_| table.is_used(number)) else { return false };
+        if !self.core.damaged.contains(area.owner) {
+            table.free_areas(table.slot(number).into_iter());
+        }
+        true
     }
 
     /// Tidies chains of a pm index from `from` on; the one to go on with.
@@ -390,6 +440,45 @@ impl Mounted {
         let _ = self.core.region.fence(flight);
         free.iter().for_each(|run| self.core.space.free(*run));
         Ok(())
+    }
+
+    /// Makes entries of packed chunks from `next` on say what was counted, and frees chunks that nobody names; the one to
+    /// go on with.
+    fn set_packed_exact(&self, next: u32, recount: &Recount, keeps_blocks: bool) -> Option<u32> {
+        let chunks = &self.core.chunks;
+        let mut flight = Flight::new();
+        let mut free = Vec::new();
+        let end = next + STEP as u32;
+        // Word by word: most entries of a part are free.
+        let unknown = (next..end).step_by(64).flat_map(|first| {
+            let bits = recount.unknown_packed(PackedNumber(first));
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| PackedNumber(first + bit))
+        });
+        for chunk in unknown.filter(|chunk| recount.is_unknown(*chunk)) {
+            let (references, _) = recount.counted(chunk);
+            recount.know(chunk);
+            let may_have_more = keeps_blocks && (references == 0 || chunks.count(chunk) > references);
+            let offset = chunks.entry_offset(chunk);
+            if may_have_more || !self.core.region.sound_or_forget(offset, ENTRY_BYTES) {
+                continue;
+            }
+            let entry = chunks.entry(chunk);
+            let place = chunks.place_of(chunk.into());
+            // One without a whole tag is what a crash left of an addition: its fingerprint may be torn.
+            chunks.set_exact(chunk, references, entry.is_whole(), &mut flight);
+            if references == 0 {
+                free.push((chunk, place));
+            }
+        }
+        // An emptied entry must be durable before its place gets another user.
+        let _ = self.core.region.fence(flight);
+        for (chunk, place) in free {
+            chunks.packed.free(chunk);
+            if let Some((address, bytes)) = place {
+                self.core.space.drop_packed(address, bytes);
+            }
+        }
+        (u64::from(end) < chunks.packed.entries_end()).then_some(end)
     }
 
     fn is_bad_entry(&self, block: BlockNumber) -> bool {

@@ -4,17 +4,21 @@
 //! trust it scans instead, so nothing depends on it but time. See [`crate::media::saved_state`] for the layout.
 
 use super::Mounted;
-use super::superblock::{read_superblock, write_superblock};
+use super::superblock::read_superblock;
 use crate::chunk::dram::SHARDS;
 use crate::chunk::index::Index;
+use crate::chunk::packed::WORDS_PER_PART;
 use crate::dedup::denova::queue::{NODE_WORDS, Node};
 use crate::error::Result;
 use crate::fs::Core;
-use crate::media::saved_state::{MAGIC, SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState};
+use crate::fs::write_superblock;
+use crate::media::saved_state::{MAGIC, PACKED_RECORD_WORDS, SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState};
 use crate::media::superblock::{Geometry, STATE_CLEAN, Superblock};
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BYTES};
+use crate::space::packed::{Open, POOLS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use crate::sync::atomic::Ordering;
+use hashbrown::HashMap;
 use pmem::{Flight, PmPtr, Region};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -44,7 +48,14 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     let index_words: u64 = (0..SHARDS).map(|at| 2 + shard(at).1.len() as u64).sum();
     let queued = core.queued_to_save().into_iter();
     let nodes: Vec<Node> = queued.map(|(entry, blocks)| Node::new(entry, blocks)).collect();
-    let fixed_words = segments.len() * SEGMENT_RECORD_WORDS + inode_words.len() + nodes.len() * NODE_WORDS;
+    let packed_words = core.chunks.packed.used_words();
+    let packed = packed_records(core);
+    let fixed_words = segments.len() * SEGMENT_RECORD_WORDS
+        + inode_words.len()
+        + nodes.len() * NODE_WORDS
+        + 1
+        + packed_words.len()
+        + packed.len() * PACKED_RECORD_WORDS;
     let payload_words = fixed_words as u64 + index_words;
     let payload_blocks = (payload_words * WORD_BYTES).div_ceil(BLOCK_BYTES);
     let mut runs = core.space.runs_to_save_in(payload_blocks + 1, SAVED_RUNS)?;
@@ -63,6 +74,9 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         out.push(&slots);
     }
     nodes.iter().for_each(|node| out.push(&node.words()));
+    out.push(&[core.chunks.packed.saved_bytes()]);
+    out.push(&packed_words);
+    packed.iter().for_each(|record| out.push(&record.words()));
     let (payload_check, flight) = out.end();
     let mut state = SavedState {
         magic: MAGIC,
@@ -79,6 +93,9 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         filled: u64::from(core.policies.is_filled()),
         index_entries: core.chunks.index.stats().entries,
         queue_nodes: nodes.len() as u64,
+        packed_parts: (packed_words.len() / WORDS_PER_PART) as u32,
+        packed_segments: packed.len() as u32,
+        log_areas: core.table.areas(),
         ..SavedState::new_zeroed()
     };
     for (saved, run) in state.runs.iter_mut().zip(&runs) {
@@ -94,7 +111,13 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
 /// then nothing was taken in.
 pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     let core = &mounted.core;
-    if saved.inode_words.len() as u64 * 64 != core.table.end() {
+    let parts = (0..core.chunks.entries.parts_max()).map_while(|part| core.chunks.entries.part(part)).count();
+    let is_packed = |record: &PackedRecord| core.space.packed.is_packed(record.segment);
+    if saved.inode_words.len() as u64 * 64 != core.table.end()
+        || saved.packed_words.len() != parts * WORDS_PER_PART
+        || saved.packed.len() as u64 != core.space.packed.segments()
+        || !saved.packed.iter().all(is_packed)
+    {
         return None;
     }
     // The index checks itself while it loads, so it goes first; nobody has looked at it yet. One of another function's
@@ -102,7 +125,7 @@ pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     let is_pm = core.chunks.index.fact().is_some();
     let is_of_function = is_pm || saved.header.weak_function == core.chunks.weak_function() as u64;
     let adopts_entries = is_of_function || core.read_only;
-    let holds = |block: BlockNumber| core.geometry.holds_data(block.address(), BLOCK_BYTES);
+    let holds = |chunk: ChunkRef| core.chunks.entries.exists(chunk);
     match &core.chunks.index {
         Index::Dram(index) => {
             for (shard, (capacity, slots)) in saved.index.into_iter().enumerate().filter(|_| is_of_function) {
@@ -122,11 +145,17 @@ pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     }
     if adopts_entries {
         core.chunks.adopt_totals(saved.header.extra_references);
+        core.chunks.packed.adopt(saved.packed_words);
+        core.chunks.packed.adopt_saved_bytes(saved.packed_saved_bytes);
+        saved.packed.iter().for_each(|record| core.space.packed.adopt_chunk(record.segment, record.live));
     } else {
         let segments: Vec<u64> = saved.segments.iter().map(|record| record.segment).collect();
-        mounted.recovery.lock().entries_scanned = core.chunks.scan(&segments);
+        mounted.recovery.lock().entries_scanned = core.chunks.scan(&segments, &core.space);
     }
-    core.table.adopt(&saved.inode_words);
+    if !core.read_only {
+        saved.packed.iter().for_each(|record| record.open(core));
+    }
+    core.table.adopt(&saved.inode_words, saved.header.log_areas);
     core.mapped_bytes.store(saved.header.mapped_bytes, Ordering::Relaxed);
     core.data_blocks.store(saved.header.data_blocks, Ordering::Relaxed);
     if saved.header.filled == 1 && is_of_function {
@@ -147,6 +176,52 @@ pub struct SegmentRecord {
     pub has_entry: [u64; WORDS_PER_SEGMENT],
 }
 
+/// What is saved of one segment of packed chunks.
+pub struct PackedRecord {
+    /// Its number.
+    pub segment: u64,
+    /// Bytes of live chunks.
+    pub live: u64,
+    /// The pool that it is open in, and where.
+    pub open: Option<(usize, Open)>,
+}
+
+impl PackedRecord {
+    /// As saved.
+    fn words(&self) -> [u64; PACKED_RECORD_WORDS] {
+        let (pool, front, headers) =
+            self.open.map_or((0, 0, 0), |(pool, open)| (pool as u64 + 1, open.front, open.headers));
+        [self.segment, self.live, pool, front, headers]
+    }
+
+    /// From what was saved; `None` when it cannot be.
+    fn from_words(geometry: &Geometry, words: [u64; PACKED_RECORD_WORDS]) -> Option<PackedRecord> {
+        let [segment, live, pool, front, headers] = words;
+        let open = Open { segment, front, headers };
+        let is_sound = (geometry.first_segment()..geometry.segments()).contains(&segment)
+            && live <= SEGMENT_BYTES
+            && pool <= POOLS as u64
+            && open.is_sound();
+        is_sound.then(|| PackedRecord { segment, live, open: (pool > 0).then(|| (pool as usize - 1, open)) })
+    }
+
+    fn open(&self, core: &Core) {
+        if let Some((pool, open)) = self.open {
+            core.space.packed.adopt_open(pool, open);
+        }
+    }
+}
+
+fn packed_records(core: &Core) -> Vec<PackedRecord> {
+    let open: HashMap<u64, (usize, Open)> =
+        core.space.packed.open().into_iter().map(|(pool, open)| (open.segment, (pool, open))).collect();
+    let segments =
+        (core.geometry.first_segment()..core.geometry.segments()).filter(|at| core.space.packed.is_packed(*at));
+    let record =
+        |segment| PackedRecord { segment, live: core.space.packed.live_in(segment), open: open.get(&segment).copied() };
+    segments.map(record).collect()
+}
+
 /// A saved state as it was read: whole, and inside the device.
 pub struct Saved {
     /// Its header.
@@ -159,6 +234,12 @@ pub struct Saved {
     pub index: Vec<(u64, Vec<u64>)>,
     /// The work queue, the oldest node first.
     pub nodes: Vec<Node>,
+    /// Bytes that sharing packed chunks saves.
+    pub packed_saved_bytes: u64,
+    /// Used bits of the table of packed entries.
+    pub packed_words: Vec<u64>,
+    /// Segments of packed chunks.
+    pub packed: Vec<PackedRecord>,
     /// Blocks that it lies in, the header's first.
     pub runs: Vec<BlockRun>,
 }
@@ -208,12 +289,24 @@ impl Saved {
             let words: [u64; NODE_WORDS] = input.take(NODE_WORDS as u64)?.try_into().ok()?;
             nodes.push(Node::from_words(words));
         }
+        // A state from before packed chunks ends here.
+        let has_packed = input.left > 0;
+        let packed_saved_bytes = if has_packed { input.take(1)?[0] } else { 0 };
+        let packed_words = input.take(u64::from(header.packed_parts) * WORDS_PER_PART as u64)?;
+        let mut packed = Vec::new();
+        for _ in 0..header.packed_segments {
+            let words: [u64; PACKED_RECORD_WORDS] = input.take(PACKED_RECORD_WORDS as u64)?.try_into().ok()?;
+            packed.push(PackedRecord::from_words(geometry, words)?);
+        }
         (input.left == 0 && input.check == header.payload_check).then_some(Saved {
             header,
             segments,
             inode_words,
             index,
             nodes,
+            packed_saved_bytes,
+            packed_words,
+            packed,
             runs,
         })
     }

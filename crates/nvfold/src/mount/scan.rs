@@ -9,12 +9,14 @@ use crate::chunk::recount::Recount;
 use crate::error::Result;
 use crate::fs::Core;
 use crate::inode::Inode;
+use crate::media::SEGMENT_BYTES;
 use crate::media::inode::{IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, USE_WORD};
+use crate::media::log_area::{AreaHead, KIND_LOG_AREA};
 use crate::media::segment::{KIND_BLOCKS, SegmentUse};
-use crate::media::{BlockNumber, SEGMENT_BYTES};
 use crate::parallel;
 use crate::space::WORDS_PER_SEGMENT;
 use crate::sync::atomic::Ordering;
+use hashbrown::HashSet;
 
 /// A segment of the inode table is 256 KiB of heads: one is worth a thread.
 const TABLE_SEGMENTS_PER_THREAD_MIN: usize = 1;
@@ -38,10 +40,11 @@ pub fn after_crash(mounted: &Mounted, uses: &[(u64, SegmentUse)]) -> Result<()> 
     core.chunks.index.fact().into_iter().for_each(|index| {
         index.segments().iter().for_each(|segment| recount.claim_segment(*segment));
     });
-    let entries = core.chunks.scan(&marked);
+    let entries = core.chunks.scan(&marked, &core.space);
+    core.chunks.packed.used().for_each(|chunk| recount.set_unknown_packed(chunk));
     core.chunks.set_recount(Some(recount));
     core.walked.store(0, Ordering::SeqCst);
-    let is_fresh = marked.is_empty();
+    let is_fresh = marked.is_empty() && core.chunks.packed.count() == 0;
     *mounted.reconcile.lock() = Reconcile::begin(marked);
     *mounted.recovery.lock() = Recovery { entries_scanned: entries, inodes_scanned: inodes, ..Recovery::default() };
     if is_fresh { mounted.reconcile() } else { Ok(()) }
@@ -62,22 +65,23 @@ const READ_AT_ONCE: usize = 64 << 10;
 /// Finds the slots in use of the inode table, torn ones among them: reconcile knows what to do with those. Returns how
 /// many slots there are.
 fn scan_inodes(core: &Core) -> u64 {
-    let segments = core.table.segments();
+    let segments: Vec<(u64, u64)> = (0..).zip(core.table.segments()).collect();
     let threads = parallel::threads(segments.len(), TABLE_SEGMENTS_PER_THREAD_MIN);
-    let words = parallel::map(threads, &segments, |part| {
+    let found = parallel::map(threads, &segments, |part| {
         let mut words = vec![0; part.len() * WORDS_PER_TABLE_SEGMENT];
         let mut slots = vec![0; READ_AT_ONCE];
-        for (words, segment) in words.chunks_mut(WORDS_PER_TABLE_SEGMENT).zip(part) {
-            scan_table_segment(core, *segment, words, &mut slots);
-        }
-        words
+        let scanned = words.chunks_mut(WORDS_PER_TABLE_SEGMENT).zip(part);
+        let areas: u64 = scanned.map(|(words, part)| scan_table_segment(core, *part, words, &mut slots)).sum();
+        (words, areas)
     });
-    core.table.adopt(&words.concat());
+    let (words, areas): (Vec<Vec<u64>>, Vec<u64>) = found.into_iter().unzip();
+    core.table.adopt(&words.concat(), areas.iter().sum());
     core.table.end()
 }
 
-/// Sets a bit for each slot in use. What the host holds no memory for was never used.
-fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64], slots: &mut [u8]) {
+/// Sets a bit for each slot in use; how many of them are log areas. What the host holds no memory for was never used.
+fn scan_table_segment(core: &Core, (ordinal, segment): (u64, u64), words: &mut [u64], slots: &mut [u8]) -> u64 {
+    let mut areas = 0;
     let (start, end) = (segment * SEGMENT_BYTES, (segment + 1) * SEGMENT_BYTES);
     let mut at = core.region.next_allocated(start, end) / INODE_BYTES * INODE_BYTES;
     while at < end {
@@ -90,9 +94,12 @@ fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64], slots: &mut 
             let is_used = bytes[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
             let index = (slot - start) / INODE_BYTES;
             words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
+            let is_area = |area: AreaHead| area.is_whole(slot) && area.number == ordinal * INODES_PER_SEGMENT + index;
+            areas += u64::from(bytes[USE_WORD as usize] == KIND_LOG_AREA && is_area(core.region.read(slot)));
         }
         at = core.region.next_allocated(at + slots.len() as u64, end) / INODE_BYTES * INODE_BYTES;
     }
+    areas
 }
 
 /// A read-only mount after a crash: counts everything at once, repairs nothing. Damaged inodes give EIO when they are
@@ -100,21 +107,28 @@ fn scan_table_segment(core: &Core, segment: u64, words: &mut [u64], slots: &mut 
 pub fn count_all(mounted: &Mounted) {
     let core = &mounted.core;
     mounted.recovery.lock().inodes_scanned = scan_inodes(core);
-    for ino in 1..core.table.end() {
+    let mut packed = HashSet::new();
+    // Slots that were never used are not read: the host would allocate memory for their holes.
+    let used = std::iter::successors(Some(core.table.next_used(1)), |ino| Some(core.table.next_used(ino + 1)));
+    for ino in used.take_while(|ino| *ino < core.table.end()) {
         let Some(slot) = core.table.slot(ino) else { continue };
         let Ok(Some(inode)) = Inode::load(&core.region, &core.geometry, slot, ino) else { continue };
         let state = inode.into_state();
         core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
-        let pages = state.log.pages.iter().map(|page| BlockNumber::containing(*page));
-        for block in pages.chain(state.xattr_blocks()) {
+        for block in state.log.pages().chain(state.xattr_blocks()) {
             core.space.mark_used(block);
         }
         let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
-        for block in extents.flat_map(|(_, extent)| extent.blocks().blocks()) {
-            if core.space.mark_used(block) {
-                core.data_blocks.fetch_add(1, Ordering::Relaxed);
-            } else {
-                core.chunks.record_extra_reference();
+        for (_, extent) in extents {
+            for block in extent.blocks().blocks() {
+                if core.space.mark_used(block) {
+                    core.data_blocks.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    core.chunks.record_extra_reference();
+                }
+            }
+            if let Some(chunk) = extent.packed() {
+                core.count_packed(chunk, packed.insert(chunk));
             }
         }
     }

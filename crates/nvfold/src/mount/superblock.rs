@@ -1,4 +1,4 @@
-//! Reading and writing the copies of the superblock.
+//! Reading the copies of the superblock. `fs/superblock.rs` writes them.
 
 use crate::error::{Error, Result};
 use crate::media::BLOCK_BYTES;
@@ -70,22 +70,6 @@ fn refused(refusals: &[Refusal]) -> Error {
     match refusals.iter().find_map(|refusal| if let Refusal::Damaged(what) = refusal { Some(*what) } else { None }) {
         Some(what) => Error::Corrupt { what: format!("superblock: all copies are damaged ({what})"), at: 0 },
         None => Error::NotNvfold { why: "no superblock has nvfold's magic".into() },
-    }
-}
-
-/// Writes all copies, each after the one before is durable. Those that are not whole come first: a crash may tear the
-/// copy that is being written, and then the others are all there is. Of whole ones the last one comes first: it is read
-/// last, and never older than the others.
-pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
-    let Ok(geometry) = superblock.sealed().verify() else { return };
-    let is_torn = |offset: &u64| region.read::<Superblock>(*offset).verify().is_err();
-    let (torn, mut whole): (Vec<u64>, Vec<u64>) = geometry.copies().partition(is_torn);
-    whole.sort_unstable_by_key(|offset| *offset < COPIES.len() as u64 * BLOCK_BYTES);
-    // A copy in bad memory stays as it is: the others serve. All were read just now, so it is known.
-    let is_sound = |offset: &u64| region.sound_or_forget(*offset, size_of::<Superblock>() as u64);
-    for offset in torn.into_iter().chain(whole).filter(is_sound) {
-        let written = region.write(offset, &superblock.sealed()).flush();
-        let _ = region.fence(written);
     }
 }
 

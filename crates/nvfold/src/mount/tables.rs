@@ -4,27 +4,35 @@
 //! first of the inode table everything. The idea: an inode slot describes itself. Its head has its number, under a
 //! checksum, and the address of its log, which begins in the slot or in a page that names the inode. So a segment of the
 //! inode table is known by what lies in it, wherever that is; the pm index is made again from the chunk table; and what
-//! inodes name is in use.
+//! inodes name is in use. A segment of packed chunks is known by its first header: the checksum gives how often the
+//! segment was opened, if that is a likely number; and a segment of their entries by what they say, which the headers say
+//! too.
 //!
 //! All segments are looked at only when the table cannot be whole: an entry is torn and its segment holds inodes, the
-//! parts of a table do not follow one another, or the saved state knows of more inodes. A torn entry by itself is what a
-//! crash leaves.
+//! parts of a table do not follow one another, or the saved state knows of more inodes. Half an entry by itself is what a
+//! crash leaves; another one that is torn is damage where packed chunks lie.
 
 use super::index::index_segments_in;
 use super::saved::Saved;
+use crate::chunk::entries::ENTRIES_PER_SEGMENT;
 use crate::inode::table::{read_entries, table_segments, uses_of};
+use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
 use crate::media::inode::{INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead};
+use crate::media::log_area::{AREA_LOG, AreaHead};
 use crate::media::log_entry::{ENTRY_BYTES_MAX, PageFooter};
-use crate::media::segment::{SegmentEntry, SegmentUse};
+use crate::media::packed::{PackedHeader, header_offset};
+use crate::media::segment::{KIND_PACKED, SegmentEntry, SegmentUse};
 use crate::media::superblock::{Geometry, Superblock};
 use crate::media::{BLOCK_BYTES, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::space::packed::headers;
 use crate::words::IndexKind;
 use pmem::{PmemError, Region};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The tables of a device as they are, or as they must have been.
 pub(crate) struct Tables {
-    /// The segment table as it lies there, but for entries that are zero.
+    /// The segment table as it lies there, but for entries that are zero, by segment; those of packed chunks as they must
+    /// have been.
     pub(crate) entries: Vec<(u64, SegmentEntry)>,
     /// What each segment is used for, of those that are used for anything.
     pub(crate) uses: Vec<(u64, SegmentUse)>,
@@ -46,8 +54,11 @@ impl Tables {
         let uses = uses_of(&entries);
         let inodes = table_segments(geometry, &uses);
         let has_pm_index = matches!(superblock.index(), Some((IndexKind::Pm, _)));
-        let is_torn = |(_, usage): &&(u64, SegmentUse)| *usage == SegmentUse::Torn;
-        let mut torn = uses.iter().filter(is_torn);
+        let torn = || entries.iter().filter(|(segment, entry)| entry.usage(*segment) == SegmentUse::Torn);
+        let holds_inodes = |(segment, _): &(u64, _)| part_of_inode_table(region, geometry, *segment).is_some();
+        let holds_packed = |(segment, entry): &(u64, SegmentEntry)| {
+            !entry.is_half(*segment) && times_opened(region, geometry, *segment).is_some()
+        };
         let damage = match &inodes {
             Err(_) => Some("the parts of the inode table do not follow one another"),
             Ok(_) if has_pm_index && index_segments_in(geometry, &uses).is_err() => {
@@ -56,9 +67,8 @@ impl Tables {
             Ok(found) if saved.is_some_and(|saved| saved.inode_words.len() as u64 * 64 != inodes_in(found)) => {
                 Some("the last unmount knew of an inode table of another size")
             }
-            Ok(_) if torn.any(|(segment, _)| part_of_inode_table(region, geometry, *segment).is_some()) => {
-                Some("a segment without an entry holds inodes")
-            }
+            Ok(_) if torn().any(holds_inodes) => Some("a segment without an entry holds inodes"),
+            Ok(_) if torn().any(holds_packed) => Some("a segment without an entry holds packed chunks"),
             Ok(_) => None,
         };
         match damage {
@@ -67,9 +77,16 @@ impl Tables {
         }
     }
 
-    /// Finds the inode table in the segments themselves; all other entries count as far as they are whole.
+    /// The entry of a segment, if it is not zero.
+    pub(crate) fn entry(&self, segment: u64) -> Option<&SegmentEntry> {
+        let at = self.entries.binary_search_by_key(&segment, |(segment, _)| *segment).ok()?;
+        Some(&self.entries[at].1)
+    }
+
+    /// Finds the tables in the segments themselves; all other entries count as far as they are whole.
     fn found(region: &Region, geometry: &Geometry, entries: Vec<(u64, SegmentEntry)>) -> Tables {
         let mut uses: BTreeMap<u64, SegmentUse> = uses_of(&entries).into_iter().collect();
+        let mut entries: BTreeMap<u64, SegmentEntry> = entries.into_iter().collect();
         // The best of all segments that claim to be, or look like, the same part: the one with the most inodes.
         let mut parts: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for segment in geometry.first_segment()..geometry.segments() {
@@ -79,10 +96,7 @@ impl Tables {
                 _ => None,
             };
             let Some((ordinal, inodes)) = part_of_inode_table(region, geometry, segment).or(told) else { continue };
-            let best = parts.entry(ordinal).or_insert((inodes, segment));
-            if inodes > best.0 {
-                *best = (inodes, segment);
-            }
+            keep_best(&mut parts, ordinal, (inodes, segment));
         }
         let whole = |segment: &u64| geometry.blocks_in_segment(*segment) == SEGMENT_BLOCKS;
         let free = (geometry.first_segment()..geometry.segments()).rev().filter(whole);
@@ -110,7 +124,17 @@ impl Tables {
         }
         let parts = (0..).zip(&inodes).map(|(ordinal, segment)| (*segment, SegmentUse::Inodes(ordinal)));
         uses.extend(parts);
-        Tables { entries, uses: uses.into_iter().collect(), inodes, fresh, damage: None, bad: None }
+        find_packed(region, geometry, &mut uses, &mut entries);
+        let (entries, uses) = (entries.into_iter().collect(), uses.into_iter().collect());
+        Tables { entries, uses, inodes, fresh, damage: None, bad: None }
+    }
+}
+
+/// Of all segments that claim to be the same part, the one of which most says so: how much that is, and the segment.
+fn keep_best(parts: &mut BTreeMap<u32, (u64, u64)>, part: u32, claim: (u64, u64)) {
+    let best = parts.entry(part).or_insert(claim);
+    if claim.0 > best.0 {
+        *best = claim;
     }
 }
 
@@ -141,17 +165,102 @@ fn part_of_inode_table(region: &Region, geometry: &Geometry, segment: u64) -> Op
     inodes.into_iter().max_by_key(|(_, count)| *count)
 }
 
-/// Whether a slot holds an inode that was made here: in a file's copy of another device the addresses differ.
+/// Whether a slot holds an inode or a log area that was made here: in a file's copy of another device the addresses
+/// differ.
 fn describes_itself(region: &Region, geometry: &Geometry, slot: u64, head: &InodeHead) -> bool {
-    if head.ino == 0 || head.live(head.ino).is_none() {
+    let area: AreaHead = region.read(slot);
+    if head.ino == 0 || head.live(head.ino).is_none() && !area.is_whole(slot) {
         return false;
     }
+    // The head word of an area is that of an empty log.
     if head.head == slot + INLINE_LOG {
         return true;
+    }
+    if head.head % INODE_BYTES == AREA_LOG && geometry.holds_data(head.head - AREA_LOG, INODE_BYTES) {
+        let first = head.head - AREA_LOG;
+        let area: AreaHead = region.read(first);
+        return region.check().is_ok() && area.is_whole(first) && area.owner == head.ino;
     }
     let is_page = head.head.is_multiple_of(BLOCK_BYTES) && geometry.holds_data(head.head, BLOCK_BYTES);
     is_page && {
         let footer: PageFooter = region.read(head.head + ENTRY_BYTES_MAX as u64);
         region.check().is_ok() && footer.belongs(head.head, head.ino)
     }
+}
+
+/// Finds segments of packed chunks and of their entries among those of which the segment table says nothing.
+fn find_packed(
+    region: &Region,
+    geometry: &Geometry,
+    uses: &mut BTreeMap<u64, SegmentUse>,
+    entries: &mut BTreeMap<u64, SegmentEntry>,
+) {
+    let is_open = |segment: &u64| matches!(uses.get(segment), None | Some(SegmentUse::Torn));
+    let unknown: Vec<u64> = (geometry.first_segment()..geometry.segments()).filter(is_open).collect();
+    for segment in &unknown {
+        if let Some(wear) = times_opened(region, geometry, *segment) {
+            uses.insert(*segment, SegmentUse::Packed);
+            let opened = SegmentEntry { wear, ..SegmentEntry::default() };
+            entries.insert(*segment, opened.used_for(*segment, KIND_PACKED, 0));
+        }
+    }
+    let mut places: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    for (segment, _) in uses.iter().filter(|(_, usage)| **usage == SegmentUse::Packed) {
+        for (_, header) in headers(region, *segment, entries[segment].wear) {
+            places.entry(segment * SEGMENT_BYTES + u64::from(header.offset)).or_default().push(header.chunk);
+        }
+    }
+    let _ = region.check();
+    // The best of all segments that look like the same part: the one with the most entries.
+    let mut parts: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for segment in unknown.into_iter().filter(|segment| !matches!(uses.get(segment), Some(SegmentUse::Packed))) {
+        if let Some((part, count)) = part_of_packed_entries(region, geometry, segment, &places) {
+            keep_best(&mut parts, part, (count, segment));
+        }
+    }
+    let is_told = |part: u32| uses.values().any(|usage| *usage == SegmentUse::Entries(part));
+    parts.retain(|part, _| !is_told(*part));
+    uses.extend(parts.into_iter().map(|(part, (_, segment))| (segment, SegmentUse::Entries(part))));
+}
+
+/// More often no segment is opened: who writes that much wears any medium out.
+const OPENED_MAX: u32 = 1 << 20;
+
+/// How often a segment of packed chunks was opened, by its first header; `None` when it holds none.
+fn times_opened(region: &Region, geometry: &Geometry, segment: u64) -> Option<u32> {
+    if geometry.blocks_in_segment(segment) != SEGMENT_BLOCKS {
+        return None;
+    }
+    let header: PackedHeader = region.read(segment * SEGMENT_BYTES + header_offset(0));
+    let is_sound = region.check().is_ok();
+    let opened = header.opened(segment);
+    (is_sound && header != PackedHeader::default() && header.offset == 0 && opened <= OPENED_MAX).then_some(opened)
+}
+
+/// Which part of the table of packed entries a segment is, and how many entries say so, of which headers say the same:
+/// `places` has the numbers of the chunks whose bytes begin at an address.
+fn part_of_packed_entries(
+    region: &Region,
+    geometry: &Geometry,
+    segment: u64,
+    places: &BTreeMap<u64, Vec<u32>>,
+) -> Option<(u32, u64)> {
+    if geometry.blocks_in_segment(segment) != SEGMENT_BLOCKS {
+        return None;
+    }
+    let mut parts: BTreeMap<u32, u64> = BTreeMap::new();
+    for range in region.allocated_ranges(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
+        for at in (range.start..range.end).step_by(ENTRY_BYTES as usize) {
+            let entry: ChunkEntry = region.read(at);
+            let in_part = ((at - segment * SEGMENT_BYTES) / ENTRY_BYTES) as u32;
+            if region.check().is_err() || entry.class() == 0 || entry.is_empty() {
+                continue;
+            }
+            let numbers = places.get(&entry.address()).into_iter().flatten();
+            for number in numbers.filter(|number| **number % ENTRIES_PER_SEGMENT == in_part) {
+                *parts.entry(number / ENTRIES_PER_SEGMENT).or_default() += 1;
+            }
+        }
+    }
+    parts.into_iter().max_by_key(|(_, count)| *count)
 }

@@ -24,6 +24,7 @@ mod dedup;
 mod denova;
 mod fact;
 mod names;
+mod packed;
 mod parts;
 mod recovery;
 mod space;
@@ -31,8 +32,9 @@ mod space;
 use crate::check::{CheckOptions, check};
 use crate::inode::table::{read_entries, table_segments, uses_of};
 use crate::media::chunk_entry::ChunkEntry;
+use crate::media::segment::SegmentUse;
 use crate::media::superblock::Geometry;
-use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
@@ -150,19 +152,22 @@ impl Device {
         assert!(report.clean && report.findings.is_empty(), "{:?}", report.findings);
         let geometry = Geometry::of(DEVICE_BYTES).unwrap().with_last_copy();
         let first = geometry.first_segment() * SEGMENT_BLOCKS;
-        let (mut indexed, mut saved) = (0, 0);
+        let uses = uses_of(&read_entries(&self.region, &geometry));
+        let (mut indexed, mut saved) = (0, report.packed_saved_bytes);
         for entry in self.chunk_entries(&geometry).filter(|entry| entry.count > 0) {
             indexed += u64::from(entry.any_weak().is_some());
             saved += u64::from(entry.count - 1) * BLOCK_BYTES;
         }
-        let uses = uses_of(&read_entries(&self.region, &geometry));
-        let tables = table_segments(&geometry, &uses).unwrap().len() as u64 * SEGMENT_BLOCKS;
+        let of_packed = self.packed_entries(&uses).filter(|entry| entry.count > 0 && entry.any_weak().is_some());
+        indexed += of_packed.count() as u64;
+        let tables = table_segments(&geometry, &uses).unwrap().len() as u64 + report.packed_segments;
         let index = told.index.media_bytes / BLOCK_BYTES;
-        let free = geometry.blocks() - first - tables - index - report.blocks - report.metadata_blocks;
+        let free = geometry.blocks() - first - tables * SEGMENT_BLOCKS - index - report.blocks - report.metadata_blocks;
         assert_eq!(
             (told.inodes, told.data_blocks, told.chunks, told.index.entries, told.saved_bytes, told.free_bytes),
             (report.inodes, report.blocks, report.chunks, indexed, saved, free * BLOCK_BYTES)
         );
+        assert_eq!(told.log_areas, report.log_areas);
     }
 
     /// The chunk entries that do not lie in holes.
@@ -171,6 +176,15 @@ impl Device {
         let ranges = self.region.allocated_ranges(at(0), at(geometry.blocks()) - at(0));
         let offsets = ranges.into_iter().flat_map(|range| range.step_by(size_of::<ChunkEntry>()));
         offsets.map(|offset| self.region.read(offset))
+    }
+
+    /// The entries of packed chunks, free ones among them.
+    fn packed_entries(&self, uses: &[(u64, SegmentUse)]) -> impl Iterator<Item = ChunkEntry> {
+        let parts = uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Entries(_)));
+        let first_page =
+            |(segment, _): &(u64, SegmentUse)| segment * SEGMENT_BYTES..segment * SEGMENT_BYTES + BLOCK_BYTES;
+        // The lowest numbers are taken first, and no test has more than a page of them.
+        parts.flat_map(move |part| first_page(part).step_by(size_of::<ChunkEntry>())).map(|at| self.region.read(at))
     }
 }
 

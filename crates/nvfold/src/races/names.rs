@@ -4,7 +4,9 @@ use super::*;
 use crate::errno;
 use crate::inode::table::write_segment;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODES_PER_SEGMENT, InodeHead};
+use crate::media::log_area::AREAS_MAX;
 use crate::media::segment::SegmentEntry;
+use crate::media::superblock::{LOG_AREAS, Superblock};
 use crate::media::{SEGMENT_BYTES, inode::INODE_BYTES};
 use crate::{Error, Result};
 use zerocopy::IntoBytes;
@@ -24,7 +26,7 @@ fn rename(fs: &FileSystem, from: (InodeNumber, &str), to: (InodeNumber, &str), m
     fs.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), mode)
 }
 
-fn names(fs: &FileSystem, directory: InodeNumber) -> Vec<String> {
+pub(super) fn names(fs: &FileSystem, directory: InodeNumber) -> Vec<String> {
     let mut names = Vec::new();
     let mut each = |entry: DirEntry| {
         names.push(String::from_utf8(entry.name).unwrap());
@@ -262,14 +264,75 @@ fn a_change_of_a_removed_file_does_not_reach_the_next_one() {
     });
 }
 
+/// A log takes a slot as it becomes free, and gives it back, while others make inodes and look names up.
+#[test]
+fn a_slot_is_an_inodes_or_a_logs() {
+    explore(|| {
+        let device = Device::new();
+        let directory = device.directory("d");
+        (0..5).for_each(|number| _ = create(&device.fs, directory, &format!("{number}")));
+        device.file("gone").write_at(0, &block(1)).unwrap();
+        let [one, two, three] = [0; 3].map(|_| device.fs.clone());
+        race([
+            task(move || create(&one, directory, "with an area")),
+            task(move || {
+                two.unlink(ROOT, b"gone").unwrap();
+                two.open(create(&two, ROOT, "new")).unwrap().write_at(0, &block(2)).unwrap();
+            }),
+            task(move || {
+                assert!(three.lookup(directory, b"4").is_ok());
+                allow(three.lookup(directory, b"with an area"), &[errno::ENOENT]);
+            }),
+        ]);
+        let expected: Vec<String> = (0..5).map(|number| format!("{number}")).chain(["with an area".into()]).collect();
+        assert_eq!(names(&device.fs, directory), expected);
+        assert_eq!(device.fs.stats().log_areas, 1);
+        assert_eq!(content(&device.fs.open(device.fs.lookup(ROOT, b"new").unwrap().ino).unwrap()), block(2));
+        let [one, two] = [0; 2].map(|_| device.fs.clone());
+        for name in expected {
+            device.fs.unlink(directory, name.as_bytes()).unwrap();
+        }
+        race([
+            task(move || one.rmdir(ROOT, b"d").unwrap()),
+            task(move || (create(&two, ROOT, "x"), create(&two, ROOT, "y"))),
+        ]);
+        assert_eq!(device.fs.stats().log_areas, 1, "the root's");
+        device.settle();
+    });
+}
+
+/// The first two logs that outgrow their slots do so at once: both have the feature before they have an area.
+#[test]
+fn a_device_is_upgraded_once() {
+    explore(|| {
+        let device = Device::new();
+        let directories = ["a", "b"].map(|name| device.directory(name));
+        for directory in directories {
+            (0..5).for_each(|number| _ = create(&device.fs, directory, &format!("{number}")));
+        }
+        let grows = |directory| {
+            let (fs, region) = (device.fs.clone(), device.region.clone());
+            task(move || {
+                create(&fs, directory, "with an area");
+                let copies = crate::read_superblock(&region).unwrap().1.copies();
+                let tells = |copy| region.read::<Superblock>(copy).incompatible & LOG_AREAS != 0;
+                assert!(copies.into_iter().all(tells));
+            })
+        };
+        race(directories.map(grows));
+        device.settle();
+    });
+}
+
 /// A device whose first segment of the inode table is full, and that has a second one without inodes. Only the parts that
 /// are not zero.
 fn full_table() -> Vec<(u64, Vec<u8>)> {
     let device = Device::new();
-    for number in 2..INODES_PER_SEGMENT {
-        assert_eq!(create(&device.fs, ROOT, &format!("{number}")).0, number);
+    // The log of the root takes slots too.
+    for number in 2..INODES_PER_SEGMENT - AREAS_MAX as u64 {
+        assert!(create(&device.fs, ROOT, &format!("{number}")).0 < INODES_PER_SEGMENT);
     }
-    create(&device.fs, ROOT, "last");
+    assert_eq!(create(&device.fs, ROOT, "last").0, INODES_PER_SEGMENT);
     device.fs.unlink(ROOT, b"last").unwrap();
     // As a crash leaves it: an unmount would give the second segment back.
     let parts = device.region.allocated_ranges(0, DEVICE_BYTES);

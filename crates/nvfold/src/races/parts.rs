@@ -3,11 +3,13 @@
 use super::*;
 use crate::Generators;
 use crate::chunk::dram::DramIndex;
+use crate::chunk::entries::Entries;
 use crate::chunk::index::Index;
 use crate::chunk::reference::Reference;
 use crate::chunk::{Chunks, Released};
 use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use crate::inode::table::InodeTable;
+use crate::media::ChunkRef;
 use crate::space::{Purpose, Space};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use pmem::Flight;
@@ -26,13 +28,14 @@ impl Table {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
         let functions = (WeakFunction::Xxh3, StrongFunction::Blake3);
-        let index = Index::Dram(DramIndex::default());
+        let entries = Arc::new(Entries::new(geometry));
+        let index = (entries.clone(), Index::Dram(DramIndex::new(entries)));
         let chunks = Chunks::new(region.clone(), geometry, index, functions, Generators::PerCore);
         let block = BlockNumber(geometry.first_segment() * SEGMENT_BLOCKS);
         if count > 0 {
             let mut tx = chunks.begin();
             tx.add(block, count, &Fingerprint { weak: Some(WEAK), strong: None });
-            chunks.index.insert(WEAK, block);
+            chunks.index.insert(WEAK, block.into());
             let _ = tx.end(Flight::new());
         }
         Arc::new(Table { chunks, block, region })
@@ -47,7 +50,7 @@ impl Table {
 
     fn share(&self) -> bool {
         let mut tx = self.chunks.begin();
-        let shared = tx.share_candidate(WEAK, BlockNumber(0));
+        let shared = tx.share_candidate(WEAK, ChunkRef::NONE);
         let _ = tx.end(Flight::new());
         shared.map(Reference::take).is_some()
     }
@@ -103,18 +106,18 @@ fn a_private_block_is_shared_twice_at_once() {
 fn one_fingerprint_comes_and_goes() {
     let schedules = exhaust(|| {
         let table = Table::with(1);
-        let other = BlockNumber(table.block.0 + 1);
+        let other = ChunkRef::Block(BlockNumber(table.block.0 + 1));
         let (one, two, three) = (table.clone(), table.clone(), table.clone());
         race([
             task(move || one.chunks.index.insert(WEAK, other)),
-            task(move || two.chunks.index.remove(WEAK, two.block)),
+            task(move || two.chunks.index.remove(WEAK, two.block.into())),
             task(move || {
-                let found = three.chunks.index.find(WEAK, BlockNumber(0), |_| true);
-                assert!([Some(three.block), Some(other), None].contains(&found));
+                let found = three.chunks.index.find(WEAK, ChunkRef::NONE, |_| true);
+                assert!([Some(three.block.into()), Some(other), None].contains(&found));
             }),
         ]);
         let found = |after| table.chunks.index.find(WEAK, after, |_| true);
-        assert_eq!((found(BlockNumber(0)), found(other)), (Some(other), None));
+        assert_eq!((found(ChunkRef::NONE), found(other)), (Some(other), None));
     });
     println!("{schedules} schedules");
 }
@@ -132,7 +135,7 @@ fn an_inode_number_has_one_user() {
         let full = table.end();
         let mut used = vec![u64::MAX; (full / 64) as usize];
         *used.last_mut().unwrap() >>= 1;
-        table.adopt(&used);
+        table.adopt(&used, 0);
         let taken = Arc::new(AtomicU64::new(0));
         let works = || {
             let (table, space, taken) = (table.clone(), space.clone(), taken.clone());

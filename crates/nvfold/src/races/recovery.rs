@@ -1,7 +1,10 @@
 //! Reconcile after a crash, while the file system is in use: what is counted anew changes meanwhile.
 
+use super::names::names;
 use super::*;
 use crate::media::chunk_entry::CountWord;
+use crate::media::inode::INODE_BYTES;
+use crate::media::log_area::AreaHead;
 
 /// A device after a crash that left the counts of all shared blocks one too high, mounted and not yet reconciled.
 /// Its files are `a` and `b`, of blocks 1 and 2, which they share, and `c` of a block of its own.
@@ -46,6 +49,46 @@ fn counts_are_reconciled_while_they_change() {
         ]);
         assert_eq!(content(&open(&device.fs, "a")), [block(1), block(3)].concat());
         assert_eq!(content(&open(&device.fs, "c")), [block(3), block(1)].concat());
+        device.settle();
+    });
+}
+
+/// Logs take log areas and give them back, of directories that were walked and of others; and one is there that a crash
+/// left without an owner.
+#[test]
+fn log_areas_come_and_go_while_counts_are_reconciled() {
+    explore(|| {
+        let device = Device::new();
+        let [full, longer, gone] = ["full", "longer", "gone"].map(|name| device.directory(name));
+        for number in 0..6 {
+            create(&device.fs, longer, &format!("{number}"));
+            if number < 5 {
+                create(&device.fs, full, &format!("{number}"));
+            }
+        }
+        for number in 0..4 {
+            create(&device.fs, gone, &format!("{number}"));
+            device.fs.unlink(gone, format!("{number}").as_bytes()).unwrap();
+        }
+        assert_eq!(device.fs.stats().log_areas, 2);
+        let Device { region, fs } = device;
+        drop(fs);
+        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+        let slot = geometry.data_offset + 1000 * INODE_BYTES;
+        let _ = region.fence(region.write(slot, &AreaHead::new(slot, 1000, longer.0, 1)).flush());
+        let device = Device { fs: FileSystem::mount(region.clone(), MountOptions::default()).unwrap(), region };
+        let [one, two, three] = [0; 3].map(|_| device.fs.clone());
+        race([
+            task(move || one.reconcile().unwrap()),
+            task(move || (create(&two, full, "x"), create(&two, longer, "x"))),
+            task(move || {
+                three.rmdir(ROOT, b"gone").unwrap();
+                create(&three, ROOT, "y");
+            }),
+        ]);
+        device.fs.reconcile().unwrap();
+        assert_eq!(names(&device.fs, full).len() + names(&device.fs, longer).len(), 6 + 7);
+        assert_eq!(device.fs.stats().recovery.unreadable, 0);
         device.settle();
     });
 }

@@ -20,6 +20,7 @@
 //! unmarked segment holds nothing, on the media and in the host's memory, whatever crashed.
 
 mod holes;
+pub mod packed;
 mod quarantine;
 
 use crate::error::{Error, Result};
@@ -31,6 +32,7 @@ use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, spin_loop, thread_number, zeroed};
 use holes::Round;
+use packed::PackedSpace;
 use pmem::Region;
 use smallvec::SmallVec;
 
@@ -99,6 +101,17 @@ struct Cursors {
 // What is punched of the chunk table with a segment holds no entry of another one.
 const _: () = assert!((SEGMENT_BLOCKS * ENTRY_BYTES).is_multiple_of(BLOCK_BYTES));
 
+/// Makes a segment zero, durably; a hole stays a hole.
+pub fn clear_segment(region: &Region, segment: u64) -> Result<()> {
+    if region.is_hole(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
+        // Old content could come back with a power failure.
+        return Ok(region.settle_holes()?);
+    }
+    let zeros = region.stream_zeros(segment * SEGMENT_BYTES, SEGMENT_BYTES);
+    let _ = region.fence(zeros);
+    Ok(())
+}
+
 /// The allocator.
 pub struct Space {
     region: Region,
@@ -121,6 +134,8 @@ pub struct Space {
     /// For tests: how many reservations from now the one is that fails; 0: none.
     fails_in: AtomicU64,
     cursors: Vec<Padded<Mutex<Cursors>>>,
+    /// Segments of packed chunks.
+    pub packed: PackedSpace,
     /// Of each segment: a digest of its used bits when a round of [`Space::give_back_step`] came by, and what was given back.
     noted: Box<[AtomicU32]>,
     round: Mutex<Round>,
@@ -146,6 +161,7 @@ impl Space {
             quarantined: AtomicU64::new(0),
             fails_in: AtomicU64::new(0),
             cursors: (0..cores.clamp(1, 64)).map(|_| Padded::default()).collect(),
+            packed: PackedSpace::new(segments, cores),
             noted: zeroed(segments),
             round: Mutex::default(),
         };
@@ -178,7 +194,7 @@ impl Space {
 
     /// DRAM of the allocator in bytes.
     pub fn dram_bytes(&self) -> u64 {
-        let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4;
+        let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4 + 4 + 1;
         (self.free_in.len() * bytes_per_segment) as u64
     }
 
@@ -235,9 +251,15 @@ impl Space {
         }
     }
 
-    /// Takes a whole free segment for the inode table or the pm index. Nobody else touches it until
+    /// Why there is no segment for a table.
+    pub fn no_space_for_segment(&self, doing: &'static str) -> Error {
+        self.no_space(doing, SEGMENT_BLOCKS)
+    }
+
+    /// Takes a whole free segment for a table, the pm index or packed chunks. Nobody else touches it until
     /// [`Space::free_segment`]: no cursor may enter it, and it is not trimmed.
     pub fn allocate_segment(&self, doing: &'static str) -> Result<u64> {
+        self.quarantine_bad_memory();
         self.reserve(doing, SEGMENT_BLOCKS, Purpose::Log)?;
         for attempt in 0..2 {
             let mut from = self.search_from.lock();

@@ -19,7 +19,7 @@ use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
 use nvfold::dedup::{Dedup, NvDedup, Piece};
 use nvfold::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
-use nvfold::media::BlockNumber;
+use nvfold::media::ChunkRef;
 use nvfold::{DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, NewInode};
 use nvfold::{MkfsOptions, MountOptions, NvDedupOptions, Policy, Verify};
 use pmem::Profile;
@@ -90,8 +90,8 @@ impl Dedup for Watched {
         self.timed(|| self.policy.place(pieces, tx));
     }
 
-    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
-        self.policy.published(block, fingerprint, known, chunks)
+    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
+        self.policy.published(chunk, fingerprint, known, chunks)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::device::{Device, remount};
 use crate::{Doing, Result};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{Daemon, DeNovaOptions, DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, NewInode};
-use nvfold::{DeNovaStats, MkfsOptions, MountOptions, NvDedupOptions, Policy, ReorderOptions, Verify};
+use nvfold::{DeNovaStats, MkfsOptions, MountOptions, NvDedupOptions, Pack, Policy, ReorderOptions, Verify};
 use pmem::{Profile, Region};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -123,7 +123,9 @@ impl System {
             When::Mode(mode) => (Policy::DeNova, mode),
         };
         let denova = DeNovaOptions { mode, reorder: self.reorder, ..DeNovaOptions::default() };
-        MountOptions { policy, nv_dedup: self.hash.options(), denova, ..MountOptions::default() }
+        // The paper stores blocks, and its figures count them.
+        let pack = Pack::Off;
+        MountOptions { policy, nv_dedup: self.hash.options(), denova, pack, ..MountOptions::default() }
     }
 }
 

@@ -18,15 +18,15 @@ pub fn to_json(answer: &Estimate) -> Value {
         })
         .collect();
     let problem = |problem: &Problem| json!({"path": mounts::show(&problem.path), "error": problem.problem});
-    let (blocks_across, pieces_across) = answer.saved_across();
+    let (inline_across, deext_across) = answer.saved_across();
     json!({
         "paths": by_path,
         "total": part_json(&answer.total),
-        "saved_across_paths": {"blocks_4k": blocks_across, "content_defined": pieces_across},
+        "saved_across_paths": {"inline": inline_across, "deext": deext_across},
         "sampling": {
             "is_estimate": answer.one_in != (1, 1),
-            "blocks_4k_one_in": answer.one_in.0,
-            "content_defined_one_in": answer.one_in.1,
+            "inline_one_in": answer.one_in.0,
+            "deext_one_in": answer.one_in.1,
         },
         "device": needs_json(&answer.needs),
         "errors": {
@@ -48,18 +48,21 @@ fn part_json(part: &Part) -> Value {
         "hole_bytes": counts.hole_bytes,
         "data_bytes": counts.data_bytes,
         "zero_bytes": counts.zero_bytes,
-        "blocks_4k": savings_json(&part.blocks),
-        "content_defined": savings_json(&part.pieces),
+        "packed_tails": counts.tails,
+        "packed_tail_bytes": counts.tail_bytes,
+        "whole_block_bytes": part.off.whole_block_bytes,
+        "policies": part.policies().iter().map(|(name, savings)| savings_json(name, savings)).collect::<Vec<_>>(),
+        "best_policy": part.best().0,
     })
 }
 
-fn savings_json(savings: &Savings) -> Value {
+fn savings_json(policy: &str, savings: &Savings) -> Value {
     json!({
+        "policy": policy,
         "pieces": savings.pieces,
-        "bytes": savings.bytes,
         "distinct_pieces": savings.distinct.pieces,
-        "distinct_bytes": savings.distinct.bytes,
-        "distinct_bytes_error_95": savings.distinct.bytes_error,
+        "stored_bytes": savings.distinct.bytes,
+        "stored_bytes_error_95": savings.distinct.bytes_error,
         "saved_bytes": savings.saved_bytes(),
         "saved_percent": savings.saved_percent(),
     })
@@ -79,7 +82,7 @@ fn needs_json(needs: &Needs) -> Value {
 /// For people.
 pub fn to_text(answer: &Estimate) -> String {
     let mut out = String::new();
-    let written = [write_savings, write_sampling, write_needs];
+    let written = [write_savings, write_baseline, write_sampling, write_needs];
     written.iter().for_each(|write| write(answer, &mut out).expect("a String takes everything"));
     out.trim_end().to_owned()
 }
@@ -90,17 +93,39 @@ fn write_savings(answer: &Estimate, out: &mut String) -> fmt::Result {
     }
     if answer.by_path.len() > 1 {
         write_part(out, "all together", &answer.total)?;
-        let (blocks, pieces) = answer.saved_across();
-        let (blocks, pieces) = (size::show(blocks), size::show(pieces));
-        writeln!(out, "  saved only across paths: {blocks} by 4 KiB blocks, {pieces} by content-defined pieces")?;
+        let (inline, deext) = answer.saved_across();
+        let (inline, deext) = (size::show(inline), size::show(deext));
+        writeln!(out, "  saved only across paths: {inline} by inline, {deext} by deext")?;
     }
     Ok(())
 }
 
+/// What all rows are counted from, and the answer.
+fn write_baseline(answer: &Estimate, out: &mut String) -> fmt::Result {
+    writeln!(out)?;
+    writeln!(
+        out,
+        "Saved: of whole 4 KiB blocks, which the data takes on tmpfs or ext4. Stored: with chunk entries and"
+    )?;
+    writeln!(
+        out,
+        "headers, last blocks of up to 3072 bytes packed; without inodes, names and logs. denova and nv-dedup"
+    )?;
+    writeln!(out, "share what inline shares, denova later, nv-dedup not always all of it.")?;
+    let (policy, savings) = answer.total.best();
+    match savings.saved_bytes() {
+        ..=0 => writeln!(out, "No policy would save anything here; off costs least."),
+        saved => {
+            let (saved, percent) = (size::show(saved as u64), savings.saved_percent());
+            writeln!(out, "{policy} would save most: {saved}, {percent:.1} %.")
+        }
+    }
+}
+
 fn write_sampling(answer: &Estimate, out: &mut String) -> fmt::Result {
     for (name, one_in, savings) in [
-        ("4 KiB blocks", answer.one_in.0, &answer.total.blocks),
-        ("content-defined pieces", answer.one_in.1, &answer.total.pieces),
+        ("blocks of inline", answer.one_in.0, &answer.total.inline),
+        ("pieces of deext", answer.one_in.1, &answer.total.deext),
     ] {
         if one_in > 1 {
             let error = size::show(savings.distinct.bytes_error);
@@ -121,16 +146,16 @@ fn write_sampling(answer: &Estimate, out: &mut String) -> fmt::Result {
 fn write_needs(answer: &Estimate, out: &mut String) -> fmt::Result {
     let needs = &answer.needs;
     writeln!(out)?;
-    writeln!(out, "An nvfold device for all of it (4 KiB blocks shared):")?;
+    writeln!(out, "An nvfold device for all of it under policy inline:")?;
     let (low, high) = needs.index_dram_bytes;
     let device = match needs.device_bytes {
         Some(bytes) => format!("{} (mkfs --size {}M)", size::show(bytes), bytes >> 20),
         None => format!("more than the {} a device can have", size::show(DEVICE_BYTES_MAX)),
     };
     let rows = [
-        ("data", size::show(answer.total.blocks.distinct.bytes)),
+        ("data, chunk entries", size::show(answer.total.inline.distinct.bytes)),
         ("inodes, names, logs", format!("up to {}", size::show(needs.metadata_bytes))),
-        ("chunk entries", format!("{}, {} on the device", needs.chunk_entries, size::show(needs.chunk_table_bytes))),
+        ("chunk entries", format!("{}, {} of that", needs.chunk_entries, size::show(needs.chunk_table_bytes))),
         ("index in DRAM", format!("{} to {} while mounted", size::show(low), size::show(high))),
         ("device size", device),
     ];
@@ -144,19 +169,21 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
     let counts = &part.counts;
     writeln!(
         out,
-        "{name}: {} files in {} directories, {} of data",
+        "{name}: {} files in {} directories, {} of data, {} in whole 4 KiB blocks",
         counts.files,
         counts.directories,
-        size::show(counts.data_bytes)
+        size::show(counts.data_bytes),
+        size::show(part.off.whole_block_bytes)
     )?;
-    writeln!(out, "  {:<22}{:>12}{:>12}{:>14}{:>8}", "cut into", "pieces", "distinct", "saved", "")?;
-    for (name, savings) in [("4 KiB blocks", &part.blocks), ("content-defined pieces", &part.pieces)] {
+    writeln!(out, "  {:<10}{:>12}{:>12}{:>14}{:>14}", "policy", "pieces", "distinct", "stored", "saved")?;
+    for (name, savings) in part.policies() {
         writeln!(
             out,
-            "  {name:<22}{:>12}{:>12}{:>14}{:>6.1} %",
+            "  {name:<10}{:>12}{:>12}{:>14}{:>14}{:>7.1} %",
             savings.pieces,
             savings.distinct.pieces,
-            size::show(savings.saved_bytes()),
+            size::show(savings.distinct.bytes),
+            show_saved(savings.saved_bytes()),
             savings.saved_percent()
         )?;
     }
@@ -168,6 +195,11 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
         counts.hard_links,
         counts.others
     )
+}
+
+/// A size that may be less than nothing.
+fn show_saved(bytes: i64) -> String {
+    format!("{}{}", if bytes < 0 { "-" } else { "" }, size::show(bytes.unsigned_abs()))
 }
 
 #[cfg(test)]
@@ -194,5 +226,35 @@ mod tests {
         assert_eq!(json["errors"]["count"], 1);
         assert_eq!(json["sampling"]["is_estimate"], true);
         assert!(to_text(&answer).contains("19 times in 20"));
+    }
+
+    #[test]
+    fn all_rows_are_counted_from_one_baseline_which_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let noise = |seed: u64, len: u64| -> Vec<u8> {
+            let mix = |value: u64| (value ^ value >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (0..len).map(|at| (mix(mix(mix(seed << 32 | at))) >> 56) as u8).collect()
+        };
+        // Words that come again and again, in no order.
+        let text: Vec<u8> = noise(1, 40 << 10).iter().flat_map(|word| noise(1000 + u64::from(*word), 6)).collect();
+        for path in ["one", "two"] {
+            std::fs::create_dir(dir.path().join(path)).unwrap();
+            std::fs::write(dir.path().join(path).join("same"), &text).unwrap();
+            (0..20).for_each(|file| {
+                std::fs::write(dir.path().join(path).join(file.to_string()), noise(2 + file % 10, 100)).unwrap();
+            });
+        }
+        std::fs::write(dir.path().join("two/shifted"), [&b"a"[..], &text].concat()).unwrap();
+        let options = EstimateOptions {
+            paths: vec![dir.path().join("one"), dir.path().join("two")],
+            ..EstimateOptions::default()
+        };
+        let answer = nvfold::host::estimate(&options, &mut |_| ControlFlow::Continue(())).unwrap();
+        let canonical = dir.path().canonicalize().unwrap();
+        insta::assert_snapshot!(to_text(&answer).replace(&*canonical.to_string_lossy(), "/trees"));
+        let json = to_json(&answer);
+        assert_eq!(json["total"]["best_policy"], "deext");
+        assert_eq!(json["total"]["policies"][1]["policy"], "inline");
+        assert_eq!(json["total"]["policies"][2]["saved_bytes"], answer.total.deext.saved_bytes());
     }
 }

@@ -9,7 +9,7 @@ use crate::chunk::reference::Hold;
 use crate::dedup::policy::Verify;
 use crate::dedup::work::{Batch, Fate, Finder, Stored};
 use crate::fingerprint::Fingerprint;
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
 use crate::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
@@ -54,8 +54,8 @@ impl DeNova {
         let mut differing: SmallVec<[Hold; 2]> = SmallVec::new();
         let fate = loop {
             // The search goes on behind a block that is held, so that one keeps its place.
-            let seen = differing.last().map_or(BlockNumber(0), Hold::block);
-            let take = chunks.hold_candidate(weak, seen, |block| *block != own, &mut batch.tx.flight);
+            let seen = differing.last().map_or(ChunkRef::NONE, |hold| hold.block().into());
+            let take = chunks.hold_candidate(weak, seen, |block| block != own, &mut batch.tx.flight);
             let Some(hold) = take else { break Fate::Unique };
             let Batch { bytes, tx, .. } = batch;
             let piece = &bytes[at * BLOCK..(at + 1) * BLOCK];

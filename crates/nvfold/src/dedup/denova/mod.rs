@@ -35,7 +35,7 @@ pub mod queue;
 pub mod schedule;
 pub mod waiting;
 
-use super::batch::{Tally, enter, share_all};
+use super::batch::{Tally, enter, is_block, share_all};
 use super::policy::Verify;
 use super::work::{Host, Left, Share, Token, Unfingerprinted};
 use super::{Dedup, Piece};
@@ -43,7 +43,7 @@ use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, Strong, StrongFunction, WeakFunction};
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::{BLOCK_BYTES, ChunkRef};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::words::Stopwatch;
@@ -194,7 +194,14 @@ impl DeNova {
     }
 
     /// Whether a block whose bytes stand still holds the piece.
-    fn is_equal(&self, block: BlockNumber, piece: &[u8], strong: Option<Strong>, tx: &mut Transaction<'_>) -> bool {
+    fn is_equal(
+        &self,
+        block: impl Into<ChunkRef>,
+        piece: &[u8],
+        strong: Option<Strong>,
+        tx: &mut Transaction<'_>,
+    ) -> bool {
+        let block = block.into();
         match strong.filter(|_| self.verify == Verify::Strong) {
             Some(strong) => tx.strong_of(block) == Some(strong),
             None => tx.chunks().equal(block, piece),
@@ -231,12 +238,12 @@ impl Dedup for DeNova {
         let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| {
             self.is_equal(block, piece.bytes, piece.fingerprint.strong, tx)
         };
-        let (offered, shared) = share_all(pieces, tx, &self.tally.collisions, is_equal);
+        let (offered, shared) = share_all(pieces, tx, &self.tally.collisions, is_block, is_equal);
         self.tally.count(offered, shared);
     }
 
-    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
-        enter(block, fingerprint, known, chunks)
+    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
+        enter(chunk, fingerprint, known, chunks)
     }
 
     fn unfingerprinted(&self) -> Unfingerprinted {

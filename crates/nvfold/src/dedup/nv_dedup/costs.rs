@@ -15,7 +15,7 @@
 use super::options::Costs;
 use crate::dedup::Ground;
 use crate::fingerprint::Fingerprint;
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
 use crate::space::{BlockRun, Purpose};
 use crate::words::Stopwatch;
 use pmem::Flight;
@@ -83,7 +83,7 @@ fn measure_entry(
     // Any place in the index.
     let weak = (sample + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) as u32;
     let search = || {
-        black_box(chunks.index.find(weak, BlockNumber(0), |_| false));
+        black_box(chunks.index.find(weak, ChunkRef::NONE, |_| false));
     };
     let first_word = content.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
     let mut tx = chunks.begin();

@@ -28,7 +28,7 @@ pub mod model;
 pub mod options;
 pub mod sampling;
 
-use super::batch::{enter, share_all};
+use super::batch::{enter, is_block, share_all};
 use super::policy::{Policy, PolicyStats, Verify};
 use super::work::{Host, Unfingerprinted};
 use super::{Dedup, Ground, Piece};
@@ -36,7 +36,7 @@ use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
-use crate::media::BlockNumber;
+use crate::media::ChunkRef;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::words::Stopwatch;
 use filler::Filler;
@@ -97,7 +97,7 @@ impl NvDedup {
 
     /// Whether a block whose bytes stand still holds the piece. If strong fingerprints decide, the piece gets its own
     /// now: there is something to decide.
-    fn is_equal(&self, piece: &mut Piece<'_>, block: BlockNumber, tx: &mut Transaction<'_>) -> bool {
+    fn is_equal(&self, piece: &mut Piece<'_>, block: ChunkRef, tx: &mut Transaction<'_>) -> bool {
         let decides = matches!(self.sampling.mode().0, Method::WSFin | Method::StrFin);
         let Some(function) = self.strong.filter(|_| decides) else { return tx.chunks().equal(block, piece.bytes) };
         let strong = *piece.fingerprint.strong.get_or_insert_with(|| function.of(piece.bytes));
@@ -121,12 +121,12 @@ impl Dedup for NvDedup {
 
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| self.is_equal(piece, block, tx);
-        let (_, shared) = share_all(pieces, tx, &self.collisions, is_equal);
+        let (_, shared) = share_all(pieces, tx, &self.collisions, is_block, is_equal);
         (0..shared).for_each(|_| self.sampling.found());
     }
 
-    fn published(&self, block: BlockNumber, fingerprint: &Fingerprint, known: &[BlockNumber], chunks: &Chunks) -> bool {
-        enter(block, fingerprint, known, chunks)
+    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
+        enter(chunk, fingerprint, known, chunks)
     }
 
     /// Ends a sampling period that has had its chunks. One thread does; the others go on meanwhile.

@@ -3,10 +3,16 @@
 //! The problem: to know it before there is a device. Everything must be read once, nothing may change, and fingerprints
 //! of many files may be more than fits in memory.
 //!
-//! The idea: `survey` reads and cuts, `sample` counts distinct pieces in bounded memory, and `needs` turns the counts
-//! into the sizes of tables and of a device. Pieces are counted both by 4 KiB blocks (what nvfold shares) and by
-//! content, within each path and across all of them.
+//! The idea: `survey` reads the files, `cut` says which pieces a policy makes of them and what it takes for each, `sample`
+//! counts distinct pieces in bounded memory, and `needs` turns the counts into the sizes of tables and of a device. All of
+//! it is counted within each path and across all of them.
+//!
+//! **One baseline.** What a policy saves is counted from what the data takes in whole 4 KiB blocks, as on tmpfs or any
+//! file system of such blocks. What it takes is content, as it lies on the device, and the chunk entries and headers
+//! that the policy needs for it; so a policy that finds nothing saves less than nothing. Inodes, names and logs are left
+//! out on both sides: they are much the same for all policies, and `Needs` has them.
 
+mod cut;
 mod needs;
 mod sample;
 mod survey;
@@ -19,8 +25,7 @@ pub use survey::PathCounts;
 
 use super::walk::{problem, walk};
 use super::{Problem, Result, Watch};
-use crate::chunking::PieceLengths;
-use crate::media::BLOCK_BYTES;
+use crate::chunking::{Chunker, PieceLengths};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use survey::Survey;
@@ -33,16 +38,16 @@ pub struct EstimateOptions {
     /// Memory for fingerprints and hard links at most, bytes; buffers of a few MiB come on top. When fingerprints do
     /// not fit, a sample of them is kept, of 1,792 at least.
     pub memory_bytes: u64,
-    /// How content-defined pieces are cut.
+    /// Lengths of the pieces that policy `deext` cuts by content ([`Chunker::lengths_of_mean`]).
     pub lengths: PieceLengths,
     /// Stay on the file system of each path.
     pub one_file_system: bool,
 }
 
 impl Default for EstimateOptions {
-    /// No path, 256 MiB of memory.
+    /// No path, 256 MiB of memory, pieces of 16 KiB on average.
     fn default() -> EstimateOptions {
-        let lengths = PieceLengths::default();
+        let lengths = Chunker::default().lengths();
         EstimateOptions { paths: Vec::new(), memory_bytes: 256 << 20, lengths, one_file_system: false }
     }
 }
@@ -62,32 +67,37 @@ impl EstimateOptions {
     }
 }
 
-/// What one way of cutting finds in one path or in all of them.
+/// What one policy would make of one path or of all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Savings {
-    /// Pieces there are.
+    /// What the data takes in whole 4 KiB blocks, bytes: the baseline, the same for every policy.
+    pub whole_block_bytes: u64,
+    /// Blocks, tails or pieces there are.
     pub pieces: u64,
-    /// Bytes they take when everything is stored.
-    pub bytes: u64,
-    /// Pieces left when equal ones are shared.
+    /// Those that are stored, and what the policy takes for them: content, chunk entries and headers.
     pub distinct: Distinct,
 }
 
 impl Savings {
-    fn new(pieces: u64, bytes: u64, distinct: Distinct) -> Savings {
+    /// `bytes_max`: what the policy takes if nothing is shared.
+    fn new(whole_block_bytes: u64, pieces: u64, bytes_max: u64, distinct: Distinct) -> Savings {
         // An estimate may come out a little above what is there; the truth cannot.
-        let distinct = Distinct { pieces: distinct.pieces.min(pieces), bytes: distinct.bytes.min(bytes), ..distinct };
-        Savings { pieces, bytes, distinct }
+        let distinct =
+            Distinct { pieces: distinct.pieces.min(pieces), bytes: distinct.bytes.min(bytes_max), ..distinct };
+        Savings { whole_block_bytes, pieces, distinct }
     }
 
-    /// Bytes that need not be stored.
-    pub fn saved_bytes(&self) -> u64 {
-        self.bytes - self.distinct.bytes
+    /// Bytes saved; fewer than none if what is shared does not pay for the metadata.
+    pub fn saved_bytes(&self) -> i64 {
+        self.whole_block_bytes as i64 - self.distinct.bytes as i64
     }
 
-    /// Saved part of all bytes, 0 to 100.
+    /// Saved part of the baseline, 100 at most.
     pub fn saved_percent(&self) -> f64 {
-        if self.bytes == 0 { 0.0 } else { 100.0 * self.saved_bytes() as f64 / self.bytes as f64 }
+        if self.whole_block_bytes == 0 {
+            return 0.0;
+        }
+        100.0 * self.saved_bytes() as f64 / self.whole_block_bytes as f64
     }
 }
 
@@ -96,19 +106,38 @@ impl Savings {
 pub struct Part {
     /// What is there.
     pub counts: PathCounts,
-    /// By 4 KiB blocks.
-    pub blocks: Savings,
-    /// By content-defined pieces.
-    pub pieces: Savings,
+    /// Policy `off`: nothing is shared, short tails are packed.
+    pub off: Savings,
+    /// Policy `inline`, and in the end `denova` and `nv-dedup`: equal 4 KiB blocks and equal tails are shared.
+    pub inline: Savings,
+    /// Policy `deext`: equal pieces are shared, cut by content where the data is compressible.
+    pub deext: Savings,
 }
 
 impl Part {
     fn new(counts: PathCounts, blocks: Distinct, pieces: Distinct) -> Part {
+        let baseline = counts.whole_block_bytes();
+        let all = Distinct { pieces: counts.blocks, bytes: counts.off_bytes(), bytes_error: 0 };
         Part {
-            blocks: Savings::new(counts.blocks, counts.blocks * BLOCK_BYTES, blocks),
-            pieces: Savings::new(counts.pieces, counts.data_bytes, pieces),
+            off: Savings::new(baseline, counts.blocks, all.bytes, all),
+            inline: Savings::new(baseline, counts.blocks, counts.inline_bytes_max(), blocks),
+            deext: Savings::new(baseline, counts.pieces, counts.deext_bytes_max(), pieces),
             counts,
         }
+    }
+
+    /// Each policy by its name, the one that costs a writer least first.
+    pub fn policies(&self) -> [(&'static str, &Savings); 3] {
+        [("off", &self.off), ("inline", &self.inline), ("deext", &self.deext)]
+    }
+
+    /// The policy that would save most; of equal ones the one that costs a writer least.
+    pub fn best(&self) -> (&'static str, &Savings) {
+        let better = |best: (&'static str, &Savings), next: &(&'static str, &Savings)| {
+            next.1.saved_bytes() > best.1.saved_bytes()
+        };
+        let policies = self.policies();
+        policies[1..].iter().fold(policies[0], |best, next| if better(best, next) { *next } else { best })
     }
 }
 
@@ -119,7 +148,7 @@ pub struct Estimate {
     pub by_path: Vec<(PathBuf, Part)>,
     /// All paths together.
     pub total: Part,
-    /// One fingerprint in this many was followed: 4 KiB blocks, content-defined pieces. (1, 1): the counts are exact.
+    /// One fingerprint in this many was followed: for `inline`, for `deext`. (1, 1): the counts are exact.
     pub one_in: (u64, u64),
     /// What a device needs.
     pub needs: Needs,
@@ -153,15 +182,13 @@ impl Estimate {
         }
     }
 
-    /// Bytes saved only because a 4 KiB block, or a content-defined piece, of one path is also in another.
+    /// Bytes that `inline` and `deext` save only because something in one path is also in another.
     pub fn saved_across(&self) -> (u64, u64) {
-        let alone = |savings: fn(&Part) -> &Savings| -> u64 {
-            self.by_path.iter().map(|(_, part)| savings(part).saved_bytes()).sum()
+        let across = |savings: fn(&Part) -> &Savings| {
+            let alone: i64 = self.by_path.iter().map(|(_, part)| savings(part).saved_bytes()).sum();
+            (savings(&self.total).saved_bytes() - alone).max(0) as u64
         };
-        (
-            self.total.blocks.saved_bytes().saturating_sub(alone(|part| &part.blocks)),
-            self.total.pieces.saved_bytes().saturating_sub(alone(|part| &part.pieces)),
-        )
+        (across(|part| &part.inline), across(|part| &part.deext))
     }
 }
 

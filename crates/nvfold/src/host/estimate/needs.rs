@@ -16,10 +16,10 @@ const SLACK: u64 = 10;
 /// Device sizes are advised in steps of this many bytes.
 const DEVICE_STEP: u64 = 16 << 20;
 
-/// What an nvfold device that holds all of it needs.
+/// What an nvfold device that holds all of it under policy `inline` needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Needs {
-    /// Chunk entries in use: one a distinct block.
+    /// Chunk entries in use: one a distinct block or tail.
     pub chunk_entries: u64,
     /// Bytes of those entries on the device.
     pub chunk_table_bytes: u64,
@@ -34,16 +34,17 @@ pub struct Needs {
 impl Needs {
     pub(super) fn new(total: &Part) -> Needs {
         let counts = &total.counts;
-        let distinct = &total.blocks.distinct;
+        let blocks = &total.inline.distinct;
         let inodes = (counts.files + counts.directories + counts.others) * INODE_BYTES;
         // At worst every block is an extent of its own, and each log ends in a page that is hardly used.
         let logs = counts.blocks * 64 + (counts.long_files + counts.directories) * BLOCK_BYTES;
         let metadata_bytes = inodes.next_multiple_of(SEGMENT_BYTES) + counts.name_bytes + logs;
-        let content = distinct.bytes + distinct.bytes_error + metadata_bytes;
+        // A whole block for each, though tails are packed: room for packed segments that are not full.
+        let content = blocks.pieces * BLOCK_BYTES + blocks.bytes_error + metadata_bytes;
         Needs {
-            chunk_entries: distinct.pieces,
-            chunk_table_bytes: distinct.pieces * size_of::<ChunkEntry>() as u64,
-            index_dram_bytes: (distinct.pieces * INDEX_BYTES_PER_CHUNK.0, distinct.pieces * INDEX_BYTES_PER_CHUNK.1),
+            chunk_entries: blocks.pieces,
+            chunk_table_bytes: blocks.pieces * size_of::<ChunkEntry>() as u64,
+            index_dram_bytes: (blocks.pieces * INDEX_BYTES_PER_CHUNK.0, blocks.pieces * INDEX_BYTES_PER_CHUNK.1),
             metadata_bytes,
             device_bytes: device_for(content + content / SLACK),
         }

@@ -37,7 +37,7 @@ pub struct DistinctSample {
 pub struct Distinct {
     /// Pieces.
     pub pieces: u64,
-    /// Their bytes.
+    /// What they take, bytes.
     pub bytes: u64,
     /// Two standard deviations of `bytes`: 95 of 100 estimates are off by less. 0 when exact.
     pub bytes_error: u64,
@@ -67,8 +67,8 @@ impl DistinctSample {
         }
     }
 
-    /// Counts a piece of `len` bytes. Groups are numbered from 0 and must not go back.
-    pub fn see(&mut self, fingerprint: u64, len: usize, group: u32) {
+    /// Counts a piece that takes `bytes`. Groups are numbered from 0 and must not go back.
+    pub fn see(&mut self, fingerprint: u64, bytes: u64, group: u32) {
         while self.by_group.len() <= group as usize {
             self.by_group.push(Strata::default());
         }
@@ -77,10 +77,10 @@ impl DistinctSample {
         }
         let last_group = self.last_group_of.insert(fingerprint, group);
         if last_group.is_none() {
-            self.overall.add(fingerprint, len);
+            self.overall.add(fingerprint, bytes);
         }
         if last_group != Some(group) {
-            self.by_group[group as usize].add(fingerprint, len);
+            self.by_group[group as usize].add(fingerprint, bytes);
         }
         while self.last_group_of.len() > self.capacity {
             self.zero_bits += 1;
@@ -112,15 +112,15 @@ impl Default for Strata {
 }
 
 impl Strata {
-    fn add(&mut self, fingerprint: u64, len: usize) {
+    fn add(&mut self, fingerprint: u64, bytes: u64) {
         let tally = &mut self.0[fingerprint.trailing_zeros() as usize];
         tally.pieces += 1;
-        tally.bytes += len as u64;
-        tally.squared_bytes += (len as f64).powi(2);
+        tally.bytes += bytes;
+        tally.squared_bytes += (bytes as f64).powi(2);
     }
 
     /// The estimate from the strata that were followed throughout. Each piece was in the sample with
-    /// probability 1/scale, so a piece of `len` bytes adds `len^2 * (scale - 1)` to the variance; the sum over
+    /// probability 1/scale, so a piece that takes `n` bytes adds `n^2 * (scale - 1)` to the variance; the sum over
     /// all pieces is estimated by `scale` times the sum over the sample.
     fn scaled_up(&self, zero_bits: u32) -> Distinct {
         let followed = &self.0[zero_bits as usize..];
@@ -168,17 +168,17 @@ mod tests {
         let capacity = sample.capacity;
         let (mut distinct_bytes, mut within_second) = (0, 0);
         for number in 0..100_000u64 {
-            let len = 2048 + (number % 7) as usize * 1024;
-            distinct_bytes += len as u64;
+            let len = 2048 + number % 7 * 1024;
+            distinct_bytes += len;
             sample.see(fingerprint(number), len, 0);
-            sample.see(fingerprint(number / 2), 2048 + (number / 2 % 7) as usize * 1024, 0);
+            sample.see(fingerprint(number / 2), 2048 + number / 2 % 7 * 1024, 0);
             // One piece that occurs as often as all others together must not matter.
             sample.see(fingerprint(u64::MAX), 1, 0);
         }
         for number in 50_000..150_000u64 {
-            let len = 2048 + (number % 7) as usize * 1024;
-            within_second += len as u64;
-            distinct_bytes += if number < 100_000 { 0 } else { len as u64 };
+            let len = 2048 + number % 7 * 1024;
+            within_second += len;
+            distinct_bytes += if number < 100_000 { 0 } else { len };
             sample.see(fingerprint(number), len, 1);
         }
         assert!(sample.one_in() > 1, "the table must have been too small");

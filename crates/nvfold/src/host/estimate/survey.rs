@@ -1,19 +1,21 @@
 //! Reads every file below the given paths once, and counts what sharing would find.
 //!
 //! ```text
-//!   paths -> walk -> data ranges of each file -> 1 MiB slabs -+-> 4 KiB blocks      -> DistinctSample
-//!                    (holes are skipped)                      +-> content-defined   -> DistinctSample
+//!   paths -> walk -> data ranges of each file -> 1 MiB slabs -+-> 4 KiB blocks, packed tails -> DistinctSample
+//!                    (holes are skipped)                      +-> pieces of `deext`          -> DistinctSample
 //! ```
 //!
 //! Nothing is changed: files are opened for reading only, and without touching their access times where the
 //! kernel allows it. Memory is bounded by the two samples, one slab, and the set of hard-linked inodes.
 
 use super::EstimateOptions;
+use super::cut::{DeextStream, ENTRY_BYTES, PACKED_METADATA_BYTES, inline_bytes, is_packed_tail, packed_bytes};
 use super::sample::DistinctSample;
-use crate::chunking::{FIXED_BYTES, content_defined, fixed};
+use crate::chunking::{FIXED_BYTES, fixed};
 use crate::fingerprint::weak64;
 use crate::host::walk::{problem, walk};
 use crate::host::{Error, Problem, Progress, Report, Result, Watch};
+use crate::media::BLOCK_BYTES;
 use crate::media::inode::{INLINE_LOG, INODE_BYTES};
 use crate::media::log_entry::{LINE, NAME_OFFSET};
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -56,9 +58,13 @@ pub struct PathCounts {
     pub data_bytes: u64,
     /// Bytes of 4 KiB blocks that hold nothing but zeros.
     pub zero_bytes: u64,
-    /// 4 KiB blocks the data takes without sharing.
+    /// 4 KiB blocks that the data takes where nothing is packed or shared.
     pub blocks: u64,
-    /// Content-defined pieces the data falls into.
+    /// Last blocks of files that are so short that they are packed.
+    pub tails: u64,
+    /// Bytes in them.
+    pub tail_bytes: u64,
+    /// Pieces that policy `deext` cuts the data into.
     pub pieces: u64,
     /// Log bytes that the names take in their directories.
     pub name_bytes: u64,
@@ -70,7 +76,7 @@ impl PathCounts {
     /// Adds what was found below another path.
     pub(super) fn add(&mut self, other: &PathCounts) {
         let PathCounts { files, directories, others, hard_links, file_bytes, hole_bytes, data_bytes, .. } = other;
-        let PathCounts { zero_bytes, blocks, pieces, name_bytes, long_files, .. } = other;
+        let PathCounts { zero_bytes, blocks, tails, tail_bytes, pieces, name_bytes, long_files, .. } = other;
         self.files += files;
         self.directories += directories;
         self.others += others;
@@ -80,18 +86,40 @@ impl PathCounts {
         self.data_bytes += data_bytes;
         self.zero_bytes += zero_bytes;
         self.blocks += blocks;
+        self.tails += tails;
+        self.tail_bytes += tail_bytes;
         self.pieces += pieces;
         self.name_bytes += name_bytes;
         self.long_files += long_files;
+    }
+
+    /// What the data takes in whole blocks.
+    pub(super) fn whole_block_bytes(&self) -> u64 {
+        self.blocks * BLOCK_BYTES
+    }
+
+    /// What policy `off` takes: blocks, and packed tails.
+    pub(super) fn off_bytes(&self) -> u64 {
+        (self.blocks - self.tails) * BLOCK_BYTES + self.tail_bytes + self.tails * PACKED_METADATA_BYTES
+    }
+
+    /// What policy `inline` takes if it finds nothing to share.
+    pub(super) fn inline_bytes_max(&self) -> u64 {
+        self.off_bytes() + (self.blocks - self.tails) * ENTRY_BYTES
+    }
+
+    /// What policy `deext` takes if it finds nothing to share.
+    pub(super) fn deext_bytes_max(&self) -> u64 {
+        self.data_bytes + self.pieces * PACKED_METADATA_BYTES
     }
 }
 
 /// The survey under way, then its result.
 pub struct Survey<'a> {
     options: &'a EstimateOptions,
-    /// 4 KiB blocks, short tails counted as the whole block they take. Groups are positions in `by_path`.
+    /// Blocks and packed tails, with what policy `inline` takes for each. Groups are positions in `by_path`.
     pub blocks: DistinctSample,
-    /// Content-defined pieces.
+    /// Pieces of policy `deext`, with what it takes for each.
     pub pieces: DistinctSample,
     /// Counts, one a path.
     pub by_path: Vec<PathCounts>,
@@ -104,7 +132,7 @@ pub struct Survey<'a> {
     links_seen: HashSet<(u64, u64)>,
     links_capacity: usize,
     slab: Vec<u8>,
-    /// Bytes not yet cut by content.
+    /// Bytes that policy `deext` has not cut yet.
     uncut: Vec<u8>,
     watch: &'a mut Watch<'a>,
     done: Progress,
@@ -264,13 +292,14 @@ impl<'a> Survey<'a> {
     }
 
     fn add_slabs(&mut self, file: &File, start: u64, end: u64, slab: &mut [u8]) -> io::Result<()> {
+        let mut stream = DeextStream::new(self.options.lengths, start);
         let mut position = start;
         while position < end && !self.is_stopped {
             let wanted = (end - position).min(SLAB_BYTES as u64) as usize;
             let len = read_full(file, &mut slab[..wanted], position)?;
             position += len as u64;
             self.add_blocks(&slab[..len]);
-            self.add_pieces(&slab[..len], position == end || len < wanted);
+            self.add_pieces(&mut stream, &slab[..len], position == end || len < wanted);
             self.counts().data_bytes += len as u64;
             self.tell(len as u64, 0);
             if len < wanted {
@@ -281,47 +310,39 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Counts the blocks of a slab as the device holds them: a short tail is filled up with zeros.
+    /// Counts the blocks of a slab, and the tail of a file that ends in it.
     fn add_blocks(&mut self, slab: &[u8]) {
-        const ZEROS: [u8; FIXED_BYTES] = [0; FIXED_BYTES];
         let group = self.group();
-        let (mut blocks, mut zero_bytes) = (0, 0);
-        let mut tail = [0; FIXED_BYTES];
         for piece in fixed(slab) {
-            let block = match piece.bytes.len() {
-                FIXED_BYTES => piece.bytes,
-                short => {
-                    tail[..short].copy_from_slice(piece.bytes);
-                    &tail[..]
-                }
-            };
-            blocks += 1;
-            zero_bytes += if block == ZEROS { piece.bytes.len() as u64 } else { 0 };
-            self.blocks.see(weak64(block), FIXED_BYTES, group);
+            let (bytes, counts) = (piece.bytes.len() as u64, self.counts());
+            counts.blocks += 1;
+            counts.zero_bytes += if is_zero(piece.bytes) { bytes } else { 0 };
+            if is_packed_tail(bytes) {
+                counts.tails += 1;
+                counts.tail_bytes += bytes;
+            }
+            self.blocks.see(weak64(piece.bytes), inline_bytes(piece.bytes.len()), group);
         }
-        self.counts().blocks += blocks;
-        self.counts().zero_bytes += zero_bytes;
     }
 
-    /// Cuts by content what is final; keeps the last piece back unless the range ends here.
-    fn add_pieces(&mut self, slab: &[u8], at_end: bool) {
+    /// Counts the pieces of `deext` that are known now; keeps the last one back unless the range ends here.
+    fn add_pieces(&mut self, stream: &mut DeextStream, slab: &[u8], is_end: bool) {
         let group = self.group();
         let mut uncut = std::mem::take(&mut self.uncut);
         uncut.extend_from_slice(slab);
-        let (mut pieces, mut cut_until) = (0, 0);
-        for piece in content_defined(&uncut, self.options.lengths) {
-            let end = piece.offset + piece.bytes.len();
-            if end == uncut.len() && !at_end {
-                break;
-            }
+        let mut pieces = 0;
+        let cut_until = stream.cut(&uncut, is_end, &mut |piece| {
             pieces += 1;
-            cut_until = end;
-            self.pieces.see(weak64(piece.bytes), piece.bytes.len(), group);
-        }
+            self.pieces.see(weak64(piece), packed_bytes(piece.len()), group);
+        });
         uncut.drain(..cut_until);
         self.uncut = uncut;
         self.counts().pieces += pieces;
     }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }
 
 /// Opens a regular file to read it and change nothing. Only its owner may keep the access time as it is.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::chunking::tests::noise;
 use crate::host::Error;
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
@@ -7,16 +8,13 @@ use std::path::Path;
 /// Memory that nothing here fills.
 const ENOUGH: u64 = 16 << 20;
 
-/// Random-looking bytes, the same for the same seed.
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next_byte = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(|_| next_byte()).collect()
+/// Text of words that come again and again, in no order, so that it is compressible and no part of it comes twice.
+fn text(len: usize, seed: u64) -> Vec<u8> {
+    let words: Vec<Vec<u8>> =
+        (0..200).map(|word| noise(6, word).iter().map(|byte| b'a' + byte % 26).collect()).collect();
+    let chosen = noise(len / 7 + 1, seed);
+    let spaced = chosen.iter().flat_map(|word| [&words[usize::from(*word) % words.len()], &b" "[..]].concat());
+    spaced.take(len).collect()
 }
 
 fn options(memory_bytes: u64, paths: &[&Path]) -> EstimateOptions {
@@ -54,17 +52,18 @@ fn a_known_tree_is_counted_exactly() {
     assert_eq!((first.counts.hard_links, second.counts.hard_links), (1, 1));
     assert_eq!((second.counts.files, second.counts.file_bytes), (2, 2 * 4096 + 4 + (1 << 20)));
     assert_eq!((first.counts.zero_bytes, first.counts.data_bytes), (3 * 4096, 13 * 4096));
-    assert_eq!((first.blocks.pieces, first.blocks.distinct.pieces), (13, 6));
-    assert_eq!(first.blocks.saved_bytes(), 7 * 4096);
+    assert_eq!((first.inline.pieces, first.inline.distinct.pieces), (13, 6));
+    assert_eq!(first.inline.saved_bytes(), 13 * 4096 - 6 * (4096 + 64));
+    assert_eq!((second.counts.tails, second.counts.tail_bytes), (1, 4));
     // Not every file system tells holes; then the sparse file is zeros.
     let hole_blocks = second.counts.hole_bytes / 4096;
     let zeros_in_sparse = 255 - hole_blocks;
-    assert_eq!(second.blocks.pieces, 3 + 1 + zeros_in_sparse);
+    assert_eq!(second.inline.pieces, 3 + 1 + zeros_in_sparse);
     assert_eq!(second.counts.data_bytes + second.counts.hole_bytes, second.counts.file_bytes);
-    assert_eq!(total.blocks.distinct.pieces, 6 + 1 + 1);
-    assert_eq!(report.saved_across().0, (2 + u64::from(zeros_in_sparse > 0)) * 4096);
+    assert_eq!(total.inline.distinct.pieces, 6 + 1 + 1);
+    assert_eq!(report.saved_across().0, (2 + u64::from(zeros_in_sparse > 0)) * (4096 + 64));
     // `data` and its copy are the same pieces; nothing else repeats within `one` but zeros.
-    assert_eq!(first.pieces.saved_bytes(), 5 * 4096);
+    assert_eq!(first.deext.distinct.bytes, (5 + 3) * 4096 + 80 * first.deext.distinct.pieces);
     assert_eq!((report.one_in, report.problem_count), ((1, 1), 0));
     assert_eq!(report.needs.chunk_entries, 8);
     assert_eq!(report.needs.chunk_table_bytes, 8 * 64);
@@ -73,24 +72,74 @@ fn a_known_tree_is_counted_exactly() {
 #[test]
 fn data_found_at_another_offset_is_saved_by_content_only() {
     let dir = tempfile::tempdir().unwrap();
-    let data = noise(1 << 20, 3);
+    let data = text(1 << 20, 3);
     fs::write(dir.path().join("plain"), &data).unwrap();
     fs::write(dir.path().join("shifted"), [b"a few bytes", &data[..]].concat()).unwrap();
     let report = estimate(ENOUGH, &[dir.path()]);
-    assert_eq!(report.total.blocks.saved_bytes(), 0);
-    assert!(report.total.pieces.saved_bytes() > 900 << 10, "{:?}", report.total.pieces);
+    // Nothing but the packed tail, less what all those chunk entries take.
+    assert_eq!(report.total.inline.saved_bytes(), 4096 - (11 + 80) - 512 * 64);
+    assert!(report.total.deext.saved_bytes() > 900 << 10, "{:?}", report.total.deext);
+    assert_eq!(report.total.best().0, "deext");
+}
+
+#[test]
+fn what_is_encoded_is_cut_every_16_kib() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = noise(1 << 20, 4);
+    fs::write(dir.path().join("plain"), &data).unwrap();
+    fs::write(dir.path().join("copy"), &data).unwrap();
+    fs::write(dir.path().join("shifted"), [b"a few bytes", &data[..]].concat()).unwrap();
+    let deext = estimate(ENOUGH, &[dir.path()]).total.deext;
+    assert_eq!((deext.pieces, deext.distinct.pieces), (64 + 64 + 65, 64 + 65), "a shifted copy is not found");
+}
+
+#[test]
+fn all_policies_are_counted_from_whole_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let lengths = [1, 100, 3072, 100, 3073, 4095];
+    for (file, len) in lengths.into_iter().enumerate() {
+        // The two of 100 bytes are equal.
+        fs::write(dir.path().join(file.to_string()), noise(len, len as u64)).unwrap();
+    }
+    let total = estimate(ENOUGH, &[dir.path()]).total;
+    let packed = |lengths: &[u64]| lengths.iter().map(|len| len + 80).sum::<u64>();
+    for (name, savings) in total.policies() {
+        assert_eq!(savings.whole_block_bytes, 6 * 4096, "{name}");
+    }
+    assert_eq!(total.off.distinct.bytes, packed(&[1, 100, 3072, 100]) + 2 * 4096);
+    assert_eq!(total.inline.distinct.bytes, packed(&[1, 100, 3072]) + 2 * (4096 + 64));
+    assert_eq!(total.deext.distinct.bytes, packed(&[1, 100, 3072, 3073, 4095]));
+}
+
+#[test]
+fn the_policy_named_is_the_one_that_saves_most() {
+    let best_of = |content: Vec<u8>| {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), content).unwrap();
+        estimate(ENOUGH, &[dir.path()]).total.best().0
+    };
+    assert_eq!(best_of(noise(1 << 20, 1)), "off");
+    // Every other block is the same: no content-defined piece is.
+    assert_eq!(
+        best_of((0..64).flat_map(|block| [noise(4096, 1), noise(4096, 2 + block)].concat()).collect()),
+        "inline"
+    );
+    assert_eq!(best_of([text(1 << 20, 1), noise(5, 2), text(1 << 20, 1)].concat()), "deext");
+    assert_eq!(best_of(Vec::new()), "off");
 }
 
 #[test]
 fn files_longer_than_the_buffer_are_cut_as_one_stream() {
     let dir = tempfile::tempdir().unwrap();
-    let data = noise((5 << 20) + 77, 4);
+    let data = [text((3 << 20) + 77, 4), noise(2 << 20, 4)].concat();
     fs::write(dir.path().join("long"), &data).unwrap();
     let report = estimate(ENOUGH, &[dir.path()]);
-    let whole = crate::chunking::content_defined(&data, PieceLengths::default()).count() as u64;
-    assert_eq!(report.total.pieces.pieces, whole);
-    assert_eq!(report.total.pieces.distinct.bytes, data.len() as u64);
-    assert_eq!(report.total.blocks.pieces, data.len().div_ceil(4096) as u64);
+    let mut whole = 0;
+    let lengths = EstimateOptions::default().lengths;
+    cut::DeextStream::new(lengths, 0).cut(&data, true, &mut |_| whole += 1);
+    assert_eq!(report.total.deext.pieces, whole);
+    assert_eq!(report.total.deext.distinct.bytes, data.len() as u64 + 80 * whole);
+    assert_eq!(report.total.inline.pieces, data.len().div_ceil(4096) as u64);
 }
 
 #[test]
@@ -102,8 +151,8 @@ fn a_sample_stays_within_the_error_it_states() {
         fs::write(dir.path().join(file.to_string()), blocks.collect::<Vec<u8>>()).unwrap();
     }
     let report = estimate(0, &[dir.path()]);
-    let blocks = &report.total.blocks;
-    let (truth, error) = (2000 * 4096, blocks.distinct.bytes_error);
+    let blocks = &report.total.inline;
+    let (truth, error) = (8000 * 4096 - 6000 * (4096 + 64), blocks.distinct.bytes_error);
     assert!(report.one_in.0 > 1);
     // The seeds are fixed, so this holds or fails for good; 3 standard deviations.
     assert!(blocks.saved_bytes().abs_diff(truth) <= error * 3 / 2, "{blocks:?}");

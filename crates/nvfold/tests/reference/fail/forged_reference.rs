@@ -3,8 +3,8 @@
 
 use nvfold::chunk::reference::Reference;
 use nvfold::dedup::Place;
-use nvfold::media::BlockNumber;
+use nvfold::media::ChunkRef;
 
 fn main() {
-    let _ = Place::Shared(Reference { block: BlockNumber(1) });
+    let _ = Place::Shared(Reference { chunk: ChunkRef::NONE });
 }

@@ -2,10 +2,10 @@
 #![deny(unused_must_use)]
 
 use nvfold::chunk::transaction::Transaction;
-use nvfold::media::BlockNumber;
+use nvfold::media::ChunkRef;
 
 fn warm_up(tx: &mut Transaction<'_>) {
-    tx.share_candidate(7, BlockNumber(0));
+    tx.share_candidate(7, ChunkRef::NONE);
 }
 
 fn main() {

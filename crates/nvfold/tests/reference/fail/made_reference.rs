@@ -3,7 +3,7 @@
 
 use nvfold::chunk::reference::Reference;
 use nvfold::chunk::transaction::Transaction;
-use nvfold::media::BlockNumber;
+use nvfold::media::{BlockNumber, ChunkRef};
 
 fn place(tx: &mut Transaction<'_>) -> Option<BlockNumber> {
     Some(tx.share_known(BlockNumber(1))?.take())
@@ -11,5 +11,5 @@ fn place(tx: &mut Transaction<'_>) -> Option<BlockNumber> {
 
 fn main() {
     let _: fn(&mut Transaction<'_>) -> Option<BlockNumber> = place;
-    let _ = Reference::new(BlockNumber(1));
+    let _ = Reference::new(ChunkRef::NONE);
 }

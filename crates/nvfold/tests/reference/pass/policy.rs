@@ -5,7 +5,7 @@ use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
 use nvfold::dedup::{Dedup, Piece, Place};
 use nvfold::fingerprint::{Fingerprint, WeakFunction};
-use nvfold::media::BlockNumber;
+use nvfold::media::ChunkRef;
 
 struct Policy;
 
@@ -17,8 +17,8 @@ impl Dedup for Policy {
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         for piece in pieces.iter_mut().filter(|piece| piece.place == Place::Store) {
             let Some(weak) = piece.fingerprint.weak else { continue };
-            let Some(reference) = tx.share_candidate(weak, BlockNumber(0)) else { continue };
-            if tx.chunks().equal(reference.block(), piece.bytes) {
+            let Some(reference) = tx.share_candidate(weak, ChunkRef::NONE) else { continue };
+            if tx.chunks().equal(reference.chunk(), piece.bytes) {
                 piece.place = Place::Shared(reference);
             } else {
                 tx.give_back(reference);
@@ -26,7 +26,7 @@ impl Dedup for Policy {
         }
     }
 
-    fn published(&self, _: BlockNumber, _: &Fingerprint, _: &[BlockNumber], _: &Chunks) -> bool {
+    fn published(&self, _: ChunkRef, _: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
         true
     }
 }

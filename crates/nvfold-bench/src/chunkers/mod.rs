@@ -1,0 +1,89 @@
+//! `bench chunkers`: how fast each chunker cuts, what its pieces save, and how often the compressible check is right.
+//!
+//! The problem: published speeds are of other machines, and published savings of data that nobody else has. The idea:
+//! data that anybody can fetch (`scripts/chunker-corpus.sh`), all chunkers in turn over the same bytes beside what reading
+//! them takes, and lz4 as the judge of what is compressible.
+//!
+//! | file | what |
+//! |---|---|
+//! | `corpus` | the data |
+//! | `speed` | bytes a second |
+//! | `saving` | bytes saved |
+//! | `check` | the compressible check beside lz4 |
+//! | `page`, `picture` | the report as Markdown, and as a picture |
+
+mod check;
+mod corpus;
+mod page;
+mod picture;
+mod saving;
+mod speed;
+
+use crate::Result;
+use crate::origin::{commit, save};
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// What to measure with.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Folder that scripts/chunker-corpus.sh has filled; without one only made-up data is cut
+    #[arg(long, value_name = "DIR")]
+    corpus: Option<PathBuf>,
+    /// Trees of files for the compressible check, beside the packages of the corpus
+    #[arg(long, value_name = "DIR", num_args = 1..)]
+    files: Vec<PathBuf>,
+    /// MiB that are cut in one pass
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    mebibytes: u64,
+    /// Passes of which the median is taken
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// Folder for chunkers.md, chunkers.json and chunkers.png
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Sizes for a test that it runs at all, not for figures
+    #[arg(long)]
+    smoke: bool,
+}
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: u32,
+    benchmark: &'static str,
+    command: &'static str,
+    commit: Option<String>,
+    speeds: Vec<speed::Speeds>,
+    savings: Vec<saving::Savings>,
+    savings_by_mean: Vec<saving::Savings>,
+    check: Option<check::Check>,
+}
+
+/// Measures, and prints the report.
+pub fn run(options: &Options, json: bool) -> Result<()> {
+    let (bytes, repeats) =
+        if options.smoke { (4 << 20, 2) } else { ((options.mebibytes as usize) << 20, options.repeats) };
+    let versions = match &options.corpus {
+        Some(corpus) => corpus::versions(corpus)?,
+        None => Vec::new(),
+    };
+    let report = Report {
+        version: 1,
+        benchmark: "chunkers",
+        command: "nvfold bench chunkers",
+        commit: commit(),
+        speeds: speed::measure(&versions, bytes, repeats),
+        savings: saving::measure(&versions, bytes / 4),
+        savings_by_mean: saving::measure_means(&versions),
+        check: check::measure(&corpus::files(options.corpus.as_deref(), &options.files)?)?,
+    };
+    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
+    if let Some(dir) = &options.out {
+        save(dir, [("chunkers.json", format!("{text}\n")), ("chunkers.md", page::markdown(&report))])?;
+        picture::draw(&report, &dir.join("chunkers.png"))?;
+    }
+    println!("{}", if json { text } else { page::tables(&report) });
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! The report in words.
+
+use super::Report;
+use super::check::{Check, Confusion};
+use crate::origin::heading;
+use std::fmt::Write;
+
+const INTRODUCTION: &str = "\
+What each chunker costs and saves, and how often the compressible check is right. Made by `make chunkers`, which fetches\n\
+the data: two versions each of Python and Debian packages as tar files of what is in them.\n";
+
+const CONCLUSION: &str = "\
+## What follows\n\n\
+**Gear is the default**, with pieces of 8 KiB on average (`Cutter::default`); DeEXT's 16 KiB are `Chunker::lengths`.\n\n\
+- Gear saves most but for Rabin's fingerprint, which saves a little more and takes several times as long. Gear's least\n  \
+length is three quarters of the mean. That makes it fast, since no byte before it is looked at, and costs no saving.\n\
+- FastCDC, as published, begins to look early, so it is slower, and saves no more.\n\
+- SeqCDC and AE come near the speed of reading. SeqCDC needs five bytes that rise: in data without them (UTF-16, small\n  \
+numbers in wide fields) it cuts every 64 KiB and finds nothing that has moved. AE's cuts depend on the cut before, so\n  \
+after an insertion they take long to find their old places. Where the chunker is what limits, SeqCDC is the choice.\n\
+- Pieces of 8 KiB save more than those of 16, the entries and headers of twice as many counted. Those of 4 KiB save\n  \
+  more still here, and take twice the look-ups and entries again.\n";
+
+/// The page.
+pub fn markdown(report: &Report) -> String {
+    let command = heading(&format!("`{}`", report.command), report.commit.as_deref());
+    format!(
+        "# Chunkers\n\n{INTRODUCTION}\n![Speed and saving of each chunker](chunkers.png)\n\n{CONCLUSION}\n{}\n\
+         Figures: [chunkers.json](chunkers.json) ({command}).\n",
+        tables(report)
+    )
+}
+
+/// Its tables.
+pub fn tables(report: &Report) -> String {
+    let mut text = String::new();
+    speeds(report, &mut text);
+    savings(report, &mut text);
+    if let Some(check) = &report.check {
+        checks(check, report, &mut text);
+    }
+    text
+}
+
+fn speeds(report: &Report, text: &mut String) {
+    text.push_str(
+        "## Speed\n\nGB of data a second of processor time, and the ratio to reading the same bytes (sum of all words) in the\n\
+         same run. Medians; lengths of pieces aim at a mean of 16 KiB. A chunker looks at no byte before the least length,\n\
+         so it may be faster than reading.\n\
+         \"4 KiB each\": the data comes in requests of that length. Fixed chunkers look at no byte.\n\n| |",
+    );
+    report.speeds.iter().for_each(|speeds| write!(text, " {} | ratio |", speeds.data).expect("a string takes all"));
+    write!(text, "\n|---|{}", "--:|--:|".repeat(report.speeds.len())).expect("a string takes all");
+    for (number, first) in report.speeds[0].rows.iter().enumerate() {
+        write!(text, "\n| {} |", first.name).expect("a string takes all");
+        for row in report.speeds.iter().map(|speeds| &speeds.rows[number]) {
+            write!(text, " {:.2} | {:.2} |", row.gigabytes_per_second, row.ratio_to_reading)
+                .expect("a string takes all");
+        }
+    }
+    text.push_str("\n\n");
+}
+
+fn savings(report: &Report, text: &mut String) {
+    text.push_str(
+        "## Saving\n\nBytes saved of both versions together, percent, less 80 bytes (entry and header) for each stored piece;\n\
+         in brackets the mean length of a piece, KiB. Content-defined lengths aim at a mean of 16 KiB, but where 4 or 8 is\n\
+         said.\n\n| | MiB |",
+    );
+    let chunkers: Vec<&str> = report.savings[0].rows.iter().map(|row| row.chunker).collect();
+    chunkers.iter().for_each(|chunker| write!(text, " {chunker} |").expect("a string takes all"));
+    write!(text, "\n|---|--:|{}", "--:|".repeat(chunkers.len())).expect("a string takes all");
+    for savings in report.savings.iter().chain(&report.savings_by_mean) {
+        let mebibytes = savings.bytes as f64 / f64::from(1 << 20);
+        write!(text, "\n| {} | {mebibytes:.0} |", savings.data).expect("a string takes all");
+        for row in &savings.rows {
+            write!(text, " {:.1} ({:.1}) |", row.net_percent, row.mean_bytes / 1024.0).expect("a string takes all");
+        }
+    }
+    text.push_str("\n\n");
+}
+
+fn checks(check: &Check, report: &Report, text: &mut String) {
+    text.push_str("## Compressible check\n\nNanoseconds for 4 KiB; DeEXT's Table II has 165.\n\n| |");
+    report.speeds.iter().for_each(|speeds| write!(text, " {} |", speeds.data).expect("a string takes all"));
+    write!(text, "\n|---|{}", "--:|".repeat(report.speeds.len())).expect("a string takes all");
+    for (name, row) in [("within a stream", "4 KiB each"), ("a stream's first", "a stream each 4 KiB")] {
+        write!(text, "\n| {name} |").expect("a string takes all");
+        let row = format!("compressible check, {row}");
+        for row in report.speeds.iter().flat_map(|speeds| speeds.rows.iter().find(|other| other.name == row)) {
+            write!(text, " {:.0} |", 4096.0 / row.gigabytes_per_second).expect("a string takes all");
+        }
+    }
+    write!(
+        text,
+        "\n\nlz4 itself took {:.0} over the files below: up to 20 pieces of 16 KiB of each of {} files. A piece is\n\
+         compressible if lz4 takes an eighth of it away: less does not pay for reading it compressed.\n\n\
+         | | pieces | compressible: right | missed | incompressible: right | false alarms | lz4's saving that is missed |\n\
+         |---|--:|--:|--:|--:|--:|--:|",
+        check.lz4_ns_per_4k, check.files
+    )
+    .expect("a string takes all");
+    confusion("each piece alone", &check.alone, text);
+    confusion("pieces of a file as one stream", &check.in_stream, text);
+    check.kinds.iter().for_each(|(kind, row)| confusion(&format!("alone, {kind}"), row, text));
+    text.push('\n');
+}
+
+fn confusion(name: &str, row: &Confusion, text: &mut String) {
+    let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+    let (compressible, incompressible) = (row.compressible + row.missed, row.incompressible + row.false_alarms);
+    let cell =
+        |part: u64, whole: u64| if whole == 0 { "-".into() } else { format!("{part} ({:.1} %)", share(part, whole)) };
+    write!(
+        text,
+        "\n| {name} | {} | {} | {} | {} | {} | {:.2} % |",
+        row.pieces(),
+        cell(row.compressible, compressible),
+        cell(row.missed, compressible),
+        cell(row.incompressible, incompressible),
+        cell(row.false_alarms, incompressible),
+        share(row.lz4_saves_missed, row.lz4_saves)
+    )
+    .expect("a string takes all");
+}

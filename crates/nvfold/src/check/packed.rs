@@ -1,0 +1,286 @@
+//! Packed chunks: their entries against the extents that name them, and against one another.
+//!
+//! The problem: a packed chunk has no place of its own. Where its bytes are and how many is told by its entry alone, so a
+//! damaged one takes bytes from every file that names it. The idea: what the entry said stands a second time in the header
+//! of the chunk. A lost entry is made again where exactly one header says so that can be believed: of the right number,
+//! long enough, and not among the bytes of a chunk that lives.
+//!
+//! ```text
+//! references   entry                     judged
+//! 0            empty                     free
+//! 0            counts                    trace 2: a leak
+//! n            empty, or damaged         finding 1, or 0: made again from its header, or the files are given up
+//! n            counts n                  exact; less: finding 1; more, or updates under way: trace 2
+//! ```
+
+use super::blocks::{counted, fingerprints_fit, may_be_unfinished};
+use super::{Survey, range_map::Taken};
+use crate::chunk::entries::{ENTRIES_PER_SEGMENT, Entries};
+use crate::chunk::packed::WORDS_PER_PART;
+use crate::inode::extents::Extent;
+use crate::media::chunk_entry::ChunkEntry;
+use crate::media::packed::header_offset;
+use crate::media::segment::SegmentUse;
+use crate::media::{ChunkRef, Location, PACKED_BYTES_MAX, PackedNumber, SEGMENT_BYTES};
+use crate::mount::Tables;
+use crate::space::packed::headers;
+use hashbrown::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use zerocopy::IntoBytes;
+
+/// A packed chunk as extents name it.
+#[derive(Clone, Copy, Default)]
+struct Named {
+    references: u32,
+    /// Bytes that it must have.
+    bytes: u64,
+}
+
+/// What a repair makes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rebuilt {
+    pub(super) entry_offset: u64,
+    pub(super) address: u64,
+    pub(super) length: u64,
+    pub(super) references: u32,
+}
+
+/// What the survey learns of packed chunks.
+pub(super) struct Packed {
+    pub(super) entries: Entries,
+    named: HashMap<PackedNumber, Named>,
+    /// Segments of packed chunks, with how often each was opened.
+    segments: BTreeMap<u64, u32>,
+    /// Live bytes, for what an unmount would have saved.
+    pub(super) live: BTreeMap<u64, u64>,
+    pub(super) used_words: Vec<u64>,
+    pub(super) saved_bytes: u64,
+    taken: Taken,
+    lost: Vec<(PackedNumber, Named)>,
+    /// Chunks that two claim, or that nobody can make again: the files that name them are given up.
+    pub(super) contested: BTreeSet<PackedNumber>,
+    /// Chunks whose content may be damaged.
+    pub(super) doubtful: BTreeSet<PackedNumber>,
+}
+
+impl Packed {
+    pub(super) fn new(entries: Entries) -> Packed {
+        Packed {
+            entries,
+            named: HashMap::new(),
+            segments: BTreeMap::new(),
+            live: BTreeMap::new(),
+            used_words: Vec::new(),
+            saved_bytes: 0,
+            taken: Taken::default(),
+            lost: Vec::new(),
+            contested: BTreeSet::new(),
+            doubtful: BTreeSet::new(),
+        }
+    }
+
+    /// Whether a chunk lives behind an address of a segment.
+    pub(super) fn lives_behind(&self, address: u64) -> bool {
+        let end = (address / SEGMENT_BYTES + 1) * SEGMENT_BYTES;
+        address < end && self.taken.overlaps(address..end)
+    }
+
+    /// An extent names a part of a packed chunk.
+    pub(super) fn names(&mut self, extent: &Extent) {
+        let Location::Packed(chunk, offset) = extent.location else { return };
+        let named = self.named.entry(chunk).or_default();
+        named.references = named.references.saturating_add(1);
+        named.bytes = named.bytes.max(u64::from(offset) + extent.length);
+    }
+}
+
+impl Survey<'_> {
+    /// Finds the segments of packed chunks and of their entries: they hold nothing else.
+    pub(super) fn packed_segments(&mut self, tables: &Tables) {
+        let table = self.geometry.segment_table_offset;
+        for (segment, usage) in &tables.uses {
+            match usage {
+                SegmentUse::Entries(part) if *part < self.packed.entries.parts_max() => {
+                    if let Some(other) = self.packed.entries.part(*part) {
+                        let what = format!("segments {other} and {segment} are the same part of the packed entries");
+                        self.find(0, what, table);
+                    }
+                    self.packed.entries.set_part(*part, Some(*segment));
+                }
+                SegmentUse::Entries(part) => {
+                    self.find(0, format!("segment {segment}: there is no part {part} of the packed entries"), table);
+                }
+                SegmentUse::Packed => {
+                    self.packed.segments.insert(*segment, tables.entry(*segment).map_or(0, |entry| entry.wear));
+                    self.packed.live.insert(*segment, 0);
+                }
+                _ => continue,
+            }
+            self.report.packed_segments += 1;
+            self.tables.insert(*segment);
+        }
+    }
+
+    /// All entries of packed chunks, and the chunks that have none.
+    pub(super) fn check_packed(&mut self, data: bool) {
+        let parts = (0..self.packed.entries.parts_max()).take_while(|part| self.packed.entries.part(*part).is_some());
+        let parts = parts.count() as u32;
+        if data {
+            self.scrub_packed();
+        }
+        let mut entries = vec![ChunkEntry::default(); 512];
+        for part in 0..parts {
+            self.packed.used_words.extend([0; WORDS_PER_PART]);
+            for at in (0..ENTRIES_PER_SEGMENT).step_by(entries.len()) {
+                let first = PackedNumber(part * ENTRIES_PER_SEGMENT + at);
+                self.region.scan_into(self.packed.entries.offset(first.into()), entries.as_mut_bytes());
+                let has_bad = self.region.check().is_err();
+                for (number, entry) in (first.0..).map(PackedNumber).zip(&entries) {
+                    // Most entries of a part are free; nothing is looked up for those behind the last named one.
+                    let named = &mut self.packed.named;
+                    let named = if named.is_empty() { None } else { named.remove(&number) };
+                    let is_used = named.is_some() || !entry.is_empty() || has_bad;
+                    if is_used && (!has_bad || !self.is_bad_packed_entry(number)) {
+                        self.check_packed_entry(number, entry, named, data);
+                    }
+                }
+            }
+        }
+        let mut without: Vec<(PackedNumber, Named)> = self.packed.named.drain().collect();
+        without.sort_unstable_by_key(|(number, _)| *number);
+        for (number, named) in without {
+            let what = format!("packed chunk {} is named by {} extents, and has no entry", number.0, named.references);
+            self.find(1, what, self.packed.entries.packed_offset(number).unwrap_or(0));
+            self.packed.contested.insert(number);
+        }
+        self.look_for_lost();
+    }
+
+    fn check_packed_entry(&mut self, number: PackedNumber, entry: &ChunkEntry, named: Option<Named>, data: bool) {
+        let at = self.packed.entries.offset(number.into());
+        let Named { references, bytes } = named.unwrap_or_default();
+        if entry.is_empty() {
+            if let Some(named) = named {
+                let what = format!("packed chunk {} is named by {references} extents and not counted", number.0);
+                self.find(1, what, at);
+                self.packed.lost.push((number, named));
+            }
+            return;
+        }
+        let is_in_place = self.is_packed_place(number, entry);
+        if references == 0 {
+            // A crash may leave any words of a new entry: what it says is then of a chunk before it.
+            return self.trace(2, format!("packed chunk {} is free and its entry is not", number.0), at);
+        }
+        if !is_in_place || entry.stored_bytes() < bytes {
+            self.find(0, format!("packed chunk {}: its entry is damaged", number.0), at);
+            self.packed.lost.extend(named.map(|named| (number, named)));
+            return;
+        }
+        self.takes(number, entry);
+        self.note_transaction(entry);
+        self.report.chunks += 1;
+        let told = || format!("packed chunk {} is named by {references} extents and {}", number.0, counted(entry));
+        if entry.taken() < u64::from(references) || self.is_unfinished(entry) && !may_be_unfinished(entry, references) {
+            self.find(1, told(), at);
+        } else if entry.count != references || entry.update_count != 0 {
+            self.trace(2, told(), at);
+        } else if self.is_unfinished(entry) {
+            self.trace(1, format!("packed chunk {}: the transaction that counted it last did not end", number.0), at);
+        } else if data
+            && !self.is_bad_packed_data(entry)
+            && !fingerprints_fit(entry, || self.region.to_vec(entry.address(), entry.stored_bytes()))
+        {
+            let what = format!("packed chunk {}: its bytes do not match its fingerprint", number.0);
+            self.find(5, what, entry.address());
+            self.plan.packed_fingerprints.insert(at);
+            self.packed.doubtful.insert(number);
+        }
+    }
+
+    /// Where a part of a packed chunk lies, if its entry says so.
+    pub(super) fn packed_part(&self, chunk: PackedNumber, offset: u64, length: u64) -> Option<Range<u64>> {
+        let entry: ChunkEntry = self.region.read(self.packed.entries.packed_offset(chunk)?);
+        let is_there = self.is_packed_place(chunk, &entry) && offset + length <= entry.stored_bytes();
+        let start = entry.address() + offset;
+        is_there.then(|| start..start + length)
+    }
+
+    /// Reads what the segments of packed chunks hold for no other purpose.
+    fn scrub_packed(&self) {
+        for segment in self.packed.segments.keys() {
+            // Holes stay holes.
+            for range in self.region.allocated_ranges(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
+                // What it takes is told by `name_bad_files`.
+                let _ = self.region.scrub(range.start, range.end - range.start);
+            }
+        }
+    }
+
+    /// Where the headers of a segment of packed chunks lie that can be read; `None` of another segment.
+    pub(super) fn headers_of(&self, segment: u64) -> Option<Range<u64>> {
+        let opened = *self.packed.segments.get(&segment)?;
+        let end = (segment + 1) * SEGMENT_BYTES;
+        let whole = headers(self.region, segment, opened).map(|(nth, _)| nth).last();
+        let _ = self.region.check();
+        let first = whole.map_or(end, |nth| segment * SEGMENT_BYTES + header_offset(nth));
+        Some(first..end)
+    }
+
+    /// What an unmount would have saved of an entry that counts; two chunks never have a byte in common.
+    fn takes(&mut self, number: PackedNumber, entry: &ChunkEntry) {
+        let chunk = ChunkRef::Packed(number);
+        self.packed.used_words[number.0 as usize / 64] |= 1 << (number.0 % 64);
+        *self.packed.live.entry(entry.address() / SEGMENT_BYTES).or_default() += entry.stored_bytes();
+        let saved = u64::from(entry.count.saturating_sub(1)) * entry.content_bytes();
+        self.packed.saved_bytes += saved;
+        self.report.packed_saved_bytes += saved;
+        self.report.packed_bytes += entry.stored_bytes();
+        self.space.indexes(chunk, entry);
+        self.chains.enters(chunk, entry);
+        let range = entry.address()..entry.address() + entry.stored_bytes();
+        if let Some(other) = self.packed.taken.insert(range, number) {
+            let what = format!("packed chunks {} and {} have bytes in common", other.0, number.0);
+            self.find(4, what, entry.address());
+            self.packed.contested.extend([other, number]);
+        }
+    }
+
+    /// Whether an entry says that its chunk lies in a segment of packed chunks.
+    fn is_packed_place(&self, number: PackedNumber, entry: &ChunkEntry) -> bool {
+        let (address, bytes) = (entry.address(), entry.stored_bytes());
+        let is_inside = address % SEGMENT_BYTES + bytes <= SEGMENT_BYTES;
+        entry.is_of(number) && is_inside && self.packed.segments.contains_key(&(address / SEGMENT_BYTES))
+    }
+
+    /// Which lost entries can be made again from headers.
+    fn look_for_lost(&mut self) {
+        let lost = std::mem::take(&mut self.packed.lost);
+        if lost.is_empty() {
+            return;
+        }
+        let mut found: HashMap<PackedNumber, Vec<(u64, u64)>> = HashMap::new();
+        for (segment, opened) in &self.packed.segments {
+            for (_, header) in headers(self.region, *segment, *opened) {
+                let place = (segment * SEGMENT_BYTES + u64::from(header.offset), header.stored_bytes());
+                found.entry(PackedNumber(header.chunk)).or_default().push(place);
+            }
+        }
+        let _ = self.region.check();
+        for (number, named) in lost {
+            let is_free = |place: &&(u64, u64)| !self.packed.taken.overlaps(place.0..place.0 + place.1);
+            let fits = |place: &&(u64, u64)| place.1 >= named.bytes && place.1 <= PACKED_BYTES_MAX;
+            let mut places = found.get(&number).into_iter().flatten().filter(fits).filter(is_free);
+            match (places.next(), places.next()) {
+                (Some((address, length)), None) => self.plan.rebuilt.push(Rebuilt {
+                    entry_offset: self.packed.entries.offset(number.into()),
+                    address: *address,
+                    length: *length,
+                    references: named.references,
+                }),
+                _ => _ = self.packed.contested.insert(number),
+            }
+        }
+    }
+}

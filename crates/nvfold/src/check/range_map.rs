@@ -1,0 +1,48 @@
+//! Ranges of the media that are taken, by whom.
+
+use crate::media::PackedNumber;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges that have no byte in common.
+#[derive(Default)]
+pub(super) struct Taken {
+    /// By their starts: end, and whose it is.
+    ranges: BTreeMap<u64, (u64, PackedNumber)>,
+}
+
+impl Taken {
+    /// Takes a range; the one that had a byte of it already.
+    pub(super) fn insert(&mut self, range: Range<u64>, of: PackedNumber) -> Option<PackedNumber> {
+        let other = self.overlapping(&range);
+        if other.is_none() {
+            self.ranges.insert(range.start, (range.end, of));
+        }
+        other
+    }
+
+    /// Whether any byte of a range is taken.
+    pub(super) fn overlaps(&self, range: Range<u64>) -> bool {
+        self.overlapping(&range).is_some()
+    }
+
+    fn overlapping(&self, range: &Range<u64>) -> Option<PackedNumber> {
+        let before = self.ranges.range(..range.end).next_back();
+        before.filter(|(_, (end, _))| *end > range.start).map(|(_, (_, of))| *of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_is_taken_once() {
+        let mut taken = Taken::default();
+        assert_eq!(taken.insert(10..20, PackedNumber(1)), None);
+        assert_eq!(taken.insert(20..21, PackedNumber(2)), None);
+        assert_eq!(taken.insert(0..10, PackedNumber(3)), None);
+        assert_eq!(taken.insert(19..25, PackedNumber(4)), Some(PackedNumber(2)));
+        assert!(taken.overlaps(5..6) && taken.overlaps(0..100) && !taken.overlaps(21..100));
+    }
+}

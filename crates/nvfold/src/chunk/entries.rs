@@ -1,0 +1,157 @@
+//! Where the entry of a chunk lies, and its number in the 32-bit words of both indexes.
+//!
+//! The problem: a block's entry has a fixed place, one for each block of the device. Packed chunks are of any length, so
+//! how many there will be is not known when a device is formatted, and a chunk that moves must keep its entry.
+//!
+//! The idea: entries of packed chunks lie in segments of their own, made on demand, 32,768 in each. Part `n` of that table
+//! holds the chunks `n * 32768 ..`; which segment it is, the segment table says.
+//!
+//! ```text
+//! Block(b)    chunk table + b * 64                       word: b
+//! Packed(p)   segment of part p / 32768 + p % 32768 * 64 word: p with bit 31 set; 0x7fffffff is never used
+//! ```
+
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::superblock::Geometry;
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, PACKED_DEVICE_BYTES_MAX, PackedNumber, SEGMENT_BYTES};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::zeroed;
+
+/// Entries of packed chunks in one segment.
+pub const ENTRIES_PER_SEGMENT: u32 = (SEGMENT_BYTES / ENTRY_BYTES) as u32;
+/// Parts that the table of packed entries can have. Of the last one some entries are never used.
+pub const PARTS_MAX: u32 = (1 << 31) / ENTRIES_PER_SEGMENT;
+
+/// Bit of a word: it names a packed chunk.
+const PACKED: u32 = 1 << 31;
+/// Packed numbers end here, so that no word is `u32::MAX`.
+pub const PACKED_END: u32 = PACKED - 1;
+
+/// The entries of a device.
+pub struct Entries {
+    geometry: Geometry,
+    may_pack: bool,
+    /// Segment of each part of the table of packed entries; 0: there is none.
+    parts: Box<[AtomicU32]>,
+    /// Bit of each segment: it holds a part.
+    has_part: Box<[AtomicU64]>,
+}
+
+impl Entries {
+    /// Of a device of which no part of the table of packed entries is known yet.
+    pub fn new(geometry: Geometry) -> Entries {
+        let may_pack = geometry.device_bytes <= PACKED_DEVICE_BYTES_MAX;
+        let parts = if may_pack { geometry.segments().min(u64::from(PARTS_MAX)) } else { 0 };
+        Entries { geometry, may_pack, parts: zeroed(parts), has_part: zeroed(geometry.segments().div_ceil(64)) }
+    }
+
+    /// Whether the device can have packed chunks: larger ones need all 32 bits of a word for blocks.
+    pub fn may_pack(&self) -> bool {
+        self.may_pack
+    }
+
+    /// Parts that the table can have.
+    pub fn parts_max(&self) -> u32 {
+        self.parts.len() as u32
+    }
+
+    /// The segment of a part.
+    pub fn part(&self, part: u32) -> Option<u64> {
+        let segment = self.parts.get(part as usize)?.load(Ordering::Acquire);
+        (segment != 0).then_some(u64::from(segment))
+    }
+
+    /// Whether a segment holds a part.
+    pub fn has_part_in(&self, segment: u64) -> bool {
+        self.has_part[(segment / 64) as usize].load(Ordering::Relaxed) & 1 << (segment % 64) != 0
+    }
+
+    /// A part gets a segment; `None`: it has none any more.
+    pub fn set_part(&self, part: u32, segment: Option<u64>) {
+        if let Some(before) = self.part(part) {
+            self.has_part[(before / 64) as usize].fetch_and(!(1 << (before % 64)), Ordering::Relaxed);
+        }
+        if let Some(segment) = segment {
+            self.has_part[(segment / 64) as usize].fetch_or(1 << (segment % 64), Ordering::Relaxed);
+        }
+        self.parts[part as usize].store(segment.unwrap_or(0) as u32, Ordering::Release);
+    }
+
+    /// Device offset of the entry of a chunk that [exists](Entries::exists).
+    #[inline]
+    pub fn offset(&self, chunk: ChunkRef) -> u64 {
+        match chunk {
+            ChunkRef::Block(block) => self.geometry.chunk_entry_offset(block),
+            ChunkRef::Packed(packed) => self.packed_offset(packed).expect("an entry of a part that is there"),
+        }
+    }
+
+    /// Device offset of a packed chunk's entry; `None` when its part of the table is not there.
+    pub fn packed_offset(&self, PackedNumber(number): PackedNumber) -> Option<u64> {
+        let segment = self.part(number / ENTRIES_PER_SEGMENT)?;
+        (number < PACKED_END).then(|| segment * SEGMENT_BYTES + u64::from(number % ENTRIES_PER_SEGMENT) * ENTRY_BYTES)
+    }
+
+    /// Whether a chunk can have an entry that counts: it is a block of the segments, or has a place in a part that is
+    /// there.
+    #[inline]
+    pub fn exists(&self, chunk: ChunkRef) -> bool {
+        match chunk {
+            ChunkRef::Block(block) => self.geometry.holds_data(block.address(), BLOCK_BYTES),
+            ChunkRef::Packed(packed) => self.packed_offset(packed).is_some(),
+        }
+    }
+
+    /// The chunk that a word of an index names.
+    #[inline]
+    pub fn chunk(&self, word: u32) -> ChunkRef {
+        if self.may_pack && word & PACKED != 0 {
+            return ChunkRef::Packed(PackedNumber(word & !PACKED));
+        }
+        ChunkRef::Block(BlockNumber(u64::from(word)))
+    }
+}
+
+/// What names a chunk in a word of an index.
+#[inline]
+pub fn word(chunk: ChunkRef) -> u32 {
+    match chunk {
+        ChunkRef::Block(block) => block.0 as u32,
+        ChunkRef::Packed(packed) => PACKED | packed.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_names_one_chunk() {
+        let entries = Entries::new(Geometry::of(1 << 30).unwrap());
+        for chunk in
+            [ChunkRef::NONE, BlockNumber(262_143).into(), PackedNumber(0).into(), PackedNumber(PACKED_END - 1).into()]
+        {
+            assert_eq!(entries.chunk(word(chunk)), chunk);
+            assert_ne!(word(chunk), u32::MAX);
+        }
+        let large = Entries::new(Geometry::of(1 << 44).unwrap());
+        assert!(!large.may_pack());
+        let last = ChunkRef::Block(BlockNumber((1 << 32) - 1));
+        assert_eq!(large.chunk(word(last)), last, "a large device has blocks only");
+    }
+
+    #[test]
+    fn a_part_says_where_its_entries_lie() {
+        let entries = Entries::new(Geometry::of(1 << 30).unwrap());
+        assert!(!entries.exists(PackedNumber(32_768).into()));
+        entries.set_part(1, Some(9));
+        assert_eq!(entries.packed_offset(PackedNumber(32_769)), Some(9 * SEGMENT_BYTES + ENTRY_BYTES));
+        assert_eq!(entries.packed_offset(PackedNumber(32_767)), None);
+        assert!(entries.exists(PackedNumber(65_535).into()) && !entries.exists(PackedNumber(65_536).into()));
+        assert!(entries.has_part_in(9) && !entries.has_part_in(8));
+        entries.set_part(1, Some(70));
+        assert!(entries.has_part_in(70) && !entries.has_part_in(9));
+        entries.set_part(1, None);
+        assert!(!entries.exists(PackedNumber(32_769).into()) && !entries.has_part_in(70));
+    }
+}

@@ -1,0 +1,190 @@
+//! Which entries of packed chunks are free.
+//!
+//! The problem: entries are taken and given back one by one, by all threads, and there may be none left in the parts of
+//! the table that there are.
+//!
+//! The idea: one bit an entry in DRAM. The lowest free entry is taken first, so a table that empties can give its last
+//! parts back. Whether an entry counts is said by the entry itself; its bit is set before that and cleared after its
+//! being empty is durable.
+
+use super::entries::{ENTRIES_PER_SEGMENT, Entries, PACKED_END};
+use crate::error::Result;
+use crate::media::PackedNumber;
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::segment::KIND_ENTRIES;
+use crate::padded::Padded;
+use crate::space::{Space, clear_segment};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+use pmem::Region;
+use std::sync::Arc;
+
+/// Words of used bits in a part.
+pub const WORDS_PER_PART: usize = ENTRIES_PER_SEGMENT as usize / 64;
+
+/// A packed chunk that is about to be entered.
+#[derive(Clone, Copy, Debug)]
+pub struct NewPacked {
+    /// Its entry.
+    pub number: PackedNumber,
+    /// Media address of its bytes.
+    pub address: u64,
+    /// How many.
+    pub length: u64,
+    /// By the method that cut it, 1 to 15.
+    pub class: u8,
+}
+
+/// The free entries of a device, and totals.
+pub struct Packed {
+    entries: Arc<Entries>,
+    used: Mutex<Used>,
+    /// Bytes that sharing packed chunks saves.
+    pub(super) saved_bytes: Padded<AtomicU64>,
+}
+
+#[derive(Default)]
+struct Used {
+    /// Bits of all parts, one part behind the other.
+    words: Vec<u64>,
+    count: u64,
+    /// No word before this one has a free bit.
+    search_from: usize,
+}
+
+impl Packed {
+    /// With no entry in use.
+    pub fn new(entries: Arc<Entries>) -> Packed {
+        Packed { entries, used: Mutex::default(), saved_bytes: Padded::default() }
+    }
+
+    /// Packed chunks in use.
+    pub fn count(&self) -> u64 {
+        self.used.lock().count
+    }
+
+    /// Bytes that sharing packed chunks saves.
+    pub fn saved_bytes(&self) -> u64 {
+        self.saved_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the entry of a packed chunk is in use, or about to be.
+    pub fn is_used(&self, PackedNumber(number): PackedNumber) -> bool {
+        let used = self.used.lock();
+        used.words.get(number as usize / 64).is_some_and(|word| word & 1 << (number % 64) != 0)
+    }
+
+    /// Takes a free entry, and a new part of the table for it if need be.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    pub fn take(&self, region: &Region, space: &Space) -> Result<PackedNumber> {
+        let mut used = self.used.lock();
+        loop {
+            let from = used.search_from;
+            let with_room = used.words[from..].iter().position(|word| *word != u64::MAX);
+            if let Some(at) = with_room.map(|at| from + at) {
+                let bit = used.words[at].trailing_ones();
+                let number = at as u32 * 64 + bit;
+                used.search_from = at;
+                if number < PACKED_END {
+                    used.words[at] |= 1 << bit;
+                    let entry = self.entries.offset(PackedNumber(number).into());
+                    // One in bad memory is kept from use.
+                    if region.check_writable(entry, ENTRY_BYTES).is_err() {
+                        continue;
+                    }
+                    used.count += 1;
+                    return Ok(PackedNumber(number));
+                }
+            }
+            self.grow(region, space, &mut used)?;
+        }
+    }
+
+    /// Gives an entry back whose being empty is durable.
+    pub fn free(&self, PackedNumber(number): PackedNumber) {
+        let mut used = self.used.lock();
+        let (at, bit) = (number as usize / 64, 1 << (number % 64));
+        // A damaged saved state may say that it is free.
+        let Some(word) = used.words.get_mut(at).filter(|word| **word & bit != 0) else { return };
+        *word &= !bit;
+        used.count -= 1;
+        used.search_from = used.search_from.min(at);
+    }
+
+    /// Adds a part to the table: empty entries, durably, before the segment table says that it is one.
+    fn grow(&self, region: &Region, space: &Space, used: &mut MutexGuard<'_, Used>) -> Result<()> {
+        let part = (used.words.len() / WORDS_PER_PART) as u32;
+        if part >= self.entries.parts_max() {
+            return Err(space.no_space_for_segment("pack"));
+        }
+        let segment = space.allocate_segment("pack")?;
+        clear_segment(region, segment).inspect_err(|_| space.free_segment(segment))?;
+        space.write_use(segment, KIND_ENTRIES, part);
+        self.entries.set_part(part, Some(segment));
+        let words = used.words.len() + WORDS_PER_PART;
+        used.words.resize(words, 0);
+        Ok(())
+    }
+
+    /// Gives the last parts back in which no entry is in use; how many.
+    pub fn shrink(&self, space: &Space) -> usize {
+        let mut used = self.used.lock();
+        let mut given_back = 0;
+        while let Some(last) = used.words.len().checked_sub(WORDS_PER_PART)
+            && used.words[last..].iter().all(|word| *word == 0)
+        {
+            let part = (last / WORDS_PER_PART) as u32;
+            let segment = self.entries.part(part).expect("a part that has bits");
+            self.entries.set_part(part, None);
+            used.words.truncate(last);
+            used.search_from = last.min(used.search_from);
+            space.free_segment(segment);
+            given_back += 1;
+        }
+        given_back
+    }
+
+    /// Parts at the end of the table in which no entry is in use: [`Packed::shrink`] gives them back.
+    pub fn empty_parts(&self) -> u64 {
+        let used = self.used.lock();
+        used.words.rchunks(WORDS_PER_PART).take_while(|part| part.iter().all(|word| *word == 0)).count() as u64
+    }
+
+    /// Entries there are, free ones among them.
+    pub fn entries_end(&self) -> u64 {
+        self.used.lock().words.len() as u64 * 64
+    }
+
+    /// Entries in use.
+    pub fn used(&self) -> impl Iterator<Item = PackedNumber> {
+        let words = self.used_words();
+        let bits = |(at, word): (usize, u64)| {
+            (0..64).filter(move |bit| word & 1 << bit != 0).map(move |bit| at as u32 * 64 + bit)
+        };
+        words.into_iter().enumerate().flat_map(bits).map(PackedNumber)
+    }
+
+    /// Used bits of all parts, one part behind the other.
+    pub fn used_words(&self) -> Vec<u64> {
+        self.used.lock().words.clone()
+    }
+
+    /// Mount: takes the used bits of the parts that are there over.
+    pub fn adopt(&self, words: Vec<u64>) {
+        let mut used = self.used.lock();
+        used.count = words.iter().map(|word| u64::from(word.count_ones())).sum();
+        (used.words, used.search_from) = (words, 0);
+    }
+
+    /// A read-only mount: sharing saves so many bytes more.
+    pub fn record_saved(&self, bytes: u64) {
+        self.saved_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Mount: takes the saved total over.
+    pub fn adopt_saved_bytes(&self, bytes: u64) {
+        self.saved_bytes.store(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,54 @@
+//! AE, "asymmetric extremum" (INFOCOM 2015): no hash; a cut a window behind a byte that no byte before it reaches and none
+//! of the window exceeds.
+//!
+//! ```text
+//!   bytes   3 7 2 9 1 4 0 8 ... 5 | 6
+//!                 ^--- window ----^        9 is the extremum: all before are less, none in the window is greater
+//! ```
+//!
+//! Only a byte greater than the extremum changes anything, and most stretches hold none: 64 bytes are passed when their
+//! greatest is not greater, which the compiler makes vectors of.
+
+/// Bytes that are passed at once.
+const BLOCK_BYTES: usize = 64;
+
+/// The extremum so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ae {
+    value: u8,
+    /// Bytes of the piece before it.
+    position: u32,
+}
+
+impl Ae {
+    /// Goes on with `data`, which begins `start` bytes into the piece: `Some(n)` if the n-th byte lies `window` bytes
+    /// behind the extremum.
+    pub fn find(&mut self, window: usize, start: usize, data: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        if start == 0 && !data.is_empty() {
+            *self = Ae { value: data[0], position: 0 };
+            at = 1;
+        }
+        loop {
+            // The byte of the cut counts too: a greater one is the next extremum.
+            let cut = self.position as usize + window + 1 - start;
+            let end = cut.min(data.len());
+            match first_greater(&data[at..end], self.value) {
+                Some(offset) => {
+                    at += offset;
+                    *self = Ae { value: data[at], position: (start + at) as u32 };
+                    at += 1;
+                }
+                None => return (cut <= data.len()).then_some(cut),
+            }
+        }
+    }
+}
+
+fn first_greater(data: &[u8], value: u8) -> Option<usize> {
+    let (blocks, rest) = data.as_chunks::<BLOCK_BYTES>();
+    let none_in = |block: &&[u8; BLOCK_BYTES]| block.iter().fold(0, |greatest, byte| greatest.max(*byte)) <= value;
+    let passed = blocks.iter().take_while(none_in).count();
+    let rest = blocks.get(passed).map_or(rest, |block| &block[..]);
+    rest.iter().position(|byte| *byte > value).map(|offset| passed * BLOCK_BYTES + offset)
+}

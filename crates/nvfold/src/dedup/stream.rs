@@ -1,0 +1,228 @@
+//! A file that is written piece by piece: where to cut, and what waits for the end of its piece.
+//!
+//! The problem: what is chunked is a stream, and what comes is requests. A piece rarely ends where a request does, and
+//! what was written must be durable at once.
+//!
+//! The idea: the last bytes of a request, behind its last cut, are the **tail**: published like the rest, kept in DRAM
+//! too, and gone on with by the next request. A tail is first stored as a piece of its own that others can find, for
+//! most files are written at once, and what follows never comes. Only when it does come the tail **grows**: without a
+//! fingerprint, in its place, until its piece ends.
+//!
+//! ```text
+//! request 1   |---- piece ----|-- piece --|- tail |                  found by its fingerprint
+//! request 2                               |- tail + |-- piece --|--  tail grows
+//! ```
+//!
+//! Fixed pieces end at multiples of 16 KiB of the file, so that copies agree however they are written.
+
+use crate::chunking::{Chunker, Compressibility, Cutter, Verdict};
+use crate::media::PackedNumber;
+use crate::space::packed::Pool;
+use std::borrow::Cow;
+
+/// The first bytes of a piece, from which the check tells how it is to be cut. No piece is shorter but the last.
+const SAMPLE_BYTES: usize = 4 << 10;
+/// Bytes from one sample of the check to the next: all of them lie in one piece, so they lie close together.
+const SAMPLE_STEP: usize = 16;
+/// DeEXT's FSC (IV-A).
+const FIXED: Chunker = Chunker::Fixed16K;
+const FIXED_BYTES: u64 = FIXED.lengths().max() as u64;
+
+/// A piece that a request brings, whole or its first bytes.
+#[derive(Debug)]
+pub struct CutPiece<'d> {
+    /// All of its bytes so far: those of the tail before it, too.
+    pub bytes: Cow<'d, [u8]>,
+    /// Who cut it.
+    pub chunker: Chunker,
+    /// Whether it ends here.
+    pub is_whole: bool,
+}
+
+impl CutPiece<'_> {
+    /// Where it is stored (DeEXT III-C).
+    pub fn pool(&self) -> Pool {
+        if self.chunker.is_content_defined() { Pool::ContentDefined } else { Pool::Fixed }
+    }
+
+    /// The class of its entry (III-B).
+    pub fn class(&self) -> u8 {
+        self.chunker as u8 + 1
+    }
+}
+
+/// What of the stream was published and waits for the end of its piece.
+#[derive(Clone, Debug)]
+pub struct Tail {
+    /// File offset of its first byte.
+    pub start: u64,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// The chunk that holds them, from its first byte on.
+    pub chunk: PackedNumber,
+    /// Whether it has no fingerprint, and more bytes can be put behind it.
+    pub is_growing: bool,
+    /// How often the file had lost chunks when it was published: a higher number says that this one may be gone.
+    pub drops: u64,
+}
+
+/// A stream: what it takes to cut what comes next.
+pub struct Stream {
+    content: Cutter,
+    /// File offset of the first byte of the piece under way.
+    start: u64,
+    /// File offset of the next byte.
+    end: u64,
+    /// How the piece is cut; `None` before its first 4 KiB are there.
+    verdict: Option<Verdict>,
+    /// See there. `None` at the start of a piece.
+    pub tail: Option<Tail>,
+}
+
+impl Stream {
+    /// One that begins at this offset of its file. Where it is compressible it is cut as measurement advises
+    /// ([`Cutter::default`]).
+    pub fn new(offset: u64) -> Stream {
+        let content = Cutter::default();
+        debug_assert!(content.lengths().min() >= SAMPLE_BYTES, "no piece ends before it is known how it is cut");
+        Stream { content, start: offset, end: offset, verdict: None, tail: None }
+    }
+
+    /// File offset of the next byte.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Cuts the next bytes. The first piece has those of the tail, which is taken out: the caller publishes a new one if
+    /// the last piece is not whole.
+    pub fn cut<'d>(&mut self, data: &'d [u8], tail: Option<&Tail>) -> Vec<CutPiece<'d>> {
+        let mut pieces = Vec::new();
+        let mut before = tail.map_or(&[][..], |tail| &tail.bytes);
+        let mut at = 0;
+        while at < data.len() {
+            let cut = self.next_cut(before, &data[at..]);
+            let end = cut.map_or(data.len(), |bytes| at + bytes);
+            let bytes = match before {
+                [] => Cow::Borrowed(&data[at..end]),
+                before => Cow::Owned([before, &data[at..end]].concat()),
+            };
+            pieces.push(CutPiece { bytes, chunker: self.chunker(), is_whole: cut.is_some() });
+            self.end += (end - at) as u64;
+            if cut.is_some() {
+                (self.start, self.verdict) = (self.end, None);
+            }
+            (before, at) = (&[], end);
+        }
+        pieces
+    }
+
+    fn chunker(&self) -> Chunker {
+        match self.verdict {
+            Some(Verdict::Incompressible) => FIXED,
+            Some(Verdict::Compressible) | None => self.content.chunker(),
+        }
+    }
+
+    /// How many of the next bytes end the piece that began with `before`.
+    fn next_cut(&mut self, before: &[u8], next: &[u8]) -> Option<usize> {
+        let verdict = match self.verdict {
+            Some(verdict) => verdict,
+            None if before.len() + next.len() < SAMPLE_BYTES => return None,
+            None => {
+                let verdict = check(before, next);
+                self.verdict = Some(verdict);
+                if verdict == Verdict::Compressible {
+                    let cut = self.content.next_cut(before);
+                    debug_assert!(cut.is_none(), "no piece is shorter than the sample");
+                }
+                verdict
+            }
+        };
+        if verdict == Verdict::Compressible {
+            return self.content.next_cut(next);
+        }
+        let left = ((self.start + SAMPLE_BYTES as u64).next_multiple_of(FIXED_BYTES) - self.end) as usize;
+        (next.len() >= left).then_some(left)
+    }
+}
+
+/// Asks how a piece is to be cut (III-A), of its first bytes and of nothing else: the same piece is cut in the same way
+/// wherever it lies and however it comes.
+fn check(before: &[u8], next: &[u8]) -> Verdict {
+    let sample: Cow<'_, [u8]> = match before {
+        [] => Cow::Borrowed(&next[..SAMPLE_BYTES]),
+        before => Cow::Owned(before.iter().chain(next).take(SAMPLE_BYTES).copied().collect()),
+    };
+    let mut check = Compressibility::default();
+    sample.chunks_exact(SAMPLE_STEP).for_each(|part| _ = check.check(&part[..8]));
+    check.verdict()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that repeat at random distances.
+    fn text(bytes: usize) -> Vec<u8> {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        let words: Vec<Vec<u8>> = (0..400).map(|_| (0..6).map(|_| b'a' + (next() % 26) as u8).collect()).collect();
+        let mut text = Vec::new();
+        while text.len() < bytes {
+            text.extend_from_slice(&words[next() as usize % words.len()]);
+            text.push(b' ');
+        }
+        text.truncate(bytes);
+        text
+    }
+
+    fn ends(data: &[u8], step: usize) -> Vec<u64> {
+        let mut stream = Stream::new(0);
+        let (mut ends, mut start, mut tail): (Vec<u64>, u64, Option<Tail>) = (Vec::new(), 0, None);
+        for part in data.chunks(step) {
+            for piece in stream.cut(part, tail.take().as_ref()) {
+                match piece.is_whole {
+                    true => {
+                        start += piece.bytes.len() as u64;
+                        ends.push(start);
+                    }
+                    false => {
+                        let chunk = PackedNumber(0);
+                        let bytes = piece.bytes.into_owned();
+                        tail = Some(Tail { start, bytes, chunk, is_growing: false, drops: 0 });
+                    }
+                }
+            }
+        }
+        let left = tail.map_or(0, |tail| tail.bytes.len() as u64);
+        assert_eq!(start + left, data.len() as u64, "every byte is in a piece or in the tail");
+        ends
+    }
+
+    #[test]
+    fn pieces_do_not_depend_on_how_the_data_comes() {
+        let data = text(600_000);
+        let whole = ends(&data, data.len());
+        assert!(whole.len() > 10);
+        for step in [512, 4096, 5000, 128 << 10] {
+            assert_eq!(ends(&data, step), whole, "in requests of {step} bytes");
+        }
+    }
+
+    #[test]
+    fn encoded_data_is_cut_at_multiples_of_16_kib() {
+        let mut state = 7u64;
+        let data: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .take(100_000)
+        .collect();
+        let expected: Vec<u64> = (1..=6).map(|at| at * FIXED_BYTES).collect();
+        assert_eq!(ends(&data, data.len()), expected);
+        assert_eq!(ends(&data, 1000), expected);
+    }
+}

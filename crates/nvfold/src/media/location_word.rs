@@ -1,0 +1,130 @@
+//! What a range of a file names, in one word: in the records of vector entries, and in DRAM.
+//!
+//! ```text
+//! bits 62-63  kind: 0 nothing (reads as zeros), 1 blocks, 2 reserved blocks (read as zeros), 3 a packed chunk
+//!      47-61  0
+//!      0-46   blocks: media address of the first byte      packed: number of the chunk in 16-46, offset in it in 0-15
+//! ```
+//!
+//! So what lies `n` bytes further on is the word plus `n`.
+
+use super::{Location, PackedNumber};
+
+const KIND_SHIFT: u32 = 62;
+const HOLE: u64 = 0;
+const BLOCKS: u64 = 1;
+const RESERVED: u64 = 2;
+const PACKED: u64 = 3;
+const LOCATION_END: u64 = 1 << 47;
+/// Bits of the offset in a packed chunk.
+const OFFSET_BITS: u32 = 16;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct LocationWord(u64);
+
+impl LocationWord {
+    /// Names nothing.
+    pub const HOLE: LocationWord = LocationWord(HOLE);
+
+    /// Names what begins at `location`; `unwritten`: blocks that are reserved.
+    #[inline]
+    pub fn new(location: Location, unwritten: bool) -> LocationWord {
+        match location {
+            Location::Media(address) => {
+                debug_assert!(address < LOCATION_END);
+                LocationWord(if unwritten { RESERVED } else { BLOCKS } << KIND_SHIFT | address)
+            }
+            Location::Packed(chunk, offset) => {
+                LocationWord(PACKED << KIND_SHIFT | u64::from(chunk.0) << OFFSET_BITS | u64::from(offset))
+            }
+        }
+    }
+
+    /// One that was read from the media; `None` where no word is like that.
+    pub fn from_media(word: u64) -> Option<LocationWord> {
+        let location = word & !(3 << KIND_SHIFT);
+        let is_valid = location < if word >> KIND_SHIFT == HOLE { 1 } else { LOCATION_END };
+        is_valid.then_some(LocationWord(word))
+    }
+
+    /// As it lies on the media.
+    pub fn to_media(self) -> u64 {
+        self.0
+    }
+
+    /// What it names and whether that is reserved; `None`: nothing.
+    #[inline]
+    pub fn location(self) -> Option<(Location, bool)> {
+        let location = self.0 & (LOCATION_END - 1);
+        match self.0 >> KIND_SHIFT {
+            HOLE => None,
+            PACKED => Some((Location::Packed(PackedNumber((location >> OFFSET_BITS) as u32), location as u16), false)),
+            kind => Some((Location::Media(location), kind == RESERVED)),
+        }
+    }
+
+    /// Whether it names a part of a packed chunk.
+    #[inline]
+    pub fn is_packed(self) -> bool {
+        self.0 >> KIND_SHIFT == PACKED
+    }
+
+    /// Whether it names blocks that are reserved.
+    #[inline]
+    pub fn is_reserved(self) -> bool {
+        self.0 >> KIND_SHIFT == RESERVED
+    }
+
+    /// What lies so many bytes further on, in the same blocks or the same packed chunk.
+    #[inline]
+    pub fn plus(self, bytes: u64) -> LocationWord {
+        LocationWord(self.0 + bytes)
+    }
+
+    /// Bytes from the start of a block; of a packed chunk it means nothing.
+    #[inline]
+    pub fn offset_in_block(self) -> u64 {
+        self.0 % super::BLOCK_BYTES
+    }
+
+    /// Whether `next` is what lies `bytes` further on, in the same packed chunk or in blocks of the same kind.
+    #[inline]
+    pub fn is_continued_by(self, bytes: u64, next: LocationWord) -> bool {
+        let is_in_chunk = |word: LocationWord| word.0 >> OFFSET_BITS == self.0 >> OFFSET_BITS;
+        self.0 + bytes == next.0 && (!self.is_packed() || is_in_chunk(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_says_what_it_was_made_from() {
+        let last = PackedNumber(0x7fff_fffe);
+        for (location, unwritten) in [
+            (Location::Media(0), false),
+            (Location::Media((1 << 44) - 1), true),
+            (Location::Packed(PackedNumber(0), 0), false),
+            (Location::Packed(last, u16::MAX), false),
+        ] {
+            let word = LocationWord::new(location, unwritten);
+            assert_eq!(word.location(), Some((location, unwritten)));
+            assert_eq!(LocationWord::from_media(word.to_media()), Some(word));
+        }
+        assert_eq!(LocationWord::HOLE.location(), None);
+        assert_eq!(LocationWord::from_media(0), Some(LocationWord::HOLE));
+        for bad in [1, 1 << 62 | 1 << 47, 3 << 62 | 1 << 61, 2 << 62 | 1 << 50] {
+            assert_eq!(LocationWord::from_media(bad), None, "{bad:#x}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_packed_chunk_is_not_the_start_of_the_next() {
+        let word = |chunk, offset| LocationWord::new(Location::Packed(PackedNumber(chunk), offset), false);
+        assert!(word(7, 10).is_continued_by(5, word(7, 15)));
+        assert!(!word(7, u16::MAX).is_continued_by(1, word(8, 0)));
+    }
+}

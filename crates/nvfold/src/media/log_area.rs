@@ -1,0 +1,110 @@
+//! Log areas: slots of the inode table in which a log goes on that is too long for its own slot and too short for a page.
+//!
+//! ```text
+//!   0  head line: next area or page, number, owner
+//!  64  seven log lines
+//! ```
+//!
+//! The head line lies over that of an inode, field by field: whoever looks at a slot finds its number, kind and use where
+//! an inode has them, and an empty log.
+
+use super::checksum;
+use super::inode::{IN_USE, INLINE_LOG, InodeHead};
+use std::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// `kind` of a slot that is a log area: no kind of inode.
+pub const KIND_LOG_AREA: u8 = 8;
+/// Offset of the first log line in the slot.
+pub const AREA_LOG: u64 = 64;
+/// Areas of one log: as much as a page takes.
+pub const AREAS_MAX: usize = 8;
+
+/// First line of a log area.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AreaHead {
+    /// Commit word of an empty inode: nothing of the slot's last user comes back.
+    pub empty_commit: u64,
+    /// Head word of an empty inode.
+    pub empty_head: u64,
+    /// First line of the area or page that follows, or 0; changes by 8-byte store.
+    pub next: u64,
+    /// Zero.
+    pub spare0: u64,
+    /// Number of the slot.
+    pub number: u64,
+    /// Inode whose log this is.
+    pub owner: u64,
+    /// [`KIND_LOG_AREA`].
+    pub kind: u8,
+    /// [`IN_USE`] or 0.
+    pub in_use: u8,
+    /// Zero.
+    pub spare1: u16,
+    /// Counts the inodes that used this slot.
+    pub generation: u32,
+    /// CRC-32C of number, owner and the word above, seeded with the slot's address.
+    pub check: u32,
+    /// Zero.
+    pub spare2: u32,
+}
+
+const _: () = assert!(size_of::<AreaHead>() == 64);
+const _: () = assert!(offset_of!(AreaHead, empty_commit) == offset_of!(InodeHead, commit));
+const _: () = assert!(offset_of!(AreaHead, empty_head) == offset_of!(InodeHead, head));
+const _: () = assert!(offset_of!(AreaHead, next) == offset_of!(InodeHead, overflow));
+const _: () = assert!(offset_of!(AreaHead, number) == offset_of!(InodeHead, ino));
+const _: () = assert!(offset_of!(AreaHead, kind) == offset_of!(InodeHead, kind));
+const _: () = assert!(offset_of!(AreaHead, generation) == offset_of!(InodeHead, generation));
+const _: () = assert!(offset_of!(AreaHead, check) == offset_of!(InodeHead, check));
+
+/// Offset of [`AreaHead::next`] in the slot.
+pub const NEXT_WORD: u64 = offset_of!(AreaHead, next) as u64;
+
+impl AreaHead {
+    /// The head of a fresh area.
+    pub fn new(slot: u64, number: u64, owner: u64, generation: u32) -> AreaHead {
+        AreaHead {
+            empty_commit: slot + INLINE_LOG,
+            empty_head: slot + INLINE_LOG,
+            number,
+            owner,
+            kind: KIND_LOG_AREA,
+            in_use: IN_USE,
+            generation,
+            ..AreaHead::default()
+        }
+        .sealed(slot)
+    }
+
+    fn sealed(mut self, slot: u64) -> AreaHead {
+        self.check = checksum(slot, &self.as_bytes()[32..56]);
+        self
+    }
+
+    /// Whether the slot at this address is a log area.
+    pub fn is_whole(&self, slot: u64) -> bool {
+        self.kind == KIND_LOG_AREA && self.in_use == IN_USE && self.sealed(slot).check == self.check
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_area_is_no_inode() {
+        let area = AreaHead::new(512, 1, 9, 3);
+        assert!(area.is_whole(512) && !area.is_whole(1024));
+        let as_inode = InodeHead::read_from_bytes(area.as_bytes()).unwrap();
+        assert_eq!(as_inode.live(1), None);
+        assert_eq!((as_inode.commit, as_inode.head), (512 + INLINE_LOG, 512 + INLINE_LOG));
+        assert_eq!(as_inode.freed_use_word(), 3 << 32);
+        for byte in 32..60 {
+            let mut damaged = area;
+            damaged.as_mut_bytes()[byte] ^= 1;
+            assert!(!damaged.is_whole(512), "byte {byte}");
+        }
+    }
+}

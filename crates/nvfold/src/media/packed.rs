@@ -1,0 +1,96 @@
+//! A segment of packed chunks: data from the front, headers from the end.
+//!
+//! Chunks are appended and never written over in place. Which of them live is told by their entries alone
+//! ([`super::chunk_entry`]). The headers say to whom the bytes belong, so that fsck can make lost entries again.
+//!
+//! ```text
+//! | chunk 0 | chunk 1 | chunk 2 |   ...free...   | header 2 | header 1 | header 0 |
+//! 0                                                                          2 MiB
+//! ```
+
+use super::{PackedNumber, SEGMENT_BYTES};
+use std::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Says whose bytes lie in a part of the segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PackedHeader {
+    /// Number of the packed chunk.
+    pub chunk: u32,
+    /// Where its bytes begin in the segment.
+    pub offset: u32,
+    /// Bytes that it takes there, less one.
+    pub stored_bytes_less_one: u16,
+    /// Bytes of its content, less one.
+    pub content_bytes_less_one: u16,
+    /// CRC-32C of the fields above, seeded with the segment's address and how often it was opened.
+    pub check: u32,
+}
+
+/// Bytes of one header.
+pub const HEADER_BYTES: u64 = 16;
+
+const _: () = assert!(size_of::<PackedHeader>() as u64 == HEADER_BYTES);
+const _: () = assert!(offset_of!(PackedHeader, offset) == 4);
+const _: () = assert!(offset_of!(PackedHeader, stored_bytes_less_one) == 8);
+const _: () = assert!(offset_of!(PackedHeader, check) == 12);
+
+impl PackedHeader {
+    /// The header of a chunk of `length` bytes at `offset` in a segment that was opened `opened` times.
+    pub fn new(chunk: PackedNumber, offset: u64, length: u64, segment: u64, opened: u32) -> PackedHeader {
+        let less_one = (length - 1) as u16;
+        let header = PackedHeader {
+            chunk: chunk.0,
+            offset: offset as u32,
+            stored_bytes_less_one: less_one,
+            content_bytes_less_one: less_one,
+            check: 0,
+        };
+        PackedHeader { check: header.checksum(segment, opened), ..header }
+    }
+
+    /// Whether it was written since the segment was opened for the last time.
+    pub fn is_whole(&self, segment: u64, opened: u32) -> bool {
+        self.check == self.checksum(segment, opened)
+    }
+
+    /// How often the segment had been opened if this header was written in it: any bytes are that of some number, most
+    /// of them of one that is too large.
+    pub fn opened(&self, segment: u64) -> u32 {
+        let seed = super::seed_of(self.check, &self.as_bytes()[..offset_of!(PackedHeader, check)]);
+        seed ^ super::folded(segment * SEGMENT_BYTES)
+    }
+
+    /// Bytes that the chunk takes.
+    pub fn stored_bytes(&self) -> u64 {
+        u64::from(self.stored_bytes_less_one) + 1
+    }
+
+    fn checksum(&self, segment: u64, opened: u32) -> u32 {
+        let owner = (segment * SEGMENT_BYTES) ^ (u64::from(opened) << 32);
+        super::checksum(owner, &self.as_bytes()[..offset_of!(PackedHeader, check)])
+    }
+}
+
+/// Where the `nth` header lies in a segment, in bytes from its start.
+pub fn header_offset(nth: u64) -> u64 {
+    SEGMENT_BYTES - (nth + 1) * HEADER_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_of_another_segment_or_an_earlier_use_is_seen() {
+        let header = PackedHeader::new(PackedNumber(7), 4096, 65_536, 3, 1);
+        assert!(header.is_whole(3, 1));
+        assert!(!header.is_whole(4, 1) && !header.is_whole(3, 2));
+        assert_eq!(header.stored_bytes(), 65_536);
+        assert_eq!((header.opened(3), PackedHeader::new(PackedNumber(9), 1, 2, 1 << 20, 77).opened(1 << 20)), (1, 77));
+        assert!(header.opened(4) > 1 << 20);
+        let moved = PackedHeader { offset: 4097, ..header };
+        assert!(!moved.is_whole(3, 1));
+    }
+}
