@@ -392,7 +392,7 @@ enum Worker {
     Appender { log: String, durable_records: u64 },
     /// Overwrites self-proving blocks in place, fsync after each.
     Overwriter { path: PathBuf, durable: BTreeMap<u64, u64>, under_way: Option<(u64, u64)>, versions: u64 },
-    /// Replaces small files by rename after fsync.
+    /// Replaces small files by rename after fsync, and syncs the directory: without that, a rename is lost at level `file`.
     Replacer { dir: PathBuf, durable: BTreeMap<u64, u64>, under_way: Option<(u64, u64)>, versions: u64 },
     /// Creates, links, truncates and removes without end and checks nothing: the load.
     Churner { dir: PathBuf, rounds: u64 },
@@ -482,6 +482,7 @@ impl Worker {
                 file.sync_all()?;
                 *under_way = Some((slot, *versions + 1));
                 std::fs::rename(&new, dir.join(slot.to_string()))?;
+                File::open(&dir)?.sync_all()?;
                 *versions += 1;
                 durable.insert(slot, *versions);
                 *under_way = None;
