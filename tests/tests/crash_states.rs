@@ -28,7 +28,7 @@ const RANDOM_STATES: usize = 4;
 const RECOVERIES: u64 = 8;
 /// `make test` has so many states of one line alone, and of all but one, at a point, where `make soak` has those of all
 /// lines: more are of data that nobody names yet.
-const EACH_MAX: usize = 40;
+const EACH_MAX: usize = 12;
 
 /// One operation: every line alone, every state of a few words.
 const LENGTH_1: Effort = Effort {

@@ -90,7 +90,7 @@ const PLAIN: Subject = Subject {
     after_crash: false,
     full: false,
     mutated: false,
-    pairs: 25,
+    pairs: 15,
 };
 
 const fn of(policy: Policy, name: &'static str) -> Subject {
@@ -113,13 +113,13 @@ pub const SUBJECTS: [Subject; 14] = [
     Subject { after_crash: true, full: true, mutated: true, ..of(Policy::NvDedup, "nv-dedup, crashed") },
     of(Policy::DeNova, "denova"),
     Subject { after_crash: true, full: true, ..of(Policy::DeNova, "denova, crashed") },
-    Subject { index: IndexKind::Pm, mutated: true, pairs: 60, ..of(Policy::DeNova, "denova, pm") },
+    Subject { index: IndexKind::Pm, mutated: true, pairs: 40, ..of(Policy::DeNova, "denova, pm") },
     Subject {
         index: IndexKind::Pm,
         after_crash: true,
         full: true,
         mutated: true,
-        pairs: 60,
+        pairs: 40,
         ..of(Policy::DeNova, "denova, pm, crashed")
     },
     Subject {
