@@ -14,6 +14,7 @@ fn main() {
     write(&directory.join("operations"), operations());
     write(&directory.join("damaged_image"), damaged_images());
     write(&directory.join("arbitrary_image"), arbitrary_images());
+    write(&directory.join("overwritten_image"), overwritten_images());
 }
 
 fn write(directory: &Path, seeds: Vec<(String, Vec<u8>)>) {
@@ -82,5 +83,18 @@ fn arbitrary_images() -> Vec<(String, Vec<u8>)> {
         }
     }
     assert_eq!(hostile::HEAD_BYTES, 2);
+    seeds
+}
+
+/// Noise of several lengths in several blocks of every kind of image.
+fn overwritten_images() -> Vec<(String, Vec<u8>)> {
+    let mut seeds = Vec::new();
+    for kind in 0..image::KINDS.len() as u8 - 1 {
+        for place in 0..4u8 {
+            let written = [kind, kind + place, place * 5, 0, place * 64, place, 255, place * 5, kind];
+            seeds.push((format!("{kind}-{place}"), written.to_vec()));
+        }
+    }
+    assert_eq!(seeds[0].1.len(), hostile::OVERWRITTEN_BYTES);
     seeds
 }

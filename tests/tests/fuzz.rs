@@ -86,6 +86,7 @@ fn every_seed_of_the_corpora_holds() {
         ("operations", script::run as fn(&[u8])),
         ("damaged_image", hostile::run_damaged),
         ("arbitrary_image", hostile::run_arbitrary),
+        ("overwritten_image", hostile::run_overwritten),
     ] {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
         let seeds: Vec<_> = std::fs::read_dir(&directory).expect("the seeds are checked in").collect();
