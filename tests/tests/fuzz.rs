@@ -341,3 +341,9 @@ fn a_log_tail_in_front_of_a_page_is_named() {
         }
     }
 }
+
+/// A byte of the entry of a segment with packed chunks: once it passed for half an entry, and the chunks for lost.
+#[test]
+fn a_damaged_wear_class_costs_no_chunk() {
+    hostile::run_overwritten(&[14, 11, 255, 255, 0x31, 0, 0, 0, 0]);
+}

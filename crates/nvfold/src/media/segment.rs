@@ -112,9 +112,18 @@ impl SegmentEntry {
         }
     }
 
-    /// Whether it says nothing and may be what a crash leaves of a store.
+    /// Whether it says nothing and may be what a crash leaves of a store. A segment is free or holds blocks before it is
+    /// used for anything else and after that; so half an entry that names another use has the check of one of these.
     pub fn is_half(&self, segment: u64) -> bool {
-        self.usage(segment) == SegmentUse::Torn && self.kind <= KIND_PACKED && self.spare == 0
+        let may_be_half = match self.kind {
+            KIND_FREE | KIND_BLOCKS => true,
+            KIND_INODES..=KIND_PACKED => {
+                let blocks = self.used_for(segment, KIND_BLOCKS, 0);
+                [0, blocks.check].contains(&self.check)
+            }
+            _ => false,
+        };
+        may_be_half && self.spare == 0 && self.usage(segment) == SegmentUse::Torn
     }
 
     fn checksum(&self, segment: u64) -> u32 {
