@@ -207,6 +207,42 @@ fn pieces_of_all_lengths_are_stored_and_freed() {
     }
 }
 
+/// Data that takes the place of other data goes to segments of its own (III-C), and finds them again after a mount.
+#[test]
+fn updated_data_lies_apart_from_new_data() {
+    let region = device(192, IndexKind::Dram);
+    let packed = || segments(&region, |usage| *usage == SegmentUse::Packed).len();
+    let fs = mount(&region);
+    let file = create(&fs, "file");
+    write(&file, &text(300_000, 1), 100_000, in_order);
+    assert_eq!(packed(), 1);
+    file.write_at(0, &text(100_000, 2)).unwrap();
+    assert_eq!(packed(), 2, "overwritten");
+    drop(file);
+    unmount(&region, fs);
+    let fs = mount(&region);
+    let file = open(&fs, "file");
+    file.set_len(0).unwrap();
+    write(&file, &text(300_000, 3), 100_000, in_order);
+    write(&create(&fs, "new"), &text(300_000, 4), 100_000, in_order);
+    assert_eq!(packed(), 2, "truncated and written anew, and a new one");
+    drop(file);
+    unmount(&region, fs);
+}
+
+/// On a small device an open segment for each kind of data would be too much of it.
+#[test]
+fn updated_data_of_a_small_device_has_no_segments_of_its_own() {
+    let region = device(96, IndexKind::Dram);
+    let fs = mount(&region);
+    let file = create(&fs, "file");
+    write(&file, &text(300_000, 1), 100_000, in_order);
+    file.write_at(0, &text(100_000, 2)).unwrap();
+    assert_eq!(segments(&region, |usage| *usage == SegmentUse::Packed).len(), 1);
+    drop(file);
+    unmount(&region, fs);
+}
+
 #[test]
 fn a_full_device_falls_back_to_blocks_and_then_says_so() {
     let region = device(32, IndexKind::Dram);

@@ -43,6 +43,8 @@ pub(super) struct Claims<'a> {
     pub(super) tx: Transaction<'a>,
     /// Whether something was stored without a fingerprint.
     pub(super) lacks_fingerprints: bool,
+    /// Whether what is stored is updated data: it goes to the pools for that (DeEXT III-C).
+    pub(super) is_update: bool,
     /// Dedupe-flag of the log entries that publish it.
     pub(super) dedupe: u8,
 }
@@ -101,6 +103,7 @@ impl<'a> Claims<'a> {
             entered: SmallVec::new(),
             tx,
             lacks_fingerprints: false,
+            is_update: false,
             dedupe: dedupe::NONE,
         }
     }

@@ -33,8 +33,13 @@ use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
 use crate::media::superblock::PACKED_CHUNKS;
 use crate::media::{BLOCK_BYTES, Location, PackedNumber};
 use crate::space::packed::Pool;
+use crate::words::TimeNs;
 use pmem::Flight;
 use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Nanoseconds within which the content that follows a truncation takes the place of what was there.
+const UPDATED_WITHIN: TimeNs = 60_000_000_000;
 
 /// A piece of bytes that is to be named by one extent.
 pub(super) struct ToPack<'d> {
@@ -136,6 +141,7 @@ impl Core {
         let end = offset + data.len() as u64;
         let stamp = Stamp::Changed(self.now(), state.attributes.size.max(end));
         let mut claims = Claims::with_policy(self, policy);
+        claims.is_update = self.is_update(state, offset..end);
         let tail = cut.tail.take();
         let mut start = tail.as_ref().map_or(offset, |tail| tail.start);
         let mut mapped = Mapped::new();
@@ -172,6 +178,14 @@ impl Core {
             cut.stream.tail = Some(Tail { start, bytes, chunk, is_growing, drops: state.drops });
         }
         Ok(())
+    }
+
+    /// Whether what is written to this range is updated data (DeEXT III-C): it takes the place of what the file names there,
+    /// or of what it named before it was truncated, a minute ago at most.
+    pub(super) fn is_update(&self, state: &State, range: Range<u64>) -> bool {
+        let is_named = |extents: &Extents| extents.within(range.start, range.end).next().is_some();
+        let is_recent = |truncated: TimeNs| self.now().saturating_sub(truncated) <= UPDATED_WITHIN;
+        state.extents().is_some_and(is_named) || state.truncated.is_some_and(is_recent)
     }
 
     /// Writes as policy `inline` does, where packed chunks have no room.
@@ -275,6 +289,7 @@ impl Core {
     ) -> Result<()> {
         let mut bytes = vec![0; (size - offset / BLOCK_BYTES * BLOCK_BYTES) as usize];
         let (start, fingerprint) = self.patch(extents, offset, part, &mut bytes, claims.policy)?;
+        claims.is_update = extents.within(start, size).next().is_some();
         let piece = ToPack { bytes: &bytes, pool: Pool::ContentDefined, class: CLASS_END, fingerprint };
         self.pack(start, &[piece], mapped, claims)
     }
@@ -285,7 +300,8 @@ impl Core {
         let number = self.chunks.packed.take(&self.region, &self.space)?;
         let length = piece.bytes.len() as u64;
         let free = |_: &Error| self.chunks.packed.free(number);
-        let address = self.space.append(piece.pool, number, length, &mut claims.tx.flight).inspect_err(free)?;
+        let pool = if claims.is_update { piece.pool.updated() } else { piece.pool };
+        let address = self.space.append(pool, number, length, &mut claims.tx.flight).inspect_err(free)?;
         // The entry first: an atomic operation behind the stream would wait until it has drained.
         claims.enter_packed(&NewPacked { number, address, length, class: piece.class }, count, &piece.fingerprint);
         claims.tx.flight.add(self.region.stream(address, piece.bytes));

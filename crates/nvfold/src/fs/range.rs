@@ -62,6 +62,9 @@ impl Core {
     ) -> Result<()> {
         let (size, time) = (attributes.size, attributes.mtime);
         let is_named = |extents: &Extents| extents.within(size, u64::MAX).next().is_some();
+        if size < state.attributes.size {
+            state.truncated = Some(self.now());
+        }
         if size < state.attributes.size && state.extents().is_some_and(is_named) {
             let range = size..u64::MAX;
             let truncated = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };

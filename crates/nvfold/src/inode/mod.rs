@@ -89,6 +89,8 @@ pub struct State {
     pub needed: AtomicU64,
     /// Counts the changes after which a block that the file named may be another's.
     pub drops: u64,
+    /// When it was made shorter last, since it was loaded.
+    pub truncated: Option<TimeNs>,
     /// The slot has been freed: whoever still finds this object must let go.
     pub freed: bool,
 }
@@ -101,8 +103,17 @@ impl State {
             FileKind::Directory => Body::Directory(Directory::default()),
             _ => Body::Other,
         };
-        let (needed, drops) = (AtomicU64::new(0), 0);
-        State { attributes, selector: 0, log, body, xattrs: BTreeMap::new(), needed, drops, freed: false }
+        State {
+            attributes,
+            selector: 0,
+            log,
+            body,
+            xattrs: BTreeMap::new(),
+            needed: AtomicU64::new(0),
+            drops: 0,
+            truncated: None,
+            freed: false,
+        }
     }
 
     /// The extents; an empty map for what has none.

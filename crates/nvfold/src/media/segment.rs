@@ -36,14 +36,14 @@ pub const KIND_PACKED: u8 = 5;
 pub struct SegmentEntry {
     /// [`KIND_FREE`], [`KIND_INODES`], [`KIND_BLOCKS`], [`KIND_INDEX`], [`KIND_ENTRIES`] or [`KIND_PACKED`].
     pub kind: u8,
-    /// Wear class (DeEXT), 0 until wear-aware pools exist. Stays when the use changes.
+    /// Wear class (DeEXT): 0 today, kept for a coarser measure. Stays when the use changes.
     pub wear_class: u8,
     /// Zero.
     pub spare: u16,
     /// Which part of the inode table: inodes `ordinal * 4096 ..`, of the index: prefixes `ordinal * 131072 ..`,
     /// of the table of packed entries: chunks `ordinal * 32768 ..`; 0 for blocks and packed chunks.
     pub ordinal: u32,
-    /// Wear count (DeEXT), 0 until wear-aware pools exist. Stays when the use changes; not part of `check`.
+    /// How often it was opened for packed chunks (DeEXT III-C). Stays when the use changes; not part of `check`.
     pub wear: u32,
     /// CRC-32C of the first 8 bytes, seeded with the segment number; 0 in the entry of a free segment.
     pub check: u32,

@@ -22,6 +22,7 @@
 mod holes;
 pub mod packed;
 mod quarantine;
+mod wear;
 
 use crate::error::{Error, Result};
 use crate::media::chunk_entry::ENTRY_BYTES;
@@ -259,11 +260,16 @@ impl Space {
     /// Takes a whole free segment for a table, the pm index or packed chunks. Nobody else touches it until
     /// [`Space::free_segment`]: no cursor may enter it, and it is not trimmed.
     pub fn allocate_segment(&self, doing: &'static str) -> Result<u64> {
+        self.allocate_segment_by(doing, |from| self.find_segment(from, WHOLE, |free, _| free == SEGMENT_BLOCKS))
+    }
+
+    /// `find`: a free segment, entered as a [`WHOLE`], searched from where the last search ended.
+    fn allocate_segment_by(&self, doing: &'static str, find: impl Fn(&mut u64) -> Option<u64>) -> Result<u64> {
         self.quarantine_bad_memory();
         self.reserve(doing, SEGMENT_BLOCKS, Purpose::Log)?;
         for attempt in 0..2 {
             let mut from = self.search_from.lock();
-            if let Some(segment) = self.find_segment(&mut from, WHOLE, |free, _| free == SEGMENT_BLOCKS) {
+            if let Some(segment) = find(&mut from) {
                 drop(from);
                 let words = segment as usize * WORDS_PER_SEGMENT;
                 self.used[words..words + WORDS_PER_SEGMENT].iter().for_each(|word| word.store(!0, Ordering::Relaxed));

@@ -14,6 +14,7 @@
 //! What was appended last can grow, and is given back at once when it is dropped: nobody names it any more, durably.
 
 use super::Space;
+use super::wear::Heat;
 use crate::error::Result;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::packed::{HEADER_BYTES, PackedHeader, header_offset};
@@ -24,17 +25,41 @@ use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread_number, zeroed};
 use pmem::{Flight, Region};
 
-/// Which pool a chunk goes to (DeEXT III-C): chunks of one length do not lie among those of all lengths.
+/// Which pool a chunk goes to (DeEXT III-C, Fig. 6): chunks of one length do not lie among those of all lengths, and data
+/// that is updated does not lie among data that stays, for what is updated together is dead together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
-    /// Pieces that were cut by their content, and short ones.
+    /// New pieces that were cut by their content, and short ones.
     ContentDefined = 0,
-    /// Pieces of a fixed length.
+    /// New pieces of a fixed length.
     Fixed = 1,
+    /// As `ContentDefined`, of data that is updated.
+    UpdatedContentDefined = 2,
+    /// As `Fixed`, of data that is updated.
+    UpdatedFixed = 3,
+}
+
+impl Pool {
+    /// The pool for updated data of the same kind.
+    pub fn updated(self) -> Pool {
+        match self {
+            Pool::ContentDefined | Pool::UpdatedContentDefined => Pool::UpdatedContentDefined,
+            Pool::Fixed | Pool::UpdatedFixed => Pool::UpdatedFixed,
+        }
+    }
+
+    fn heat(self) -> Heat {
+        match self {
+            Pool::ContentDefined | Pool::Fixed => Heat::Cold,
+            Pool::UpdatedContentDefined | Pool::UpdatedFixed => Heat::Hot,
+        }
+    }
 }
 
 /// How many pools there are.
-pub const POOLS: usize = 2;
+pub const POOLS: usize = 4;
+/// On a device with fewer segments updated data has no pools of its own: an open segment for each would be too much of it.
+const SEGMENTS_FOR_UPDATED: u64 = 64;
 /// Sets of pools, one for each core; fewer on a device with fewer segments for each.
 const SEGMENTS_PER_SET: u64 = 32;
 
@@ -79,6 +104,8 @@ pub struct PackedSpace {
     live: Box<[AtomicU32]>,
     state: Box<[AtomicU8]>,
     sets: Vec<Padded<Mutex<Set>>>,
+    /// How many there are on this device.
+    pools: usize,
     live_bytes: Padded<AtomicU64>,
     segments: AtomicU64,
 }
@@ -91,6 +118,7 @@ impl PackedSpace {
             live: zeroed(segments),
             state: zeroed(segments),
             sets: (0..sets).map(|_| Padded::default()).collect(),
+            pools: if segments < SEGMENTS_FOR_UPDATED { POOLS / 2 } else { POOLS },
             live_bytes: Padded::default(),
             segments: AtomicU64::new(0),
         }
@@ -138,6 +166,7 @@ impl PackedSpace {
 
     /// Mount: takes an open segment over; the first one of a pool stays open.
     pub fn adopt_open(&self, pool: usize, open: Open) {
+        let pool = pool % self.pools;
         for (at, set) in self.sets.iter().enumerate() {
             let mut set = set.lock();
             if set[pool].is_none() {
@@ -171,19 +200,20 @@ impl Space {
     pub fn append(&self, pool: Pool, number: PackedNumber, length: u64, flight: &mut Flight) -> Result<u64> {
         debug_assert!((1..=PACKED_BYTES_MAX).contains(&length));
         let (at, mut set) = self.packed.lock_set();
-        if !set[pool as usize].is_some_and(|open| self.is_fit(&open, length)) {
-            let next = match self.open_packed(at as u8) {
+        let place = pool as usize % self.packed.pools;
+        if !set[place].is_some_and(|open| self.is_fit(&open, length)) {
+            let next = match self.open_packed(at as u8, pool.heat()) {
                 Ok(next) => next,
                 Err(error) => {
                     drop(set);
                     return self.append_anywhere(number, length, flight).ok_or(error);
                 }
             };
-            if let Some(full) = set[pool as usize].replace(next) {
+            if let Some(full) = set[place].replace(next) {
                 self.close_packed(full.segment);
             }
         }
-        let open = set[pool as usize].as_mut().expect("one with room");
+        let open = set[place].as_mut().expect("one with room");
         Ok(self.append_to(open, number, length, flight))
     }
 
@@ -312,10 +342,9 @@ impl Space {
     }
 
     /// Takes a free segment for packed chunks and marks it, durably. Its wear counts how often that was done.
-    fn open_packed(&self, set: u8) -> Result<Open> {
-        let segment = self.allocate_segment("pack")?;
-        let wear = &self.wear[segment as usize];
-        wear.store(wear.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    fn open_packed(&self, set: u8, heat: Heat) -> Result<Open> {
+        let segment = self.allocate_worn_segment("pack", heat)?;
+        self.note_opened(segment);
         self.write_use(segment, KIND_PACKED, 0);
         self.packed.note_open(segment, set);
         self.packed.segments.fetch_add(1, Ordering::Relaxed);

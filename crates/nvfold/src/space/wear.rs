@@ -1,0 +1,125 @@
+//! Which free segment becomes the next pool: by how worn it is (DeEXT III-C, Fig. 5).
+//!
+//! The problem: cells of NVRAM endure a number of writes. What is updated often would wear a few segments out, while those
+//! under data that stays are hardly worn.
+//!
+//! The idea: free segments in the order of their wear make four regions. Data that is updated goes to the young ones, for
+//! it is free again soon; data that stays goes to the old ones, which then rest under it.
+//!
+//! ```text
+//! least worn                                        most worn
+//! |  youngest  |   young    |    old     |   oldest   |
+//!  ^ hot: the first of all                    ^ cold: the most worn that is near enough to the least worn
+//! ```
+//!
+//! Cold data alone would wear the oldest ones out: pools that are written once and removed as a whole, over and over, are
+//! cold to the end. So a segment far above the least worn one ([`spread`]) rests until the others have caught up. The
+//! paper has no such bound.
+
+use super::{Space, WHOLE};
+use crate::error::Result;
+use crate::media::SEGMENT_BLOCKS;
+use crate::sync::atomic::Ordering;
+
+/// How soon data is expected to be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heat {
+    /// Later than most.
+    Cold,
+    /// Soon.
+    Hot,
+}
+
+/// Free segments whose wear is compared when one is chosen: all of a device of 8 GiB. On a larger one each search goes on
+/// where the one before ended, so that all of them have their turn.
+const COMPARED: usize = 4096;
+
+/// How far above the least worn free segment one may be that is worn on: an eighth, and a few.
+fn spread(least: u32) -> u32 {
+    2 + least / 8
+}
+
+/// The order in which to try free segments: `(wear, number)`, sorted.
+fn by_preference(free: &[(u32, u64)], heat: Heat) -> impl Iterator<Item = u64> {
+    let (front, back) = match heat {
+        Heat::Hot => (&free[..0], free),
+        Heat::Cold => {
+            let limit = free.first().map_or(0, |(least, _)| least.saturating_add(spread(*least)));
+            free.split_at(free.partition_point(|(wear, _)| *wear <= limit))
+        }
+    };
+    front.iter().rev().chain(back).map(|(_, segment)| *segment)
+}
+
+impl Space {
+    /// As [`Space::allocate_segment`], the one whose wear suits the data.
+    pub(super) fn allocate_worn_segment(&self, doing: &'static str, heat: Heat) -> Result<u64> {
+        self.allocate_segment_by(doing, |from| {
+            let free = self.free_by_wear(*from);
+            let segment = by_preference(&free, heat).find(|segment| self.own(*segment, WHOLE))?;
+            if free.len() == COMPARED {
+                *from = segment;
+            }
+            Some(segment)
+        })
+    }
+
+    /// Some free segments from this one on, with their wear, by their wear.
+    fn free_by_wear(&self, from: u64) -> Vec<(u32, u64)> {
+        let is_free = |segment: &u64| {
+            let at = *segment as usize;
+            u64::from(self.free_in[at].load(Ordering::Relaxed)) == SEGMENT_BLOCKS
+                && self.walkers[at].load(Ordering::Relaxed) == 0
+        };
+        let with_wear = |segment: u64| (self.wear[segment as usize].load(Ordering::Relaxed), segment);
+        let order = (from..self.geometry.segments()).chain(self.geometry.first_segment()..from);
+        let mut free: Vec<_> = order.filter(is_free).take(COMPARED).map(with_wear).collect();
+        free.sort_unstable();
+        free
+    }
+
+    /// A segment was opened once more.
+    pub(super) fn note_opened(&self, segment: u64) {
+        let wear = &self.wear[segment as usize];
+        wear.store(wear.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(free: &[(u32, u64)], heat: Heat) -> Vec<u64> {
+        by_preference(free, heat).collect()
+    }
+
+    #[test]
+    fn hot_data_takes_the_least_worn_and_cold_data_the_most_worn() {
+        let free = [(10, 1), (10, 2), (11, 3), (13, 4)];
+        assert_eq!(order(&free, Heat::Hot), [1, 2, 3, 4]);
+        assert_eq!(order(&free, Heat::Cold), [4, 3, 2, 1]);
+        assert_eq!(order(&[], Heat::Cold), [0; 0]);
+    }
+
+    #[test]
+    fn a_segment_that_is_worn_far_above_the_others_rests_but_is_taken_at_last() {
+        let free = [(0, 1), (2, 2), (3, 3), (u32::MAX, 4)];
+        assert_eq!(order(&free, Heat::Cold), [2, 1, 3, 4]);
+        assert_eq!(order(&[(u32::MAX, 7)], Heat::Cold), [7], "the count is at its end, and not over it");
+    }
+
+    /// Ten thousand times: a pool is written and removed, beside pools that stay.
+    #[test]
+    fn pools_that_are_written_and_removed_wear_all_free_segments_alike() {
+        for heat in [Heat::Cold, Heat::Hot] {
+            let mut wear = [0u32; 64];
+            for _ in 0..10_000 {
+                let mut free: Vec<_> = wear.iter().copied().zip(0..).collect();
+                free.sort_unstable();
+                wear[by_preference(&free, heat).next().unwrap() as usize] += 1;
+            }
+            let (most, mean) = (wear.iter().max().unwrap(), 10_000 / 64);
+            assert!(f64::from(*most) <= 1.3 * f64::from(mean), "{heat:?}: {most} of {mean}");
+        }
+    }
+}
