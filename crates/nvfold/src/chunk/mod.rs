@@ -28,6 +28,7 @@
 //! |---|---|
 //! | `entries.rs` | where entries lie, and their numbers in the indexes |
 //! | `packed.rs` | which entries of packed chunks are free, and what they take |
+//! | `content.rs` | where a chunk's bytes are, reading and comparing them |
 //! | `counts.rs` | a reference more, a reference less |
 //! | `update.rs` | the same of the update count |
 //! | `fingerprints.rs` | fingerprints that are added to entries that count |
@@ -35,6 +36,7 @@
 //! | `scan.rs` | what a mount learns of the table |
 //! | `exact.rs` | what reconcile asks of it and makes of it |
 
+mod content;
 mod counts;
 pub mod dram;
 pub mod entries;
@@ -53,7 +55,7 @@ mod update;
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
 use crate::media::superblock::Geometry;
-use crate::media::{BLOCK_BYTES, ChunkRef, PACKED_BYTES_MAX, SEGMENT_BLOCKS};
+use crate::media::{ChunkRef, SEGMENT_BLOCKS};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
@@ -182,31 +184,6 @@ impl Chunks {
     #[inline]
     pub(crate) fn entry_offset(&self, chunk: impl Into<ChunkRef>) -> u64 {
         self.entries.offset(chunk.into())
-    }
-
-    /// Media address and bytes of a chunk that the caller has a reference on. Those of a packed one come from its entry,
-    /// which may be damaged, or gone with its part of a damaged table: `None`.
-    #[inline]
-    pub(crate) fn place_of(&self, chunk: ChunkRef) -> Option<(u64, u64)> {
-        let ChunkRef::Packed(packed) = chunk else { return Some((chunk.block()?.address(), BLOCK_BYTES)) };
-        let entry: ChunkEntry = self.region.read(self.entries.packed_offset(packed)?);
-        let (address, bytes) = (entry.address(), entry.stored_bytes());
-        let is_sound = entry.is_of(chunk) && bytes <= PACKED_BYTES_MAX && self.geometry.holds_data(address, bytes);
-        is_sound.then_some((address, bytes))
-    }
-
-    /// Whether a referenced chunk has so many bytes.
-    pub(crate) fn has_length(&self, chunk: ChunkRef, bytes: usize) -> bool {
-        self.place_of(chunk).is_some_and(|(_, length)| length == bytes as u64)
-    }
-
-    /// Whether a referenced chunk holds these bytes.
-    #[inline]
-    pub fn equal(&self, chunk: impl Into<ChunkRef>, piece: &[u8]) -> bool {
-        let Some((address, bytes)) = self.place_of(chunk.into()) else { return false };
-        let equal = piece.len() as u64 == bytes && self.region.equal(address, piece);
-        // Bad memory equals nothing, and is no failure of who compares with it.
-        self.region.sound_or_forget(address, bytes) && equal
     }
 
     /// Asks for the first bytes of a chunk, so that comparing it soon after need not wait for them: the processor sees

@@ -306,15 +306,12 @@ impl<'a> Transaction<'a> {
     pub fn strong_of(&mut self, chunk: ChunkRef) -> Option<Strong> {
         let chunks = self.chunks;
         let function = chunks.strong_function();
-        let stored = chunks.entry(chunk).strong(function);
-        let (address, bytes) = chunks.place_of(chunk)?;
-        let strong = stored.unwrap_or_else(|| function.of(&chunks.region.to_vec(address, bytes)));
-        if !chunks.region.sound_or_forget(address, bytes) {
-            return None;
+        if let Some(stored) = chunks.entry(chunk).strong(function) {
+            let (address, bytes) = chunks.place_of(chunk)?;
+            return chunks.region.sound_or_forget(address, bytes).then_some(stored);
         }
-        if stored.is_none() {
-            chunks.set_strong(chunk, strong, &mut self.flight);
-        }
+        let strong = function.of(&chunks.content(chunk)?);
+        chunks.set_strong(chunk, strong, &mut self.flight);
         Some(strong)
     }
 

@@ -86,10 +86,9 @@ impl Core {
         if entry.class() != CLASS_END || entry.weak(chunks.weak_function()).is_some() {
             return;
         }
-        let Some((address, bytes)) = chunks.place_of(chunk) else { return };
-        let weak = chunks.weak_function().of(&region.to_vec(address, bytes));
-        let is_writable = region.check_writable(chunks.entry_offset(chunk), ENTRY_BYTES).is_ok();
-        if region.sound_or_forget(address, bytes) && is_writable {
+        let Some(content) = chunks.content(chunk) else { return };
+        let weak = chunks.weak_function().of(&content);
+        if region.check_writable(chunks.entry_offset(chunk), ENTRY_BYTES).is_ok() {
             let mut flight = Flight::new();
             chunks.set_weak(chunk, weak, &mut flight);
             let _ = region.fence(flight);

@@ -44,8 +44,9 @@ impl Core {
             match extent.location {
                 Location::Media(address) => self.region.read_into(address, part),
                 Location::Packed(chunk, offset) => {
-                    let address = self.packed_address(chunk, u64::from(offset), part.len() as u64)?;
-                    self.region.read_into(address, part);
+                    if !self.chunks.read_packed(chunk, u64::from(offset), part) {
+                        return Err(self.lost_chunk(chunk.into()));
+                    }
                 }
             }
         }

@@ -126,9 +126,8 @@ impl Core {
             let taken = claims.tx.share_candidate_that(weak, seen, is_better)?;
             seen = taken.chunk();
             if is_better(&seen)
-                && let Some((address, bytes)) = chunks.place_of(own)
-                && chunks.equal(seen, &self.region.to_vec(address, bytes))
-                && self.region.sound_or_forget(address, bytes)
+                && let Some(content) = chunks.content(own)
+                && chunks.equal(seen, &content)
             {
                 return Some(taken);
             }
