@@ -51,6 +51,7 @@ pub use dedup::policy::{POLICY_ATTRIBUTE, Pack, Policy, PolicyOf, PolicyStats, V
 pub use error::{Error, Result, errno};
 pub use fs::UndedupPlan;
 pub use mount::{MkfsOptions, MountOptions, Recovery, convert_index, read_superblock};
+pub use space::reclaim::Victims;
 #[cfg(not(feature = "shuttle"))]
 pub use sync::locked_instructions;
 pub use words::*;

@@ -234,6 +234,21 @@ pub struct Skipped {
     pub last_error: Option<String>,
 }
 
+/// Emptying segments of packed chunks, since mount (DeEXT III-D).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReclaimStats {
+    /// Segments that were emptied.
+    pub segments: u64,
+    /// Chunks that moved.
+    pub moved_chunks: u64,
+    /// Their bytes.
+    pub moved_bytes: u64,
+    /// Bytes that became free by it: those of the segments less what was moved.
+    pub freed_bytes: u64,
+    /// Bytes in segments of packed chunks that nothing lives in and nothing can be appended to, now.
+    pub dead_bytes: u64,
+}
+
 /// Source of monotonic time, nanoseconds since any moment.
 pub type Stopwatch = Arc<dyn Fn() -> u64 + Send + Sync>;
 

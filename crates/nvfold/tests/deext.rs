@@ -8,50 +8,50 @@ use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::Barrier;
 
-const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
-const ROOT: InodeNumber = InodeNumber::ROOT;
+pub const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+pub const ROOT: InodeNumber = InodeNumber::ROOT;
 const MIB: usize = 1 << 20;
 
-fn device(mib: u64, index: IndexKind) -> Region {
+pub fn device(mib: u64, index: IndexKind) -> Region {
     let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).unwrap();
     FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();
     region
 }
 
-fn mount(region: &Region) -> FileSystem {
+pub fn mount(region: &Region) -> FileSystem {
     let options = MountOptions { policy: Policy::DeExt, ..MountOptions::default() };
     FileSystem::mount(region.clone(), options).unwrap()
 }
 
-fn create(fs: &FileSystem, name: &str) -> File {
+pub fn create(fs: &FileSystem, name: &str) -> File {
     fs.open(fs.create(ROOT, name.as_bytes(), &NEW).unwrap().ino).unwrap()
 }
 
-fn open(fs: &FileSystem, name: &str) -> File {
+pub fn open(fs: &FileSystem, name: &str) -> File {
     fs.open(fs.lookup(ROOT, name.as_bytes()).unwrap().ino).unwrap()
 }
 
-fn read(file: &File) -> Vec<u8> {
+pub fn read(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; file.attr().size as usize];
     assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
 
-fn settle(fs: &FileSystem) {
+pub fn settle(fs: &FileSystem) {
     while !fs.fill_step().unwrap() {}
 }
 
 /// Unmounts, and sees that fsck finds nothing.
-fn unmount(region: &Region, fs: FileSystem) {
+pub fn unmount(region: &Region, fs: FileSystem) {
     fs.unmount().unwrap();
     let found = check(region, &CheckOptions::default()).unwrap();
     assert!(found.findings.is_empty() && found.clean, "{found:#?}");
 }
 
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -60,7 +60,7 @@ impl Random {
 }
 
 /// Words in random order: compressible, and no 4 KiB of it like any other.
-fn text(bytes: usize, seed: u64) -> Vec<u8> {
+pub fn text(bytes: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let words: Vec<Vec<u8>> =
         (0..500).map(|_| (0..2 + random.below(8)).map(|_| b'a' + random.below(26) as u8).collect()).collect();
@@ -80,7 +80,7 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Writes in requests of `step` bytes, in this order.
-fn write(file: &File, data: &[u8], step: usize, order: impl Fn(&mut [usize])) {
+pub fn write(file: &File, data: &[u8], step: usize, order: impl Fn(&mut [usize])) {
     let mut starts: Vec<usize> = (0..data.len()).step_by(step).collect();
     order(&mut starts);
     for start in starts {
@@ -88,7 +88,7 @@ fn write(file: &File, data: &[u8], step: usize, order: impl Fn(&mut [usize])) {
     }
 }
 
-fn in_order(_: &mut [usize]) {}
+pub fn in_order(_: &mut [usize]) {}
 
 fn shuffled(starts: &mut [usize]) {
     let mut random = Random(99);

@@ -9,6 +9,7 @@ mod exerciser;
 mod fact;
 mod faults;
 mod nv_dedup;
+mod reclaim;
 mod reference;
 mod repair;
 mod segments;

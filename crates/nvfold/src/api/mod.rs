@@ -15,11 +15,12 @@ use crate::dedup::denova::options::DedupMode;
 use crate::dedup::nv_dedup::options::MethodChoice;
 use crate::dedup::policy::{Policy, PolicyOf};
 use crate::error::{Error, Result, errno};
-use crate::fs::{Core, NAME_BYTES_MAX};
+use crate::fs::{Core, NAME_BYTES_MAX, Worked};
 use crate::media::inode::INODES_PER_SEGMENT;
 use crate::media::{BLOCK_BYTES, SEGMENT_BLOCKS};
 use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
 use crate::space::KEPT_BLOCKS;
+use crate::space::reclaim::Victims;
 use crate::sync::atomic::Ordering;
 use crate::words::*;
 use file::Pin;
@@ -76,6 +77,8 @@ fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Res
                 }
             }
             Err(Error::NoSpace { .. }) if may_give_up && core.give_up_empty_packed() > 0 => may_give_up = false,
+            // What is dead in segments of packed chunks is space, too.
+            Err(Error::NoSpace { .. }) if core.make_segment() => {}
             result => return result,
         }
     }
@@ -154,6 +157,17 @@ impl FileSystem {
         self.core().reorder_step()
     }
 
+    /// Does a bounded part, a millisecond at most, of emptying segments of packed chunks: what lives in those with the fewest
+    /// live bytes is packed into others (DeEXT III-D). True when there is nothing to do now, or somebody still reads what has
+    /// moved. Front ends call it in a loop every second, on a thread of their own; without that it is done when space is
+    /// needed. Readers and writers go on meanwhile.
+    ///
+    /// # Errors
+    /// EROFS; those of the device.
+    pub fn reclaim_step(&self, victims: Victims) -> Result<bool> {
+        Ok(self.core().reclaim_step(victims)? != Worked::GoesOn)
+    }
+
     /// What work in the background left out since mount, because it could not be read: see [`Skipped`].
     pub fn skipped(&self) -> Skipped {
         self.core().skipped()
@@ -188,6 +202,7 @@ impl FileSystem {
         }
         core.free_nameless();
         core.table.shrink(&core.space);
+        core.end_reclaiming();
         core.give_up_empty_packed();
         core.space.trim()?;
         self.mounted.leave_clean()

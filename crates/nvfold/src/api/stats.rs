@@ -7,7 +7,7 @@ use crate::dedup::policy::{Policy, PolicyStats};
 use crate::media::BLOCK_BYTES;
 use crate::mount::Recovery;
 use crate::sync::atomic::Ordering;
-use crate::words::{IndexStats, Skipped};
+use crate::words::{IndexStats, ReclaimStats, Skipped};
 
 /// The device and its space, told honestly.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,6 +58,8 @@ pub struct Stats {
     pub denova: Option<DeNovaStats>,
     /// Chunks that got the fingerprint they lacked in the background since mount.
     pub chunks_filled: u64,
+    /// Emptying segments of packed chunks.
+    pub reclaim: ReclaimStats,
     /// What work in the background left out since mount.
     pub skipped: Skipped,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.
@@ -102,6 +104,7 @@ impl FileSystem {
             nv_dedup: core.policies.nv_dedup_stats(),
             denova: core.policies.denova.stats(core.policies.is_default(Policy::DeNova)),
             chunks_filled: core.policies.nv_dedup.filler.filled(),
+            reclaim: core.reclaim_stats(),
             skipped: core.skipped(),
             recovery: self.mounted.recovery(),
             ..Stats::default()

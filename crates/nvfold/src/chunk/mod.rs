@@ -35,15 +35,19 @@
 //! | `presence.rs` | which blocks have an entry: bits and totals in DRAM |
 //! | `scan.rs` | what a mount learns of the table |
 //! | `exact.rs` | what reconcile asks of it and makes of it |
+//! | `epochs.rs` | who may still look where a packed chunk lay |
+//! | `moves.rs` | a packed chunk gets another place |
 
 mod content;
 mod counts;
 pub mod dram;
 pub mod entries;
+pub mod epochs;
 mod exact;
 pub mod fact;
 mod fingerprints;
 pub mod index;
+mod moves;
 pub mod packed;
 mod presence;
 pub mod recount;
@@ -51,6 +55,8 @@ pub mod reference;
 mod scan;
 pub mod transaction;
 mod update;
+
+pub(crate) use moves::Moving;
 
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
@@ -60,6 +66,7 @@ use crate::padded::Padded;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
 use entries::{Entries, word};
+use epochs::Epochs;
 use index::Index;
 use packed::Packed;
 use pmem::{PmemError, Region};
@@ -110,6 +117,8 @@ pub struct Chunks {
     pub(crate) entries: Arc<Entries>,
     /// Packed chunks: their entries, and what they take.
     pub(crate) packed: Packed,
+    /// Who looks up where packed chunks lie.
+    pub(crate) epochs: Epochs,
     /// Finds tracked chunks by weak fingerprint.
     pub index: Index,
     /// What makes the fingerprints; the index holds the weak ones. Those of other functions count as missing.
@@ -146,6 +155,7 @@ impl Chunks {
             region,
             geometry,
             packed: Packed::new(entries.clone()),
+            epochs: Epochs::default(),
             entries,
             index,
             has_entry: zeroed((geometry.segments() * words).div_ceil(64)),

@@ -44,7 +44,7 @@ impl Chunks {
         self.index.find(weak, after, is_taken).and_then(ChunkRef::block).map(Hold::new)
     }
 
-    fn is_held(&self, chunk: ChunkRef, flight: &mut Flight) -> bool {
+    pub(super) fn is_held(&self, chunk: ChunkRef, flight: &mut Flight) -> bool {
         if !self.is_vouched(chunk) {
             return false;
         }
@@ -70,8 +70,8 @@ impl Chunks {
     }
 
     /// What was held is not named after all: by then it may have been the last reference.
-    pub(crate) fn give_back(&self, block: BlockNumber, flight: &mut Flight) -> Released {
-        let chunk = ChunkRef::Block(block);
+    pub(crate) fn give_back(&self, chunk: impl Into<ChunkRef>, flight: &mut Flight) -> Released {
+        let chunk = chunk.into();
         self.assert_is_data(chunk);
         let given_back = |seen: CountWord| {
             debug_assert!(seen.update_count > 0, "{} gets a hold back that it does not have", chunk);

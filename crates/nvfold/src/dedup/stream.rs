@@ -51,6 +51,11 @@ impl CutPiece<'_> {
     }
 }
 
+/// Where new chunks of a class are stored.
+pub fn pool_of(class: u8) -> Pool {
+    if class == FIXED as u8 + 1 { Pool::Fixed } else { Pool::ContentDefined }
+}
+
 /// What of the stream was published and waits for the end of its piece.
 #[derive(Clone, Debug)]
 pub struct Tail {

@@ -8,6 +8,7 @@
 
 use super::Core;
 use crate::chunk::Unshareable;
+use crate::chunk::epochs::Pin;
 use crate::chunk::packed::NewPacked;
 use crate::chunk::recount::Recount;
 use crate::chunk::reference::{Hold, Reference};
@@ -37,6 +38,8 @@ pub(super) struct Claims<'a> {
     shared_packed: SmallVec<[PackedNumber; 0]>,
     /// A packed chunk that was made longer in its place.
     grown: Option<Grown>,
+    /// Keeps packed chunks where they are whose bytes are on their way.
+    pin: Option<Pin<'a>>,
     /// Blocks and packed chunks with new entries: chunk, count, fingerprint.
     entered: SmallVec<[(ChunkRef, u32, Fingerprint); 1]>,
     /// The dedup transaction, with everything that was flushed meanwhile.
@@ -100,6 +103,7 @@ impl<'a> Claims<'a> {
             held: SmallVec::new(),
             shared_packed: SmallVec::new(),
             grown: None,
+            pin: None,
             entered: SmallVec::new(),
             tx,
             lacks_fingerprints: false,
@@ -175,6 +179,11 @@ impl<'a> Claims<'a> {
         self.entered.push((block.into(), count, *fingerprint));
     }
 
+    /// Packed chunks get places, or are made longer: none of them moves until this is over.
+    pub(super) fn pin(&mut self) {
+        self.pin.get_or_insert_with(|| self.core.chunks.epochs.pin());
+    }
+
     /// Writes the entry of a new packed chunk.
     pub(super) fn enter_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
         self.tx.add_packed(new, count, fingerprint);
@@ -219,6 +228,7 @@ impl<'a> Claims<'a> {
         self.shared.clear();
         self.shared_packed.clear();
         self.grown = None;
+        self.pin = None;
         self.fresh.clear();
         concurrent
     }

@@ -15,13 +15,14 @@
 //! | `superblock` | writing it, and its feature bits |
 //! | `policy` | which policy new data of a file gets |
 //! | `background`, `share_queued`, `fill` | what policies put off |
+//! | `reclaim` | emptying segments of packed chunks |
 //! | `gate` | keeping operations out for a moment |
 //!
 //! **Lock order**: gate; a policy's lock of its work under way; tree lock; one directory (several under the tree lock);
 //! other inodes by number; then, never held together: inode cache shard, inode table, allocator cursor, allocator search,
 //! index shard, journal slot, superblock, work queue. A TX_ID generator is taken before any of these and after the inodes;
 //! so is a set of open packed segments, or the table of packed entries, which are held while the allocator is asked for a
-//! segment, and never together.
+//! segment, and never together. The segment that is being emptied is locked before all of these, and never waited for.
 //! Readers take the inode's lock shared, and a writer keeps it to itself until its commit word is fenced. So readers see
 //! only what is fenced, also where DRAM is changed earlier (`publish`).
 
@@ -41,6 +42,7 @@ mod policy;
 mod publish;
 mod range;
 mod read;
+mod reclaim;
 mod recut;
 mod release;
 mod rename;
@@ -53,6 +55,7 @@ mod xattr;
 
 pub(crate) use commit::store_words;
 pub(crate) use names::NAME_BYTES_MAX;
+pub(crate) use reclaim::Worked;
 pub(crate) use share::Step;
 pub(crate) use superblock::write_superblock;
 pub use undedup_plan::UndedupPlan;
@@ -77,6 +80,7 @@ use cache::{Cache, Damaged};
 use commit::Journal;
 use gate::Gate;
 use pmem::Region;
+use reclaim::{Reclaimed, Victim};
 use std::sync::Arc;
 use superblock::Features;
 
@@ -105,6 +109,9 @@ pub(crate) struct Core {
     features: Features,
     /// What work in the background left out.
     skipped: Mutex<Skipped>,
+    /// The segment that is being emptied.
+    victim: Mutex<Option<Victim>>,
+    reclaimed: Reclaimed,
     /// Inodes below this number count in the totals and in the recount; all of them when nothing is recounted.
     pub(crate) walked: Padded<AtomicU64>,
 }
@@ -152,6 +159,8 @@ impl Core {
             packed_ends_max,
             features: Features::default(),
             skipped: Mutex::default(),
+            victim: Mutex::default(),
+            reclaimed: Reclaimed::default(),
             walked: Padded(AtomicU64::new(u64::MAX)),
             read_only,
             clock,

@@ -107,7 +107,12 @@ impl Core {
         }
         let is_seam = !goes_on || !is_right;
         let mut over = Vec::new();
-        match self.write_cut(inode, &mut state, offset, data, &mut cut, policy) {
+        let mut written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
+        while matches!(written, Err(Error::NoSpace { .. })) && self.reclaim_segment() {
+            cut = Cut::new(Stream::new(offset), data, policy);
+            written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
+        }
+        match written {
             Ok(()) => over = streams.keep(inode.ino, cut.stream),
             Err(Error::NoSpace { .. }) => {
                 // What it had opened is empty again, and serves for blocks.
@@ -225,6 +230,7 @@ impl Core {
             return Ok(None);
         }
         let (length, longer) = (tail.bytes.len() as u64, piece.len() as u64);
+        claims.pin();
         let address = self.packed_address(tail.chunk, 0, length)?;
         let is_last = self.space.grow_packed(tail.chunk, address, length, longer, &mut claims.tx.flight);
         if !is_last {
@@ -301,6 +307,7 @@ impl Core {
         let length = piece.bytes.len() as u64;
         let free = |_: &Error| self.chunks.packed.free(number);
         let pool = if claims.is_update { piece.pool.updated() } else { piece.pool };
+        claims.pin();
         let address = self.space.append(pool, number, length, &mut claims.tx.flight).inspect_err(free)?;
         // The entry first: an atomic operation behind the stream would wait until it has drained.
         claims.enter_packed(&NewPacked { number, address, length, class: piece.class }, count, &piece.fingerprint);

@@ -53,10 +53,11 @@ impl Core {
         let mut free: SmallVec<[(PackedNumber, Option<(u64, u64)>); 2]> = SmallVec::new();
         // What a damaged extent names may have no entry.
         for chunk in chunks.iter().filter(|chunk| self.chunks.entries.exists(ChunkRef::Packed(**chunk))) {
-            // Once the reference is gone somebody else may have the entry and its place, or the part of the table be gone.
-            let (entry, place) = (self.chunks.entry_offset(*chunk), self.chunks.place_of((*chunk).into()));
+            // Once the reference is gone somebody else may have the entry, or its part of the table be gone.
+            let entry = self.chunks.entry_offset(*chunk);
             if self.chunks.release(*chunk, &mut flight) == Released::Free {
-                free.push((*chunk, place));
+                // Not before: until nobody names it, it may move. From then on the entry stays as it is until it is given back.
+                free.push((*chunk, self.chunks.last_place_of(*chunk)));
             }
             // One in bad memory was kept, and that is no failure of who drops it.
             let _ = self.region.sound_or_forget(entry, ENTRY_BYTES);

@@ -197,7 +197,7 @@ impl PackedRecord {
     /// From what was saved; `None` when it cannot be.
     fn from_words(geometry: &Geometry, words: [u64; PACKED_RECORD_WORDS]) -> Option<PackedRecord> {
         let [segment, live, pool, front, headers] = words;
-        let open = Open { segment, front, headers };
+        let open = Open::new(segment, front, headers);
         let is_sound = (geometry.first_segment()..geometry.segments()).contains(&segment)
             && live <= SEGMENT_BYTES
             && pool <= POOLS as u64

@@ -22,6 +22,7 @@
 mod holes;
 pub mod packed;
 mod quarantine;
+pub mod reclaim;
 mod wear;
 
 use crate::error::{Error, Result};
@@ -195,7 +196,7 @@ impl Space {
 
     /// DRAM of the allocator in bytes.
     pub fn dram_bytes(&self) -> u64 {
-        let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4 + 4 + 1;
+        let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4 + 4 + 1 + 1;
         (self.free_in.len() * bytes_per_segment) as u64
     }
 

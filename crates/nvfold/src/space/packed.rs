@@ -11,7 +11,8 @@
 //! | live | dead | live | live |front ->        <- headers |      dead at the front goes back at once
 //! ```
 //!
-//! What was appended last can grow, and is given back at once when it is dropped: nobody names it any more, durably.
+//! What was appended last can grow, and is given back at once when it is dropped: nobody names it any more, durably. But no
+//! more than a segment's worth while one is open, for these bytes are written again: so the count of openings tells of wear.
 
 use super::Space;
 use super::wear::Heat;
@@ -58,6 +59,7 @@ impl Pool {
 
 /// How many pools there are.
 pub const POOLS: usize = 4;
+const ALL_POOLS: [Pool; POOLS] = [Pool::ContentDefined, Pool::Fixed, Pool::UpdatedContentDefined, Pool::UpdatedFixed];
 /// On a device with fewer segments updated data has no pools of its own: an open segment for each would be too much of it.
 const SEGMENTS_FOR_UPDATED: u64 = 64;
 /// Sets of pools, one for each core; fewer on a device with fewer segments for each.
@@ -78,9 +80,16 @@ pub struct Open {
     pub front: u64,
     /// Headers in it.
     pub headers: u64,
+    /// Bytes that were given back since it was opened or the device mounted.
+    pub given_back: u64,
 }
 
 impl Open {
+    /// Goes on at `front`, behind so many headers.
+    pub fn new(segment: u64, front: u64, headers: u64) -> Open {
+        Open { segment, front, headers, given_back: 0 }
+    }
+
     /// Whether it can be one.
     pub fn is_sound(&self) -> bool {
         self.headers < SEGMENT_BYTES / HEADER_BYTES && self.front <= SEGMENT_BYTES && self.has_room(0, 0)
@@ -93,16 +102,28 @@ impl Open {
 
 type Set = [Option<Open>; POOLS];
 
-/// What a segment is to packed chunks: not theirs, closed, or open in a set (and this much more).
+/// What a segment is to packed chunks: not theirs, closed, closed and not to be emptied again, being emptied, or open in a set
+/// (and this much more).
 const NONE: u8 = 0;
-const CLOSED: u8 = 1;
-const OPEN: u8 = 2;
+pub(super) const CLOSED: u8 = 1;
+pub(super) const STUCK: u8 = 2;
+pub(super) const MOVING: u8 = 3;
+const OPEN: u8 = 4;
+/// In `lists`: which list a segment belongs to is not known, for it was closed before the mount.
+const UNLISTED: u8 = 0;
 
 /// Packed chunks of a device.
 pub struct PackedSpace {
-    /// Bytes of live chunks in each segment, and one more while it is open: whoever takes the last of them away frees it.
+    /// Bytes of live chunks in each segment, and one more while it is open or being emptied: whoever takes the last of them
+    /// away frees it.
     live: Box<[AtomicU32]>,
     state: Box<[AtomicU8]>,
+    /// The pool that each segment was opened for, plus 1.
+    lists: Box<[AtomicU8]>,
+    /// A free segment that is kept for reclamation.
+    pub(super) spare: Mutex<Option<u64>>,
+    /// Where the search for a victim goes on.
+    pub(super) victims_from: Mutex<u64>,
     sets: Vec<Padded<Mutex<Set>>>,
     /// How many there are on this device.
     pools: usize,
@@ -117,6 +138,9 @@ impl PackedSpace {
         PackedSpace {
             live: zeroed(segments),
             state: zeroed(segments),
+            lists: zeroed(segments),
+            spare: Mutex::default(),
+            victims_from: Mutex::default(),
             sets: (0..sets).map(|_| Padded::default()).collect(),
             pools: if segments < SEGMENTS_FOR_UPDATED { POOLS / 2 } else { POOLS },
             live_bytes: Padded::default(),
@@ -134,15 +158,40 @@ impl PackedSpace {
         self.segments.load(Ordering::Relaxed)
     }
 
+    /// Bytes that nothing lives in and nothing can be appended to.
+    pub fn dead_bytes(&self) -> u64 {
+        let room = |open: &Open| SEGMENT_BYTES - open.front - open.headers * HEADER_BYTES;
+        let of_set = |set: &Padded<Mutex<Set>>| set.lock().iter().flatten().map(room).sum::<u64>();
+        let room: u64 = self.sets.iter().map(of_set).sum();
+        (self.segments() * SEGMENT_BYTES).saturating_sub(self.live_bytes()).saturating_sub(room)
+    }
+
     /// Whether a segment holds packed chunks.
     pub fn is_packed(&self, segment: u64) -> bool {
         self.state[segment as usize].load(Ordering::Relaxed) != NONE
     }
 
+    pub(super) fn state_of(&self, segment: u64) -> u8 {
+        self.state[segment as usize].load(Ordering::SeqCst)
+    }
+
+    /// The list that a segment belongs to, if that is known: what lives in it goes to the tail of the same (DeEXT III-D).
+    pub fn list_of(&self, segment: u64) -> Option<Pool> {
+        match self.lists[segment as usize].load(Ordering::Relaxed) {
+            UNLISTED => None,
+            list => Some(ALL_POOLS[usize::from(list - 1)]),
+        }
+    }
+
     /// Bytes of live chunks in a segment.
     pub fn live_in(&self, segment: u64) -> u64 {
-        let is_open = self.state[segment as usize].load(Ordering::Relaxed) >= OPEN;
-        u64::from(self.live[segment as usize].load(Ordering::Relaxed)).saturating_sub(u64::from(is_open))
+        let is_kept = self.state_of(segment) >= MOVING;
+        u64::from(self.live[segment as usize].load(Ordering::Relaxed)).saturating_sub(u64::from(is_kept))
+    }
+
+    /// It is closed, or stuck, from now on. What kept it is still to be taken away.
+    pub(super) fn end_moving(&self, segment: u64, state: u8) {
+        self.state[segment as usize].store(state, Ordering::SeqCst);
     }
 
     /// Mount: an entry cannot be read, so what lives is not known: no segment that is there is freed.
@@ -198,11 +247,29 @@ impl Space {
     /// # Errors
     /// ENOSPC when no wholly free segment is left, and no open one has room.
     pub fn append(&self, pool: Pool, number: PackedNumber, length: u64, flight: &mut Flight) -> Result<u64> {
+        self.append_in(pool, number, length, flight, |set| self.open_packed(set, pool))
+    }
+
+    /// As [`Space::append`], for what makes a segment free by that: it may use the spare one.
+    pub fn append_moved(&self, pool: Pool, number: PackedNumber, length: u64, flight: &mut Flight) -> Result<u64> {
+        let open = |set| self.open_packed(set, pool).or_else(|error| self.open_spare(set, pool).ok_or(error));
+        self.append_in(pool, number, length, flight, open)
+    }
+
+    /// `open`: a new segment for a set.
+    fn append_in(
+        &self,
+        pool: Pool,
+        number: PackedNumber,
+        length: u64,
+        flight: &mut Flight,
+        open: impl Fn(u8) -> Result<Open>,
+    ) -> Result<u64> {
         debug_assert!((1..=PACKED_BYTES_MAX).contains(&length));
         let (at, mut set) = self.packed.lock_set();
         let place = pool as usize % self.packed.pools;
         if !set[place].is_some_and(|open| self.is_fit(&open, length)) {
-            let next = match self.open_packed(at as u8, pool.heat()) {
+            let next = match open(at as u8) {
                 Ok(next) => next,
                 Err(error) => {
                     drop(set);
@@ -292,15 +359,44 @@ impl Space {
         }
     }
 
+    /// Keeps a closed segment in which something lives from being freed, and from being chosen by others. False when it is not
+    /// closed any more.
+    pub(super) fn begin_moving(&self, segment: u64) -> bool {
+        let (live, state) = (&self.packed.live[segment as usize], &self.packed.state[segment as usize]);
+        let one_more = |live: u32| (live > 0).then(|| live + 1);
+        if live.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_err() {
+            return false;
+        }
+        let begun = state.compare_exchange(CLOSED, MOVING, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if !begun {
+            self.take_live(segment, 1);
+        }
+        begun
+    }
+
+    /// The bytes of a chunk that moved, in a segment that is being emptied: they count no longer.
+    pub fn leave_behind(&self, address: u64, length: u64) {
+        if self.take_live(address / SEGMENT_BYTES, length) {
+            self.packed.live_bytes.fetch_sub(length, Ordering::Relaxed);
+        }
+    }
+
+    /// The nth header of a segment, if it was written since the segment was opened.
+    pub fn header(&self, segment: u64, nth: u64) -> Option<PackedHeader> {
+        let header: PackedHeader = self.region.read(segment * SEGMENT_BYTES + header_offset(nth));
+        header.is_whole(segment, self.wear_of(segment)).then_some(header)
+    }
+
     /// Nothing names the bytes of this chunk any more, durably. They live until its place in an open segment is given back:
     /// so that is still the segment that the chunk lies in.
     pub fn drop_packed(&self, address: u64, length: u64) {
         let (segment, offset) = (address / SEGMENT_BYTES, address % SEGMENT_BYTES);
         if let Some(mut set) = self.set_of(segment) {
             let open = set.iter_mut().flatten().find(|open| open.segment == segment).expect("it is open in this set");
-            if open.front == offset + length {
+            if open.front == offset + length && open.given_back + length <= SEGMENT_BYTES {
                 open.front = offset;
                 open.headers -= 1;
+                open.given_back += length;
             }
         }
         if self.take_live(segment, length) {
@@ -308,13 +404,16 @@ impl Space {
         }
     }
 
-    /// Open segments in which nothing lives: [`Space::close_empty_packed`] frees them.
+    /// Segments in which nothing lives and that are not free: [`Space::close_empty_packed`] frees them.
     pub fn empty_packed(&self) -> u64 {
         let is_empty = |open: &&Open| self.packed.live_in(open.segment) == 0;
-        self.packed.sets.iter().map(|set| set.lock().iter().flatten().filter(is_empty).count() as u64).sum()
+        let open = |set: &Padded<Mutex<Set>>| set.lock().iter().flatten().filter(is_empty).count() as u64;
+        let empty: u64 = self.packed.sets.iter().map(open).sum();
+        // Without the others the spare one serves nothing.
+        empty + u64::from(empty == self.packed.segments() && self.packed.spare.lock().is_some())
     }
 
-    /// Closes open segments in which nothing lives: they are free. How many.
+    /// Closes open segments in which nothing lives: they are free, and so is the spare one if no other is left. How many.
     pub fn close_empty_packed(&self) -> usize {
         let mut closed = 0;
         for set in &self.packed.sets {
@@ -325,7 +424,7 @@ impl Space {
                 }
             }
         }
-        closed
+        closed + usize::from(self.give_up_idle_spare())
     }
 
     /// Mount: a segment holds packed chunks. Which of its bytes live is told by [`PackedSpace::adopt_chunk`].
@@ -341,14 +440,21 @@ impl Space {
         segments.filter(|segment| self.packed.live_in(*segment) == 0).for_each(|segment| self.free_packed(segment));
     }
 
-    /// Takes a free segment for packed chunks and marks it, durably. Its wear counts how often that was done.
-    fn open_packed(&self, set: u8, heat: Heat) -> Result<Open> {
-        let segment = self.allocate_worn_segment("pack", heat)?;
+    /// Takes a free segment for packed chunks, as long as another one is left for reclamation.
+    fn open_packed(&self, set: u8, pool: Pool) -> Result<Open> {
+        self.keep_spare()?;
+        let segment = self.allocate_worn_segment("pack", pool.heat())?;
+        Ok(self.open_segment(segment, set, pool))
+    }
+
+    /// Marks a free segment as one of packed chunks, durably. Its wear counts how often that was done.
+    pub(super) fn open_segment(&self, segment: u64, set: u8, pool: Pool) -> Open {
         self.note_opened(segment);
         self.write_use(segment, KIND_PACKED, 0);
         self.packed.note_open(segment, set);
+        self.packed.lists[segment as usize].store(pool as u8 + 1, Ordering::Relaxed);
         self.packed.segments.fetch_add(1, Ordering::Relaxed);
-        Ok(Open { segment, front: 0, headers: 0 })
+        Open::new(segment, 0, 0)
     }
 
     /// Whether the next bytes of an open segment, and its n-th header, do not lie in bad memory.
@@ -365,7 +471,7 @@ impl Space {
 
     /// Takes away some of what keeps a segment, and frees it if that was the last. False where less keeps it: a damaged
     /// entry names bytes of others, and who drops it leaves theirs alone.
-    fn take_live(&self, segment: u64, bytes: u64) -> bool {
+    pub(super) fn take_live(&self, segment: u64, bytes: u64) -> bool {
         let taken = |live: u32| live.checked_sub(bytes as u32);
         let before = self.packed.live[segment as usize].fetch_update(Ordering::SeqCst, Ordering::SeqCst, taken);
         if before == Ok(bytes as u32) {
@@ -377,9 +483,13 @@ impl Space {
     /// Frees a closed segment in which nothing lives. Where a damaged entry leads there may be none.
     fn free_packed(&self, segment: u64) {
         let state = &self.packed.state[segment as usize];
-        if state.compare_exchange(CLOSED, NONE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        let freed = |state| matches!(state, CLOSED | STUCK).then_some(NONE);
+        if state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, freed).is_ok() {
             self.packed.segments.fetch_sub(1, Ordering::Relaxed);
-            self.free_segment(segment);
+            self.packed.lists[segment as usize].store(UNLISTED, Ordering::Relaxed);
+            if !self.becomes_spare(segment) {
+                self.free_segment(segment);
+            }
         }
     }
 

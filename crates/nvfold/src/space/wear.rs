@@ -35,7 +35,7 @@ pub(super) enum Heat {
 const COMPARED: usize = 4096;
 
 /// How far above the least worn free segment one may be that is worn on: an eighth, and a few.
-fn spread(least: u32) -> u32 {
+pub(super) fn spread(least: u32) -> u32 {
     2 + least / 8
 }
 
@@ -66,16 +66,24 @@ impl Space {
 
     /// Some free segments from this one on, with their wear, by their wear.
     fn free_by_wear(&self, from: u64) -> Vec<(u32, u64)> {
-        let is_free = |segment: &u64| {
-            let at = *segment as usize;
-            u64::from(self.free_in[at].load(Ordering::Relaxed)) == SEGMENT_BLOCKS
-                && self.walkers[at].load(Ordering::Relaxed) == 0
-        };
-        let with_wear = |segment: u64| (self.wear[segment as usize].load(Ordering::Relaxed), segment);
+        let is_free = |segment: &u64| self.is_whole_free(*segment);
+        let with_wear = |segment: u64| (self.wear_of(segment), segment);
         let order = (from..self.geometry.segments()).chain(self.geometry.first_segment()..from);
         let mut free: Vec<_> = order.filter(is_free).take(COMPARED).map(with_wear).collect();
         free.sort_unstable();
         free
+    }
+
+    /// Whether a segment is free as a whole, and nobody is in it.
+    pub(super) fn is_whole_free(&self, segment: u64) -> bool {
+        let at = segment as usize;
+        u64::from(self.free_in[at].load(Ordering::Relaxed)) == SEGMENT_BLOCKS
+            && self.walkers[at].load(Ordering::Relaxed) == 0
+    }
+
+    /// How often a segment was opened.
+    pub fn wear_of(&self, segment: u64) -> u32 {
+        self.wear[segment as usize].load(Ordering::Relaxed)
     }
 
     /// A segment was opened once more.

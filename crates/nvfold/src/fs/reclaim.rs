@@ -1,0 +1,263 @@
+//! Emptying segments of packed chunks (DeEXT III-D): what lives in a victim is packed to the tail of its list.
+//!
+//! The problem: readers and writers go on meanwhile, in the background nobody may wait longer than a millisecond, and a
+//! crash may come at any moment.
+//!
+//! The idea: one segment at a time, a step of it at a time, and chunks that move one by one ([`crate::chunk`], `moves.rs`).
+//! Nothing is locked but the work itself. What others may still do with the old bytes is waited for twice, by epochs:
+//!
+//! ```text
+//! chosen ..an epoch..> moving                          whoever had a place in it since before it was closed has done with it:
+//!                                                      no chunk grows, none is on its way
+//! all moved ..an epoch..> free                         whoever looked up a place before it changed has read it
+//! ```
+//!
+//! Which chunks to move is told by the headers of the segment, and whether one lives by its entry. What cannot be moved - a
+//! damaged header, bad memory - keeps the segment from being freed, and nothing else.
+
+use super::Core;
+use crate::chunk::{Moving, Released};
+use crate::dedup::stream::pool_of;
+use crate::error::Result;
+use crate::media::packed::header_offset;
+use crate::media::{PackedNumber, SEGMENT_BYTES};
+use crate::space::reclaim::Victims;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::spin_loop;
+use crate::words::ReclaimStats;
+use pmem::Flight;
+
+/// Headers that a step looks at.
+const STEP_HEADERS: u64 = 1024;
+/// Bytes that a step copies, about: a tenth of a millisecond of it.
+const STEP_BYTES: u64 = 256 << 10;
+/// How often an operation that needs space looks whether readers have done with a segment, before it does without.
+const PATIENCE: u32 = if cfg!(feature = "shuttle") { 100 } else { 1 << 20 };
+
+/// A segment that is being emptied.
+pub(super) struct Victim {
+    segment: u64,
+    /// Nobody who was pinned in this epoch may be left before it goes on.
+    since: u64,
+    /// The next header to look at; `None`: all that can move has moved.
+    next: Option<u64>,
+    /// Where the data ends that its headers tell of: no header lies before that.
+    data_end: u64,
+}
+
+/// What was done since mount.
+#[derive(Default)]
+pub(super) struct Reclaimed {
+    segments: AtomicU64,
+    moved_chunks: AtomicU64,
+    moved_bytes: AtomicU64,
+}
+
+/// What a step has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Worked {
+    /// There is more to do.
+    GoesOn,
+    /// Somebody still reads what has moved, or another thread is at it.
+    Waits,
+    /// No segment is worth emptying.
+    Nothing,
+}
+
+impl Core {
+    /// A step of emptying segments, of a millisecond at most. Nothing is moved before counts are exact.
+    ///
+    /// # Errors
+    /// EROFS; those of the device.
+    pub(crate) fn reclaim_step(&self, victims: Victims) -> Result<Worked> {
+        self.change_in_background("reclaim space", || Ok(self.reclaim_some(victims)))
+    }
+
+    /// Empties a segment for an operation that found too little space, which holds no pin; false when there is none to empty.
+    pub(super) fn reclaim_segment(&self) -> bool {
+        let before = self.reclaimed.segments.load(Ordering::Relaxed);
+        let mut patience = PATIENCE;
+        while self.reclaimed.segments.load(Ordering::Relaxed) == before {
+            match self.reclaim_some(Victims::All) {
+                Worked::GoesOn => {}
+                Worked::Waits if patience > 0 => {
+                    patience -= 1;
+                    spin_loop();
+                }
+                Worked::Waits | Worked::Nothing => return false,
+            }
+        }
+        true
+    }
+
+    /// Likewise between operations.
+    pub(crate) fn make_segment(&self) -> bool {
+        let _inside = self.gate.enter_background();
+        !self.read_only && !self.region.is_lost() && self.reclaim_segment()
+    }
+
+    pub(crate) fn reclaim_stats(&self) -> ReclaimStats {
+        let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let (segments, moved_bytes) = (figure(&self.reclaimed.segments), figure(&self.reclaimed.moved_bytes));
+        ReclaimStats {
+            segments,
+            moved_chunks: figure(&self.reclaimed.moved_chunks),
+            moved_bytes,
+            freed_bytes: (segments * SEGMENT_BYTES).saturating_sub(moved_bytes),
+            dead_bytes: self.space.packed.dead_bytes(),
+        }
+    }
+
+    fn reclaim_some(&self, victims: Victims) -> Worked {
+        if self.is_reconciling() {
+            return Worked::Nothing;
+        }
+        let Some(mut at_work) = self.victim.try_lock() else { return Worked::Waits };
+        if at_work.is_none() {
+            *at_work = self.space.choose_victim(victims).map(|segment| self.new_victim(segment));
+        }
+        let Some(victim) = at_work.as_mut() else { return Worked::Nothing };
+        if !self.chunks.epochs.has_passed(victim.since) {
+            return Worked::Waits;
+        }
+        match victim.next {
+            Some(_) => match self.move_some(victim) {
+                Ok(()) => return Worked::GoesOn,
+                // Not even the spare segment has room: what has moved stays moved.
+                Err(_) => self.space.give_up_victim(victim.segment),
+            },
+            None => {
+                let is_free = self.space.put_back(victim.segment);
+                self.reclaimed.segments.fetch_add(u64::from(is_free), Ordering::Relaxed);
+                *at_work = None;
+                return Worked::GoesOn;
+            }
+        }
+        *at_work = None;
+        Worked::Nothing
+    }
+
+    fn new_victim(&self, segment: u64) -> Victim {
+        Victim { segment, since: self.chunks.epochs.now(), next: Some(0), data_end: 0 }
+    }
+
+    /// Moves the chunks of some more headers.
+    ///
+    /// # Errors
+    /// ENOSPC when there is no room for the next one.
+    fn move_some(&self, victim: &mut Victim) -> Result<()> {
+        let first = victim.next.expect("a victim of which not all has moved");
+        let mut batch =
+            Batch { core: self, segment: victim.segment, copies: Vec::new(), bytes: 0, flight: Flight::new() };
+        let mut full = Ok(());
+        let mut next = first;
+        let mut is_over = false;
+        while next < first + STEP_HEADERS && batch.bytes < STEP_BYTES && full.is_ok() {
+            is_over = header_offset(next) < victim.data_end || self.space.packed.live_in(victim.segment) == 0;
+            if is_over {
+                break;
+            }
+            if let Some(header) = self.space.header(victim.segment, next) {
+                let offset = u64::from(header.offset);
+                victim.data_end = victim.data_end.max(offset + header.stored_bytes());
+                full = batch.copy(PackedNumber(header.chunk), offset);
+            }
+            next += 1;
+        }
+        batch.finish();
+        // Bad memory keeps a chunk where it is; who reads it is told.
+        let _ = self.region.check();
+        victim.next = (!is_over).then_some(next);
+        if is_over {
+            victim.since = self.chunks.epochs.now();
+        }
+        full
+    }
+
+    /// Unmount: nobody reads any more. What is under way stays as it is.
+    pub(crate) fn end_reclaiming(&self) {
+        if let Some(victim) = self.victim.lock().take() {
+            self.space.give_up_victim(victim.segment);
+        }
+        self.space.give_up_spare();
+    }
+}
+
+/// Chunks that move together, for they share two fences.
+struct Batch<'c> {
+    core: &'c Core,
+    segment: u64,
+    /// What is held, and where its bytes are on their way to.
+    copies: Vec<(Moving, u64)>,
+    bytes: u64,
+    flight: Flight,
+}
+
+impl Batch<'_> {
+    /// Copies a chunk that lives at this offset of the segment.
+    ///
+    /// # Errors
+    /// ENOSPC; the chunk stays.
+    fn copy(&mut self, chunk: PackedNumber, offset: u64) -> Result<()> {
+        let core = self.core;
+        let from = self.segment * SEGMENT_BYTES + offset;
+        let Some(moving) = core.chunks.begin_move(chunk, from, &mut self.flight) else { return Ok(()) };
+        if moving.from != from {
+            self.let_go(moving);
+            return Ok(());
+        }
+        let bytes = core.region.to_vec(from, moving.stored_bytes);
+        if !core.region.sound_or_forget(from, moving.stored_bytes) {
+            self.let_go(moving);
+            return Ok(());
+        }
+        let pool = core.space.packed.list_of(self.segment).unwrap_or_else(|| pool_of(moving.class));
+        match core.space.append_moved(pool, chunk, moving.stored_bytes, &mut self.flight) {
+            Ok(to) => {
+                self.flight.add(core.region.stream(to, &bytes));
+                self.bytes += moving.stored_bytes;
+                self.copies.push((moving, to));
+                Ok(())
+            }
+            Err(error) => {
+                self.let_go(moving);
+                Err(error)
+            }
+        }
+    }
+
+    /// The chunk stays where it is.
+    fn let_go(&mut self, moving: Moving) {
+        let (chunk, place) = (moving.chunk, (moving.from, moving.stored_bytes));
+        if self.core.chunks.end_move(moving, &mut self.flight) == Released::Free {
+            let _ = self.core.region.fence(std::mem::take(&mut self.flight));
+            self.core.chunks.packed.free(chunk);
+            self.core.space.drop_packed(place.0, place.1);
+        }
+    }
+
+    /// Makes the copies durable, then says where they are.
+    fn finish(self) {
+        let Batch { core, copies, flight, .. } = self;
+        let _ = core.region.fence(flight);
+        let mut flight = Flight::new();
+        let mut done = Vec::new();
+        for (moving, to) in copies {
+            let has_moved = core.chunks.set_place(&moving, to);
+            let (chunk, from, bytes) = (moving.chunk, moving.from, moving.stored_bytes);
+            let left = core.chunks.end_move(moving, &mut flight);
+            done.push((chunk, from, to, bytes, has_moved, left));
+        }
+        let _ = core.region.fence(flight);
+        for (chunk, from, to, bytes, has_moved, left) in done {
+            let (old, new) = if has_moved { (from, to) } else { (to, from) };
+            if left == Released::Free {
+                core.chunks.packed.free(chunk);
+                core.space.drop_packed(new, bytes);
+            }
+            core.space.leave_behind(old, bytes);
+            core.reclaimed.moved_chunks.fetch_add(u64::from(has_moved), Ordering::Relaxed);
+            core.reclaimed.moved_bytes.fetch_add(if has_moved { bytes } else { 0 }, Ordering::Relaxed);
+        }
+    }
+}

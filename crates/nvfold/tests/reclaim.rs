@@ -1,0 +1,225 @@
+//! Emptying segments of packed chunks: what lives moves and reads as before, what is dead becomes free, and a device that is
+//! nearly full goes on for ever.
+
+use crate::deext::*;
+use nvfold::media::SEGMENT_BYTES;
+use nvfold::media::packed::header_offset;
+use nvfold::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Empties segments until none is worth it; how many.
+fn reclaim(fs: &FileSystem, victims: Victims) -> u64 {
+    let before = fs.stats().reclaim.segments;
+    while !fs.reclaim_step(victims).unwrap() {}
+    fs.stats().reclaim.segments - before
+}
+
+fn name(at: u64) -> String {
+    format!("file {at}")
+}
+
+fn remove(fs: &FileSystem, at: u64) {
+    fs.unlink(ROOT, name(at).as_bytes()).unwrap();
+}
+
+/// Files of 100 kB of text, without equal parts.
+fn write_files(fs: &FileSystem, files: std::ops::Range<u64>) {
+    files.for_each(|at| write(&create(fs, &name(at)), &text(100_000, at + 1), 100_000, in_order));
+    settle(fs);
+}
+
+fn assert_whole(fs: &FileSystem, files: impl Iterator<Item = u64>) {
+    files.for_each(|at| assert!(read(&open(fs, &name(at))) == text(100_000, at + 1), "file {at}"));
+}
+
+#[test]
+fn what_lives_moves_and_what_is_dead_becomes_free() {
+    for index in [IndexKind::Dram, IndexKind::Pm] {
+        let region = device(96, index);
+        let fs = mount(&region);
+        write_files(&fs, 0..200);
+        (0..200).filter(|at| at % 5 != 0).for_each(|at| remove(&fs, at));
+        let before = fs.stats();
+        assert!(before.reclaim.dead_bytes > 10 << 20, "{before:?}");
+        let emptied = reclaim(&fs, Victims::Worthwhile);
+        let after = fs.stats();
+        assert!(emptied >= 6, "{emptied} segments");
+        assert_eq!(
+            (after.stored_bytes, after.saved_bytes, after.chunks),
+            (before.stored_bytes, before.saved_bytes, before.chunks)
+        );
+        assert!(after.free_bytes >= before.free_bytes + (emptied - 2) * SEGMENT_BYTES, "{before:?} {after:?}");
+        assert!(after.reclaim.dead_bytes < after.stored_bytes, "{:?}", after.reclaim);
+        assert!(after.reclaim.moved_bytes < after.reclaim.freed_bytes, "{:?}", after.reclaim);
+        assert_whole(&fs, (0..200).step_by(5));
+        // It is found where it lies now.
+        let stored = fs.stats().stored_bytes;
+        write(&create(&fs, "twin"), &text(100_000, 6), 100_000, in_order);
+        settle(&fs);
+        assert!(fs.stats().stored_bytes < stored + 20_000, "a chunk that moved is shared");
+        unmount(&region, fs);
+        let fs = mount(&region);
+        assert_whole(&fs, (0..200).step_by(5));
+        // What the mount found closed can be emptied too, and files go away as ever.
+        (0..200).step_by(10).for_each(|at| remove(&fs, at));
+        reclaim(&fs, Victims::All);
+        assert!(fs.stats().reclaim.dead_bytes < 1 << 20, "{:?}", fs.stats().reclaim);
+        assert_whole(&fs, (5..200).step_by(10));
+        (5..200).step_by(10).for_each(|at| remove(&fs, at));
+        fs.unlink(ROOT, b"twin").unwrap();
+        fs.trim().unwrap();
+        assert_eq!(fs.stats().stored_bytes, 0);
+        unmount(&region, fs);
+    }
+}
+
+/// Without a free segment what lives goes to the one that is kept for it.
+#[test]
+fn a_full_device_makes_room_of_what_is_dead() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region);
+    let mut files = 0;
+    while write_all(&fs, files) {
+        files += 1;
+    }
+    remove_if_there(&fs, files);
+    assert!(files > 400, "{files} files of 100 kB");
+    // Every segment keeps some of them.
+    (0..files).filter(|at| at % 3 != 0).for_each(|at| remove(&fs, at));
+    let again = files..files + files / 2;
+    again.clone().for_each(|at| assert!(write_all(&fs, at), "file {at}"));
+    assert!(fs.stats().reclaim.segments > 5, "{:?}", fs.stats().reclaim);
+    assert_whole(&fs, (0..files).step_by(3).chain(again));
+    unmount(&region, fs);
+}
+
+/// A file of 100 kB; false when there is no room for it.
+fn write_all(fs: &FileSystem, at: u64) -> bool {
+    let Ok(new) = fs.create(ROOT, name(at).as_bytes(), &NEW) else { return false };
+    let file = fs.open(new.ino).unwrap();
+    file.write_at(0, &text(100_000, at + 1)).is_ok()
+}
+
+fn remove_if_there(fs: &FileSystem, at: u64) {
+    let _ = fs.unlink(ROOT, name(at).as_bytes());
+}
+
+/// Nine tenths of a device live, and are overwritten three times over in random order.
+#[test]
+fn a_device_that_is_nearly_full_is_overwritten_without_end() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region);
+    let mut files = 0;
+    while fs.statfs().blocks_available > fs.statfs().blocks / 10 {
+        assert!(write_all(&fs, files));
+        files += 1;
+    }
+    let mut seeds: Vec<u64> = (0..files).collect();
+    let mut random = Random(7);
+    for turn in 0..3 * files {
+        let at = random.below(files);
+        seeds[at as usize] = files + turn;
+        let file = open(&fs, &name(at));
+        let written = file.write_at(0, &text(100_000, seeds[at as usize] + 1));
+        assert!(written.is_ok(), "turn {turn} of {files} files: {written:?}, {:?}", fs.stats());
+    }
+    for (at, seed) in seeds.into_iter().enumerate() {
+        assert!(read(&open(&fs, &name(at as u64))) == text(100_000, seed + 1), "file {at}");
+    }
+    unmount(&region, fs);
+}
+
+#[test]
+fn readers_and_writers_go_on_while_segments_are_emptied() {
+    let region = device(96, IndexKind::Dram);
+    let fs = mount(&region);
+    write_files(&fs, 0..120);
+    (0..120).filter(|at| at % 4 != 0).for_each(|at| remove(&fs, at));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for first in [0, 60] {
+            let (fs, is_over) = (&fs, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_whole(fs, (first..first + 60).step_by(4));
+                }
+            });
+        }
+        for round in 0..40 {
+            let number = 1000 + round;
+            write_files(&fs, number..number + 1);
+            (round > 0).then(|| remove(&fs, number - 1));
+            reclaim(&fs, Victims::All);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(fs.stats().reclaim.segments > 5, "{:?}", fs.stats().reclaim);
+    unmount(&region, fs);
+}
+
+/// A chunk whose header is damaged cannot be found by it: its segment stays, is not tried again, and nothing is lost.
+#[test]
+fn a_damaged_header_keeps_its_segment() {
+    let region = device(96, IndexKind::Dram);
+    let fs = mount(&region);
+    write_files(&fs, 0..60);
+    let kept = open(&fs, &name(0)).extents(0, 1).unwrap()[0].address / SEGMENT_BYTES;
+    let first = kept * SEGMENT_BYTES + header_offset(0);
+    let _ = region.fence(region.write(first, &[0xEEu8; 16]).flush());
+    (1..60).for_each(|at| remove(&fs, at));
+    reclaim(&fs, Victims::All);
+    assert_eq!(reclaim(&fs, Victims::All), 0, "it is not tried again");
+    assert_whole(&fs, 0..1);
+    assert_eq!(open(&fs, &name(0)).extents(0, 1).unwrap()[0].address / SEGMENT_BYTES, kept);
+    fs.unlink(ROOT, name(0).as_bytes()).unwrap();
+    fs.trim().unwrap();
+    assert_eq!(fs.stats().stored_bytes, 0);
+    unmount(&region, fs);
+}
+
+/// Data that stays gives its segment up when the others are far more worn.
+#[test]
+fn data_that_stays_does_not_keep_its_segment_from_being_worn() {
+    let region = device(32, IndexKind::Dram);
+    let fs = mount(&region);
+    write_files(&fs, 0..60);
+    let place = |fs: &FileSystem| open(fs, &name(0)).extents(0, 1).unwrap()[0].address / SEGMENT_BYTES;
+    let before = place(&fs);
+    let file = create(&fs, "hot");
+    for round in 0..600 {
+        file.set_len(0).unwrap();
+        write(&file, &text(300_000, 5000 + round), 300_000, in_order);
+        reclaim(&fs, Victims::Worthwhile);
+    }
+    assert_ne!(place(&fs), before);
+    assert_whole(&fs, 0..60);
+    drop(file);
+    unmount(&region, fs);
+}
+
+/// A mount after a kill in the middle of it: both places of a chunk are there, one of them counts.
+#[test]
+fn a_crash_while_a_segment_is_emptied_loses_nothing() {
+    let region = device(96, IndexKind::Dram);
+    let fs = mount(&region);
+    write_files(&fs, 0..80);
+    (0..80).filter(|at| at % 4 != 0).for_each(|at| remove(&fs, at));
+    std::mem::forget(fs);
+    for steps in 1..6 {
+        let fs = mount_again(&region);
+        (0..steps).for_each(|_| _ = fs.reclaim_step(Victims::All).unwrap());
+        assert_whole(&fs, (0..80).step_by(4));
+        std::mem::forget(fs);
+    }
+    let fs = mount_again(&region);
+    reclaim(&fs, Victims::All);
+    assert_whole(&fs, (0..80).step_by(4));
+    unmount(&region, fs);
+}
+
+/// A mount of what a crash leaves at level `memory`: all that was stored.
+fn mount_again(region: &pmem::Region) -> FileSystem {
+    let fs = mount(region);
+    fs.reconcile().unwrap();
+    fs
+}
