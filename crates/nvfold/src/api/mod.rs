@@ -203,7 +203,6 @@ impl FileSystem {
         core.free_nameless();
         core.table.shrink(&core.space);
         core.end_reclaiming();
-        core.give_up_empty_packed();
         core.space.trim()?;
         self.mounted.leave_clean()
     }

@@ -19,7 +19,7 @@ use super::Core;
 use crate::chunk::{Moving, Released};
 use crate::dedup::stream::pool_of;
 use crate::error::Result;
-use crate::media::packed::header_offset;
+use crate::media::packed::{HEADERS_MAX, header_offset};
 use crate::media::{PackedNumber, SEGMENT_BYTES};
 use crate::space::reclaim::Victims;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -153,7 +153,9 @@ impl Core {
         let mut next = first;
         let mut is_over = false;
         while next < first + STEP_HEADERS && batch.bytes < STEP_BYTES && full.is_ok() {
-            is_over = header_offset(next) < victim.data_end || self.space.packed.live_in(victim.segment) == 0;
+            is_over = next == HEADERS_MAX
+                || header_offset(next) < victim.data_end
+                || self.space.packed.live_in(victim.segment) == 0;
             if is_over {
                 break;
             }
@@ -174,11 +176,12 @@ impl Core {
         full
     }
 
-    /// Unmount: nobody reads any more. What is under way stays as it is.
+    /// Unmount: nobody reads any more. What is under way stays as it is, and nothing is kept for more.
     pub(crate) fn end_reclaiming(&self) {
         if let Some(victim) = self.victim.lock().take() {
             self.space.give_up_victim(victim.segment);
         }
+        self.give_up_empty_packed();
         self.space.give_up_spare();
     }
 }

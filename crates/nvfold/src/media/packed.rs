@@ -28,6 +28,8 @@ pub struct PackedHeader {
     pub check: u32,
 }
 
+/// Headers that a segment can have: each of them tells of a byte at least.
+pub const HEADERS_MAX: u64 = SEGMENT_BYTES / (HEADER_BYTES + 1);
 /// Bytes of one header.
 pub const HEADER_BYTES: u64 = 16;
 

@@ -62,6 +62,7 @@ fn mounted(region: &Region, weak: WeakFunction) -> Result<Mounted> {
     let nv_dedup = NvDedupOptions { weak, ..NvDedupOptions::default() };
     let mounted = open(region.clone(), &MountOptions { policy: Policy::Off, nv_dedup, ..MountOptions::default() })?;
     mounted.reconcile()?;
+    mounted.core.end_reclaiming();
     Ok(mounted)
 }
 

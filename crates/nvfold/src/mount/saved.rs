@@ -31,6 +31,7 @@ pub fn leave_clean(core: &Core) -> Result<()> {
 
 /// The same, with another state of the device.
 pub fn leave(core: &Core, state: u32) -> Result<()> {
+    core.end_reclaiming();
     let (superblock, _) = read_superblock(&core.region)?;
     core.chunks.flush_decreases(core.space.marked_segments());
     let saved_state = save(core, superblock.mount_epoch).map_or(0, PmPtr::offset);

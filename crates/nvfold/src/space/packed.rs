@@ -18,7 +18,7 @@ use super::Space;
 use super::wear::Heat;
 use crate::error::Result;
 use crate::media::chunk_entry::ENTRY_BYTES;
-use crate::media::packed::{HEADER_BYTES, PackedHeader, header_offset};
+use crate::media::packed::{HEADER_BYTES, HEADERS_MAX, PackedHeader, header_offset};
 use crate::media::segment::KIND_PACKED;
 use crate::media::{PACKED_BYTES_MAX, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
@@ -517,7 +517,6 @@ impl Space {
 
 /// Headers of a segment that were written since it was opened, with their numbers; one that is damaged is left out.
 pub fn headers(region: &Region, segment: u64, opened: u32) -> impl Iterator<Item = (u64, PackedHeader)> {
-    let most = SEGMENT_BYTES / (HEADER_BYTES + 1);
     let header = move |nth| (nth, region.read::<PackedHeader>(segment * SEGMENT_BYTES + header_offset(nth)));
-    (0..most).map(header).filter(move |(_, header)| header.is_whole(segment, opened))
+    (0..HEADERS_MAX).map(header).filter(move |(_, header)| header.is_whole(segment, opened))
 }
