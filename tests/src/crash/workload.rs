@@ -265,7 +265,7 @@ fn crashed(before: Image, write: &[Event], rename: &[Event]) -> Image {
 
 /// Whether an operation changes nothing that can be read and what is stored in several steps.
 fn in_steps(op: &Op) -> bool {
-    matches!(op, Op::DrainStep | Op::Drain | Op::Convert)
+    matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::Convert)
 }
 
 /// The tree.
@@ -385,7 +385,7 @@ pub fn singles() -> Vec<Workload> {
         crashes_from,
         only: Some(Policy::DeNova),
     });
-    let of_deext = streams().into_iter().map(|(name, crashes_from, ops)| Workload {
+    let of_deext = streams().into_iter().chain(reclaimed()).map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
         ops,
         crashes_from,
@@ -1003,6 +1003,34 @@ fn streams() -> Vec<(&'static str, usize, Vec<Op>)> {
         ("stream: unlink of a tail", 4, [opened(&GROWS), vec![Op::Unlink { path: at(EMPTY) }, close(0)]].concat()),
         ("stream: unmount with a tail", 4, [opened(&GROWS), vec![Op::Remount], appends(EMPTY, &[77])].concat()),
         ("stream: a seam is cut anew", 3, [vec![create(NEW)], appends(NEW, &[3000, 2001]), vec![Op::Fill]].concat()),
+    ]
+}
+
+/// Emptying segments: those that the mount after a crash finds closed.
+fn reclaimed() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let unlink = |name| Op::Unlink { path: at(name) };
+    let begin = |ops: &[Op]| [&[Op::Reconcile], ops].concat();
+    vec![
+        ("reclaim", 1, begin(&[Op::Reclaim])),
+        ("unlink, then reclaim", 2, begin(&[unlink(UNSHARED), Op::Reclaim])),
+        ("reclaim, then write over what moved", 2, begin(&[Op::Reclaim, write(UNSHARED, 0, 3 * BLOCK, distinct(15))])),
+        ("reclaim, then unlink what moved", 2, begin(&[Op::Reclaim, unlink(SHARED), unlink(CLONE), unlink(UNSHARED)])),
+        (
+            "reclaim, then share what moved",
+            2,
+            begin(&[Op::Reclaim, create(NEW), write(NEW, 0, 2 * BLOCK, distinct(1))]),
+        ),
+        (
+            "reclaim, then blocks in the place of what moved",
+            2,
+            begin(&[
+                Op::Reclaim,
+                create(NEW),
+                Op::SetPolicy { path: at(NEW), policy: Some(Policy::Off) },
+                write(NEW, 0, 3 * BLOCK, distinct(15)),
+            ]),
+        ),
+        ("reclaim, then unmount", 2, begin(&[Op::Reclaim, Op::Remount, unlink(UNSHARED)])),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use nvfold::{
     Attr, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, POLICY_ATTRIBUTE, Policy,
-    PolicyOf, RenameMode, SetAttr, XattrChange, XattrMode, errno,
+    PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -253,6 +253,10 @@ impl Library {
             Op::Undedup { path, offset, len } => done(self.open(path)?.undedup_range(*offset, *len)),
             Op::Fill => {
                 let step = || self.fs().fill_step();
+                done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
+            }
+            Op::Reclaim => {
+                let step = || self.fs().reclaim_step(Victims::All);
                 done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
             }
             Op::DrainStep => done(self.fs().drain_step()),

@@ -215,6 +215,8 @@ pub enum Op {
     },
     /// What the policy does in the background, to its end. Nothing that can be read changes.
     Fill,
+    /// Empties segments of packed chunks as long as that gives space. Nothing that can be read changes.
+    Reclaim,
     /// One step of sharing what policy denova has queued. Nothing that can be read changes.
     DrainStep,
     /// All of them, until nothing is queued.
@@ -431,7 +433,10 @@ fn one(random: &mut fastrand::Rng) -> Op {
         104 => Op::SetPolicy { path, policy: Policy::ALL.get(random.usize(0..=Policy::ALL.len())).copied() },
         105 => Op::Fill,
         106..109 => Op::DrainStep,
-        109 => [Op::Drain, Op::ReorderStep, Op::SetMode { mode: dedup_mode(random) }][random.usize(0..3)].clone(),
+        109 => {
+            let mode = dedup_mode(random);
+            [Op::Drain, Op::ReorderStep, Op::SetMode { mode }, Op::Reclaim][random.usize(0..4)].clone()
+        }
         110 => Op::GetPolicy { path },
         111 => {
             let kind = [Kind::Regular, Kind::Directory][random.usize(0..2)];

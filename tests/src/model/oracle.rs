@@ -212,7 +212,9 @@ impl Oracle {
             Op::Sync { path } | Op::Dedup { path, .. } | Op::Undedup { path, .. } => {
                 self.find_file(path).map(|_| Answer::Done)
             }
-            Op::Fill | Op::DrainStep | Op::Drain | Op::ReorderStep | Op::SetMode { .. } => Ok(Answer::Done),
+            Op::Fill | Op::Reclaim | Op::DrainStep | Op::Drain | Op::ReorderStep | Op::SetMode { .. } => {
+                Ok(Answer::Done)
+            }
             Op::SetPolicy { path, policy } => {
                 let id = self.find(path)?;
                 let node = &mut self.nodes[id];

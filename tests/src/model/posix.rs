@@ -173,7 +173,9 @@ impl Posix {
             Op::Undedup { path, offset, len } => self.ask(path, &format!("undedup-range.{offset}.{len}")),
             // A mount does it by itself.
             // A mount does it by itself.
-            Op::Fill | Op::DrainStep | Op::Drain | Op::ReorderStep | Op::SetMode { .. } => Ok(Answer::Done),
+            Op::Fill | Op::Reclaim | Op::DrainStep | Op::Drain | Op::ReorderStep | Op::SetMode { .. } => {
+                Ok(Answer::Done)
+            }
             Op::SetPolicy { path, policy } => {
                 let path = self.path(path);
                 let kind = path.symlink_metadata()?;

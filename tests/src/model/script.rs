@@ -265,7 +265,7 @@ fn op(record: &[u8; RECORD_BYTES]) -> Op {
         32 => Op::Dedup { path, offset, len: 4 * len },
         33 => Op::Undedup { path, offset, len: 4 * len },
         34 => Op::Drain,
-        35 => [Op::DrainStep, Op::ReorderStep][usize::from(extra % 2)].clone(),
+        35 => [Op::DrainStep, Op::ReorderStep, Op::Reclaim][usize::from(extra % 3)].clone(),
         36 => Op::Convert,
         _ => Op::SetPolicy { path, policy: Policy::ALL.get(usize::from(extra) % (Policy::ALL.len() + 1)).copied() },
     }

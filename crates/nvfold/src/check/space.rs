@@ -174,7 +174,8 @@ impl Survey<'_> {
             let segments: BTreeSet<u64> = live.keys().chain(self.packed.live.keys()).copied().collect();
             let differs = segments.into_iter().find(|segment| live.get(segment) != self.packed.live.get(segment));
             let segment = differs.expect("two maps that are not equal");
-            let bytes = |live: Option<&u64>| live.map_or("no packed chunks".into(), |bytes| format!("{bytes} live bytes"));
+            let bytes =
+                |live: Option<&u64>| live.map_or("no packed chunks".into(), |bytes| format!("{bytes} live bytes"));
             let (told, found) = (bytes(live.get(&segment)), bytes(self.packed.live.get(&segment)));
             self.find(2, format!("segment {segment}: the saved state tells of {told}, the entries of {found}"), at);
         }
