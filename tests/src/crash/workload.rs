@@ -18,8 +18,8 @@ use crate::model::op::{self, Kind, NodePath, Op};
 use crate::model::{Subject, oracle::Oracle};
 use crate::shared::Named;
 
-/// Size of the devices: the smallest that can be formatted.
-pub const DEVICE_BYTES: u64 = 16 << 20;
+/// Size of the devices: the smallest that can be formatted, and a free segment for what lives in one that is emptied.
+pub const DEVICE_BYTES: u64 = 18 << 20;
 
 const BLOCK: u64 = 4096;
 /// Lines that a log may have before it is looked at for compaction.
