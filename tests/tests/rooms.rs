@@ -85,6 +85,7 @@ const HOUSES: [House; 3] = [
             ("profiles", "device samples origin error"),
             ("chunkers", "data samples origin font error"),
             ("lookups", "data samples origin error"),
+            ("wear", "device data origin error"),
             ("summary", "report"),
             ("report", "samples origin font error"),
             ("lanes", "place data error"),
