@@ -354,7 +354,7 @@ pub fn of_trees(run: &Run) -> Result<Vec<Figure>> {
         }
     }
     for (set, (name, bytes)) in grid.sets.iter().enumerate() {
-        let title = format!("{name} ({} MiB): space, MiB", bytes >> 20);
+        let title = format!("space of {name} ({} MiB), MiB", bytes >> 20);
         figure.charts.push(Chart { kind: Drawn::Table, y_label: title.clone(), ..taken(&grid, set, &title) });
         for system in [System::AsInPaper, System::Ours] {
             let saved = grid.saved(set, system, Outcome::space_bytes);
