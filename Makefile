@@ -80,7 +80,7 @@ deext-real: build ## Real packages in two versions beside borg, second copies, i
 bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
 	scripts/bench-page.sh >target/benchmarks.md && mv target/benchmarks.md docs/benchmarks.md
 
-results: build ## All figures of both papers and all costs, from one commit: docs/results/ (hours; goes on if cut short)
+results: build ## All figures of all papers and all costs, from one commit: docs/results/ (hours; goes on if cut short)
 	scripts/results.sh
 
 picture: ## Draw docs/img/demo.svg again from the last demo's figures

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# make results: all figures of both papers, what emulated devices charge, and the cost of each operation, into
+# make results: all figures of all papers, what emulated devices charge, wear, and the cost of each operation, into
 # docs/results/, from one commit. A run that was cut short goes on where it stopped when it is started again; results of
 # other commits are removed first (git has them). Give it a machine with nothing else to do.
 #
 #   RESULTS_DIRTY=1   run although the work tree has changes that are not committed; results then name the commit with
 #                     "-dirty" behind it, and a run is not resumed
-#   RESULTS_ARGS      handed on to both papers, for example RESULTS_ARGS=--smoke
+#   RESULTS_ARGS      handed on to all papers, for example RESULTS_ARGS=--smoke
 #   RESULTS_DIR       folder of the results (docs/results)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,7 +34,7 @@ is_of_this_commit() {
     grep -q "\"commit\": \"$NVFOLD_COMMIT\"" "$1"
 }
 
-scripts/need.sh valgrind=valgrind fio=fio fusermount3=fuse3
+scripts/need.sh valgrind=valgrind fio=fio fusermount3=fuse3 mke2fs=e2fsprogs
 mkdir -p "$OUT"
 find "$OUT" -name '*.json' | sort | while read -r file; do
     if ! is_of_this_commit "$file"; then
@@ -54,17 +54,20 @@ paper nv-dedup nvdimm-8x
 paper nv-dedup optane,native,pcm --requests 10000 \
     --figure 1,2,6,7,8,9,10,11,12,13,table-4,table-5,costs,skew
 paper denova optane,native
+paper deext pcm
 
 # What makes one file, unless it is there from this commit.
 table() {
     local what=$1
+    shift
     printf '\n== %s\n' "$what"
     if [ "${#resume[@]}" -gt 0 ] && [ -f "$OUT/$what/$what.json" ] && is_of_this_commit "$OUT/$what/$what.json"; then
         echo "skipped, made from this commit already: $OUT/$what/$what.json"
     else
-        "$NVFOLD" bench "$what" --out "$OUT/$what" >/dev/null
+        "$NVFOLD" bench "$what" --out "$OUT/$what" "$@" >/dev/null
     fi
 }
 table profiles
 table cost
+table wear --fulls 1000
 printf '\nresults: %s is of %s; %d min %d s\n' "$OUT" "$NVFOLD_COMMIT" $((SECONDS / 60)) $((SECONDS % 60))

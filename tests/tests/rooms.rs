@@ -25,8 +25,8 @@ struct House {
 }
 
 /// What the commands are made of: all of it.
-const COMMANDS_USE: &str = "stored mount snapshot device dedup_options counters mounts problems stop output report \
-                            progress size failure";
+const COMMANDS_USE: &str = "stored mount snapshot traffic device dedup_options counters mounts problems stop output \
+                            report progress size failure";
 
 const HOUSES: [House; 3] = [
     House {
@@ -59,7 +59,8 @@ const HOUSES: [House; 3] = [
             ("commands", COMMANDS_USE),
             ("stored", "mount snapshot device dedup_options mounts problems failure"),
             ("mount", "snapshot device dedup_options counters mounts report size failure"),
-            ("snapshot", "device counters mounts report size failure"),
+            ("snapshot", "traffic device counters mounts report size failure"),
+            ("traffic", "size"),
             ("device", "dedup_options mounts failure"),
             ("dedup_options", "failure"),
             ("problems", "stop mounts failure"),
@@ -84,6 +85,7 @@ const HOUSES: [House; 3] = [
             ("profiles", "device samples origin error"),
             ("chunkers", "data samples origin font error"),
             ("lookups", "data samples origin error"),
+            ("wear", "device data origin error"),
             ("summary", "report"),
             ("report", "samples origin font error"),
             ("lanes", "place data error"),

@@ -15,12 +15,19 @@ pub struct Device {
     pub bytes: u64,
     /// Whether writes are counted block by block.
     pub counts_writes: bool,
+    /// Whether writes are counted line by line.
+    pub counts_lines: bool,
 }
 
 impl Device {
     /// Of this profile, as large as needed for so many bytes.
     pub fn new(profile: &Profile, bytes: u64) -> Device {
-        Device { profile: profile.clone(), bytes: bytes.next_multiple_of(2 << 20), counts_writes: false }
+        Device {
+            profile: profile.clone(),
+            bytes: bytes.next_multiple_of(2 << 20),
+            counts_writes: false,
+            counts_lines: false,
+        }
     }
 
     /// Its memory, which is not all there yet. Flush instructions are issued as on a DAX device where nothing else stands
@@ -30,6 +37,7 @@ impl Device {
             profile: self.profile.clone(),
             flush: if self.profile.is_native() { FlushMode::Always } else { FlushMode::Auto },
             track_wear: self.counts_writes,
+            track_lines: self.counts_lines,
             ..OpenOptions::default()
         };
         let region = Region::create(&DeviceSpec::Memory, self.bytes, &options);

@@ -16,6 +16,7 @@
 //! | `chunkers` | `bench chunkers`: speed and saving of each chunker, and the compressible check beside lz4 |
 //! | `lookups` | `bench lookups`: finding a chunk by its fingerprint, beside a red-black tree |
 //! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
+//! | `wear` | `bench wear`: how evenly lines and segments are worn, with wear levelling and without |
 //! | `summary` | the ratios of a report as Markdown, for docs/benchmarks.md |
 //! | `report` | what `write`, `read` and `meta` report: table, JSON, bar chart |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
@@ -56,6 +57,7 @@ mod rivals;
 mod samples;
 mod summary;
 mod throughput;
+mod wear;
 
 pub(crate) use error::Doing;
 pub use error::{BenchError, Result};
@@ -91,6 +93,8 @@ enum What {
     Chunkers(chunkers::Options),
     /// What a look-up by fingerprint costs: a red-black tree as in DeEXT, and the indexes of nvfold
     Lookups(lookups::Options),
+    /// How evenly a device is worn by overwritten files, with wear levelling and without; lifetime
+    Wear(wear::Options),
     /// Run the measured calls of `cost`, for callgrind
     #[command(hide = true)]
     CostCalls(cost::CallsOptions),
@@ -124,6 +128,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Paper(args) => return paper::run(args, json),
         What::Chunkers(options) => return chunkers::run(options, json),
         What::Lookups(options) => return lookups::run(options, json),
+        What::Wear(options) => return wear::run(options, json),
         What::Profiles(options) => return profiles::run(options, json),
         What::Fill(options) => return recovery::fill(options),
         What::Dram(options) => return paper::dram(options),

@@ -30,6 +30,7 @@ mod size;
 mod snapshot;
 mod stop;
 mod stored;
+mod traffic;
 
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};

@@ -9,6 +9,7 @@ use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts;
 use crate::report;
 use crate::size;
+use crate::traffic::{SegmentWear, Traffic};
 use nvfold::media::superblock::{STATE_CLEAN, Superblock};
 use nvfold::{DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, Policy, PolicyStats, Stats};
 use pmem::Region;
@@ -48,6 +49,9 @@ pub struct Snapshot {
     pub requests: Option<Requests>,
     pub process: Option<Process>,
     pub traffic: Option<Traffic>,
+    /// How worn the segments are; absent when the device must be recovered first.
+    #[serde(default)]
+    pub wear: Option<SegmentWear>,
 }
 
 /// The cost model of policy nv-dedup, what goes in and what it says; see `nvfold::NvDedupStats`.
@@ -314,32 +318,11 @@ pub struct Process {
     pub resident_bytes: u64,
 }
 
-/// What the device was asked to do since it was opened.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Traffic {
-    /// The emulated device.
-    pub profile: String,
-    pub bytes_read: u64,
-    pub bytes_stored: u64,
-    pub bytes_streamed: u64,
-    pub lines_flushed: u64,
-    pub fences: u64,
-}
-
 impl Snapshot {
     /// Of a file system that this process has mounted.
     pub fn of_mounted(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Snapshot> {
         let region = fs.region();
         let (superblock, _) = nvfold::read_superblock(region)?;
-        let counters = region.counters();
-        let traffic = Traffic {
-            profile: region.profile().to_string(),
-            bytes_read: counters.bytes_read(),
-            bytes_stored: counters.bytes_stored,
-            bytes_streamed: counters.bytes_streamed,
-            lines_flushed: counters.lines_flushed,
-            fences: counters.fences,
-        };
         let stats = fs.stats();
         Ok(Snapshot {
             mount_point: Some(mounts::show(dir)),
@@ -353,7 +336,8 @@ impl Snapshot {
             denova: stats.denova.map(DeNova::of),
             requests: Some(served.now()),
             process: Process::this(),
-            traffic: Some(traffic),
+            traffic: Some(Traffic::of(fs)),
+            wear: Some(wear(stats.wear, region, &superblock)),
             ..Snapshot::of_superblock(region, &superblock, device)
         })
     }
@@ -375,6 +359,7 @@ impl Snapshot {
             requests: None,
             process: None,
             traffic: None,
+            wear: None,
         }
     }
 
@@ -422,11 +407,17 @@ fn read_device(path: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
         let fs = FileSystem::mount(region, mount).doing(mounts::show(path))?;
         let stats = fs.stats();
         snapshot.space = Some(space(&fs, &stats));
+        snapshot.wear = Some(wear(stats.wear, fs.region(), &superblock));
         snapshot.denova = stats.denova.clone().map(DeNova::of);
         let index = Index::of(&fs, &stats);
         snapshot.index = Some(Index { weak: index.weak.filter(|_| fs.index_kind() == IndexKind::Pm), ..index });
     }
     Ok(snapshot)
+}
+
+fn wear(wear: nvfold::SegmentWear, region: &Region, superblock: &Superblock) -> SegmentWear {
+    let age_ns = pmem::clock::precise_now_ns().saturating_sub(superblock.created);
+    SegmentWear::new(&wear, region.profile(), age_ns)
 }
 
 fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {

@@ -266,6 +266,42 @@ fn scripts_get_lines_and_json() {
     mount.unmount();
 }
 
+/// 150 ns and 6 nJ a byte written (DeEXT Tables I and II), all from counters.
+#[test]
+fn stats_and_top_tell_energy_and_wear_of_an_emulated_device() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.nvfold(&["mkfs", "device", "--size", "192M"]).ok();
+    let mount = scratch.mount("device", "policy=deext,profile=pcm");
+    for round in 0..3 {
+        write(mount.path("file"), &noise(4 << 20, round));
+    }
+    let stats = scratch.nvfold(&["stats", "mnt", "--json"]).ok().json();
+    let (traffic, wear) = (&stats["traffic"], &stats["wear"]);
+    let number = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("{value} in {stats}"));
+    let written = number(&traffic["bytes_streamed"]) + 64.0 * number(&traffic["lines_flushed"]);
+    let joules = (6.0 * written + number(&traffic["bytes_read"])) / 1e9;
+    assert!(written >= (12 << 20) as f64 && (number(&traffic["joules"]) / joules - 1.0).abs() < 1e-9, "{traffic}");
+    let charged_ns = 150.0 * written + 50.0 * number(&traffic["bytes_read"]);
+    assert!((number(&traffic["charged_ns"]) / charged_ns - 1.0).abs() < 1e-6, "{traffic}");
+    assert!(number(&wear["opened_max"]) >= 1.0 && number(&wear["opened"]) >= 6.0, "{wear}");
+    assert_eq!(number(&wear["endurance_used"]), number(&wear["opened_max"]) / 1e10);
+    assert!(number(&wear["lifetime_years"]) > 0.0, "{wear}");
+    let text = scratch.nvfold(&["stats", "mnt"]).ok().stdout;
+    for name in ["lines written", "time charged", "energy", "wear, segments", "wear, endurance"] {
+        assert!(text.lines().any(|line| line.trim_start().starts_with(name)), "`{name}` is not in {text}");
+    }
+    let top = scratch.nvfold(&["top", "mnt", "--once", "--json", "--interval", "0.1"]).ok().json();
+    assert!(number(&top["mounts"][0]["energy"]["joules"]) >= joules, "{top}");
+    mount.unmount();
+    // Wear outlives the mount; energy is of a mount.
+    let stats = scratch.nvfold(&["stats", "device", "--json"]).ok().json();
+    assert!(stats["wear"]["opened"].as_u64().unwrap() >= 6 && stats["traffic"].is_null(), "{stats}");
+    assert!(stats["wear"]["endurance_writes"].is_null(), "{stats}");
+}
+
 #[test]
 fn who_calls_it_wrongly_is_told_how_to() {
     let scratch = Scratch::new();

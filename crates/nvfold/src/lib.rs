@@ -48,6 +48,7 @@ pub use chunk::transaction::Generators;
 pub use dedup::denova::options::{DeNovaOptions, DeNovaStats, DedupMode};
 pub use dedup::nv_dedup::options::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats, Thresholds};
 pub use dedup::policy::{POLICY_ATTRIBUTE, Pack, Policy, PolicyOf, PolicyStats, Verify};
+pub use dedup::stream::{Classes, DeExtOptions, Mean};
 pub use error::{Error, Result, errno};
 pub use fs::UndedupPlan;
 pub use mount::{MkfsOptions, MountOptions, Recovery, convert_index, read_superblock};

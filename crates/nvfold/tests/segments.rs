@@ -224,3 +224,46 @@ fn a_segment_does_not_leave_the_inode_table_before_counts_are_exact() {
     fs.unmount().unwrap();
     device.assert_clean("after a crash");
 }
+
+/// A segment whose wear is at its end is opened like any other, and its wear stays there.
+#[test]
+fn wear_at_its_end_overflows_nothing() {
+    for levels_wear in [true, false] {
+        let device = Device::new(IndexKind::Dram);
+        for segment in device.segments() {
+            let SegmentEntry { kind, ordinal, .. } = device.entry(segment);
+            let worn_out = SegmentEntry { wear: u32::MAX, ..SegmentEntry::default() };
+            device.set_entry(segment, worn_out.used_for(segment, kind, ordinal));
+        }
+        let options = || MountOptions { policy: Policy::DeExt, levels_wear, ..MountOptions::default() };
+        let fs = FileSystem::mount(device.region.clone(), options()).unwrap();
+        file(&fs, "a").write_at(0, &distinct(1, 1500)).unwrap();
+        let SegmentWear { segments, opened, opened_max } = fs.stats().wear;
+        assert_eq!((opened, opened_max), (segments * u64::from(u32::MAX), u32::MAX));
+        assert_eq!(fs.stats().wear.opened_mean(), f64::from(u32::MAX));
+        assert_eq!(segments, device.segments().end - device.segments().start);
+        fs.unmount().unwrap();
+        device.assert_clean("worn out");
+        let fs = FileSystem::mount(device.region.clone(), options()).unwrap();
+        assert_eq!((content(&fs, "a"), fs.stats().wear.opened_max), (distinct(1, 1500), u32::MAX));
+    }
+}
+
+/// Wear counts openings, and without levelling the first free segment is taken each time.
+#[test]
+fn the_first_free_segment_is_worn_most_without_levelling() {
+    let most = |levels_wear| {
+        let device = Device::new(IndexKind::Dram);
+        let options = MountOptions { policy: Policy::DeExt, levels_wear, ..MountOptions::default() };
+        let fs = FileSystem::mount(device.region.clone(), options).unwrap();
+        let file = file(&fs, "a");
+        for round in 0..40 {
+            file.write_at(0, &distinct(10_000 * round, 300)).unwrap();
+        }
+        let wear = fs.stats().wear;
+        assert!(wear.opened > 20 && f64::from(wear.opened_max) >= wear.opened_mean(), "{wear:?}");
+        wear.opened_max
+    };
+    let (with, without) = (most(true), most(false));
+    assert!(2 * with < without, "{with} with levelling, {without} without");
+}

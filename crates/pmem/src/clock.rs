@@ -21,8 +21,8 @@ pub fn device_ns(epoch: Instant) -> u64 {
     (epoch.elapsed().as_nanos() as i64).saturating_add(thread::unpaid_ps() / 1000).max(0) as u64
 }
 
-/// Nanoseconds of processor time that the calling thread has taken.
-pub(crate) fn thread_cpu_ns() -> i64 {
+/// Nanoseconds of processor time that the calling thread has taken; waiting for an emulated device is part of it.
+pub fn thread_cpu_ns() -> i64 {
     now_ns(ClockId::ThreadCPUTime)
 }
 

@@ -112,6 +112,8 @@ pub struct OpenOptions {
     pub counts_only: bool,
     /// Count lines written and lines read a block (8 bytes of DRAM a block).
     pub track_wear: bool,
+    /// Count the writes of each line (4 bytes of DRAM a line, a sixteenth of what is written of the device).
+    pub track_lines: bool,
     /// Record every store, flush and fence.
     pub record: bool,
     /// Ask for huge pages.
@@ -130,6 +132,7 @@ impl Default for OpenOptions {
             flush: FlushMode::default(),
             counts_only: false,
             track_wear: false,
+            track_lines: false,
             record: false,
             huge_pages: true,
             as_file: false,
@@ -249,6 +252,8 @@ pub(crate) struct Mapping {
     pub(crate) throttle: Throttle,
     /// Lines written and lines read, a block.
     pub(crate) wear: Option<[Wear; 2]>,
+    /// Writes of each line.
+    pub(crate) line_wear: Option<Wear>,
     /// Tells this mapping's lines from those of others in the model of a thread's cache.
     pub(crate) number: u64,
     pub(crate) recorder: Option<Mutex<Vec<Event>>>,
@@ -363,10 +368,13 @@ impl Mapping {
     fn map(opened: Opened, spec: &DeviceSpec, length: u64, options: &OpenOptions) -> Result<Mapping, PmemError> {
         check_length(spec, length)?;
         static MAPPINGS: AtomicU64 = AtomicU64::new(0);
-        let wear = match options.track_wear.then(|| Wear::new(length).zip(Wear::new(length))) {
-            Some(None) => return Err(io("count the wear of", spec, Errno::NOMEM)),
-            wear => wear.flatten(),
+        let table = |is_wanted: bool, new: fn(u64) -> Option<Wear>| {
+            let no_memory = || io("count the wear of", spec, Errno::NOMEM);
+            is_wanted.then(|| new(length).ok_or_else(no_memory)).transpose()
         };
+        let written = table(options.track_wear, Wear::of_blocks)?;
+        let read = table(options.track_wear, Wear::of_blocks)?;
+        let line_wear = table(options.track_lines, Wear::of_lines)?;
         let (base, level) = map_file(&opened, length, options).map_err(|errno| io("map", spec, errno))?;
         if options.huge_pages {
             // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
@@ -375,7 +383,8 @@ impl Mapping {
         let can_punch = !options.read_only && can_punch(&opened, length);
         // At level `file` every store is looked at, for `writeback` must know of it.
         let is_private = level == PersistenceLevel::File && (!options.read_only || options.as_file);
-        let watched = !options.profile.is_native() || options.record || options.track_wear || is_private;
+        let is_tracked = options.track_wear || options.track_lines;
+        let watched = !options.profile.is_native() || options.record || is_tracked || is_private;
         let file = opened.file.descriptor().clone();
         let faults = Faults::register(base, length, file.as_raw_fd(), page_bytes(&file), watched);
         let writeback = is_private.then(|| Writeback::new(base, length, opened.file, faults));
@@ -402,7 +411,8 @@ impl Mapping {
             instruction: Instruction::detect(),
             tally: Tally::new(),
             throttle: Throttle::new(options.profile.clone(), options.counts_only),
-            wear: wear.map(|(written, read)| [written, read]),
+            wear: written.zip(read).map(|(written, read)| [written, read]),
+            line_wear,
             number: MAPPINGS.fetch_add(1, Ordering::Relaxed),
             recorder: options.record.then(|| Mutex::new(Vec::new())),
             keeper: Mutex::new(None),

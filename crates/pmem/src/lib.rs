@@ -24,7 +24,7 @@
 //! | [`simd`] | looking for rising bytes in AVX-512, AVX2 and a portable twin (for the chunkers) |
 //! | `flush`, `atomic` | clwb, clflushopt, clflush; 16-byte atomics |
 //! | `profile`, `cache` | emulated devices: what they charge, and for which reads |
-//! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block |
+//! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block and line |
 //! | `recorder` | every store, flush and fence, and the states a crash could leave |
 //! | `writeback`, `journal`, `host_file` | level `file`: dirty pages, and how a sync brings all of them to the disk or none |
 //! | `power_cut` | the states that a power cut could leave at level `file` |
@@ -72,7 +72,7 @@ pub use recorder::{Action, Event, Pending, PendingWord, Recording, Replay, Site,
 pub use region::Region;
 #[cfg(feature = "shuttle")]
 pub use schedule::switch_threads_at_media;
-pub use wear::WearSummary;
+pub use wear::{LineWear, WearSummary};
 
 /// Bytes in one CPU cache line: the unit of flushing.
 pub const LINE_BYTES: u64 = 64;

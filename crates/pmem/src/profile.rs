@@ -172,8 +172,12 @@ impl Profile {
 
     /// Joules that this traffic takes; `None` where no figures are known.
     pub fn joules(&self, counters: &Counters) -> Option<f64> {
-        let bytes_written = (counters.lines_written() * LINE_BYTES) as f64;
-        Some((bytes_written * self.write_j_gb? + counters.bytes_read() as f64 * self.read_j_gb?) / 1e9)
+        self.joules_of(counters.lines_written() * LINE_BYTES, counters.bytes_read())
+    }
+
+    /// Joules to write and to read so many bytes; `None` where no figures are known.
+    pub fn joules_of(&self, bytes_written: u64, bytes_read: u64) -> Option<f64> {
+        Some((bytes_written as f64 * self.write_j_gb? + bytes_read as f64 * self.read_j_gb?) / 1e9)
     }
 
     /// Every parameter by its name, as text; `None` where it is as `native`.

@@ -11,7 +11,7 @@ use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
 use crate::power_cut::HostEvent;
 use crate::profile::{BULK_LINES, Profile};
 use crate::recorder::{Action, Event, Recording};
-use crate::wear::{Wear, WearSummary};
+use crate::wear::{LineWear, Wear, WearSummary};
 use crate::writeback::Storing;
 use crate::{BLOCK_BYTES, LINE_BYTES, atomic, cache, host, shared, thread};
 use parking_lot::MutexGuard;
@@ -729,6 +729,12 @@ impl Region {
         self.mapping.wear.as_ref().map(|[written, _]| written.lines_in(offset, length))
     }
 
+    /// How evenly the lines that a range touches were written, when `track_lines` was asked for.
+    pub fn line_wear(&self, offset: u64, length: u64) -> Option<LineWear> {
+        assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
+        self.mapping.line_wear.as_ref().map(|lines| lines.line_wear(offset, length))
+    }
+
     /// Lines of the blocks that a range touches that were fetched from the media (module `cache`), when `track_wear`
     /// was asked for.
     pub fn lines_read_in(&self, offset: u64, length: u64) -> Option<u64> {
@@ -985,6 +991,9 @@ impl Region {
         }
         if let Some([written, _]) = &self.mapping.wear {
             written.add(offset, length);
+        }
+        if let Some(lines) = &self.mapping.line_wear {
+            lines.add(offset, length);
         }
     }
 

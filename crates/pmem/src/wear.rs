@@ -1,53 +1,93 @@
-//! Wear: how often the lines of each block were written, so that endurance claims come from counts; and how often they
-//! were read, counted by the same table.
+//! Wear: how often the lines of each block were written, so that endurance claims come from counts; how often they were
+//! read; and how often each line was written, for a block hides its hottest line. All three are tables of one kind.
+//!
+//! A count stays at its maximum when it gets there: a line that was written 2^32 times must not look like a fresh one.
 
 use crate::{BLOCK_BYTES, LINE_BYTES};
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::FromZeros;
 
-/// Line writes (or reads) per block, with `OpenOptions::track_wear`: 4 bytes a block, zeroed lazily by the allocator, so
-/// that a sparse device of any size costs what is written of it.
-pub(crate) struct Wear(Box<[AtomicU32]>);
+/// Line writes (or reads) per unit, a block or a line: 4 bytes each, zeroed lazily by the allocator, so that a sparse device
+/// of any size costs what is written of it.
+pub(crate) struct Wear {
+    /// Logarithm of the bytes of a unit: every line that is written is looked up, and a division would show.
+    unit_bits: u32,
+    counts: Box<[AtomicU32]>,
+}
 
 impl Wear {
-    /// `None` when the host has no address space for the table.
-    pub(crate) fn new(device_bytes: u64) -> Option<Wear> {
-        <[AtomicU32]>::new_box_zeroed_with_elems((device_bytes / BLOCK_BYTES) as usize).ok().map(Wear)
+    /// With a count for each block (`OpenOptions::track_wear`). `None` when the host has no address space for the table.
+    pub(crate) fn of_blocks(device_bytes: u64) -> Option<Wear> {
+        Wear::new(device_bytes, BLOCK_BYTES)
     }
 
-    /// Counts the lines that a range touches, each in its block.
+    /// Likewise for each line (`OpenOptions::track_lines`).
+    pub(crate) fn of_lines(device_bytes: u64) -> Option<Wear> {
+        Wear::new(device_bytes, LINE_BYTES)
+    }
+
+    fn new(device_bytes: u64, unit_bytes: u64) -> Option<Wear> {
+        let counts = <[AtomicU32]>::new_box_zeroed_with_elems((device_bytes / unit_bytes) as usize).ok()?;
+        Some(Wear { unit_bits: unit_bytes.ilog2(), counts })
+    }
+
+    /// Counts the lines that a range touches, each in its unit.
     pub(crate) fn add(&self, offset: u64, length: u64) {
         let end = offset + length;
         let mut at = offset;
         while at < end {
-            let block_end = (at / BLOCK_BYTES + 1) * BLOCK_BYTES;
-            let stop = end.min(block_end);
+            let unit_end = ((at >> self.unit_bits) + 1) << self.unit_bits;
+            let stop = end.min(unit_end);
             let lines = stop.div_ceil(LINE_BYTES) - at / LINE_BYTES;
             self.add_lines(at, lines);
             at = stop;
         }
     }
 
-    /// Counts lines in the block of an offset.
+    /// Counts lines in the unit of an offset; a count stays at its maximum.
     pub(crate) fn add_lines(&self, offset: u64, lines: u64) {
-        self.0[(offset / BLOCK_BYTES) as usize].fetch_add(lines as u32, Ordering::Relaxed);
+        let count = &self.counts[(offset >> self.unit_bits) as usize];
+        let before = count.fetch_add(lines as u32, Ordering::Relaxed);
+        if before.checked_add(lines as u32).is_none() {
+            count.store(u32::MAX, Ordering::Relaxed);
+        }
     }
 
-    /// Line writes to the blocks that a range touches.
+    /// Counts of the units that a range touches.
+    fn within(&self, offset: u64, length: u64) -> &[AtomicU32] {
+        let (first, end) = (offset >> self.unit_bits, (offset + length).div_ceil(1 << self.unit_bits));
+        &self.counts[first as usize..end as usize]
+    }
+
+    /// Line writes to the units that a range touches.
     pub(crate) fn lines_in(&self, offset: u64, length: u64) -> u64 {
-        let blocks = &self.0[(offset / BLOCK_BYTES) as usize..(offset + length).div_ceil(BLOCK_BYTES) as usize];
-        blocks.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
+        self.within(offset, length).iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
+    }
+
+    /// Likewise, and the one that was written most.
+    pub(crate) fn line_wear(&self, offset: u64, length: u64) -> LineWear {
+        let counts = self.within(offset, length);
+        let mut wear = LineWear { lines: counts.len() as u64, ..LineWear::default() };
+        for (at, count) in counts.iter().enumerate() {
+            let writes = count.load(Ordering::Relaxed);
+            wear.lines_written += u64::from(writes > 0);
+            wear.writes += u64::from(writes);
+            if writes > wear.hottest_writes {
+                (wear.hottest_writes, wear.hottest_at) = (writes, (offset / LINE_BYTES + at as u64) * LINE_BYTES);
+            }
+        }
+        wear
     }
 
     pub(crate) fn summary(&self) -> WearSummary {
         let mut summary = WearSummary {
-            blocks: self.0.len() as u64,
+            blocks: self.counts.len() as u64,
             blocks_written: 0,
             lines_written: 0,
             lines_written_max: 0,
             histogram: [0; 33],
         };
-        for count in &self.0 {
+        for count in &self.counts {
             let lines = count.load(Ordering::Relaxed);
             summary.blocks_written += u64::from(lines > 0);
             summary.lines_written += u64::from(lines);
@@ -56,6 +96,21 @@ impl Wear {
         }
         summary
     }
+}
+
+/// How evenly the lines of a range are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineWear {
+    /// Lines of the range.
+    pub lines: u64,
+    /// Lines written at least once.
+    pub lines_written: u64,
+    /// Line writes in all.
+    pub writes: u64,
+    /// Writes of the line that had most.
+    pub hottest_writes: u32,
+    /// Device offset of that line in bytes.
+    pub hottest_at: u64,
 }
 
 /// How evenly a device is written.
@@ -86,7 +141,7 @@ mod tests {
 
     #[test]
     fn lines_are_counted_in_the_block_they_lie_in() {
-        let wear = Wear::new(4 * BLOCK_BYTES).unwrap();
+        let wear = Wear::of_blocks(4 * BLOCK_BYTES).unwrap();
         wear.add(BLOCK_BYTES - 1, 2); // one line on either side of a block boundary
         wear.add(BLOCK_BYTES, 64);
         wear.add(3 * BLOCK_BYTES, BLOCK_BYTES);
@@ -104,7 +159,31 @@ mod tests {
     }
 
     #[test]
+    fn each_line_has_a_count_of_its_own() {
+        let wear = Wear::of_lines(BLOCK_BYTES).unwrap();
+        wear.add(LINE_BYTES - 1, 2);
+        wear.add(LINE_BYTES, 1);
+        let expected = LineWear { lines: 4, lines_written: 2, writes: 3, hottest_writes: 2, hottest_at: LINE_BYTES };
+        assert_eq!(wear.line_wear(0, 4 * LINE_BYTES), expected);
+        let cold = LineWear { lines: 62, ..LineWear::default() };
+        assert_eq!(wear.line_wear(2 * LINE_BYTES, 62 * LINE_BYTES), cold);
+        assert_eq!(wear.lines_in(0, BLOCK_BYTES), 3);
+    }
+
+    #[test]
+    fn a_count_stays_at_its_maximum() {
+        let wear = Wear::of_blocks(2 * BLOCK_BYTES).unwrap();
+        for _ in 0..3 {
+            wear.add_lines(0, u64::from(u32::MAX) - 5);
+            wear.add_lines(BLOCK_BYTES, u64::from(u32::MAX) - 5);
+        }
+        let summary = wear.summary();
+        assert_eq!((summary.lines_written_max, summary.histogram[32]), (u32::MAX, 2));
+        assert_eq!(summary.lines_written, 2 * u64::from(u32::MAX));
+    }
+
+    #[test]
     fn the_table_of_a_huge_sparse_device_is_made_at_once() {
-        assert!(Wear::new(crate::DEVICE_BYTES_MAX / 16).is_some());
+        assert!(Wear::of_blocks(crate::DEVICE_BYTES_MAX / 16).is_some());
     }
 }

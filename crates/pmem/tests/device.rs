@@ -16,6 +16,7 @@ const READ_ONLY: OpenOptions = OpenOptions {
     flush: FlushMode::Auto,
     counts_only: false,
     track_wear: false,
+    track_lines: false,
     record: false,
     huge_pages: false,
     as_file: false,
@@ -212,6 +213,22 @@ fn what_is_read_is_charged_to_a_slow_device_only() {
     native.read_into(0, &mut [0; 4096]);
     assert_eq!(native.counters(), Counters::default());
     assert_eq!(native.wear(), None);
+}
+
+#[test]
+fn lines_that_reach_the_media_are_counted_one_by_one_where_that_is_asked_for() {
+    let options = OpenOptions { track_lines: true, ..OpenOptions::default() };
+    let region = Region::create(&DeviceSpec::Memory, 1 << 20, &options).unwrap();
+    for value in 0..3u64 {
+        let _ = region.fence(region.write(4160, &value).flush());
+    }
+    let _ = region.fence(region.stream(4096, &[7; 256]));
+    let wear = region.line_wear(4096, 4096).unwrap();
+    assert_eq!((wear.lines, wear.lines_written, wear.writes), (64, 4, 3 + 4));
+    assert_eq!((wear.hottest_writes, wear.hottest_at), (4, 4160));
+    assert_eq!(region.line_wear(0, 4096).unwrap().writes, 0);
+    assert_eq!(region.line_wear(0, 1 << 20).unwrap().writes, region.counters().lines_written());
+    assert_eq!((region.wear(), memory(1 << 20).line_wear(0, 64)), (None, None), "nothing else is counted");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How a series looks: the same system in the same colour, with the same marker, in every picture of both papers.
+//! How a series looks: the same system in the same colour, with the same marker, in every picture of all papers.
 //!
 //! Systems have their looks in one table. "As in the paper" and "ours" of one mode share colour and marker: dashed and
 //! hollow is as in the paper, solid and filled is ours. What is no system (hash functions, parts of a time, settings)
@@ -58,7 +58,7 @@ const fn hollow(color: RGBColor, marker: Marker) -> Look {
 }
 
 /// The systems of all pictures.
-const SYSTEMS: [(&str, Look); 16] = [
+const SYSTEMS: [(&str, Look); 21] = [
     ("No_dedup", solid(BLACK, Marker::Circle)),
     ("Dedup_block", solid(ORANGE, Marker::Square)),
     ("Dedup_fine_grained", solid(SKY_BLUE, Marker::Triangle)),
@@ -75,6 +75,11 @@ const SYSTEMS: [(&str, Look); 16] = [
     ("immediate, ours", solid(GREEN, Marker::Triangle)),
     ("delayed, as in the paper", hollow(PURPLE, Marker::Wedge)),
     ("delayed, ours", solid(PURPLE, Marker::Wedge)),
+    ("ext4", solid(BLACK, Marker::Circle)),
+    ("DeEXT (as in the paper)", hollow(GREEN, Marker::Triangle)),
+    ("DeEXT (ours)", solid(GREEN, Marker::Triangle)),
+    ("fixed-only", solid(ORANGE, Marker::Square)),
+    ("content-only", solid(BLUE, Marker::Wedge)),
 ];
 
 /// What limits a system: drawn as a line without markers.
@@ -111,13 +116,18 @@ mod tests {
     }
 
     /// Systems of one paper by the part of the table that is theirs; variants of one system are in no picture together.
-    fn pictures() -> [Vec<&'static str>; 3] {
-        let [nv_dedup, denova] = [0..8, 8..16].map(|part| SYSTEMS[part].iter().map(|(name, _)| *name));
+    fn pictures() -> [Vec<&'static str>; 4] {
+        let [nv_dedup, denova, deext] = [0..8, 8..16, 16..21].map(|part| SYSTEMS[part].iter().map(|(name, _)| *name));
         let without = |left_out: &[&str]| -> Vec<&'static str> {
             nv_dedup.clone().filter(|name| !left_out.contains(name)).chain([BOUND.0]).collect()
         };
         let threads = without(&["NV-Dedup (ours)", "NV-Dedup (ours, bytes)"]);
-        [without(&["NV-Dedup (ours, bytes)", "NV-Dedup (ours, one a core)"]), threads, denova.collect()]
+        [
+            without(&["NV-Dedup (ours, bytes)", "NV-Dedup (ours, one a core)"]),
+            threads,
+            denova.collect(),
+            deext.collect(),
+        ]
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `nv_dedup` | the figures of NV-Dedup |
 //! | `denova` | the figures of DeNOVA |
+//! | `deext` | the figures of DeEXT |
 //! | `turn` | what the runs of all papers have in common |
 //! | `page` | the page of all figures of a paper |
 //! | `folder` | the figures that lie in a folder of results |
@@ -17,11 +18,13 @@
 //! | `machine` | the class of machine |
 //! | `system` | what NV-Dedup is compared with, mounted |
 //! | `workload` | the requests |
+//! | `tree` | the files of a folder |
 //! | `dram` | the memory of a process that writes |
 //! | `spent` | what work took: its cost, and wall time |
 
 mod axis;
 mod chart;
+mod deext;
 mod denova;
 mod dram;
 mod figure;
@@ -35,6 +38,7 @@ mod pen;
 mod picture;
 mod spent;
 mod system;
+mod tree;
 mod turn;
 mod workload;
 
@@ -57,6 +61,9 @@ enum Paper {
     /// DeNOVA: Figures 2 and 8 to 12, Table IV, its equations, savings, DRAM and the table on the device
     #[command(name = "denova")]
     DeNova(denova::Options),
+    /// DeEXT: Figures 8 to 12, and real trees: space, access latency and energy beside ext4
+    #[command(name = "deext")]
+    DeExt(deext::Options),
 }
 
 /// Runs the figures of a paper; prints where they are, or their JSON.
@@ -64,5 +71,6 @@ pub fn run(args: &PaperArgs, json: bool) -> Result<()> {
     match &args.paper {
         Paper::NvDedup(options) => nv_dedup::run(options, json),
         Paper::DeNova(options) => denova::run(options, json),
+        Paper::DeExt(options) => deext::run(options, json),
     }
 }

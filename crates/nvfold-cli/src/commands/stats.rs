@@ -6,6 +6,7 @@ use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::{CostsNs, DeNova, Index, NvDedup, Snapshot, Space};
+use crate::traffic::{SegmentWear, Traffic, lines_words};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -104,6 +105,30 @@ fn describe_index(index: &Index, device_bytes: u64) -> Vec<(&'static str, String
     rows
 }
 
+/// What went to the device, and what that took where the profile says so.
+fn describe_traffic(traffic: &Traffic, bytes_written: u64) -> Vec<(&'static str, String)> {
+    let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
+    let mut rows = vec![
+        ("device profile", traffic.profile.clone()),
+        ("bytes stored", with_bytes(traffic.bytes_stored)),
+        ("bytes streamed", with_bytes(traffic.bytes_streamed)),
+        ("lines flushed", traffic.lines_flushed.to_string()),
+        ("lines written", lines_words(traffic.lines_written())),
+        ("fences", traffic.fences.to_string()),
+    ];
+    if traffic.charged_ns > 0 {
+        rows.push(("time charged", format!("{:.6} s", traffic.charged_ns as f64 / 1e9)));
+    }
+    rows.extend(traffic.energy_words(bytes_written).map(|words| ("energy", words)));
+    rows
+}
+
+/// How worn the device is.
+fn describe_wear(wear: &SegmentWear) -> Vec<(&'static str, String)> {
+    let lifetime = wear.lifetime_words().map(|words| ("wear, endurance", words));
+    [("wear, segments", wear.opened_words())].into_iter().chain(lifetime).collect()
+}
+
 fn describe(report: &Report, space: &Space) -> String {
     let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
     let per_block = |figure: Option<f64>| figure.map_or("-".into(), |bytes| format!("{bytes:.2} B"));
@@ -147,11 +172,9 @@ fn describe(report: &Report, space: &Space) -> String {
         rows.push(("process, resident", with_bytes(process.resident_bytes)));
     }
     if let Some(traffic) = &report.snapshot.traffic {
-        rows.push(("device profile", traffic.profile.clone()));
-        rows.push(("bytes stored", with_bytes(traffic.bytes_stored)));
-        rows.push(("bytes streamed", with_bytes(traffic.bytes_streamed)));
-        rows.push(("lines flushed", traffic.lines_flushed.to_string()));
-        rows.push(("fences", traffic.fences.to_string()));
+        let bytes_written = report.snapshot.requests.map_or(0, |requests| requests.bytes_written);
+        rows.extend(describe_traffic(traffic, bytes_written));
     }
+    rows.extend(report.snapshot.wear.iter().flat_map(describe_wear));
     report::facts(&rows)
 }

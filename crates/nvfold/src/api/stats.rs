@@ -7,7 +7,7 @@ use crate::dedup::policy::{Policy, PolicyStats};
 use crate::media::BLOCK_BYTES;
 use crate::mount::Recovery;
 use crate::sync::atomic::Ordering;
-use crate::words::{IndexStats, ReclaimStats, Skipped};
+use crate::words::{IndexStats, ReclaimStats, SegmentWear, Skipped};
 
 /// The device and its space, told honestly.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +42,8 @@ pub struct Stats {
     pub inode_dram_bytes: u64,
     /// Inodes cached.
     pub inodes_cached: u64,
+    /// How often segments were opened for packed chunks since the device was formatted.
+    pub wear: SegmentWear,
     /// Dedup transactions that began since the device was formatted.
     pub transactions: u64,
     /// Pieces offered to the policy since mount.
@@ -96,6 +98,7 @@ impl FileSystem {
             chunks: core.chunks.tracked() + core.chunks.packed.count(),
             index: core.chunks.index.stats(),
             space_dram_bytes: core.space.dram_bytes(),
+            wear: core.space.segment_wear(),
             transactions: core.chunks.transactions(),
             pieces_offered: of_all(|policy| policy.offered),
             pieces_shared: of_all(|policy| policy.shared),

@@ -12,6 +12,7 @@
 //! (docs/papers.md).
 
 use super::batch::{Tally, enter, is_packed, share_all};
+use super::stream::DeExtOptions;
 use super::streams::Streams;
 use super::work::Host;
 use super::{Dedup, Piece, Place};
@@ -39,10 +40,11 @@ impl DeExt {
         weak: WeakFunction,
         strong: Option<StrongFunction>,
         verify: Verify,
+        options: DeExtOptions,
         stopwatch: Option<Stopwatch>,
     ) -> DeExt {
         let strong = (verify == Verify::Strong).then(|| strong.unwrap_or_default());
-        DeExt { weak, strong, streams: Streams::new(stopwatch), tally: Tally::default() }
+        DeExt { weak, strong, streams: Streams::new(options, stopwatch), tally: Tally::default() }
     }
 }
 

@@ -129,6 +129,8 @@ pub struct PolicyOptions<'o> {
     pub nv_dedup: &'o nv_dedup::options::NvDedupOptions,
     /// See there.
     pub denova: &'o denova::options::DeNovaOptions,
+    /// See there.
+    pub deext: stream::DeExtOptions,
     /// See [`crate::MountOptions::stopwatch`].
     pub stopwatch: Option<Stopwatch>,
     /// See [`crate::MountOptions::foreign`].
@@ -152,13 +154,13 @@ pub struct Policies {
 impl Policies {
     /// All of them, and which one new data goes to.
     pub fn new(options: PolicyOptions<'_>) -> Policies {
-        let PolicyOptions { policy, nv_dedup, denova, stopwatch, foreign } = options;
+        let PolicyOptions { policy, nv_dedup, denova, deext, stopwatch, foreign } = options;
         let for_streams = stopwatch.clone();
         let policies = Policies {
             policy,
             nv_dedup: NvDedup::new(nv_dedup, stopwatch.clone()),
             denova: DeNova::new(nv_dedup, denova, stopwatch),
-            deext: DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, for_streams),
+            deext: DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, deext, for_streams),
             inline: Inline::new(nv_dedup.weak),
             off: Off,
             foreign,

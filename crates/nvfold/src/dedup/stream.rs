@@ -28,6 +28,55 @@ const SAMPLE_STEP: usize = 16;
 const FIXED: Chunker = Chunker::Fixed16K;
 const FIXED_BYTES: u64 = FIXED.lengths().max() as u64;
 
+/// How policy `deext` cuts. What is not the default is there to be measured beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeExtOptions {
+    /// Who decides how a piece is cut.
+    pub classes: Classes,
+    /// How long content-defined pieces are.
+    pub mean: Mean,
+}
+
+/// Who decides how a piece is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Classes {
+    /// The compressible check: dual chunking.
+    #[default]
+    Dual,
+    /// Nobody: every 16 KiB.
+    FixedOnly,
+    /// Nobody: by its content.
+    ContentOnly,
+}
+
+/// Length of content-defined pieces on average.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mean {
+    /// What measurement advises: [`Cutter::default`].
+    #[default]
+    Ours,
+    /// The paper's 16 KiB (IV-A).
+    Paper,
+}
+
+impl DeExtOptions {
+    fn cutter(self) -> Cutter {
+        match self.mean {
+            Mean::Ours => Cutter::default(),
+            Mean::Paper => Cutter::new(Chunker::default()),
+        }
+    }
+
+    /// How a piece with these first bytes is cut.
+    fn verdict(self, before: &[u8], next: &[u8]) -> Verdict {
+        match self.classes {
+            Classes::Dual => check(before, next),
+            Classes::FixedOnly => Verdict::Incompressible,
+            Classes::ContentOnly => Verdict::Compressible,
+        }
+    }
+}
+
 /// A piece that a request brings, whole or its first bytes.
 #[derive(Debug)]
 pub struct CutPiece<'d> {
@@ -73,6 +122,7 @@ pub struct Tail {
 
 /// A stream: what it takes to cut what comes next.
 pub struct Stream {
+    options: DeExtOptions,
     content: Cutter,
     /// File offset of the first byte of the piece under way.
     start: u64,
@@ -85,12 +135,11 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// One that begins at this offset of its file. Where it is compressible it is cut as measurement advises
-    /// ([`Cutter::default`]).
-    pub fn new(offset: u64) -> Stream {
-        let content = Cutter::default();
+    /// One that begins at this offset of its file.
+    pub fn new(offset: u64, options: DeExtOptions) -> Stream {
+        let content = options.cutter();
         debug_assert!(content.lengths().min() >= SAMPLE_BYTES, "no piece ends before it is known how it is cut");
-        Stream { content, start: offset, end: offset, verdict: None, tail: None }
+        Stream { options, content, start: offset, end: offset, verdict: None, tail: None }
     }
 
     /// File offset of the next byte.
@@ -134,7 +183,7 @@ impl Stream {
             Some(verdict) => verdict,
             None if before.len() + next.len() < SAMPLE_BYTES => return None,
             None => {
-                let verdict = check(before, next);
+                let verdict = self.options.verdict(before, next);
                 self.verdict = Some(verdict);
                 if verdict == Verdict::Compressible {
                     let cut = self.content.next_cut(before);
@@ -185,7 +234,11 @@ mod tests {
     }
 
     fn ends(data: &[u8], step: usize) -> Vec<u64> {
-        let mut stream = Stream::new(0);
+        ends_with(DeExtOptions::default(), data, step)
+    }
+
+    fn ends_with(options: DeExtOptions, data: &[u8], step: usize) -> Vec<u64> {
+        let mut stream = Stream::new(0, options);
         let (mut ends, mut start, mut tail): (Vec<u64>, u64, Option<Tail>) = (Vec::new(), 0, None);
         for part in data.chunks(step) {
             for piece in stream.cut(part, tail.take().as_ref()) {
@@ -217,15 +270,32 @@ mod tests {
         }
     }
 
-    #[test]
-    fn encoded_data_is_cut_at_multiples_of_16_kib() {
+    fn encoded(bytes: usize) -> Vec<u8> {
         let mut state = 7u64;
-        let data: Vec<u8> = std::iter::repeat_with(|| {
+        let next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 56) as u8
-        })
-        .take(100_000)
-        .collect();
+        };
+        std::iter::repeat_with(next).take(bytes).collect()
+    }
+
+    #[test]
+    fn one_class_for_all_data_where_that_is_asked_for() {
+        let fixed = DeExtOptions { classes: Classes::FixedOnly, ..DeExtOptions::default() };
+        let content = DeExtOptions { classes: Classes::ContentOnly, mean: Mean::Paper };
+        let (text, encoded) = (text(600_000), encoded(600_000));
+        let expected: Vec<u64> = (1..=36).map(|at| at * FIXED_BYTES).collect();
+        assert_eq!(ends_with(fixed, &text, 600_000), expected);
+        for data in [&text, &encoded] {
+            let ends = ends_with(content, data, 1000);
+            assert!((25..50).contains(&ends.len()), "16 KiB on average: {ends:?}");
+            assert!(ends.iter().any(|end| end % FIXED_BYTES != 0));
+        }
+    }
+
+    #[test]
+    fn encoded_data_is_cut_at_multiples_of_16_kib() {
+        let data = encoded(100_000);
         let expected: Vec<u64> = (1..=6).map(|at| at * FIXED_BYTES).collect();
         assert_eq!(ends(&data, data.len()), expected);
         assert_eq!(ends(&data, 1000), expected);

@@ -7,7 +7,7 @@
 //! second. Where a request did not go on with a stream, the **seam** before and behind it is listed, and cut anew by a
 //! step. What is lost of the list costs savings and nothing else.
 
-use super::stream::Stream;
+use super::stream::{DeExtOptions, Stream};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::words::Stopwatch;
@@ -42,14 +42,20 @@ pub struct Streams {
     /// How many, as of a moment ago: looked at without the lock.
     count: AtomicUsize,
     seams: Mutex<VecDeque<Seam>>,
+    options: DeExtOptions,
     stopwatch: Option<Stopwatch>,
 }
 
 impl Streams {
     /// None yet. Without a stopwatch a stream is over with the next step.
-    pub fn new(stopwatch: Option<Stopwatch>) -> Streams {
+    pub fn new(options: DeExtOptions, stopwatch: Option<Stopwatch>) -> Streams {
         let (held, count, seams) = (Mutex::default(), AtomicUsize::new(0), Mutex::default());
-        Streams { held, count, seams, stopwatch }
+        Streams { held, count, seams, options, stopwatch }
+    }
+
+    /// A stream that begins at this offset of its file; nobody knows of it until it is kept.
+    pub fn begin(&self, offset: u64) -> Stream {
+        Stream::new(offset, self.options)
     }
 
     /// Whether there are none.

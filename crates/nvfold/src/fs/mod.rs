@@ -128,6 +128,8 @@ pub(crate) struct CoreOptions {
     pub(crate) cores: usize,
     /// Give freed segments back to the host.
     pub(crate) discard: bool,
+    /// Choose free segments by their wear.
+    pub(crate) levels_wear: bool,
     pub(crate) read_only: bool,
     pub(crate) clock: Clock,
 }
@@ -141,10 +143,11 @@ impl Core {
         segments: Vec<u64>,
         index: (Arc<Entries>, Index),
     ) -> Core {
-        let CoreOptions { policies, fingerprints, generators, pack, cores, discard, read_only, clock } = options;
+        let CoreOptions { policies, fingerprints, generators, pack, cores, discard, levels_wear, read_only, clock } =
+            options;
         let packed_ends_max = pack.bytes_max(geometry.device_bytes);
         Core {
-            space: Space::new(region.clone(), geometry, cores, discard),
+            space: Space::new(region.clone(), geometry, cores, discard).with_wear_levelling(levels_wear),
             chunks: Chunks::new(region.clone(), geometry, index, fingerprints, generators),
             policies,
             table: InodeTable::new(region.clone(), segments),

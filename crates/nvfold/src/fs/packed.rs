@@ -97,19 +97,19 @@ impl Core {
         let before = streams.take(inode.ino);
         let goes_on = before.as_ref().is_some_and(|stream| stream.end() == guess);
         let (stream, ended) = if goes_on { (before, None) } else { (None, before) };
-        let mut cut = Cut::new(stream.unwrap_or_else(|| Stream::new(guess)), data, policy);
+        let mut cut = Cut::new(stream.unwrap_or_else(|| streams.begin(guess)), data, policy);
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
         super::range::range_end("write", offset, data.len() as u64)?;
         let is_right = offset == guess && cut.tail.as_ref().is_none_or(|tail| names_tail(&state, tail));
         if !is_right {
-            cut = Cut::new(Stream::new(offset), data, policy);
+            cut = Cut::new(streams.begin(offset), data, policy);
         }
         let is_seam = !goes_on || !is_right;
         let mut over = Vec::new();
         let mut written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
         while matches!(written, Err(Error::NoSpace { .. })) && self.reclaim_segment() {
-            cut = Cut::new(Stream::new(offset), data, policy);
+            cut = Cut::new(streams.begin(offset), data, policy);
             written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
         }
         match written {

@@ -13,7 +13,7 @@ use super::packed::{Cut, if_there_is_room};
 use super::publish::{Mapped, Remap, Stamp};
 use super::share::Step;
 use crate::dedup::Dedup;
-use crate::dedup::stream::{CutPiece, Stream};
+use crate::dedup::stream::CutPiece;
 use crate::error::Result;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
@@ -29,14 +29,12 @@ impl Core {
     pub(super) fn cut_seam_of(&self, ino: u64, seam: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let policy = self.policy_for(&inode);
-        if policy.streams().is_none() {
-            return Ok(());
-        }
+        let Some(streams) = policy.streams() else { return Ok(()) };
         let mut state = inode.write()?;
         let extents = self.file_extents(&state, "cut a seam")?;
         let Some(range) = around(extents, seam) else { return Ok(()) };
         let bytes = self.stored_bytes(extents, &range)?;
-        let cut = Cut::new(Stream::new(range.start), &bytes, policy);
+        let cut = Cut::new(streams.begin(range.start), &bytes, policy);
         let Some((count, end)) = resynchronized(extents, range.start, seam, &cut.pieces) else { return Ok(()) };
         if_there_is_room(self.put_in_place(&inode, &mut state, range.start..end, &cut, count, policy))
     }
@@ -52,9 +50,9 @@ impl Core {
         policy: &dyn Dedup,
     ) -> Result<Option<Step>> {
         let extents = self.file_extents(state, "dedup")?;
-        let Some(blocks) = next_blocks(extents, from, end) else { return Ok(None) };
+        let Some((blocks, streams)) = next_blocks(extents, from, end).zip(policy.streams()) else { return Ok(None) };
         let bytes = self.stored_bytes(extents, &blocks.all)?;
-        let cut = Cut::new(Stream::new(blocks.all.start), &bytes, policy);
+        let cut = Cut::new(streams.begin(blocks.all.start), &bytes, policy);
         let (count, end) = blocks.replaced_by(extents, &cut.pieces);
         let range = blocks.all.start..end;
         let bytes = end - range.start;

@@ -147,6 +147,7 @@ fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {
             policy: options.policy,
             nv_dedup: &options.nv_dedup,
             denova: &options.denova,
+            deext: options.deext,
             stopwatch: options.stopwatch.clone(),
             foreign: options.foreign.clone(),
         }),
@@ -155,6 +156,7 @@ fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {
         pack: options.pack,
         cores: options.cores,
         discard: options.discard.unwrap_or(region.level() == PersistenceLevel::Memory),
+        levels_wear: options.levels_wear,
         read_only: options.read_only,
         clock: options.clock.clone(),
     }

@@ -5,6 +5,7 @@ use crate::dedup::Dedup;
 use crate::dedup::denova::options::DeNovaOptions;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
 use crate::dedup::policy::{Pack, Policy};
+use crate::dedup::stream::DeExtOptions;
 use crate::words::{Clock, Stopwatch};
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ pub struct MountOptions {
     pub nv_dedup: NvDedupOptions,
     /// How policy `denova` works.
     pub denova: DeNovaOptions,
+    /// How policy `deext` cuts.
+    pub deext: DeExtOptions,
     /// What costs are measured with; without one they are not, for the core has no clock of its own.
     pub stopwatch: Option<Stopwatch>,
     /// Change nothing.
@@ -29,6 +32,8 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Give freed segments back to the host. `None`: on for memory devices.
     pub discard: Option<bool>,
+    /// Choose free segments for packed chunks by their wear. `false` is for measurements of what that gains.
+    pub levels_wear: bool,
     /// Where TX_IDs come from.
     pub generators: Generators,
     /// A policy of the caller's own, in place of `policy`.
@@ -42,11 +47,13 @@ impl Default for MountOptions {
             pack: Pack::default(),
             nv_dedup: NvDedupOptions::default(),
             denova: DeNovaOptions::default(),
+            deext: DeExtOptions::default(),
             stopwatch: None,
             read_only: false,
             cores: 2,
             clock: Arc::new(|| 0),
             discard: None,
+            levels_wear: true,
             generators: Generators::default(),
             foreign: None,
         }

@@ -128,6 +128,8 @@ pub struct Space {
     /// is not read for that.
     wear: Box<[AtomicU32]>,
     wear_class: Box<[AtomicU8]>,
+    /// Whether a free segment is chosen by its wear: always, but in measurements of what that gains.
+    levels_wear: bool,
     free_blocks: Padded<AtomicU64>,
     total_blocks: u64,
     search_from: Mutex<u64>,
@@ -157,6 +159,7 @@ impl Space {
             marked: zeroed(segments),
             wear: zeroed(segments),
             wear_class: zeroed(segments),
+            levels_wear: true,
             free_blocks: Padded::default(),
             total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
             search_from: Mutex::new(geometry.first_segment()),

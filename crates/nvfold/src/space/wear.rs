@@ -20,6 +20,7 @@ use super::{Space, WHOLE};
 use crate::error::Result;
 use crate::media::SEGMENT_BLOCKS;
 use crate::sync::atomic::Ordering;
+use crate::words::SegmentWear;
 
 /// How soon data is expected to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,12 @@ fn by_preference(free: &[(u32, u64)], heat: Heat) -> impl Iterator<Item = u64> {
 impl Space {
     /// As [`Space::allocate_segment`], the one whose wear suits the data.
     pub(super) fn allocate_worn_segment(&self, doing: &'static str, heat: Heat) -> Result<u64> {
+        if !self.levels_wear {
+            return self.allocate_segment_by(doing, |_| {
+                let mut from = self.geometry.first_segment();
+                self.find_segment(&mut from, WHOLE, |free, _| free == SEGMENT_BLOCKS)
+            });
+        }
         self.allocate_segment_by(doing, |from| {
             let free = self.free_by_wear(*from);
             let segment = by_preference(&free, heat).find(|segment| self.own(*segment, WHOLE))?;
@@ -84,6 +91,23 @@ impl Space {
     /// How often a segment was opened.
     pub fn wear_of(&self, segment: u64) -> u32 {
         self.wear[segment as usize].load(Ordering::Relaxed)
+    }
+
+    /// For measurements: with `false` the first free segment becomes the next pool, however worn it is.
+    pub fn with_wear_levelling(self, levels_wear: bool) -> Space {
+        Space { levels_wear, ..self }
+    }
+
+    /// How often segments were opened.
+    pub fn segment_wear(&self) -> SegmentWear {
+        let opened = &self.wear[self.geometry.first_segment() as usize..];
+        let mut wear = SegmentWear { segments: opened.len() as u64, ..SegmentWear::default() };
+        for count in opened {
+            let count = count.load(Ordering::Relaxed);
+            wear.opened += u64::from(count);
+            wear.opened_max = wear.opened_max.max(count);
+        }
+        wear
     }
 
     /// A segment was opened once more.

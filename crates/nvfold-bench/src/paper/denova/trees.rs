@@ -6,6 +6,7 @@
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Aim, Figure, Row};
 use super::super::number::number;
+use super::super::tree::Tree;
 use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
 use crate::device::Device;
@@ -13,58 +14,21 @@ use crate::{BenchError, Doing, Result};
 use nvfold::fingerprint::weak64;
 use nvfold::{DedupMode, InodeNumber};
 use std::collections::HashSet;
-use std::path::Path;
 
-/// The files of a tree, or of a part of it.
-struct Tree {
-    name: String,
-    files: Vec<Vec<u8>>,
-}
-
-impl Tree {
-    /// Reads regular files, in the order of their names, up to so many bytes.
-    fn read(root: &Path, most_bytes: u64) -> Result<Tree> {
-        let mut files = Vec::new();
-        let mut left = most_bytes;
-        let mut pending = vec![root.to_owned()];
-        while let Some(path) = pending.pop() {
-            let what = || format!("read {}", path.display());
-            let kind = std::fs::symlink_metadata(&path).doing(what())?;
-            if kind.is_dir() {
-                let entries = std::fs::read_dir(&path).doing(what())?;
-                let mut entries: Vec<_> =
-                    entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>().doing(what())?;
-                entries.sort();
-                pending.extend(entries.into_iter().rev());
-            } else if kind.is_file() && kind.len() <= left {
-                // What may not be read is not a part of it.
-                let Ok(content) = std::fs::read(&path) else { continue };
-                left -= content.len() as u64;
-                files.push(content);
-            }
+/// What each block of the files is known by.
+fn blocks(tree: &Tree) -> Vec<u64> {
+    let mut end = [0; BLOCK];
+    let mut known = Vec::new();
+    for file in &tree.files {
+        let (whole, rest) = file.as_chunks::<BLOCK>();
+        known.extend(whole.iter().map(|block| weak64(block)));
+        if !rest.is_empty() {
+            end[..rest.len()].copy_from_slice(rest);
+            end[rest.len()..].fill(0);
+            known.push(weak64(&end));
         }
-        Ok(Tree { name: root.display().to_string(), files })
     }
-
-    /// What each block of the files is known by.
-    fn blocks(&self) -> Vec<u64> {
-        let mut end = [0; BLOCK];
-        let mut known = Vec::new();
-        for file in &self.files {
-            let (whole, rest) = file.as_chunks::<BLOCK>();
-            known.extend(whole.iter().map(|block| weak64(block)));
-            if !rest.is_empty() {
-                end[..rest.len()].copy_from_slice(rest);
-                end[rest.len()..].fill(0);
-                known.push(weak64(&end));
-            }
-        }
-        known
-    }
-
-    fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.len() as u64).sum()
-    }
+    known
 }
 
 /// Blocks saved by one copy and by two.
@@ -99,7 +63,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
                 continue;
             }
         };
-        let blocks = tree.blocks();
+        let blocks = blocks(&tree);
         let (all, distinct) = (blocks.len() as u64, blocks.into_iter().collect::<HashSet<u64>>().len() as u64);
         let duplicates = [all - distinct, 2 * all - distinct];
         let x = ["one copy".to_string(), "two copies".to_string()];

@@ -3,6 +3,7 @@
 use crate::report;
 use crate::size;
 use crate::snapshot::{DeNova, Pieces, Snapshot};
+use crate::traffic::SegmentWear;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -73,6 +74,8 @@ pub struct Figures {
     /// By policy, of those that look for equal blocks while data is written.
     pub policies: BTreeMap<String, PolicyFigures>,
     pub wear: Wear,
+    /// What that takes, where the profile says so.
+    pub energy: Option<Energy>,
 }
 
 /// Of the time between two looks, for each second of it.
@@ -88,6 +91,8 @@ pub struct Rates {
     pub lines_written: f64,
     pub lines_flushed: f64,
     pub fences: f64,
+    /// Seconds that the profile charged.
+    pub charged_seconds: f64,
 }
 
 /// Queue and daemon of policy denova.
@@ -145,6 +150,19 @@ pub struct Wear {
     pub writes_per_line: f64,
     /// Bytes written to the media for each byte that programs wrote; `None` when these wrote none.
     pub amplification: Option<f64>,
+    /// How often segments were opened since the device was formatted, and what that leaves of it.
+    pub segments: Option<SegmentWear>,
+}
+
+/// Energy that the profile says the traffic takes.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Energy {
+    /// Since mount.
+    pub joules: f64,
+    /// For each gigabyte that programs wrote; `None` when these wrote none.
+    pub joules_per_gb: Option<f64>,
+    /// Joules a second.
+    pub watts: f64,
 }
 
 impl Figures {
@@ -164,6 +182,7 @@ impl Figures {
             lines_written: per_second(media_before.lines_written, media.lines_written),
             lines_flushed: per_second(media_before.lines_flushed, media.lines_flushed),
             fences: per_second(media_before.fences, media.fences),
+            charged_seconds: per_second(media_before.charged_ns, media.charged_ns) / 1e9,
         };
         let device_bytes = now.superblock.device_bytes;
         let written = requests.bytes_written;
@@ -200,7 +219,9 @@ impl Figures {
                 lines_written: media.lines_written,
                 writes_per_line: media.lines_written as f64 / (device_bytes / LINE_BYTES).max(1) as f64,
                 amplification: (written > 0).then(|| (media.lines_written * LINE_BYTES) as f64 / written as f64),
+                segments: now.wear,
             },
+            energy: Energy::between(before, now, seconds),
         }
     }
 
@@ -227,6 +248,7 @@ impl Figures {
         rows.push(("transactions", format!("{}/s", count(rates.transactions))));
         rows.push(("lines", self.lines_words()));
         rows.push(("wear", wear.words()));
+        rows.extend(self.cost_words());
         rows.extend(self.policies.iter().map(|(name, of)| (name.as_str(), of.words())));
         report::facts(&rows)
     }
@@ -242,6 +264,15 @@ impl Figures {
         let [logical, stored, saved] = [self.logical_bytes, self.stored_bytes, self.saved_bytes].map(size::show);
         let percent = report::percent(self.saved_bytes, self.logical_bytes);
         format!("{saved} ({percent}) of {logical}; stored {stored}, free {}", size::show(self.free_bytes))
+    }
+
+    /// What the traffic costs on the emulated device, and how worn that is, as far as its profile says so.
+    pub fn cost_words(&self) -> Vec<(&'static str, String)> {
+        let charged = format!("{:.3} s of the device charged a second", self.rates.charged_seconds);
+        let energy = self.energy.map(|energy| ("energy", format!("{}; {charged}", energy.words())));
+        let segments = self.wear.segments.map(|wear| ("segments", wear.opened_words()));
+        let lifetime = self.wear.segments.and_then(|wear| wear.lifetime_words()).map(|words| ("endurance", words));
+        energy.into_iter().chain(segments).chain(lifetime).collect()
     }
 
     /// What goes to the media.
@@ -368,19 +399,40 @@ impl Wear {
     }
 }
 
+impl Energy {
+    fn between(before: &Snapshot, now: &Snapshot, seconds: f64) -> Option<Energy> {
+        let traffic = now.traffic.as_ref()?;
+        let joules = traffic.joules?;
+        let joules_before = before.traffic.as_ref().and_then(|traffic| traffic.joules).unwrap_or(0.0);
+        let written = now.requests.map_or(0, |requests| requests.bytes_written);
+        let watts = (joules - joules_before).max(0.0) / seconds;
+        Some(Energy { joules, joules_per_gb: traffic.joules_per_gb(written), watts })
+    }
+
+    /// In one line.
+    pub fn words(&self) -> String {
+        let Energy { joules, joules_per_gb, watts } = self;
+        let per_gb = joules_per_gb.map_or(String::new(), |by| format!(" ({by:.2} J/GB)"));
+        format!("{joules:.2} J{per_gb}, {watts:.3} W")
+    }
+}
+
 /// Counters of the device.
+#[derive(Default)]
 struct Media {
     lines_written: u64,
     lines_flushed: u64,
     fences: u64,
+    charged_ns: u64,
 }
 
 impl Media {
     fn of(snapshot: &Snapshot) -> Media {
-        snapshot.traffic.as_ref().map_or(Media { lines_written: 0, lines_flushed: 0, fences: 0 }, |traffic| Media {
-            lines_written: traffic.lines_flushed + traffic.bytes_streamed / LINE_BYTES,
+        snapshot.traffic.as_ref().map_or(Media::default(), |traffic| Media {
+            lines_written: traffic.lines_written(),
             lines_flushed: traffic.lines_flushed,
             fences: traffic.fences,
+            charged_ns: traffic.charged_ns,
         })
     }
 }

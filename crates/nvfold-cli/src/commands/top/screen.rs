@@ -14,6 +14,8 @@ use std::time::Duration;
 /// Columns and rows that one mount needs.
 const WIDTH: u16 = 80;
 const HEIGHT: u16 = 24;
+/// Rows of one mount, with five facts of the device.
+const HEIGHT_WITHOUT_POLICIES: u16 = 21;
 /// Rows that the list needs.
 const LIST_HEIGHT: u16 = 6;
 /// Columns of the names at the left, and of the figures of a flow of data.
@@ -108,12 +110,16 @@ impl Screen {
             return frame.render_widget(Paragraph::new(text), area);
         };
         let policies = figures.policies.len() as u16;
+        let facts = device_facts(figures);
+        // What is more than five lines is shown where there is room for it.
+        let spare = area.height.saturating_sub(HEIGHT_WITHOUT_POLICIES + policies);
+        let shown = facts.len().min(usize::from(5 + spare));
         let [head, flow, savings, queue, device, of_policies, foot] = Layout::vertical([
             Constraint::Length(2),
             Constraint::Length(4),
             Constraint::Length(3),
             Constraint::Length(4),
-            Constraint::Length(6),
+            Constraint::Length(1 + shown as u16),
             Constraint::Length(1 + policies),
             Constraint::Min(1),
         ])
@@ -125,20 +131,25 @@ impl Screen {
         draw_flow(frame, flow, mount, figures);
         draw_savings(frame, savings, figures);
         draw_queue(frame, queue, figures.queue.as_ref());
-        let facts = [
-            ("index", figures.index.words()),
-            ("searches", figures.index.search_words()),
-            ("transactions", format!("{}/s, {} in all", count(figures.rates.transactions), figures.transactions)),
-            ("lines", figures.lines_words()),
-            ("wear", figures.wear.words()),
-        ];
-        draw_facts(frame, device, "device", &facts);
+        draw_facts(frame, device, "device", &facts[..shown]);
         let facts: Vec<(&str, String)> =
             figures.policies.iter().map(|(name, of)| (name.as_str(), of.words())).collect();
         draw_facts(frame, of_policies, "pieces, by policy", &facts);
         let keys = if self.only { "q quit" } else { "q quit   up, down choose   Esc back to the list" };
         frame.render_widget(Paragraph::new(Span::styled(keys, DIM)), foot);
     }
+}
+
+/// What is told of the device, the most telling first on one that costs energy.
+fn device_facts(figures: &Figures) -> Vec<(&'static str, String)> {
+    let index = vec![("index", figures.index.words()), ("searches", figures.index.search_words())];
+    let traffic = vec![
+        ("transactions", format!("{}/s, {} in all", count(figures.rates.transactions), figures.transactions)),
+        ("lines", figures.lines_words()),
+        ("wear", figures.wear.words()),
+    ];
+    let cost = figures.cost_words();
+    if figures.energy.is_some() { [traffic, cost, index].concat() } else { [index, traffic, cost].concat() }
 }
 
 fn list_row(figures: &Figures) -> Row<'static> {

@@ -96,6 +96,34 @@ fn a_mount_without_a_queue_says_so() {
 }
 
 #[test]
+fn energy_and_wear_are_shown_first_on_a_device_that_takes_energy() {
+    let pcm = |n: u64| {
+        let figures = json!({
+            "space": { "logical_bytes": n },
+            "requests": { "reads": 0, "bytes_read": 0, "writes": n, "bytes_written": n << 20, "changes": 0 },
+            "traffic": {
+                "profile": "pcm", "bytes_read": 0, "bytes_stored": 0, "bytes_streamed": n << 20, "lines_flushed": 0,
+                "fences": n, "charged_ns": n * 157_286_400, "joules": n as f64 * 0.006_291_456,
+            },
+            "wear": {
+                "segments": 95, "opened": 40 * n, "opened_max": n, "opened_mean": 0.4 * n as f64,
+                "endurance_writes": 1e10, "endurance_used": n as f64 / 1e10, "lifetime_years": 12.0,
+            },
+        });
+        report("deext", figures)
+    };
+    let mount = watched(&[0, 5], pcm);
+    let energy = mount.figures.as_ref().unwrap().energy.unwrap();
+    assert!((energy.joules_per_gb.unwrap() - 6.0).abs() < 1e-9 && (energy.watts - 0.062_914_56).abs() < 1e-9);
+    let screen = drawn(80, 24, &mut only(), &[mount]).backend().to_string();
+    for words in ["0.03 J (6.00 J/GB), 0.063 W; 1.573 s", "95, opened 5 times at most, 2.00 on average"] {
+        assert!(screen.contains(words), "{words} in {screen}");
+    }
+    let lines = watched(&[0, 5], pcm).figures.unwrap().in_lines();
+    assert!(lines.contains("endurance") && lines.contains("12.0 years left at this pace"), "{lines}");
+}
+
+#[test]
 fn nothing_is_made_up_before_the_second_look() {
     let mount = watched(&[3], denova);
     insta::assert_snapshot!(drawn(80, 24, &mut only(), &[mount]).backend());

@@ -1,0 +1,87 @@
+//! What files take: their data, and each kind of metadata in use.
+//!
+//! A segment is 2 MiB and a set of files small, so what a kind of metadata takes is what of it is in use: slots of inodes,
+//! not the part of the inode table that holds them. The same is done for ext4.
+
+use crate::{Doing, Result};
+use nvfold::FileSystem;
+use nvfold::media::chunk_entry::ENTRY_BYTES;
+use nvfold::media::inode::INODE_BYTES;
+use nvfold::media::packed::{HEADER_BYTES, PackedHeader, header_offset};
+use nvfold::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::media::superblock::Geometry;
+use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use pmem::Region;
+
+/// Kinds of what is taken, as the chart stacks them.
+pub const KINDS: [&str; 5] =
+    ["data", "dead and unused in segments", "inodes", "logs and directories", "chunks and tables"];
+
+/// Bytes of each of [`KINDS`].
+pub type Space = [u64; KINDS.len()];
+
+/// Bytes of all kinds.
+pub fn total(space: &Space) -> u64 {
+    space.iter().sum()
+}
+
+/// What a mounted file system takes. Reads the media, so it comes when all counters were looked at.
+pub fn of_mounted(fs: &FileSystem) -> Result<Space> {
+    let region = fs.region();
+    let (_, geometry) = nvfold::read_superblock(region).doing("read the superblock")?;
+    let stats = fs.stats();
+    let mut whole_segments = 0;
+    let (mut front, mut headers) = (0, 0);
+    for segment in geometry.first_segment()..geometry.segments() {
+        let entry: SegmentEntry = region.read(geometry.segment_entry_offset(segment));
+        match entry.usage(segment) {
+            SegmentUse::Packed => {
+                let filled = Filled::of(region, segment, entry.wear);
+                (front, headers) = (front + filled.front, headers + filled.headers);
+                whole_segments += 1;
+            }
+            SegmentUse::Inodes(_) | SegmentUse::Entries(_) | SegmentUse::Index(_) => whole_segments += 1,
+            SegmentUse::Free | SegmentUse::Blocks | SegmentUse::Torn => {}
+        }
+    }
+    let in_blocks = stats.data_blocks * BLOCK_BYTES;
+    let used = geometry.data_end - stats.free_bytes;
+    let logs = used - geometry.data_offset - whole_segments * SEGMENT_BYTES - in_blocks;
+    let packed = stats.stored_bytes - in_blocks;
+    let entries = stats.chunks * ENTRY_BYTES + headers * HEADER_BYTES;
+    Ok([
+        stats.stored_bytes,
+        front.saturating_sub(packed),
+        (stats.inodes + stats.log_areas) * INODE_BYTES,
+        logs,
+        entries + fixed_tables(&geometry),
+    ])
+}
+
+/// Superblocks, journal, generators and the segment table. Of the chunk table only entries in use count.
+fn fixed_tables(geometry: &Geometry) -> u64 {
+    geometry.chunk_table_offset + (geometry.copies().count() as u64 - 2) * BLOCK_BYTES
+}
+
+/// How far a segment of packed chunks is filled.
+struct Filled {
+    /// Bytes of chunks, dead ones too; and what is left of a segment in which no chunk has room.
+    front: u64,
+    headers: u64,
+}
+
+impl Filled {
+    fn of(region: &Region, segment: u64, opened: u32) -> Filled {
+        let header = |nth| region.read::<PackedHeader>(segment * SEGMENT_BYTES + header_offset(nth));
+        let headers =
+            (0..SEGMENT_BYTES / HEADER_BYTES).map(header).take_while(|header| header.is_whole(segment, opened));
+        let (mut front, mut count) = (0, 0);
+        for header in headers {
+            front = front.max(u64::from(header.offset) + header.stored_bytes());
+            count += 1;
+        }
+        let left = SEGMENT_BYTES - front - count * HEADER_BYTES;
+        // The longest chunk has 64 KiB: where there is more room the segment is open, and the room is free.
+        Filled { front: if left < 64 << 10 { front + left } else { front }, headers: count }
+    }
+}

@@ -1,0 +1,237 @@
+//! What the figures compare: ext4, and nvfold with policy `deext` in several settings.
+
+use super::ext4;
+use super::set::Set;
+use super::space::{Space, of_mounted, total};
+use crate::device::Device;
+use crate::{BenchError, Doing, Result};
+use nvfold::fingerprint::StrongFunction;
+use nvfold::{
+    Classes, DeExtOptions, File, FileKind, FileSystem, InodeNumber, Mean, MkfsOptions, MountOptions, NewInode,
+    NvDedupOptions, Policy, Verify,
+};
+use pmem::{Counters, LINE_BYTES, Profile};
+
+/// DeEXT Table II: what the compressible check takes, nanoseconds for 4 KiB.
+pub const CHECK_NS_PER_4K: f64 = 165.0;
+/// Bytes of a request.
+const REQUEST: usize = 1 << 20;
+/// Files of a directory.
+const FILES_OF_DIRECTORY: usize = 100;
+
+/// Who stores the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// The baseline.
+    Ext4,
+    /// The paper's lengths; a salted MD5 is trusted.
+    AsInPaper,
+    /// nvfold's lengths; bytes are compared.
+    Ours,
+    /// As in the paper, but all data is cut every 16 KiB.
+    FixedOnly,
+    /// As in the paper, but all data is cut by its content.
+    ContentOnly,
+}
+
+impl System {
+    /// The baseline first.
+    pub const ALL: [System; 5] =
+        [System::Ext4, System::AsInPaper, System::Ours, System::FixedOnly, System::ContentOnly];
+
+    /// As it stands in charts.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Ext4 => "ext4",
+            System::AsInPaper => "DeEXT (as in the paper)",
+            System::Ours => "DeEXT (ours)",
+            System::FixedOnly => "fixed-only",
+            System::ContentOnly => "content-only",
+        }
+    }
+
+    fn mount(self) -> MountOptions {
+        let classes = match self {
+            System::FixedOnly => Classes::FixedOnly,
+            System::ContentOnly => Classes::ContentOnly,
+            System::Ext4 | System::AsInPaper | System::Ours => Classes::Dual,
+        };
+        let is_ours = self == System::Ours;
+        let mean = if is_ours { Mean::Ours } else { Mean::Paper };
+        let trusting = NvDedupOptions {
+            strong: Some(StrongFunction::Md5Salted),
+            verify: Verify::Strong,
+            ..NvDedupOptions::default()
+        };
+        MountOptions {
+            policy: Policy::DeExt,
+            deext: DeExtOptions { classes, mean },
+            nv_dedup: if is_ours { NvDedupOptions::default() } else { trusting },
+            cores: 1,
+            discard: Some(false),
+            ..MountOptions::default()
+        }
+    }
+
+    /// Whether it asks what is compressible.
+    fn checks(self) -> bool {
+        matches!(self, System::AsInPaper | System::Ours)
+    }
+}
+
+/// What one direction took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Of the device, with the compressible check as the paper charges it, seconds.
+    pub latency_s: f64,
+    /// Joules.
+    pub joules: f64,
+    /// Of the processor, seconds; NaN where nobody ran.
+    pub cpu_s: f64,
+    /// Bytes of lines written and read.
+    pub bytes_written: u64,
+    /// See there.
+    pub bytes_read: u64,
+}
+
+/// What a system made of a set.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// Bytes that it takes.
+    pub space: Space,
+    /// Writing all files.
+    pub write: Spent,
+    /// Reading all of them back.
+    pub read: Spent,
+}
+
+impl Outcome {
+    /// Bytes taken.
+    pub fn space_bytes(&self) -> f64 {
+        total(&self.space) as f64
+    }
+
+    /// Writing and reading back.
+    pub fn both(&self, what: impl Fn(&Spent) -> f64) -> f64 {
+        what(&self.write) + what(&self.read)
+    }
+}
+
+/// Writes a set with a system and reads it back.
+pub fn measure(system: System, set: &Set, profile: &Profile) -> Result<Outcome> {
+    match system {
+        System::Ext4 => Ok(of_ext4(ext4::space(set)?, profile)),
+        _ => of_nvfold(system, set, profile),
+    }
+}
+
+/// Each byte in use is written once, and read once.
+fn of_ext4(space: Space, profile: &Profile) -> Outcome {
+    let bytes = total(&space);
+    let spent = |line_ns: f64, bytes_written, bytes_read| Spent {
+        latency_s: (bytes_written + bytes_read) as f64 * line_ns / LINE_BYTES as f64 / 1e9,
+        joules: profile.joules_of(bytes_written, bytes_read).unwrap_or(f64::NAN),
+        cpu_s: f64::NAN,
+        bytes_written,
+        bytes_read,
+    };
+    Outcome { space, write: spent(profile.write_line_ns, bytes, 0), read: spent(profile.read_line_ns, 0, bytes) }
+}
+
+fn of_nvfold(system: System, set: &Set, profile: &Profile) -> Result<Outcome> {
+    let device = Device::new(profile, 2 * set.bytes() + (96 << 20));
+    let region = device.create()?;
+    FileSystem::mkfs(&region, &MkfsOptions::default()).doing("format")?;
+    let fs = FileSystem::mount(region, system.mount()).doing("mount")?;
+    let (files, mut write) = spent(&fs, profile, || write_all(&fs, set))?;
+    if system.checks() {
+        write.latency_s += set.bytes() as f64 / 4096.0 * CHECK_NS_PER_4K / 1e9;
+    }
+    let (wrong, read) = spent(&fs, profile, || read_all(&files, set))?;
+    if wrong > 0 {
+        return Err(BenchError::Wrong(system.name().into()));
+    }
+    let space = of_mounted(&fs)?;
+    drop(files);
+    fs.unmount().doing("unmount")?;
+    Ok(Outcome { space, write, read })
+}
+
+/// Does some work; what it took.
+fn spent<T>(fs: &FileSystem, profile: &Profile, work: impl FnOnce() -> Result<T>) -> Result<(T, Spent)> {
+    let (before, cpu) = (fs.region().counters(), pmem::clock::thread_cpu_ns());
+    let done = work()?;
+    let cpu_s = (pmem::clock::thread_cpu_ns() - cpu) as f64 / 1e9;
+    let counted: Counters = fs.region().counters() - before;
+    let spent = Spent {
+        latency_s: counted.charged_ps as f64 / 1e12,
+        joules: profile.joules(&counted).unwrap_or(f64::NAN),
+        cpu_s,
+        bytes_written: counted.lines_written() * LINE_BYTES,
+        bytes_read: counted.bytes_read(),
+    };
+    Ok((done, spent))
+}
+
+/// Writes all files, into directories of a hundred, and does what is put off.
+fn write_all(fs: &FileSystem, set: &Set) -> Result<Vec<File>> {
+    let new = |kind| NewInode { kind, mode: 0o700, uid: 0, gid: 0, rdev: 0 };
+    let mut files = Vec::with_capacity(set.files.len());
+    for (number, contents) in set.files.chunks(FILES_OF_DIRECTORY).enumerate() {
+        let name = format!("d{number}");
+        let made = fs.mkdir(InodeNumber::ROOT, name.as_bytes(), &new(FileKind::Directory));
+        let folder = made.doing("make a directory")?.ino;
+        for (number, content) in contents.iter().enumerate() {
+            let name = format!("f{number}");
+            let ino = fs.create(folder, name.as_bytes(), &new(FileKind::Regular)).doing("create a file")?.ino;
+            let file = fs.open(ino).doing("open a file")?;
+            for (at, request) in content.chunks(REQUEST).enumerate() {
+                file.write_at((at * REQUEST) as u64, request).doing("write")?;
+            }
+            files.push(file);
+        }
+        while !fs.fill_step().doing("work in the background")? {}
+    }
+    Ok(files)
+}
+
+/// Reads all files; how many are not what was written.
+fn read_all(files: &[File], set: &Set) -> Result<usize> {
+    let mut buffer = Vec::new();
+    let mut wrong = 0;
+    for (file, content) in files.iter().zip(&set.files) {
+        buffer.resize(content.len(), 0);
+        file.read_at(0, &mut buffer).doing("read back")?;
+        wrong += usize::from(buffer != *content);
+    }
+    Ok(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(system: System, set: &Set) -> Outcome {
+        measure(system, set, &"pcm".parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_figure_follows_from_the_bytes_that_went_to_the_device() {
+        let set = Set::made_up(1 << 20, 50);
+        for system in [System::AsInPaper, System::Ours, System::FixedOnly, System::ContentOnly] {
+            let Outcome { space, write, read } = outcome(system, &set);
+            let check_s = if system.checks() { set.bytes() as f64 / 4096.0 * 165e-9 } else { 0.0 };
+            let charged_s = (write.bytes_written * 150 + write.bytes_read * 50) as f64 / 1e9 + check_s;
+            assert!((write.latency_s - charged_s).abs() < 1e-6, "{system:?}: {write:?}");
+            assert!(read.bytes_read >= set.bytes() && read.bytes_written == 0, "{system:?}: {read:?}");
+            assert!(space[0] < set.bytes() && write.bytes_written > space[0], "{system:?}: {space:?}");
+        }
+    }
+
+    #[test]
+    fn data_that_is_trusted_is_not_read_to_be_shared() {
+        let set = Set::made_up(1 << 20, 50);
+        let read = |system| outcome(system, &set).write.bytes_read;
+        assert!(read(System::Ours) > 4 * read(System::AsInPaper));
+    }
+}

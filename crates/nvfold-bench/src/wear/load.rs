@@ -1,0 +1,179 @@
+//! What is written: files of one size, overwritten as a whole, all alike or by Zipf's law.
+//!
+//! Every other file is compressible, so both classes of pools are used. No content is written twice: nothing is shared,
+//! for what is shared is not written and wears nothing.
+
+use crate::data::Random;
+use crate::{BenchError, Doing, Result};
+use nvfold::media::BLOCK_BYTES;
+use nvfold::{File, FileKind, FileSystem, InodeNumber, NewInode};
+use serde::Serialize;
+
+/// Bytes of a file.
+pub const FILE_BYTES: usize = 64 << 10;
+/// Overwrites after which the background has its turn, as a mount's daemon does.
+const STEPS_EVERY: u64 = 64;
+/// Bytes from one number in the content to the next: no piece is without one.
+const STAMP_EVERY: usize = 2 << 10;
+/// Words of 8 bytes that the compressible text is made of.
+const WORDS: usize = 256;
+const ZIPF_EXPONENT: f64 = 0.99;
+const SEED: u64 = 23;
+
+/// Which file is overwritten next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pattern {
+    /// Any, with the same probability.
+    Uniform,
+    /// By Zipf's law, exponent 0.99: few of them very often.
+    Zipf,
+}
+
+impl Pattern {
+    /// Both.
+    pub const ALL: [Pattern; 2] = [Pattern::Uniform, Pattern::Zipf];
+
+    /// As it stands in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pattern::Uniform => "uniform",
+            Pattern::Zipf => "Zipf",
+        }
+    }
+}
+
+/// The files, and what is in them.
+pub struct Load {
+    files: usize,
+    /// Compressible content and other, into which numbers are written.
+    contents: [Vec<u8>; 2],
+}
+
+/// What became of it.
+pub struct Done {
+    /// Bytes written to files.
+    pub written_bytes: u64,
+    /// Bytes of files in blocks, for want of a free segment, where there were most of them.
+    pub in_blocks_max_bytes: u64,
+}
+
+impl Load {
+    /// Of files that take so many bytes in all.
+    pub fn new(bytes: u64) -> Load {
+        let mut random = Random(SEED);
+        let words: Vec<[u8; 8]> = (0..WORDS).map(|_| random.next().to_le_bytes()).collect();
+        let text = (0..FILE_BYTES / 8).flat_map(|_| words[random.next() as usize % WORDS]).collect();
+        let encoded = (0..FILE_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+        Load { files: (bytes as usize / FILE_BYTES).max(2), contents: [text, encoded] }
+    }
+
+    /// How many files there are.
+    pub fn files(&self) -> usize {
+        self.files
+    }
+
+    /// Writes all files and overwrites them until so many bytes were written.
+    pub fn write(&self, fs: &FileSystem, pattern: Pattern, bytes: u64) -> Result<Done> {
+        let files = (0..self.files).map(|number| create(fs, number)).collect::<Result<Vec<File>>>()?;
+        let mut contents = self.contents.clone();
+        let mut order = Order::new(pattern, self.files);
+        let mut done = Done { written_bytes: 0, in_blocks_max_bytes: 0 };
+        for number in 0..bytes.div_ceil(FILE_BYTES as u64).max(self.files as u64) {
+            let file = if (number as usize) < self.files { number as usize } else { order.next() };
+            let content = &mut contents[file % 2];
+            stamp(content, number);
+            files[file].write_at(0, content).doing("overwrite a file")?;
+            done.written_bytes += FILE_BYTES as u64;
+            if number % STEPS_EVERY == 0 {
+                while !fs.fill_step().doing("work in the background")? {}
+                let in_blocks = fs.stats().data_blocks * BLOCK_BYTES;
+                done.in_blocks_max_bytes = done.in_blocks_max_bytes.max(in_blocks);
+            }
+            if number % 4096 == 0 {
+                verify(&files[file], content)?;
+            }
+        }
+        Ok(done)
+    }
+}
+
+fn create(fs: &FileSystem, number: usize) -> Result<File> {
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
+    let name = format!("f{number}");
+    let ino = fs.create(InodeNumber::ROOT, name.as_bytes(), &new).doing("create a file")?.ino;
+    fs.open(ino).doing("open a file")
+}
+
+/// Makes a content that was never there.
+fn stamp(content: &mut [u8], number: u64) {
+    for part in content.chunks_mut(STAMP_EVERY) {
+        part[..8].copy_from_slice(&number.to_le_bytes());
+    }
+}
+
+fn verify(file: &File, content: &[u8]) -> Result<()> {
+    let mut read = vec![0; content.len()];
+    file.read_at(0, &mut read).doing("read back")?;
+    if read == content { Ok(()) } else { Err(BenchError::Wrong("deext".into())) }
+}
+
+/// Draws files.
+struct Order {
+    random: Random,
+    /// Files, the most written first, and the sums of their shares; empty where all are written alike.
+    by_rank: Vec<usize>,
+    sums: Vec<f64>,
+}
+
+impl Order {
+    fn new(pattern: Pattern, files: usize) -> Order {
+        let mut random = Random(SEED);
+        let mut by_rank: Vec<usize> = (0..files).collect();
+        for at in (1..files).rev() {
+            by_rank.swap(at, random.next() as usize % (at + 1));
+        }
+        let share = |rank: usize| match pattern {
+            Pattern::Uniform => 1.0,
+            Pattern::Zipf => 1.0 / (rank as f64).powf(ZIPF_EXPONENT),
+        };
+        let add = |sum: &mut f64, rank| {
+            *sum += share(rank);
+            Some(*sum)
+        };
+        let sums = (1..=files).scan(0.0, add).collect();
+        Order { random, by_rank, sums }
+    }
+
+    fn next(&mut self) -> usize {
+        let all = self.sums.last().expect("there are files");
+        let drawn = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64 * all;
+        let rank = self.sums.partition_point(|sum| *sum <= drawn);
+        self.by_rank[rank.min(self.by_rank.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uniform_is_even_and_zipf_is_not() {
+        for (pattern, hottest, coldest) in
+            [(Pattern::Uniform, 900..1200, 800..1000), (Pattern::Zipf, 15_000..25_000, 100..300)]
+        {
+            let mut order = Order::new(pattern, 100);
+            let mut counts = [0u64; 100];
+            (0..100_000).for_each(|_| counts[order.next()] += 1);
+            let (max, min) = (*counts.iter().max().unwrap(), *counts.iter().min().unwrap());
+            assert!(hottest.contains(&max) && coldest.contains(&min), "{pattern:?}: {min} to {max}");
+        }
+    }
+
+    #[test]
+    fn every_piece_of_a_content_has_a_number() {
+        let mut content = vec![0; FILE_BYTES];
+        stamp(&mut content, 7);
+        assert!(content.chunks(4096).all(|piece| piece.contains(&7)));
+    }
+}

@@ -1,0 +1,167 @@
+//! `bench wear`: how evenly a device is worn by files that are overwritten, with wear levelling and without.
+//!
+//! The problem: cells of NVRAM endure a number of writes, so the line that is written most decides how long a device
+//! lives. A mean says nothing of it, and neither does the wear of segments: structures at fixed places are in none.
+//!
+//! The idea: count the writes of every line of a small device while files are overwritten until the device was written
+//! hundreds of times over; then say of each kind of structure what its lines had on average and at most. Everything runs
+//! twice, the second time with the first free segment as the next pool, however worn it is.
+//!
+//! | file | what |
+//! |---|---|
+//! | `load` | what is written |
+//! | `tally` | whose lines they are |
+//! | `page` | the report as a table and as Markdown |
+
+mod load;
+mod page;
+mod tally;
+
+use crate::device::Device;
+use crate::origin::{command, commit, save};
+use crate::{Doing, Result};
+use clap::Args;
+use load::{Load, Pattern};
+use nvfold::{FileSystem, MkfsOptions, MountOptions, Policy, SegmentWear};
+use pmem::Profile;
+use serde::Serialize;
+use std::path::PathBuf;
+use tally::{Kind, Pools, Tally};
+
+/// How to measure.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// How often the device is written over, in bytes of files; a hundred take about a minute a row
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    fulls: u64,
+    /// MiB of the device
+    #[arg(long, default_value_t = 192, value_parser = clap::value_parser!(u64).range(160..=16_384))]
+    mebibytes: u64,
+    /// Share of the device that the files take, percent; pools of which a part lives take more than that
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=80))]
+    fill: u64,
+    /// Emulated device, whose endurance gives the lifetime
+    #[arg(long, default_value = "pcm", value_name = "PROFILE")]
+    profile: Profile,
+    /// Folder for the tables, as README.md and as wear.json
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Sizes for a test that it runs at all, not for figures
+    #[arg(long)]
+    smoke: bool,
+}
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: u32,
+    benchmark: &'static str,
+    command: String,
+    commit: Option<String>,
+    profile: String,
+    device_bytes: u64,
+    file_bytes: u64,
+    files: usize,
+    fulls: u64,
+    runs: Vec<Run>,
+}
+
+/// One pattern, with wear levelling or without.
+#[derive(Debug, Serialize)]
+struct Run {
+    pattern: Pattern,
+    levelled: bool,
+    /// Bytes that were written to files, the first time included.
+    written_bytes: u64,
+    /// Bytes of files that lay in blocks, for want of a free segment, when there were most of them.
+    in_blocks_max_bytes: u64,
+    /// Lines that reached the media.
+    lines_written: u64,
+    /// Seconds that the profile charged, and the energy that it says.
+    charged_seconds: f64,
+    joules: Option<f64>,
+    /// How often segments were opened, as `nvfold stats` says it.
+    opened_max: u32,
+    opened_mean: f64,
+    /// Writes of data segments, in writes of each of their lines.
+    pools: Pools,
+    /// Each kind of structure.
+    kinds: Vec<Kind>,
+    /// Times that the device can be written over until a line of the data segments, and until any line, has had the
+    /// writes that it endures.
+    lifetime_fulls_data: Option<f64>,
+    lifetime_fulls: Option<f64>,
+}
+
+/// Measures, and prints the report.
+pub fn run(options: &Options, json: bool) -> Result<()> {
+    let options = Options { fulls: if options.smoke { 1 } else { options.fulls }, ..options.clone() };
+    let device_bytes = options.mebibytes << 20;
+    let load = Load::new(device_bytes * options.fill / 100);
+    let mut runs = Vec::new();
+    for pattern in Pattern::ALL {
+        for levelled in [true, false] {
+            runs.push(overwrite(&options, &load, pattern, levelled)?);
+        }
+    }
+    let report = Report {
+        version: 1,
+        benchmark: "wear",
+        command: command(),
+        commit: commit(),
+        profile: options.profile.to_string(),
+        device_bytes,
+        file_bytes: load::FILE_BYTES as u64,
+        files: load.files(),
+        fulls: options.fulls,
+        runs,
+    };
+    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
+    if let Some(dir) = &options.out {
+        save(dir, [("wear.json", format!("{text}\n")), ("README.md", page::markdown(&report))])?;
+    }
+    println!("{}", if json { text } else { page::table(&report) });
+    Ok(())
+}
+
+/// Writes all files and overwrites them, one after the other as the pattern says.
+fn overwrite(options: &Options, load: &Load, pattern: Pattern, levelled: bool) -> Result<Run> {
+    let device = Device { counts_lines: true, ..Device::new(&options.profile, options.mebibytes << 20) };
+    let region = device.create()?;
+    FileSystem::mkfs(&region, &MkfsOptions::default()).doing("format")?;
+    let mount = MountOptions {
+        policy: Policy::DeExt,
+        levels_wear: levelled,
+        cores: 1,
+        discard: Some(false),
+        ..MountOptions::default()
+    };
+    let fs = FileSystem::mount(region, mount).doing("mount")?;
+    let done = load.write(&fs, pattern, options.fulls * device.bytes)?;
+    let SegmentWear { opened_max, .. } = fs.stats().wear;
+    let opened_mean = fs.stats().wear.opened_mean();
+    let (_, geometry) = nvfold::read_superblock(fs.region()).doing("read the superblock")?;
+    let tally = Tally::of(fs.region(), &geometry);
+    let counters = fs.region().counters();
+    let fulls = done.written_bytes as f64 / device.bytes as f64;
+    let lifetime = |hottest: u32| {
+        let endurance = options.profile.endurance_writes.filter(|_| hottest > 0);
+        endurance.map(|writes| writes / f64::from(hottest) * fulls)
+    };
+    let hottest = tally.kinds.iter().map(|kind| kind.hottest).max().unwrap_or(0);
+    Ok(Run {
+        pattern,
+        levelled,
+        written_bytes: done.written_bytes,
+        in_blocks_max_bytes: done.in_blocks_max_bytes,
+        lines_written: counters.lines_written(),
+        charged_seconds: counters.charged_ps as f64 / 1e12,
+        joules: options.profile.joules(&counters),
+        opened_max,
+        opened_mean,
+        lifetime_fulls_data: lifetime(tally.pools.hottest_line),
+        lifetime_fulls: lifetime(hottest),
+        pools: tally.pools,
+        kinds: tally.kinds,
+    })
+}

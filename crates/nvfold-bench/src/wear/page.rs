@@ -1,0 +1,105 @@
+//! The report as a table and as Markdown.
+
+use super::{Report, Run};
+use crate::origin::heading;
+use comfy_table::{Table, presets};
+use std::fmt::Write;
+
+/// The most to the mean of data segments that is wanted.
+const AIM: f64 = 1.3;
+
+const HEAD: [&str; 8] = [
+    "overwrites",
+    "wear levelling",
+    "segments, most / mean",
+    "hottest line of data",
+    "hottest line of all",
+    "of it",
+    "lifetime, data",
+    "lifetime, all",
+];
+
+fn cells(run: &Run) -> [String; 8] {
+    let fulls = |fulls: Option<f64>| fulls.map_or("-".into(), |fulls| format!("{fulls:.1e} fulls"));
+    let times = |writes: u32| format!("{writes} ({:.1} x mean)", f64::from(writes) / run.pools.mean);
+    let hottest = run.kinds.iter().max_by_key(|kind| kind.hottest).expect("there are kinds");
+    [
+        run.pattern.name().into(),
+        levelling(run).into(),
+        format!("{:.3}", run.pools.most_to_mean),
+        times(run.pools.hottest_line),
+        times(hottest.hottest),
+        hottest.name.into(),
+        fulls(run.lifetime_fulls_data),
+        fulls(run.lifetime_fulls),
+    ]
+}
+
+fn levelling(run: &Run) -> &'static str {
+    if run.levelled { "with" } else { "without" }
+}
+
+/// For a terminal.
+pub fn table(report: &Report) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(HEAD);
+    report.runs.iter().for_each(|run| {
+        table.add_row(cells(run));
+    });
+    let text = format!("{}\n{table}", heading(&report.command, report.commit.as_deref()));
+    text.lines().map(str::trim_end).collect::<Vec<&str>>().join("\n")
+}
+
+/// For docs/results/wear.
+pub fn markdown(report: &Report) -> String {
+    let Report { device_bytes, files, file_bytes, fulls, profile, .. } = report;
+    let (device, file) = (device_bytes >> 20, file_bytes >> 10);
+    let met = report.runs.iter().filter(|run| run.levelled && run.pools.most_to_mean <= AIM).count();
+    let levelled = report.runs.iter().filter(|run| run.levelled).count();
+    let mut text = format!(
+        "# Wear\n\nMade by `{}`{}.\n\n\
+         A device of {device} MiB in memory, profile {profile}, policy `deext`: {files} files of {file} KiB, every other\n\
+         one compressible, overwritten as a whole until {fulls} times the device's bytes were written. No content is\n\
+         written twice. Every line of the device has a counter. *Without* wear levelling the first free segment becomes\n\
+         the next pool. Lifetime: how often the device can be written over until the hottest line has had the writes\n\
+         that the profile says a cell endures.\n\n\
+         Aim: data segments worn at most {AIM} times the mean. Met in {met} of {levelled} rows with wear levelling.\n\n",
+        report.command,
+        report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
+    );
+    writeln!(text, "| {} |\n|{}", HEAD.join(" | "), "---|".repeat(HEAD.len())).expect("a string takes it");
+    report.runs.iter().for_each(|run| writeln!(text, "| {} |", cells(run).join(" | ")).expect("a string takes it"));
+    report.runs.iter().for_each(|run| section(&mut text, run));
+    text
+}
+
+fn section(text: &mut String, run: &Run) {
+    let energy = run.joules.map_or(String::new(), |joules| format!(", {joules:.1} J"));
+    write!(
+        text,
+        "\n## {}, {} wear levelling\n\n\
+         {} data segments; their lines were written {:.1} times on average. Segments were opened {} times at most,\n\
+         {:.1} on average. {:.1} GB of files became {:.1} GB of lines ({:.1} s charged{energy}).\n\
+         Files lay in blocks, for want of a free segment, with {:.1} MB at most.\n\n\
+         | lines of | at a fixed place | lines | writes of a line, mean | hottest | x mean of data |\n\
+         |---|---|---|---|---|---|\n",
+        run.pattern.name(),
+        levelling(run),
+        run.pools.segments,
+        run.pools.mean,
+        run.opened_max,
+        run.opened_mean,
+        run.written_bytes as f64 / 1e9,
+        (run.lines_written * pmem::LINE_BYTES) as f64 / 1e9,
+        run.charged_seconds,
+        run.in_blocks_max_bytes as f64 / 1e6,
+    )
+    .expect("a string takes it");
+    for kind in &run.kinds {
+        let mean = kind.writes as f64 / kind.lines.max(1) as f64;
+        let fixed = if kind.is_fixed { "yes" } else { "no" };
+        let (name, lines, hottest) = (kind.name, kind.lines, kind.hottest);
+        writeln!(text, "| {name} | {fixed} | {lines} | {mean:.1} | {hottest} | {:.1} |", kind.hottest_to_mean)
+            .expect("a string takes it");
+    }
+}
