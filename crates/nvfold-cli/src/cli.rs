@@ -32,6 +32,7 @@ pub enum Command {
     Policy(policy::Policy),
     Dedup(dedup::Dedup),
     Undedup(dedup::Undedup),
+    Reclaim(reclaim::Reclaim),
     Tune(tune::Tune),
     Fsck(fsck::Fsck),
     Import(import::Import),

@@ -295,6 +295,16 @@ pub struct Space {
     /// What work in the background left out since mount, because it could not be read, and why the last time.
     pub background_skipped: u64,
     pub background_last_error: Option<String>,
+    /// Bytes in segments of packed chunks that nothing lives in.
+    #[serde(default)]
+    pub packed_dead_bytes: u64,
+    /// Segments of packed chunks that were emptied since mount, what was moved for that, and what became free.
+    #[serde(default)]
+    pub reclaimed_segments: u64,
+    #[serde(default)]
+    pub reclaim_moved_bytes: u64,
+    #[serde(default)]
+    pub reclaim_freed_bytes: u64,
     /// Dedup transactions that began since the device was formatted.
     pub transactions: u64,
     /// By policy, of those that look for equal blocks while data is written: pieces since mount.
@@ -509,6 +519,10 @@ pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
         chunks_filled: stats.chunks_filled,
         background_skipped: stats.skipped.count,
         background_last_error: stats.skipped.last_error.clone(),
+        packed_dead_bytes: stats.reclaim.dead_bytes,
+        reclaimed_segments: stats.reclaim.segments,
+        reclaim_moved_bytes: stats.reclaim.moved_bytes,
+        reclaim_freed_bytes: stats.reclaim.freed_bytes,
         transactions: stats.transactions,
         by_policy: stats.by_policy.iter().map(|of| (of.policy.name().to_owned(), Pieces::of(of))).collect(),
     }

@@ -4,7 +4,7 @@
 use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::requests::{self, Left, Request};
+use crate::mount::requests::{self, Left, ReclaimLeft, Request};
 use crate::mounts;
 use crate::problems::Problems;
 use crate::snapshot::{self, Snapshot, Space};
@@ -180,6 +180,14 @@ impl Stored {
         match &self.fs {
             Some(fs) => Ok(requests::drain_some(fs)?),
             None => Ok(requests::ask_to_drain(path)?),
+        }
+    }
+
+    /// Makes a part of what is dead among packed chunks free; what is left.
+    pub fn reclaim_some(&self, path: &Path) -> Result<ReclaimLeft, Refused> {
+        match &self.fs {
+            Some(fs) => Ok(requests::reclaim_some(fs)?),
+            None => Ok(requests::ask_to_reclaim(path)?),
         }
     }
 

@@ -15,6 +15,7 @@ pub mod man;
 pub mod mkfs;
 pub mod mount;
 pub mod policy;
+pub mod reclaim;
 pub mod stats;
 pub mod top;
 mod trees;

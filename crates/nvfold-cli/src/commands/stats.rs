@@ -129,6 +129,13 @@ fn describe_wear(wear: &SegmentWear) -> Vec<(&'static str, String)> {
     [("wear, segments", wear.opened_words())].into_iter().chain(lifetime).collect()
 }
 
+/// What emptying segments of packed chunks has cost and given.
+fn reclaimed_words(space: &Space) -> String {
+    let Space { reclaimed_segments: segments, reclaim_moved_bytes: moved, reclaim_freed_bytes: freed, .. } = space;
+    let ratio = *moved as f64 / (*freed).max(1) as f64;
+    format!("{} of {segments} segments, {ratio:.2} moved a byte", size::show(*freed))
+}
+
 fn describe(report: &Report, space: &Space) -> String {
     let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
     let per_block = |figure: Option<f64>| figure.map_or("-".into(), |bytes| format!("{bytes:.2} B"));
@@ -156,6 +163,8 @@ fn describe(report: &Report, space: &Space) -> String {
         ("weak collisions", space.weak_collisions.to_string()),
         ("fingerprints filled in", space.chunks_filled.to_string()),
         ("dedup transactions", space.transactions.to_string()),
+        ("dead among packed chunks", with_bytes(space.packed_dead_bytes)),
+        ("reclaimed", reclaimed_words(space)),
         ("left out in the background", space.background_skipped.to_string()),
     ];
     rows.extend(space.background_last_error.iter().map(|error| ("left out last", error.clone())));

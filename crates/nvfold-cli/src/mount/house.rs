@@ -1,4 +1,5 @@
-//! What a mount does every second: it gives freed memory back to the host, and looks whether the device is well.
+//! What a mount does every second: it makes space free that is dead among packed chunks, gives freed memory back to the
+//! host, and looks whether the device is well.
 //!
 //! A device that is lost (truncated under the mount, on a host without memory for it) answers EIO to everything and
 //! never comes back, so the mount ends: it leaves the tree, and the process fails.
@@ -6,7 +7,7 @@
 use super::access::Access;
 use super::{GRACE, announce, unmount};
 use crate::failure::FAILED;
-use nvfold::FileSystem;
+use nvfold::{FileSystem, Victims};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
@@ -40,11 +41,10 @@ pub fn keep(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Sen
                 ));
                 unreadable_told = unreadable;
             }
-            // A failure costs memory, not data; the next round tries again.
-            while !access.is_read_only()
-                && !fs.trim_step().unwrap_or(true)
-                && stopped.try_recv() == Err(TryRecvError::Empty)
-            {}
+            // A failure costs space or memory, not data; the next round tries again.
+            let goes_on = || !access.is_read_only() && stopped.try_recv() == Err(TryRecvError::Empty);
+            while goes_on() && !fs.reclaim_step(Victims::Worthwhile).unwrap_or(true) {}
+            while goes_on() && !fs.trim_step().unwrap_or(true) {}
         }
     });
     stop

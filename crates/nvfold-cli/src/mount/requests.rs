@@ -12,11 +12,12 @@
 //! user.nvfold.dedup-range.OFFSET.LENGTH     -> bytes looked at, bytes changed
 //! user.nvfold.undedup-range.OFFSET.LENGTH   -> bytes looked at, bytes changed
 //! user.nvfold.extents.OFFSET                -> a line each: offset, length, address, unwritten (0, 1), references, class
-//! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after DRAIN_FOR
+//! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after WORK_FOR
+//! user.nvfold.reclaim                       -> nothing left (0, 1), dead bytes, after WORK_FOR
 //! ```
 
 use crate::snapshot::REPORT_ATTRIBUTE;
-use nvfold::{File, FileSystem, MappedExtent, Reshared, errno};
+use nvfold::{File, FileSystem, MappedExtent, Reshared, Victims, errno};
 use std::fmt::{self, Display, Write};
 use std::io;
 use std::path::Path;
@@ -34,8 +35,10 @@ const EXTENTS: &str = "user.nvfold.extents.";
 
 /// Asks for a part of what is queued to be shared.
 pub const DRAIN: &str = "user.nvfold.drain";
-/// How long that takes at most: a thread that answers requests does nothing else meanwhile.
-const DRAIN_FOR: Duration = Duration::from_millis(50);
+/// Asks for a part of what is dead to be made free.
+pub const RECLAIM: &str = "user.nvfold.reclaim";
+/// How long these take at most: a thread that answers requests does nothing else meanwhile.
+const WORK_FOR: Duration = Duration::from_millis(50);
 
 /// What is queued still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,15 @@ pub struct Left {
     pub entries: u64,
     /// Bytes of files that these stand for.
     pub bytes: u64,
+}
+
+/// What is dead still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReclaimLeft {
+    /// No segment is worth emptying.
+    pub is_done: bool,
+    /// Bytes in segments of packed chunks that nothing lives in.
+    pub dead_bytes: u64,
 }
 
 /// One request. Offsets and lengths are in bytes.
@@ -129,7 +141,7 @@ pub fn ask(path: &Path, request: &Request) -> io::Result<Reshared> {
 pub fn drain_some(fs: &FileSystem) -> nvfold::Result<Left> {
     let started = Instant::now();
     let mut is_done = false;
-    while !is_done && started.elapsed() < DRAIN_FOR {
+    while !is_done && started.elapsed() < WORK_FOR {
         is_done = fs.drain_step()?;
     }
     Ok(queued(fs, is_done))
@@ -151,6 +163,30 @@ pub fn drain(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
 pub fn ask_to_drain(path: &Path) -> io::Result<Left> {
     match numbers(&read(path, DRAIN)?)[..] {
         [is_done, entries, bytes] => Ok(Left { is_done: is_done != 0, entries, bytes }),
+        _ => Err(not_understood()),
+    }
+}
+
+/// Makes a part of what is dead free; what is left. For a file system that this process has mounted.
+pub fn reclaim_some(fs: &FileSystem) -> nvfold::Result<ReclaimLeft> {
+    let started = Instant::now();
+    let mut is_done = false;
+    while !is_done && started.elapsed() < WORK_FOR {
+        is_done = fs.reclaim_step(Victims::All)?;
+    }
+    Ok(ReclaimLeft { is_done, dead_bytes: fs.stats().reclaim.dead_bytes })
+}
+
+/// The same as an answer: the serving side.
+pub fn reclaim(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
+    let ReclaimLeft { is_done, dead_bytes } = reclaim_some(fs)?;
+    Ok(format!("{} {dead_bytes}", u8::from(is_done)).into_bytes())
+}
+
+/// The same, asked for: the command's side.
+pub fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
+    match numbers(&read(path, RECLAIM)?)[..] {
+        [is_done, dead_bytes] => Ok(ReclaimLeft { is_done: is_done != 0, dead_bytes }),
         _ => Err(not_understood()),
     }
 }

@@ -23,6 +23,7 @@ mod data;
 mod dedup;
 mod denova;
 mod fact;
+mod moves;
 mod names;
 mod packed;
 mod parts;

@@ -17,7 +17,7 @@ use crate::mount::requests::{self, Request as Asked};
 use crate::mount::settings::Setting;
 use crate::snapshot::REPORT_ATTRIBUTE;
 use fuser::{Errno, INodeNo, Request};
-use nvfold::{InodeNumber, SetAttr, XattrChange, XattrMode, errno};
+use nvfold::{FileSystem, InodeNumber, SetAttr, XattrChange, XattrMode, errno};
 
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -62,7 +62,8 @@ impl Front {
             // Whoever asks for the size alone wants nothing done.
             Some(_) if size == 0 => Err(Errno::EINVAL),
             Some(asked) => self.carry_out(who, ino, asked),
-            None if name == requests::DRAIN.as_bytes() => self.drain(who, size),
+            None if name == requests::DRAIN.as_bytes() => self.work(who, size, requests::drain),
+            None if name == requests::RECLAIM.as_bytes() => self.work(who, size, requests::reclaim),
             None => self.value(ino, name),
         }
     }
@@ -100,11 +101,11 @@ impl Front {
         if self.access.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
     }
 
-    /// Shares a part of what is queued.
-    fn drain(&self, who: &Request, size: u32) -> Answer<Vec<u8>> {
+    /// Does a part of the work that `part` stands for.
+    fn work(&self, who: &Request, size: u32, part: fn(&FileSystem) -> nvfold::Result<Vec<u8>>) -> Answer<Vec<u8>> {
         check_may_manage(who)?;
         self.check_not_read_only()?;
-        if size == 0 { Err(Errno::EINVAL) } else { requests::drain(&self.fs).map_err(convert::errno) }
+        if size == 0 { Err(Errno::EINVAL) } else { part(&self.fs).map_err(convert::errno) }
     }
 
     /// Names of the attributes that are stored, each with a NUL behind it.

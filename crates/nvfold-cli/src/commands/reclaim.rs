@@ -1,0 +1,105 @@
+//! `nvfold reclaim`: making free what is dead among packed chunks.
+//!
+//! A mount does that by itself where it gives more than it costs, and whenever an operation finds no space. This is for who
+//! wants all of it now. It goes in short requests, so that the command can show how far it is and be stopped.
+
+use crate::device::DeviceOptions;
+use crate::failure::Outcome;
+use crate::mount::{requests::ReclaimLeft, settings};
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::report;
+use crate::size;
+use crate::stop::Stop;
+use crate::stored::Stored;
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Make free what is dead among packed chunks
+///
+/// Packed chunks lie in segments of 2 MiB, which are free as a whole when nothing lives in them. This moves what lives in
+/// those that give room for a chunk, and packs it into others. A mount does it by itself where that moves less than it frees,
+/// and when space ends. Stopped in the middle, what is done stays. Of a mount root may ask for it, and whoever mounted it.
+#[derive(Args, Debug)]
+pub struct Reclaim {
+    /// Mount point or device
+    #[arg(value_name = "DIR|DEVICE")]
+    target: PathBuf,
+    #[command(flatten)]
+    device_options: DeviceOptions,
+}
+
+#[derive(Serialize)]
+struct Report {
+    /// Bytes in segments of packed chunks that nothing lives in.
+    dead_bytes_before: u64,
+    dead_bytes_after: u64,
+    /// Segments that were emptied.
+    segments: u64,
+    /// Bytes that were moved for that.
+    moved_bytes: u64,
+    /// Bytes that became free.
+    freed_bytes: u64,
+    available_bytes_before: u64,
+    available_bytes_after: u64,
+    seconds: f64,
+}
+
+/// Runs it.
+pub fn run(reclaim: &Reclaim, output: &Output) -> Outcome<u8> {
+    let Reclaim { target, device_options } = reclaim;
+    let (stored, paths) = Stored::open(std::slice::from_ref(target), &[], None, device_options, false)?;
+    let done = reclaim_all(&stored, &paths[0], target, output);
+    stored.close()?;
+    let done = done?;
+    report::emit(output.json, "reclaim", &done, || describe(&done))?;
+    Ok(0)
+}
+
+fn reclaim_all(stored: &Stored, path: &Path, target: &Path, output: &Output) -> Outcome<Report> {
+    let stop = Stop::on_signals()?;
+    stored.settle(path)?;
+    let (before, started) = (stored.space(path)?, Instant::now());
+    let dead_bytes = before.packed_dead_bytes;
+    let mut progress = Progress::new(output.progress, "reclaim", dead_bytes);
+    loop {
+        let asked = stored.reclaim_some(path);
+        let left: ReclaimLeft =
+            asked.map_err(|refused| settings::refused(target, "reclaim space", refused.errno, &refused))?;
+        let note = || format!("{} dead", size::show(left.dead_bytes));
+        let done_bytes = dead_bytes.saturating_sub(left.dead_bytes);
+        if left.is_done {
+            progress.finish(done_bytes, note);
+            break;
+        }
+        progress.update(done_bytes, note);
+        if let Some(reason) = stop.reason("reclaim") {
+            return Err(reason.hint(format!("stopped with {} dead; what is done stays", size::show(left.dead_bytes))));
+        }
+    }
+    let after = stored.space(path)?;
+    Ok(Report {
+        dead_bytes_before: dead_bytes,
+        dead_bytes_after: after.packed_dead_bytes,
+        segments: after.reclaimed_segments - before.reclaimed_segments,
+        moved_bytes: after.reclaim_moved_bytes - before.reclaim_moved_bytes,
+        freed_bytes: after.reclaim_freed_bytes - before.reclaim_freed_bytes,
+        available_bytes_before: before.available_bytes,
+        available_bytes_after: after.available_bytes,
+        seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+fn describe(report: &Report) -> String {
+    let from_to = |before, after| format!("{} before, {} after", size::show(before), size::show(after));
+    let per_freed = report.moved_bytes as f64 / report.freed_bytes.max(1) as f64;
+    let moved = format!("{}, {per_freed:.2} a byte that became free", size::show(report.moved_bytes));
+    report::facts(&[
+        ("segments emptied", format!("{} in {:.2} s", report.segments, report.seconds)),
+        ("moved", moved),
+        ("dead", from_to(report.dead_bytes_before, report.dead_bytes_after)),
+        ("available", from_to(report.available_bytes_before, report.available_bytes_after)),
+    ])
+}
