@@ -36,7 +36,7 @@
 //! | `scan.rs` | what a mount learns of the table |
 //! | `exact.rs` | what reconcile asks of it and makes of it |
 
-mod content;
+pub(crate) mod content;
 mod counts;
 pub mod dram;
 pub mod entries;
