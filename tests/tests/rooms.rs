@@ -32,7 +32,7 @@ const HOUSES: [House; 3] = [
     House {
         crate_name: "nvfold",
         rooms: &[
-            ("host", "api words error chunking fingerprint media"),
+            ("host", "api words error chunking compression fingerprint media"),
             ("api", "mount fs dedup inode space media words error compression fingerprint sync"),
             ("check", "mount fs dedup inode chunk space media words error fingerprint sync"),
             ("mount", "fs dedup inode chunk space media words error compression fingerprint sync parallel"),

@@ -138,7 +138,7 @@ pub fn defects() -> Vec<Defect> {
                 change_entry(
                     region,
                     geometry,
-                    |entry| entry.class() > 0 && entry.count >= 2,
+                    |entry| entry.class() > 0 && entry.count >= 2 && !entry.packed_bytes().is_compressed(),
                     |entry| entry.address_length = address_word(entry.address(), entry.stored_bytes() - 1),
                 );
             })

@@ -6,7 +6,7 @@
 
 use super::Chunks;
 use crate::compression::{FrameError, with_content};
-use crate::media::chunk_entry::ChunkEntry;
+use crate::media::chunk_entry::{CLASS_LOST, ChunkEntry};
 use crate::media::packed::PackedBytes;
 use crate::media::{BLOCK_BYTES, ChunkRef, PackedNumber};
 use pmem::Region;
@@ -54,6 +54,9 @@ impl Chunks {
         let entry = Some(chunk).filter(|chunk| self.entries.exists((*chunk).into()));
         let entry = entry.and_then(|chunk| self.sound_entry(chunk)).filter(|entry| end <= entry.content_bytes());
         let entry = entry.ok_or(Unreadable::Entry)?;
+        if entry.class() == CLASS_LOST {
+            return Err(Unreadable::Lost);
+        }
         if !entry.packed_bytes().is_compressed() {
             self.region.read_into(entry.address() + offset, buffer);
             return Ok(());
@@ -70,7 +73,7 @@ impl Chunks {
             let content = self.region.to_vec(address, bytes);
             return self.region.sound_or_forget(address, bytes).then_some(content);
         };
-        let entry = self.sound_entry(packed)?;
+        let entry = self.sound_entry(packed).filter(|entry| entry.class() != CLASS_LOST)?;
         let content = content_of(&self.region, &entry).ok();
         content.filter(|_| self.region.sound_or_forget(entry.address(), entry.stored_bytes()))
     }
@@ -99,6 +102,7 @@ impl Chunks {
     fn equal_packed(&self, entry: &ChunkEntry, piece: &[u8]) -> bool {
         let (address, bytes) = (entry.address(), entry.packed_bytes());
         let equal = bytes.content == piece.len() as u64
+            && entry.class() != CLASS_LOST
             && match bytes.is_compressed() {
                 true => decompressed(&self.region, entry, |content| content == piece) == Ok(true),
                 false => self.region.equal(address, piece),
@@ -113,6 +117,8 @@ impl Chunks {
 pub(crate) enum Unreadable {
     /// Its entry does not say where it is.
     Entry,
+    /// A repair has found that it is lost.
+    Lost,
     /// It is compressed, and what lies at this media address cannot be decompressed.
     Frame(u64, FrameError),
 }

@@ -60,6 +60,11 @@ impl Core {
     fn unreadable(&self, chunk: PackedNumber, why: Unreadable) -> Error {
         match why {
             Unreadable::Entry => self.lost_chunk(chunk.into()),
+            Unreadable::Lost => Error::Posix {
+                doing: "read",
+                why: "the compressed content of this range was damaged, as fsck has told; write it anew",
+                errno: errno::EIO,
+            },
             Unreadable::Frame(at, FrameError::Damaged) => {
                 Error::Corrupt { what: format!("packed chunk {}: its compressed content", chunk.0), at }
             }
