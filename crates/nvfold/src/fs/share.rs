@@ -166,7 +166,10 @@ impl Core {
         }
         self.enter_end(own);
         let mut claims = Claims::new(self);
-        let Some(other) = self.take_equal(own, &[], &mut claims) else { return Ok(0) };
+        let Some(other) = self.take_equal(own, &[], &mut claims) else {
+            end_unpublished(&mut claims);
+            return Ok(0);
+        };
         let location = Location::Packed(claims.keep_packed(other), 0);
         let range = offset..offset + extent.length;
         let mapped = [(offset, Extent { location, ..*extent })];
@@ -200,22 +203,20 @@ impl Core {
         let weak = entry.weak(self.chunks.weak_function());
         // One that enters what it publishes into the index, whatever policy stored it.
         let mut claims = Claims::with_compression(self, self.policies.of_blocks(), compression);
-        let there = weak.and_then(|weak| self.take_compressed(weak, &bytes, most, &mut claims));
-        let packed = match there {
+        let packed = match weak.and_then(|weak| self.take_compressed(own, weak, &bytes, most, &mut claims)) {
             Some(reference) => claims.keep_packed(reference),
             None => {
-                let strong = entry.strong(self.chunks.strong_function());
-                let piece = ToPack {
-                    bytes: &bytes,
-                    pool: Pool::ContentDefined,
-                    class: entry.class(),
-                    fingerprint: Fingerprint { weak, strong },
-                    grows: false,
-                };
                 let Some(frame) = compression.compress(&bytes).filter(|frame| frame.len() as u64 <= most) else {
+                    end_unpublished(&mut claims);
                     return Ok(0);
                 };
-                self.store_packed_as(&piece, &frame, 1, &mut claims)?
+                let strong = entry.strong(self.chunks.strong_function());
+                let fingerprint = Fingerprint { weak, strong };
+                let (pool, class) = (Pool::ContentDefined, entry.class());
+                let piece = ToPack { bytes: &bytes, pool, class, fingerprint, grows: false };
+                let packed = self.store_packed_as(&piece, &frame, 1, &mut claims)?;
+                weak.into_iter().for_each(|weak| know_all(weak, &mut claims));
+                packed
             }
         };
         debug_assert!(packed != own, "a chunk takes less than itself");
@@ -225,15 +226,22 @@ impl Core {
         Ok(extent.length)
     }
 
-    /// Takes a reference on a packed chunk that holds these bytes and takes `most` bytes at most. All others with this
-    /// fingerprint are looked at, so that publishing a new one does not give it up for one of them.
-    fn take_compressed(&self, weak: u32, bytes: &[u8], most: u64, claims: &mut Claims<'_>) -> Option<Reference> {
+    /// Takes a reference on a packed chunk other than `own` that holds these bytes and takes `most` bytes at most.
+    fn take_compressed(
+        &self,
+        own: PackedNumber,
+        weak: u32,
+        bytes: &[u8],
+        most: u64,
+        claims: &mut Claims<'_>,
+    ) -> Option<Reference> {
+        let is_small = |chunk: ChunkRef| self.chunks.place_of(chunk).is_some_and(|(_, stored)| stored <= most);
+        let fits = |chunk: &ChunkRef| chunk.packed().is_some_and(|packed| packed != own) && is_small(*chunk);
         let mut seen = ChunkRef::NONE;
         loop {
-            let taken = claims.tx.share_candidate_that(weak, seen, |chunk| chunk.packed().is_some())?;
+            let taken = claims.tx.share_candidate_that(weak, seen, fits)?;
             seen = taken.chunk();
-            let is_small = self.chunks.place_of(seen).is_some_and(|(_, stored)| stored <= most);
-            if is_small && self.chunks.equal(seen, bytes) {
+            if fits(&seen) && self.chunks.equal(seen, bytes) {
                 return Some(taken);
             }
             claims.tx.give_back(taken);
@@ -377,6 +385,23 @@ impl Core {
             }
         }
         Ok(mapped)
+    }
+}
+
+/// Looks at all packed chunks with this fingerprint, so that publishing a new one does not give it up for one of them.
+fn know_all(weak: u32, claims: &mut Claims<'_>) {
+    let mut seen = ChunkRef::NONE;
+    while let Some(taken) = claims.tx.share_candidate_that(weak, seen, |chunk| chunk.packed().is_some()) {
+        seen = taken.chunk();
+        claims.tx.give_back(taken);
+    }
+}
+
+/// Nothing is published: the references that were only taken to compare are given back. The number of the transaction is
+/// passed all the same, or numbers would run ahead of their generator, and recovery believes only the next one.
+fn end_unpublished(claims: &mut Claims<'_>) {
+    if !claims.tx.given_back().is_empty() {
+        let _ = claims.tx.end(());
     }
 }
 

@@ -254,8 +254,8 @@ impl Space {
         parts * SEGMENT_BLOCKS + (segments - parts) * BESIDE_BLOCKS
     }
 
-    /// Makes the chunk that was appended last, and is not compressed, longer, in its place, from `length` bytes to `longer`. False when another was
-    /// appended since, or the segment is full.
+    /// Makes the chunk that was appended last, and is not compressed, longer, in its place, from `length` bytes to
+    /// `longer`. False when another was appended since, or the segment is full.
     pub fn grow_packed(
         &self,
         number: PackedNumber,
