@@ -34,7 +34,7 @@ const HOUSES: [House; 3] = [
         rooms: &[
             ("host", "api words error chunking compression fingerprint media"),
             ("api", "mount fs dedup inode space media words error compression fingerprint sync"),
-            ("check", "mount fs dedup inode chunk space media words error fingerprint sync"),
+            ("check", "mount fs dedup inode chunk space media words error compression fingerprint sync"),
             ("mount", "fs dedup inode chunk space media words error compression fingerprint sync parallel"),
             ("fs", "dedup inode chunk space media words error chunking compression fingerprint sync padded"),
             ("dedup", "chunk space media words error chunking fingerprint sync padded"),

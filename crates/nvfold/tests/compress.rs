@@ -492,6 +492,21 @@ fn lost_entries_of_compressed_chunks_are_made_again_from_their_headers() {
     }
 }
 
+/// The entry is damaged, not what it leads to.
+#[test]
+fn an_entry_that_says_another_length_is_made_again_from_its_header() {
+    let (region, data) = compressed_file();
+    let (at, entry) = compressed(&region)[0];
+    let damaged = ChunkEntry { content_bytes_less_one: entry.content_bytes_less_one ^ 0x1000, ..entry };
+    store(&region, at, zerocopy::IntoBytes::as_bytes(&damaged));
+    assert!(!looked_at(&region, true).findings.is_empty());
+    let left = looked_at(&region, false);
+    assert!(left.findings.is_empty(), "{left:#?}");
+    let fs = mount(&region, Compression::ZSTD);
+    assert!(read(&open(&fs, "file")) == data);
+    unmount(&region, fs);
+}
+
 /// The words of an entry that say how long a chunk is, as anything.
 #[test]
 fn damaged_lengths_of_compressed_chunks_are_errors() {

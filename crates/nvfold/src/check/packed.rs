@@ -18,9 +18,10 @@ use super::{Survey, range_map::Taken};
 use crate::chunk::content::content_of;
 use crate::chunk::entries::{ENTRIES_PER_SEGMENT, Entries};
 use crate::chunk::packed::WORDS_PER_PART;
+use crate::compression::FrameError;
 use crate::inode::extents::Extent;
 use crate::media::chunk_entry::{CLASS_LOST, ChunkEntry};
-use crate::media::packed::{PackedBytes, header_offset};
+use crate::media::packed::{PackedBytes, PackedHeader, header_offset};
 use crate::media::segment::SegmentUse;
 use crate::media::{ChunkRef, Location, PackedNumber, SEGMENT_BYTES};
 use crate::mount::Tables;
@@ -177,7 +178,7 @@ impl Survey<'_> {
             // A crash may leave any words of a new entry: what it says is then of a chunk before it.
             return self.trace(2, format!("packed chunk {} is free and its entry is not", number.0), at);
         }
-        if !is_in_place || entry.content_bytes() < bytes {
+        if !is_in_place || entry.content_bytes() < bytes || data && self.is_of_another_header(number, entry) {
             self.find(0, format!("packed chunk {}: its entry is damaged", number.0), at);
             self.packed.lost.extend(named.map(|named| (number, named)));
             return;
@@ -195,6 +196,21 @@ impl Survey<'_> {
         } else if data && !self.is_bad_packed_data(entry) {
             self.check_packed_content(number, entry, at);
         }
+    }
+
+    /// Whether what lies at a compressed chunk's place cannot be decompressed, and headers of the segment say that the chunk
+    /// is another one: it is the entry that is damaged then.
+    fn is_of_another_header(&self, number: PackedNumber, entry: &ChunkEntry) -> bool {
+        let is_readable = || content_of(self.region, entry) != Err(FrameError::Damaged);
+        if !entry.packed_bytes().is_compressed() || self.is_bad_packed_data(entry) || is_readable() {
+            return false;
+        }
+        let segment = entry.address() / SEGMENT_BYTES;
+        let opened = self.packed.segments.get(&segment).copied().unwrap_or_default();
+        let says = |header: PackedHeader| (segment * SEGMENT_BYTES + u64::from(header.offset), header.bytes());
+        let of_chunk = headers(self.region, segment, opened).filter(|(_, header)| header.chunk == number.0);
+        let said: Vec<(u64, PackedBytes)> = of_chunk.map(|(_, header)| says(header)).collect();
+        !said.is_empty() && !said.contains(&(entry.address(), entry.packed_bytes()))
     }
 
     /// The content of a packed chunk whose entry is exact and lies at `at`.
