@@ -16,7 +16,8 @@ fn what_is_on_a_device_is_compressed_told_and_undone() {
     fs::write(scratch.path("tree/sub/text"), text(60_000)).unwrap();
     fs::write(scratch.path("tree/copy"), text(60_000)).unwrap();
     fs::write(scratch.path("tree/noise"), noise(300_000, 7)).unwrap();
-    let estimate = scratch.nvfold(&["estimate", "tree", "--compress", "--json"]).ok().json();
+    let estimate = scratch.nvfold(&["estimate", "tree", "--compress", "--json"]).ok().stdout;
+    let estimate: serde_json::Value = serde_json::from_str(&estimate).unwrap();
     let row = |policy: &str| {
         let rows = estimate["total"]["policies"].as_array().unwrap();
         rows.iter().find(|row| row["policy"] == policy).unwrap()["stored_bytes"].as_u64().unwrap()

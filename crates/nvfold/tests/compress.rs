@@ -249,7 +249,7 @@ fn what_two_files_share_is_compressed_once_and_stays_shared() {
         let region = device(index);
         let fs = mount(&region, Compression::Off);
         let data = text(MIB, 7);
-        ["one", "two"].iter().for_each(|name| _ = create(&fs, name).write_at(0, &data).unwrap());
+        ["one", "two"].iter().for_each(|name| create(&fs, name).write_at(0, &data).unwrap());
         settle(&fs);
         let raw = fs.stats().stored_bytes;
         open(&fs, "one").compress_range(0, u64::MAX, Compression::Lz4).unwrap();
