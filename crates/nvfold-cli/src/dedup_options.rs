@@ -4,13 +4,13 @@
 use crate::failure::{Doing, Failure, Outcome};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{
-    DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Pack,
-    Policy, ReorderOptions, Verify,
+    Compression, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, MethodChoice, MountOptions,
+    NvDedupOptions, Pack, Policy, ReorderOptions, Verify,
 };
 use pmem::Region;
 
 /// All of them, for messages and help.
-pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext pack=auto|on|off \
+pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
                              weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
                              strong=md5|sha1|sha256|blake3|bytes verify=bytes|strong period=N \
                              method=auto|paper|non|ws|str|wb generators=per-core|global \
@@ -21,7 +21,8 @@ pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext pack=auto|o
 pub fn help() -> String {
     format!(
         "{THERE_ARE}. pack= says whether the ends of files that do not fill a block are packed together: auto, where that \
-         pays. For policy denova mode= says when it shares what was written: immediate, whenever anything is \
+         pays. compress= compresses what is packed and compressible: the ends of files, and the pieces of policy deext; \
+         LEVEL is 1 to 22, 3 unless given. For policy denova mode= says when it shares what was written: immediate, whenever anything is \
          queued; delayed, every MS milliseconds so many entries of the queue at most; inline, at once. Its daemon \
          takes cpu= percent of one processor at most, but heeds no limit when less than guard= percent of the space \
          are free. reorder= says from which reference count and which number of reads it brings a chain of a pm index \
@@ -35,6 +36,8 @@ pub struct DedupOptions {
     pub policy: Policy,
     /// Whether ends of files are packed under policies that store blocks.
     pub pack: Pack,
+    /// How what is packed is stored.
+    pub compression: Compression,
     /// What makes weak fingerprints. `None`: what made those of the device, where the device says.
     pub weak: Option<WeakFunction>,
     pub nv_dedup: NvDedupOptions,
@@ -53,6 +56,7 @@ impl DedupOptions {
         let example = match name {
             "policy" | "dedup" => "inline",
             "pack" => "auto",
+            "compress" => "zstd",
             "weak" => "xxh3",
             "strong" => "blake3",
             "verify" => "bytes",
@@ -83,6 +87,7 @@ impl DedupOptions {
         let (nv_dedup, denova) = (&mut self.nv_dedup, &mut self.denova);
         match name {
             "pack" => self.pack = named(value, Pack::from_name, &Pack::ALL.map(Pack::name))?,
+            "compress" => self.compression = parse_compression(value)?,
             "weak" => self.weak = Some(parse_weak(value)?),
             "strong" if value == "bytes" => nv_dedup.strong = None,
             "strong" => {
@@ -118,7 +123,7 @@ impl DedupOptions {
 
     /// Mounts a device with these options and those of `mount`, if they go together with what the device is.
     pub fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
-        let DedupOptions { policy, pack, weak, mut nv_dedup, denova, generators } = self.clone();
+        let DedupOptions { policy, pack, compression, weak, mut nv_dedup, denova, generators } = self.clone();
         let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
         if let (Some(weak), Some((IndexKind::Pm, own))) = (weak, superblock.index())
             && weak != own
@@ -129,13 +134,19 @@ impl DedupOptions {
                 .hint(format!("leave the option out, or convert it: nvfold tune {name} --index pm --weak {weak}")));
         }
         nv_dedup.weak = weak.unwrap_or_default();
-        FileSystem::mount(region, MountOptions { policy, pack, nv_dedup, denova, generators, ..mount }).doing(name)
+        let options = MountOptions { policy, pack, compression, nv_dedup, denova, generators, ..mount };
+        FileSystem::mount(region, options).doing(name)
     }
 }
 
 /// Reads a policy.
 pub fn parse_policy(text: &str) -> Result<Policy, String> {
     Policy::named(text.as_bytes()).ok_or_else(|| format!("unknown policy `{text}`; there are: {}", Policy::names()))
+}
+
+/// Reads how what is packed is stored.
+pub fn parse_compression(text: &str) -> Result<Compression, String> {
+    Compression::named(text.as_bytes()).ok_or_else(|| format!("`{text}` is none of {}", Compression::THERE_ARE))
 }
 
 /// Reads what makes weak fingerprints.
@@ -235,6 +246,20 @@ mod tests {
         options.take_list("mode=inline,reorder=never,weak=sha1").unwrap();
         assert_eq!((options.denova.mode, options.denova.reorder.reads), (DedupMode::Inline, 0));
         assert_eq!(options.weak, Some(WeakFunction::Sha1));
+    }
+
+    #[test]
+    fn compression_is_read_with_its_level() {
+        let read = |list: &str| {
+            let mut options = DedupOptions::default();
+            options.take_list(list).map(|()| options.compression)
+        };
+        assert_eq!(read("policy=deext"), Ok(Compression::Off));
+        assert_eq!(read("compress=lz4"), Ok(Compression::Lz4));
+        assert_eq!(read("compress=zstd"), Ok(Compression::Zstd(3)));
+        assert_eq!(read("compress=zstd:19"), Ok(Compression::Zstd(19)));
+        assert_eq!(read("compress=zstd:23"), Err("`zstd:23` is none of off, lz4, zstd, zstd:1 to zstd:22".into()));
+        assert_eq!(read("compress"), Err("it needs a value: compress=zstd".into()));
     }
 
     #[test]

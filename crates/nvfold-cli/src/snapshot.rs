@@ -34,6 +34,9 @@ pub struct Snapshot {
     pub read_only: bool,
     /// Policy for new data, of a mounted file system.
     pub policy: Option<String>,
+    /// How what is packed is stored, of a mounted file system.
+    #[serde(default)]
+    pub compress: Option<String>,
     pub superblock: SuperblockFacts,
     /// Absent when the device must be recovered before its space can be known.
     pub space: Option<Space>,
@@ -275,6 +278,8 @@ pub struct Space {
     pub logical_bytes: u64,
     pub stored_bytes: u64,
     pub saved_bytes: u64,
+    /// Bytes that compression saves.
+    pub compressed_away_bytes: u64,
     pub metadata_bytes: u64,
     pub free_bytes: u64,
     pub available_bytes: u64,
@@ -339,6 +344,7 @@ impl Snapshot {
             pid: Some(std::process::id()),
             read_only: fs.is_read_only(),
             policy: Some(fs.policy().name().to_owned()),
+            compress: Some(fs.compression().to_string()),
             space: Some(space(fs, &stats)),
             index: Some(Index::of(fs, &stats)),
             recovery: Some(recovery(&stats.recovery)),
@@ -360,6 +366,7 @@ impl Snapshot {
             persistence: region.level().to_string(),
             read_only: true,
             policy: None,
+            compress: None,
             superblock: superblock_facts(superblock),
             space: None,
             index: None,
@@ -494,12 +501,17 @@ pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
     let statfs = fs.statfs();
     let Stats { logical_bytes, stored_bytes, .. } = *stats;
     // A read-only mount does not read the chunk table: what files name and what is stored tell the savings there.
-    let saved_bytes = if fs.is_read_only() { logical_bytes.saturating_sub(stored_bytes) } else { stats.saved_bytes };
+    let compressed_away_bytes = stats.compressed_away_bytes;
+    let saved_bytes = match fs.is_read_only() {
+        true => logical_bytes.saturating_sub(stored_bytes).saturating_sub(compressed_away_bytes),
+        false => stats.saved_bytes,
+    };
     Space {
         device_bytes: stats.device_bytes,
         logical_bytes,
         stored_bytes,
         saved_bytes,
+        compressed_away_bytes,
         metadata_bytes: stats.metadata_bytes,
         free_bytes: stats.free_bytes,
         available_bytes: statfs.blocks_available * u64::from(statfs.block_bytes),

@@ -9,7 +9,9 @@ use crate::mounts;
 use crate::problems::Problems;
 use crate::snapshot::{self, Snapshot, Space};
 use nvfold::host::{self, entries};
-use nvfold::{FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, XattrMode, errno};
+use nvfold::{
+    Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, XattrMode, errno,
+};
 use rustix::fs::XattrFlags;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -249,6 +251,15 @@ impl Stored {
         match &self.fs {
             Some(fs) => Ok(fs.open(found.ino)?.dedup_range(range.start, length)?),
             None => Ok(requests::ask(&found.path, &Request::Dedup { offset: range.start, length })?),
+        }
+    }
+
+    /// The same, and compresses packed chunks.
+    pub fn compress(&self, found: &Found, range: Range<u64>, compression: Compression) -> Result<Reshared, Refused> {
+        let (offset, length) = (range.start, range.end - range.start);
+        match &self.fs {
+            Some(fs) => Ok(fs.open(found.ino)?.compress_range(offset, length, compression)?),
+            None => Ok(requests::ask(&found.path, &Request::Compress { compression, offset, length })?),
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod bench;
 mod common;
+mod compress;
 mod denova;
 mod devices;
 mod mounts;

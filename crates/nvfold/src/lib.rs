@@ -17,7 +17,7 @@
 //! | [`chunk`] | chunk table, references, dedup transactions, index |
 //! | `space` | segments, block allocation, giving memory back |
 //! | [`media`] | the bytes on the device |
-//! | [`chunking`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
+//! | [`chunking`], [`compression`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
 //!
 //! To follow one write: ARCHITECTURE.md, "One write".
 #![forbid(unsafe_code)]
@@ -27,6 +27,7 @@ mod api;
 pub mod check;
 pub mod chunk;
 pub mod chunking;
+pub mod compression;
 pub mod dedup;
 mod error;
 pub mod fingerprint;
@@ -45,6 +46,7 @@ mod words;
 
 pub use api::{Daemon, File, FileSystem, Stats};
 pub use chunk::transaction::Generators;
+pub use compression::{COMPRESSION_ATTRIBUTE, Compression};
 pub use dedup::denova::options::{DeNovaOptions, DeNovaStats, DedupMode};
 pub use dedup::nv_dedup::options::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats, Thresholds};
 pub use dedup::policy::{POLICY_ATTRIBUTE, Pack, Policy, PolicyOf, PolicyStats, Verify};

@@ -213,8 +213,10 @@ pub struct MappedExtent {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// First byte on the device.
+    /// First byte on the device; of a compressed packed chunk that of the whole chunk.
     pub address: u64,
+    /// Bytes that it takes there: fewer where it is compressed.
+    pub stored_bytes: u64,
     /// Reserved: reads as zeros.
     pub unwritten: bool,
     /// Extents of all files that touch each of its blocks, or name its packed chunk, this one included.

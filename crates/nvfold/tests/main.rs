@@ -2,6 +2,7 @@
 //! (`cargo test -p nvfold --test all fact`) chooses it.
 
 mod check;
+mod compress;
 mod cut_off;
 mod deext;
 mod denova;

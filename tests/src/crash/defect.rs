@@ -11,7 +11,7 @@ use nvfold::media::direct::DirectEntry;
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::{COPIES, Geometry};
 use nvfold::media::{BlockNumber, SEGMENT_BYTES};
-use nvfold::{FileKind, FileSystem, IndexKind, InodeNumber, Policy, Result, SetAttr, XattrMode};
+use nvfold::{Compression, FileKind, FileSystem, IndexKind, InodeNumber, Policy, Result, SetAttr, XattrMode};
 use pmem::{Action, Pending, Region};
 
 use super::oracle::{Judge, Passed, Road};
@@ -116,7 +116,8 @@ impl Defect {
 pub fn defects() -> Vec<Defect> {
     use Moment::*;
     const TREE: &[&str] = &["after the mount the tree is none that the crash may leave"];
-    const OTHER_BYTES: &[&str] = &["other bytes", "its bytes do not match its fingerprint"];
+    const OTHER_BYTES: &[&str] =
+        &["other bytes", "its bytes do not match its fingerprint", "its compressed content is damaged"];
     const DAMAGED: &[&str] = &["its entry is damaged"];
     const TOTALS: &[&str] =
         &["after reconcile the tree is none that the crash may leave; differences to one of them:\n  Space"];
@@ -133,7 +134,7 @@ pub fn defects() -> Vec<Defect> {
             flip(region, entry.address());
         }),
         Defect {
-            has: |subject| subject.policy == Policy::DeExt,
+            has: |subject| subject.policy == Policy::DeExt && subject.compression == Compression::Off,
             ..media("a packed chunk is shorter than what files name of it", Crashed, DAMAGED, |region, geometry| {
                 change_entry(
                     region,

@@ -46,7 +46,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use nvfold::{DeNovaOptions, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, ReorderOptions};
+use nvfold::{
+    Compression, DeNovaOptions, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, ReorderOptions,
+};
 use pmem::{Action, Event, Pending};
 
 use disk::{Difference, Disk};
@@ -68,6 +70,8 @@ pub struct Subject {
     pub index: IndexKind,
     /// Which ends of files are packed.
     pub pack: Pack,
+    /// How what is packed is stored.
+    pub compression: Compression,
     /// Whether the workloads begin after a crash that left an operation in the journal, with nothing reconciled,
     /// instead of after an unmount.
     pub after_crash: bool,
@@ -87,6 +91,7 @@ const PLAIN: Subject = Subject {
     made_by: Policy::Off,
     index: IndexKind::Dram,
     pack: Pack::Auto,
+    compression: Compression::Off,
     after_crash: false,
     full: false,
     mutated: false,
@@ -98,7 +103,7 @@ const fn of(policy: Policy, name: &'static str) -> Subject {
 }
 
 /// All that are tested.
-pub const SUBJECTS: [Subject; 14] = [
+pub const SUBJECTS: [Subject; 15] = [
     PLAIN,
     Subject { pack: Pack::On, mutated: true, ..of(Policy::Inline, "inline") },
     Subject {
@@ -132,6 +137,7 @@ pub const SUBJECTS: [Subject; 14] = [
     Subject { index: IndexKind::Pm, full: true, ..of(Policy::Inline, "inline, pm") },
     Subject { full: true, mutated: true, ..of(Policy::DeExt, "deext") },
     Subject { index: IndexKind::Pm, after_crash: true, mutated: true, ..of(Policy::DeExt, "deext, pm, crashed") },
+    Subject { compression: Compression::ZSTD, full: true, ..of(Policy::DeExt, "deext, compressed") },
 ];
 
 impl Subject {
@@ -146,7 +152,8 @@ impl Subject {
         // Chains are brought into order as soon as anything in them is shared and not the first.
         let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
         // One allocation cursor: which thread does what changes nothing.
-        MountOptions { policy, cores: 1, pack: self.pack, nv_dedup, denova, ..MountOptions::default() }
+        let Subject { pack, compression, .. } = *self;
+        MountOptions { policy, cores: 1, pack, compression, nv_dedup, denova, ..MountOptions::default() }
     }
 }
 

@@ -1002,6 +1002,16 @@ fn streams() -> Vec<(&'static str, usize, Vec<Op>)> {
         ),
         ("stream: unlink of a tail", 4, [opened(&GROWS), vec![Op::Unlink { path: at(EMPTY) }, close(0)]].concat()),
         ("stream: unmount with a tail", 4, [opened(&GROWS), vec![Op::Remount], appends(EMPTY, &[77])].concat()),
+        ("text: a piece, an equal one, parts of them written over and cut off", 1, {
+            let text = |name: u8, offset, len| write(name, offset, len, op::TEXT);
+            let pieces = vec![create(NEW), text(NEW, 0, 9000), create(MORE), text(MORE, 0, 9000)];
+            [pieces, vec![write(NEW, 3000, 2000, 7), Op::Truncate { path: at(MORE), size: 5000 }]].concat()
+        }),
+        ("text: a tail grows, rests, and is looked at again", 1, {
+            let append = |number| Op::Append { path: at(EMPTY), len: 700, seed: op::TEXT + number };
+            let look = Op::Dedup { path: at(EMPTY), offset: 0, len: BLOCK };
+            vec![open(EMPTY, 0), append(0), append(1), append(2), close(0), look, append(3), Op::Remount]
+        }),
         ("stream: a seam is cut anew", 3, [vec![create(NEW)], appends(NEW, &[3000, 2001]), vec![Op::Fill]].concat()),
     ]
 }

@@ -432,7 +432,7 @@ mod tests {
         assert!(of(Kind::Full, Layout::PageFooter) + of(Kind::Full, Layout::AreaHead) > 1);
         assert!(of(Kind::Small, Layout::SavedPayload) > 3);
         assert!(of(Kind::Chains, Layout::DirectEntry) > 4);
-        for kind in [Kind::Packed, Kind::Streams, Kind::Ends] {
+        for kind in [Kind::Packed, Kind::Streams, Kind::Ends, Kind::Compressed] {
             let (entries, headers) = (of(kind, Layout::PackedEntry), of(kind, Layout::PackedHeader));
             assert!(entries > 8 && headers >= entries, "{kind:?}: {entries} entries, {headers} headers");
         }

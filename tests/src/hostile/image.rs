@@ -15,8 +15,8 @@ use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::{Geometry, Superblock};
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use nvfold::{
-    AllocateMode, DeNovaOptions, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Pack,
-    Policy, RenameMode, ReorderOptions, XattrMode,
+    AllocateMode, Compression, DeNovaOptions, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions,
+    MountOptions, Pack, Policy, RenameMode, ReorderOptions, XattrMode,
 };
 use pmem::{DeviceSpec, OpenOptions, Region, StoreOrder};
 use zerocopy::FromBytes;
@@ -65,10 +65,12 @@ pub enum Kind {
     Streams,
     /// Blocks, and the ends of files in packed chunks, all of them in chains of a pm index.
     Ends,
+    /// The same files as `Packed`, of which what is compressible is compressed.
+    Compressed,
 }
 
 /// All kinds.
-pub const KINDS: [Kind; 17] = [
+pub const KINDS: [Kind; 18] = [
     Kind::Empty,
     Kind::Small,
     Kind::Shared,
@@ -86,6 +88,7 @@ pub const KINDS: [Kind; 17] = [
     Kind::Packed,
     Kind::Streams,
     Kind::Ends,
+    Kind::Compressed,
 ];
 
 /// A valid device and where in it the structures lie.
@@ -374,7 +377,7 @@ fn content(kind: Kind) -> Content {
     }
     let policy = match kind {
         Kind::Full => Policy::Off,
-        Kind::Packed | Kind::Streams => Policy::DeExt,
+        Kind::Packed | Kind::Streams | Kind::Compressed => Policy::DeExt,
         _ => Policy::Inline,
     };
     let (index, pack) = match kind {
@@ -382,11 +385,12 @@ fn content(kind: Kind) -> Content {
         _ => (IndexKind::Dram, Pack::Auto),
     };
     let region = formatted(&OpenOptions::default(), index);
-    let fs = mount_packing(&region, policy, pack);
+    let compression = if kind == Kind::Compressed { Compression::ZSTD } else { Compression::Off };
+    let fs = mount_packing(&region, policy, pack, compression);
     match kind {
         Kind::Empty | Kind::CutOff | Kind::Queued | Kind::Chains | Kind::Sharing | Kind::Ordering => {}
         Kind::Ends => ends(&fs),
-        Kind::Packed => drop(packed(&fs)),
+        Kind::Packed | Kind::Compressed => drop(packed(&fs)),
         Kind::Streams => {
             let open = packed(&fs);
             let content = Content::of(&region);
@@ -422,13 +426,13 @@ fn formatted(options: &OpenOptions, index: IndexKind) -> Region {
 }
 
 fn mount(region: &Region, policy: Policy) -> FileSystem {
-    mount_packing(region, policy, Pack::Auto)
+    mount_packing(region, policy, Pack::Auto, Compression::Off)
 }
 
-fn mount_packing(region: &Region, policy: Policy, pack: Pack) -> FileSystem {
+fn mount_packing(region: &Region, policy: Policy, pack: Pack, compression: Compression) -> FileSystem {
     let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
     // One allocation cursor: the images are the same whichever thread makes them.
-    let options = MountOptions { policy, denova, pack, cores: 1, ..MountOptions::default() };
+    let options = MountOptions { policy, denova, pack, compression, cores: 1, ..MountOptions::default() };
     FileSystem::mount(region.clone(), options).expect("mount")
 }
 

@@ -1,8 +1,8 @@
 //! The library as a subject.
 
 use nvfold::{
-    Attr, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, POLICY_ATTRIBUTE, Policy,
-    PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode, errno,
+    Attr, Compression, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, POLICY_ATTRIBUTE,
+    Policy, PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -249,7 +249,10 @@ impl Library {
                 done(to.clone_from(&from, *from_offset, *to_offset, len))
             }
             Op::Sync { path } => done(self.open(path)?.sync()),
-            Op::Dedup { path, offset, len } => done(self.open(path)?.dedup_range(*offset, *len)),
+            Op::Dedup { path, offset, len } => match self.fs().compression() {
+                Compression::Off => done(self.open(path)?.dedup_range(*offset, *len)),
+                compression => done(self.open(path)?.compress_range(*offset, *len, compression)),
+            },
             Op::Undedup { path, offset, len } => done(self.open(path)?.undedup_range(*offset, *len)),
             Op::Fill => {
                 let step = || self.fs().fill_step();

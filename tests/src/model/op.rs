@@ -29,12 +29,24 @@ pub fn name(index: u8) -> Vec<u8> {
 /// The bytes that a write with this seed writes: pieces that repeat, so that sharing happens. Seeds from [`IN_CHAINS`]
 /// on write blocks that are all different and meet in few chains of the pm index.
 pub fn data(seed: u64, len: u64) -> Vec<u8> {
+    if let Some(number) = seed.checked_sub(TEXT) {
+        return text(number, len);
+    }
     if let Some(number) = seed.checked_sub(IN_CHAINS) {
         return in_chains(number, len);
     }
     let mut bytes = vec![0; len as usize];
     crate::random::fill(&mut fastrand::Rng::with_seed(seed), &mut bytes);
     bytes
+}
+
+/// The first seed of data that can be compressed.
+pub const TEXT: u64 = 1 << 41;
+
+/// Lines that differ in few bytes.
+fn text(number: u64, len: u64) -> Vec<u8> {
+    let lines = (0u64..).flat_map(|line| format!("line {} of text {number}\n", line * line % 977).into_bytes());
+    lines.take(len as usize).collect()
 }
 
 /// The first seed of data that meets in chains.

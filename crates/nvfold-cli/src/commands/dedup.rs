@@ -8,7 +8,7 @@
 mod queue;
 pub use queue::drain_all;
 
-use crate::dedup_options::{self, DedupOptions};
+use crate::dedup_options::{self, DedupOptions, parse_compression};
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
@@ -18,7 +18,7 @@ use crate::report;
 use crate::size;
 use crate::stored::{Found, Refused, Stored};
 use clap::Args;
-use nvfold::{FileKind, MappedExtent, Reshared, UndedupPlan, errno};
+use nvfold::{Compression, FileKind, MappedExtent, Reshared, UndedupPlan, errno};
 use serde::Serialize;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -56,6 +56,11 @@ struct Which {
 pub struct Dedup {
     #[command(flatten)]
     which: Which,
+    /// Compress packed chunks too that are not compressed yet or get smaller by it: lz4, zstd or zstd:LEVEL [default:
+    /// zstd]. Blocks are not: where the policy is deext they become pieces first
+    #[arg(long, value_name = "CODEC", num_args = 0..=1, require_equals = true, default_missing_value = "zstd",
+          value_parser = parse_compression, conflicts_with_all = ["drain", "pause", "resume", "mode"])]
+    compress: Option<Compression>,
     #[command(flatten)]
     steer: queue::Steer,
 }
@@ -120,7 +125,7 @@ impl Needed {
 
 /// Runs `nvfold dedup`.
 pub fn dedup(dedup: &Dedup, output: &Output) -> Outcome<u8> {
-    let Dedup { which, steer } = dedup;
+    let Dedup { which, compress, steer } = dedup;
     if steer.drain || steer.change().is_some() {
         if which.targets.len() > 1 || !which.at.is_empty() {
             return Err(Failure::usage(
@@ -135,9 +140,12 @@ pub fn dedup(dedup: &Dedup, output: &Output) -> Outcome<u8> {
     }
     on_stored(&dedup.which, false, |stored, paths| {
         let work = Work::start(stored, paths, "dedup", output)?;
-        work.finish(None, |stored, found, range| stored.dedup(found, range))
+        work.finish(None, |stored, found, range| match compress {
+            Some(compression) => stored.compress(found, range, *compression),
+            None => stored.dedup(found, range),
+        })
     })
-    .and_then(|report| tell(&report, "dedup", "shared", output))
+    .and_then(|report| tell(&report, "dedup", if compress.is_some() { "changed" } else { "shared" }, output))
 }
 
 /// Runs `nvfold undedup`.
@@ -376,8 +384,15 @@ mod tests {
 
     #[test]
     fn ranges_cover_all_extents_and_no_large_hole() {
-        let extent =
-            |offset, length| MappedExtent { offset, length, address: 0, unwritten: false, references: 1, class: 0 };
+        let extent = |offset, length| MappedExtent {
+            offset,
+            length,
+            address: 0,
+            stored_bytes: length,
+            unwritten: false,
+            references: 1,
+            class: 0,
+        };
         let of = |extents: &[(u64, u64)]| {
             let extents: Vec<MappedExtent> = extents.iter().map(|(offset, length)| extent(*offset, *length)).collect();
             ranges(&extents).into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()

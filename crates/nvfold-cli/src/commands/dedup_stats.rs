@@ -27,6 +27,8 @@ struct Report {
     logical_bytes: u64,
     stored_bytes: u64,
     saved_bytes: u64,
+    /// By compression.
+    compressed_away_bytes: u64,
     /// Bytes of files in the work queue of policy denova: they may save more yet. Absent when it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue_bytes: Option<u64>,
@@ -49,6 +51,7 @@ pub fn run(stats: &DedupStats, output: &Output) -> Outcome<u8> {
         logical_bytes: space.logical_bytes,
         stored_bytes: space.stored_bytes,
         saved_bytes: space.saved_bytes,
+        compressed_away_bytes: space.compressed_away_bytes,
         queue_bytes: snapshot.denova.as_ref().map(|denova| denova.queue_bytes),
         ratio,
         pieces_offered: space.pieces_offered,
@@ -79,6 +82,9 @@ fn describe(report: &Report) -> String {
         ("pieces shared", pieces(report.pieces_shared)),
         ("weak collisions", pieces(report.weak_collisions)),
     ];
+    if report.compressed_away_bytes > 0 {
+        rows.insert(4, ("saved by compression", size::show(report.compressed_away_bytes)));
+    }
     if let Some(bytes) = report.queue_bytes {
         rows.insert(4, ("queued, to be looked at", size::show(bytes)));
     }

@@ -1,4 +1,4 @@
-//! `nvfold df`: where the space is: what files name, what is stored, what sharing saves.
+//! `nvfold df`: where the space is: what files name, what is stored, what sharing and compression save.
 
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Show space: logical, stored, saved, metadata, free, and what the device takes of the host
+/// Show space: logical, stored, saved by sharing and by compression, metadata, free, and what the device takes of the host
 #[derive(Args, Debug)]
 pub struct Df {
     /// Devices or mount points; all mounted ones unless given
@@ -35,6 +35,7 @@ struct Row {
     logical_bytes: u64,
     stored_bytes: u64,
     saved_bytes: u64,
+    compressed_away_bytes: u64,
     metadata_bytes: u64,
     free_bytes: u64,
     available_bytes: u64,
@@ -63,6 +64,7 @@ fn row(snapshot: Snapshot) -> Outcome<Row> {
         logical_bytes: space.logical_bytes,
         stored_bytes: space.stored_bytes,
         saved_bytes: space.saved_bytes,
+        compressed_away_bytes: space.compressed_away_bytes,
         metadata_bytes: space.metadata_bytes,
         free_bytes: space.free_bytes,
         available_bytes: space.available_bytes,
@@ -73,13 +75,15 @@ fn row(snapshot: Snapshot) -> Outcome<Row> {
 }
 
 fn describe(report: &Report) -> String {
-    let header = ["device", "size", "logical", "stored", "saved", "metadata", "free", "host", "mounted on"];
+    let header =
+        ["device", "size", "logical", "stored", "shared", "compressed", "metadata", "free", "host", "mounted on"];
     let row = |row: &Row| {
         let sizes = [
             row.size_bytes,
             row.logical_bytes,
             row.stored_bytes,
             row.saved_bytes,
+            row.compressed_away_bytes,
             row.metadata_bytes,
             row.free_bytes,
             row.host_bytes,

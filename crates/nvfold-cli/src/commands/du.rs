@@ -5,13 +5,14 @@
 use crate::dedup_options::DedupOptions;
 use crate::device::{DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
+use crate::mount::requests;
 use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::size;
 use clap::Args;
 use nvfold::host::entries;
-use nvfold::{Attr, FileKind, FileSystem, Policy};
+use nvfold::{Attr, FileKind, FileSystem, MappedExtent, Policy};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -31,6 +32,10 @@ pub struct Du {
     /// Levels of directories to show
     #[arg(short, long, default_value_t = 1, value_name = "LEVELS")]
     depth: usize,
+    /// Read the extents of each file too: how much others name as well, and how much compression saves (of files of one's
+    /// own, or as root)
+    #[arg(short, long)]
+    extents: bool,
     #[command(flatten)]
     device_options: DeviceOptions,
 }
@@ -48,11 +53,43 @@ struct Row {
     /// Sum of the sizes, holes included.
     apparent_bytes: u64,
     files: u64,
+    /// Of the logical bytes those that other extents name too, and what compression saves of them.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    extents: Option<Parts>,
+}
+
+/// What the extents of files say.
+#[derive(Clone, Copy, Default, Serialize)]
+struct Parts {
+    shared_bytes: u64,
+    compressed_away_bytes: u64,
+}
+
+impl Parts {
+    fn add(&mut self, extents: &[MappedExtent]) {
+        for extent in extents.iter().filter(|extent| !extent.unwritten) {
+            self.shared_bytes += if extent.references > 1 { extent.length } else { 0 };
+            self.compressed_away_bytes += extent.length - extent.stored_bytes.min(extent.length);
+        }
+    }
+
+    /// Of one file, whose extents from an offset on are asked for until there are no more.
+    fn of<E>(mut next: impl FnMut(u64) -> Result<Vec<MappedExtent>, E>) -> Result<Parts, E> {
+        let (mut parts, mut from) = (Parts::default(), 0);
+        loop {
+            let extents = next(from)?;
+            let Some(last) = extents.last() else { return Ok(parts) };
+            from = last.offset + last.length;
+            parts.add(&extents);
+        }
+    }
 }
 
 /// Adds directories up; rows come out with a directory after what is below it.
 struct Sums {
     depth: usize,
+    /// Whether extents are read.
+    extents: bool,
     seen: HashSet<(u64, u64)>,
     rows: Vec<Row>,
 }
@@ -63,11 +100,12 @@ struct Found {
     links: u64,
     allocated_bytes: u64,
     size_bytes: u64,
+    parts: Option<Parts>,
 }
 
 /// Runs it.
 pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
-    let mut sums = Sums { depth: du.depth, seen: HashSet::new(), rows: Vec::new() };
+    let mut sums = Sums { depth: du.depth, extents: du.extents, seen: HashSet::new(), rows: Vec::new() };
     let metadata = std::fs::metadata(&du.target).doing(mounts::show(&du.target))?;
     if metadata.is_dir() {
         sums.host_directory(&du.target, 0)?;
@@ -87,9 +125,21 @@ pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
 
 fn describe(report: &Report) -> String {
     let row = |row: &Row| {
-        vec![row.path.clone(), size::show(row.logical_bytes), size::show(row.apparent_bytes), row.files.to_string()]
+        let mut cells = vec![
+            row.path.clone(),
+            size::show(row.logical_bytes),
+            size::show(row.apparent_bytes),
+            row.files.to_string(),
+        ];
+        cells.extend(
+            row.extents.iter().flat_map(|parts| [parts.shared_bytes, parts.compressed_away_bytes].map(size::show)),
+        );
+        cells
     };
-    report::table(&["directory", "logical", "apparent", "files"], report.directories.iter().map(row))
+    let with_extents = report.directories.iter().any(|row| row.extents.is_some());
+    let header = ["directory", "logical", "apparent", "files", "shared", "compressed"];
+    let header = if with_extents { &header[..] } else { &header[..4] };
+    report::table(header, report.directories.iter().map(row))
 }
 
 impl Sums {
@@ -100,6 +150,7 @@ impl Sums {
         row.files += 1;
         row.logical_bytes += found.allocated_bytes;
         row.apparent_bytes += found.size_bytes;
+        add_parts(row, found.parts);
     }
 
     fn finish(&mut self, row: &Row, level: usize) {
@@ -117,10 +168,11 @@ impl Sums {
                 add(&mut row, &self.host_directory(&path, level + 1)?);
             } else {
                 let (identity, allocated_bytes) = ((metadata.dev(), metadata.ino()), metadata.blocks() * 512);
-                self.add_file(
-                    &mut row,
-                    &Found { identity, links: metadata.nlink(), allocated_bytes, size_bytes: metadata.len() },
-                );
+                let (links, size_bytes) = (metadata.nlink(), metadata.len());
+                let is_read = self.extents && metadata.is_file();
+                let parts = is_read.then(|| Parts::of(|from| requests::extents(&path, from)));
+                let parts = parts.transpose().doing(mounts::show(&path))?;
+                self.add_file(&mut row, &Found { identity, links, allocated_bytes, size_bytes, parts });
             }
         }
         self.finish(&row, level);
@@ -136,10 +188,11 @@ impl Sums {
                 add(&mut row, &self.directory(fs, attr, &below, level + 1)?);
             } else {
                 let (identity, links) = ((0, attr.ino.0), u64::from(attr.nlink));
-                self.add_file(
-                    &mut row,
-                    &Found { identity, links, allocated_bytes: attr.blocks * 512, size_bytes: attr.size },
-                );
+                let (allocated_bytes, size_bytes) = (attr.blocks * 512, attr.size);
+                let is_read = self.extents && attr.kind == FileKind::Regular;
+                let file = is_read.then(|| fs.open(attr.ino)).transpose()?;
+                let parts = file.map(|file| Parts::of(|from| file.extents(from, requests::EXTENTS_MAX))).transpose()?;
+                self.add_file(&mut row, &Found { identity, links, allocated_bytes, size_bytes, parts });
             }
         }
         self.finish(&row, level);
@@ -148,11 +201,19 @@ impl Sums {
 }
 
 fn empty(dir: &Path) -> Row {
-    Row { path: mounts::show(dir), logical_bytes: 0, apparent_bytes: 0, files: 0 }
+    Row { path: mounts::show(dir), logical_bytes: 0, apparent_bytes: 0, files: 0, extents: None }
 }
 
 fn add(row: &mut Row, below: &Row) {
     row.logical_bytes += below.logical_bytes;
     row.apparent_bytes += below.apparent_bytes;
     row.files += below.files;
+    add_parts(row, below.extents);
+}
+
+fn add_parts(row: &mut Row, parts: Option<Parts>) {
+    let Some(parts) = parts else { return };
+    let sum = row.extents.get_or_insert_default();
+    sum.shared_bytes += parts.shared_bytes;
+    sum.compressed_away_bytes += parts.compressed_away_bytes;
 }

@@ -2,11 +2,13 @@
 
 mod answer;
 
+use crate::dedup_options::parse_compression;
 use crate::failure::{Doing, Outcome, eprint_line};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::{report, size};
 use clap::Args;
+use nvfold::Compression;
 use nvfold::chunking::{Chunker, PieceLengths};
 use nvfold::host::{self, EstimateOptions};
 use std::ops::ControlFlow;
@@ -24,6 +26,10 @@ pub struct Estimate {
     /// Average length of the pieces that policy deext cuts by content: 2K, 4K, 8K or 16K
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = parse_average)]
     average: PieceLengths,
+    /// Tell too what policy deext would take if its pieces were compressed, by zstd unless another one is named
+    #[arg(long, value_name = "CODEC", num_args = 0..=1, require_equals = true, default_value = "off",
+          default_missing_value = "zstd", value_parser = parse_compression, hide_default_value = true)]
+    compress: Compression,
     /// Stay on the file system of each PATH
     #[arg(short = 'x', long)]
     one_file_system: bool,
@@ -36,6 +42,7 @@ pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
         memory_bytes: estimate.memory,
         lengths: estimate.average,
         one_file_system: estimate.one_file_system,
+        compression: estimate.compress,
     };
     let total_bytes = if Progress::wanted(output.progress) { options.total_bytes() } else { 0 };
     let mut progress = Progress::new(output.progress, "estimate", total_bytes);

@@ -144,6 +144,7 @@ fn describe(report: &Report, space: &Space) -> String {
         ("logical", with_bytes(space.logical_bytes)),
         ("stored", with_bytes(space.stored_bytes)),
         ("saved by sharing", with_bytes(space.saved_bytes)),
+        ("saved by compression", with_bytes(space.compressed_away_bytes)),
         ("metadata", with_bytes(space.metadata_bytes)),
         ("free", with_bytes(space.free_bytes)),
         ("taken of the host", with_bytes(space.device_allocated_bytes)),

@@ -10,26 +10,29 @@
 //!
 //! ```text
 //! user.nvfold.dedup-range.OFFSET.LENGTH     -> bytes looked at, bytes changed
+//! user.nvfold.compress-range.CODEC.OFFSET.LENGTH -> bytes looked at, bytes changed
 //! user.nvfold.undedup-range.OFFSET.LENGTH   -> bytes looked at, bytes changed
-//! user.nvfold.extents.OFFSET                -> a line each: offset, length, address, unwritten (0, 1), references, class
+//! user.nvfold.extents.OFFSET                -> a line each: offset, length, address, unwritten (0, 1), references, class,
+//!                                              stored bytes
 //! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after WORK_FOR
 //! user.nvfold.reclaim                       -> nothing left (0, 1), dead bytes, after WORK_FOR
 //! ```
 
 use crate::snapshot::REPORT_ATTRIBUTE;
-use nvfold::{File, FileSystem, MappedExtent, Reshared, Victims, errno};
+use nvfold::{Compression, File, FileSystem, MappedExtent, Reshared, Victims, errno};
 use std::fmt::{self, Display, Write};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Extents of one answer: as many as fit into an attribute, whatever their numbers are.
-pub const EXTENTS_MAX: usize = 700;
+pub const EXTENTS_MAX: usize = 550;
 /// Most bytes of one answer (XATTR_SIZE_MAX).
 const ANSWER_MAX: usize = 64 << 10;
-const _: () = assert!(EXTENTS_MAX * (4 * 20 + 2 + 5) < ANSWER_MAX);
+const _: () = assert!(EXTENTS_MAX * (5 * 20 + 2 + 6) < ANSWER_MAX);
 
 const DEDUP: &str = "user.nvfold.dedup-range.";
+const COMPRESS: &str = "user.nvfold.compress-range.";
 const UNDEDUP: &str = "user.nvfold.undedup-range.";
 const EXTENTS: &str = "user.nvfold.extents.";
 
@@ -64,6 +67,8 @@ pub struct ReclaimLeft {
 pub enum Request {
     /// Share blocks with equal ones.
     Dedup { offset: u64, length: u64 },
+    /// The same, and compress packed chunks.
+    Compress { compression: Compression, offset: u64, length: u64 },
     /// Give blocks copies of their own.
     Undedup { offset: u64, length: u64 },
     /// Tell the extents from an offset on.
@@ -74,6 +79,9 @@ impl Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Request::Dedup { offset, length } => write!(f, "{DEDUP}{offset}.{length}"),
+            Request::Compress { compression, offset, length } => {
+                write!(f, "{COMPRESS}{compression}.{offset}.{length}")
+            }
             Request::Undedup { offset, length } => write!(f, "{UNDEDUP}{offset}.{length}"),
             Request::Extents { offset } => write!(f, "{EXTENTS}{offset}"),
         }
@@ -90,6 +98,11 @@ impl Request {
         };
         if let Some(text) = name.strip_prefix(DEDUP) {
             return range(text).map(|(offset, length)| Request::Dedup { offset, length });
+        }
+        if let Some(text) = name.strip_prefix(COMPRESS) {
+            let (codec, text) = text.split_once('.')?;
+            let compression = Compression::named(codec.as_bytes())?;
+            return range(text).map(|(offset, length)| Request::Compress { compression, offset, length });
         }
         if let Some(text) = name.strip_prefix(UNDEDUP) {
             return range(text).map(|(offset, length)| Request::Undedup { offset, length });
@@ -108,13 +121,16 @@ impl Request {
         let answer = |done: Reshared| format!("{} {}", done.looked_at_bytes, done.changed_bytes).into_bytes();
         match self {
             Request::Dedup { offset, length } => file.dedup_range(offset, length).map(answer),
+            Request::Compress { compression, offset, length } => {
+                file.compress_range(offset, length, compression).map(answer)
+            }
             Request::Undedup { offset, length } => file.undedup_range(offset, length).map(answer),
             Request::Extents { offset } => {
                 let mut text = String::new();
                 for extent in file.extents(offset, EXTENTS_MAX)? {
-                    let MappedExtent { offset, length, address, unwritten, references, class } = extent;
+                    let MappedExtent { offset, length, address, stored_bytes, unwritten, references, class } = extent;
                     let unwritten = u8::from(unwritten);
-                    writeln!(text, "{offset} {length} {address} {unwritten} {references} {class}")
+                    writeln!(text, "{offset} {length} {address} {unwritten} {references} {class} {stored_bytes}")
                         .expect("a string grows");
                 }
                 Ok(text.into_bytes())
@@ -195,10 +211,11 @@ pub fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
 pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
     let answer = read(path, &Request::Extents { offset }.to_string())?;
     let extent = |line: &str| match numbers(line)[..] {
-        [offset, length, address, unwritten, references, class] => Ok(MappedExtent {
+        [offset, length, address, unwritten, references, class, stored_bytes] => Ok(MappedExtent {
             offset,
             length,
             address,
+            stored_bytes,
             unwritten: unwritten != 0,
             references: references as u32,
             class: class as u8,
@@ -233,6 +250,7 @@ mod tests {
         let requests = [
             Request::Dedup { offset: 0, length: u64::MAX },
             Request::Undedup { offset: 4096, length: 1 },
+            Request::Compress { compression: Compression::Zstd(7), offset: 4096, length: 1 },
             Request::Extents { offset: 1 << 62 },
         ];
         for request in requests {

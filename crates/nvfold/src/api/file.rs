@@ -1,6 +1,7 @@
 //! An open file.
 
 use super::change;
+use crate::compression::Compression;
 use crate::error::{Error, Result};
 use crate::fs::{Core, Step};
 use crate::inode::Inode;
@@ -119,7 +120,16 @@ impl File {
     /// # Errors
     /// EIO when a mount after a crash cannot find out the counts. ENOSPC when the log cannot grow. EROFS.
     pub fn dedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
-        self.reshare("dedup", offset, len, Core::share_step)
+        self.reshare("dedup", offset, len, |core, inode, at, end| core.share_step(inode, at, end, None))
+    }
+
+    /// As [`File::dedup_range`], and compresses packed chunks that are not compressed yet, or take a sixteenth less by this
+    /// compression. What is written later is stored as mount and file say, as ever.
+    ///
+    /// # Errors
+    /// Those of [`File::dedup_range`]; ENOSPC when there is no room for the compressed chunks beside the others.
+    pub fn compress_range(&self, offset: u64, len: u64, compression: Compression) -> Result<Reshared> {
+        self.reshare("compress", offset, len, |core, inode, at, end| core.share_step(inode, at, end, Some(compression)))
     }
 
     /// Gives the blocks of a range copies of their own where something else names them too: the way back from sharing.

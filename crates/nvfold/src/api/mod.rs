@@ -11,6 +11,7 @@ pub use daemon::Daemon;
 pub use file::File;
 pub use stats::Stats;
 
+use crate::compression::Compression;
 use crate::dedup::denova::options::DedupMode;
 use crate::dedup::nv_dedup::options::MethodChoice;
 use crate::dedup::policy::{Policy, PolicyOf};
@@ -215,6 +216,21 @@ impl FileSystem {
     /// The policy for new data.
     pub fn policy(&self) -> Policy {
         self.core().policies.policy
+    }
+
+    /// How new packed chunks are stored.
+    pub fn compression(&self) -> Compression {
+        self.core().compression
+    }
+
+    /// How new packed chunks of a file are stored, or of what is made in a directory: see [`COMPRESSION_ATTRIBUTE`].
+    ///
+    /// # Errors
+    /// ENOENT, EIO.
+    ///
+    /// [`COMPRESSION_ATTRIBUTE`]: crate::COMPRESSION_ATTRIBUTE
+    pub fn compression_of(&self, ino: InodeNumber) -> Result<Compression> {
+        self.core().compression_of(ino)
     }
 
     /// Policy `nv-dedup`: who chooses the method.

@@ -16,10 +16,12 @@ pub struct Stats {
     pub device_bytes: u64,
     /// Bytes that all extents of all files name: what would be stored without sharing.
     pub logical_bytes: u64,
-    /// Bytes of data blocks in use.
+    /// Bytes of data blocks and packed chunks in use.
     pub stored_bytes: u64,
-    /// Bytes saved by sharing (blocks named more than once).
+    /// Bytes saved by sharing (blocks and packed chunks named more than once).
     pub saved_bytes: u64,
+    /// Bytes saved by compression, of each packed chunk once.
+    pub compressed_away_bytes: u64,
     /// Bytes of inode tables, logs, xattr blocks and tables in use.
     pub metadata_bytes: u64,
     /// Free bytes.
@@ -88,6 +90,7 @@ impl FileSystem {
                 .extra_references()
                 .saturating_mul(BLOCK_BYTES)
                 .saturating_add(core.chunks.packed.saved_bytes()),
+            compressed_away_bytes: core.chunks.packed.compressed_away_bytes(),
             // Blocks that are freed right now may have counted in both.
             metadata_bytes: core.geometry.device_bytes.saturating_sub(free_bytes.saturating_add(stored_bytes)),
             free_bytes,

@@ -131,11 +131,16 @@ impl Survey<'_> {
         } else if entry.address() != block.address() || entry.class() != 0 || entry.content_bytes_less_one != 0 {
             self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
             self.plan.entries.insert(block.0);
-        } else if data && !fingerprints_fit(entry, || self.region.to_vec(block.address(), BLOCK_BYTES)) {
+        } else if data && !self.is_as_fingerprinted(block, entry) {
             self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
             self.plan.entries.insert(block.0);
             self.doubtful.insert(block.0);
         }
+    }
+
+    /// Whether a block, which is read if its entry has a fingerprint, is what that says.
+    fn is_as_fingerprinted(&self, block: BlockNumber, entry: &ChunkEntry) -> bool {
+        !has_fingerprint(entry) || fingerprints_fit(entry, &self.region.to_vec(block.address(), BLOCK_BYTES))
     }
 
     /// Whether the transaction that added an entry or increased its count did not come to its end.
@@ -153,20 +158,20 @@ impl Survey<'_> {
     }
 }
 
-/// Whether the fingerprints of an entry are those of its bytes, which are read if it has any.
-pub(super) fn fingerprints_fit(entry: &ChunkEntry, bytes: impl FnOnce() -> Vec<u8>) -> bool {
-    let (weak, strong) = (entry.any_weak(), entry.any_strong());
-    if weak.is_none() && strong.is_none() {
-        return true;
-    }
-    let bytes = bytes();
+/// Whether an entry has a fingerprint, of whatever function.
+pub(super) fn has_fingerprint(entry: &ChunkEntry) -> bool {
+    entry.any_weak().is_some() || entry.any_strong().is_some()
+}
+
+/// Whether the fingerprints of an entry are those of its bytes.
+pub(super) fn fingerprints_fit(entry: &ChunkEntry, bytes: &[u8]) -> bool {
     let is_weak = |(function, weak): (u8, u32)| {
-        WeakFunction::from_number(function).is_some_and(|function| function.of(&bytes) == weak)
+        WeakFunction::from_number(function).is_some_and(|function| function.of(bytes) == weak)
     };
     let is_strong = |(function, strong): (u8, Strong)| {
-        StrongFunction::from_number(function).is_some_and(|function| function.of(&bytes) == strong)
+        StrongFunction::from_number(function).is_some_and(|function| function.of(bytes) == strong)
     };
-    weak.is_none_or(is_weak) && strong.is_none_or(is_strong)
+    entry.any_weak().is_none_or(is_weak) && entry.any_strong().is_none_or(is_strong)
 }
 
 /// How often an entry says that its block is taken.

@@ -13,15 +13,17 @@
 //! n            counts n                  exact; less: finding 1; more, or updates under way: trace 2
 //! ```
 
-use super::blocks::{counted, fingerprints_fit, may_be_unfinished};
+use super::blocks::{counted, fingerprints_fit, has_fingerprint, may_be_unfinished};
 use super::{Survey, range_map::Taken};
+use crate::chunk::content::content_of;
 use crate::chunk::entries::{ENTRIES_PER_SEGMENT, Entries};
 use crate::chunk::packed::WORDS_PER_PART;
+use crate::compression::FrameError;
 use crate::inode::extents::Extent;
-use crate::media::chunk_entry::ChunkEntry;
-use crate::media::packed::header_offset;
+use crate::media::chunk_entry::{CLASS_LOST, ChunkEntry};
+use crate::media::packed::{PackedBytes, PackedHeader, header_offset};
 use crate::media::segment::SegmentUse;
-use crate::media::{ChunkRef, Location, PACKED_BYTES_MAX, PackedNumber, SEGMENT_BYTES};
+use crate::media::{ChunkRef, Location, PackedNumber, SEGMENT_BYTES};
 use crate::mount::Tables;
 use crate::space::packed::headers;
 use hashbrown::HashMap;
@@ -42,7 +44,7 @@ struct Named {
 pub(super) struct Rebuilt {
     pub(super) entry_offset: u64,
     pub(super) address: u64,
-    pub(super) length: u64,
+    pub(super) bytes: PackedBytes,
     pub(super) references: u32,
 }
 
@@ -56,6 +58,8 @@ pub(super) struct Packed {
     pub(super) live: BTreeMap<u64, u64>,
     pub(super) used_words: Vec<u64>,
     pub(super) saved_bytes: u64,
+    /// Bytes that compression saves.
+    pub(super) compressed_away_bytes: u64,
     taken: Taken,
     lost: Vec<(PackedNumber, Named)>,
     /// Chunks that two claim, or that nobody can make again: the files that name them are given up.
@@ -73,6 +77,7 @@ impl Packed {
             live: BTreeMap::new(),
             used_words: Vec::new(),
             saved_bytes: 0,
+            compressed_away_bytes: 0,
             taken: Taken::default(),
             lost: Vec::new(),
             contested: BTreeSet::new(),
@@ -173,7 +178,7 @@ impl Survey<'_> {
             // A crash may leave any words of a new entry: what it says is then of a chunk before it.
             return self.trace(2, format!("packed chunk {} is free and its entry is not", number.0), at);
         }
-        if !is_in_place || entry.stored_bytes() < bytes {
+        if !is_in_place || entry.content_bytes() < bytes || data && self.is_of_another_header(number, entry) {
             self.find(0, format!("packed chunk {}: its entry is damaged", number.0), at);
             self.packed.lost.extend(named.map(|named| (number, named)));
             return;
@@ -188,22 +193,56 @@ impl Survey<'_> {
             self.trace(2, told(), at);
         } else if self.is_unfinished(entry) {
             self.trace(1, format!("packed chunk {}: the transaction that counted it last did not end", number.0), at);
-        } else if data
-            && !self.is_bad_packed_data(entry)
-            && !fingerprints_fit(entry, || self.region.to_vec(entry.address(), entry.stored_bytes()))
-        {
-            let what = format!("packed chunk {}: its bytes do not match its fingerprint", number.0);
-            self.find(5, what, entry.address());
-            self.plan.packed_fingerprints.insert(at);
-            self.packed.doubtful.insert(number);
+        } else if data && !self.is_bad_packed_data(entry) {
+            self.check_packed_content(number, entry, at);
         }
     }
 
-    /// Where a part of a packed chunk lies, if its entry says so.
+    /// Whether what lies at a compressed chunk's place cannot be decompressed, and headers of the segment say that the chunk
+    /// is another one: it is the entry that is damaged then.
+    fn is_of_another_header(&self, number: PackedNumber, entry: &ChunkEntry) -> bool {
+        let is_readable = || content_of(self.region, entry) != Err(FrameError::Damaged);
+        if !entry.packed_bytes().is_compressed() || self.is_bad_packed_data(entry) || is_readable() {
+            return false;
+        }
+        let segment = entry.address() / SEGMENT_BYTES;
+        let opened = self.packed.segments.get(&segment).copied().unwrap_or_default();
+        let says = |header: PackedHeader| (segment * SEGMENT_BYTES + u64::from(header.offset), header.bytes());
+        let of_chunk = headers(self.region, segment, opened).filter(|(_, header)| header.chunk == number.0);
+        let said: Vec<(u64, PackedBytes)> = of_chunk.map(|(_, header)| says(header)).collect();
+        !said.is_empty() && !said.contains(&(entry.address(), entry.packed_bytes()))
+    }
+
+    /// The content of a packed chunk whose entry is exact and lies at `at`.
+    fn check_packed_content(&mut self, number: PackedNumber, entry: &ChunkEntry, at: u64) {
+        let is_checked = has_fingerprint(entry) || entry.packed_bytes().is_compressed();
+        if !is_checked || entry.class() == CLASS_LOST {
+            return;
+        }
+        match content_of(self.region, entry) {
+            Ok(content) if fingerprints_fit(entry, &content) => {}
+            Ok(_) => {
+                let what = format!("packed chunk {}: its bytes do not match its fingerprint", number.0);
+                self.find(5, what, entry.address());
+                self.plan.packed_fingerprints.insert(at);
+                self.packed.doubtful.insert(number);
+            }
+            Err(error) => {
+                self.find(5, format!("packed chunk {}: {error}", number.0), entry.address());
+                self.plan.packed_lost.insert(at);
+                self.packed.doubtful.insert(number);
+            }
+        }
+    }
+
+    /// Where a part of a packed chunk lies, if its entry says so; all of a compressed one.
     pub(super) fn packed_part(&self, chunk: PackedNumber, offset: u64, length: u64) -> Option<Range<u64>> {
         let entry: ChunkEntry = self.region.read(self.packed.entries.packed_offset(chunk)?);
-        let is_there = self.is_packed_place(chunk, &entry) && offset + length <= entry.stored_bytes();
-        let start = entry.address() + offset;
+        let is_there = self.is_packed_place(chunk, &entry) && offset + length <= entry.content_bytes();
+        let (start, length) = match entry.packed_bytes().is_compressed() {
+            true => (entry.address(), entry.stored_bytes()),
+            false => (entry.address() + offset, length),
+        };
         is_there.then(|| start..start + length)
     }
 
@@ -236,6 +275,8 @@ impl Survey<'_> {
         let saved = u64::from(entry.count.saturating_sub(1)) * entry.content_bytes();
         self.packed.saved_bytes += saved;
         self.report.packed_saved_bytes += saved;
+        self.packed.compressed_away_bytes += entry.packed_bytes().saved();
+        self.report.compressed_away_bytes += entry.packed_bytes().saved();
         self.report.packed_bytes += entry.stored_bytes();
         self.space.indexes(chunk, entry);
         self.chains.enters(chunk, entry);
@@ -260,23 +301,23 @@ impl Survey<'_> {
         if lost.is_empty() {
             return;
         }
-        let mut found: HashMap<PackedNumber, Vec<(u64, u64)>> = HashMap::new();
+        let mut found: HashMap<PackedNumber, Vec<(u64, PackedBytes)>> = HashMap::new();
         for (segment, opened) in &self.packed.segments {
             for (_, header) in headers(self.region, *segment, *opened) {
-                let place = (segment * SEGMENT_BYTES + u64::from(header.offset), header.stored_bytes());
+                let place = (segment * SEGMENT_BYTES + u64::from(header.offset), header.bytes());
                 found.entry(PackedNumber(header.chunk)).or_default().push(place);
             }
         }
         let _ = self.region.check();
         for (number, named) in lost {
-            let is_free = |place: &&(u64, u64)| !self.packed.taken.overlaps(place.0..place.0 + place.1);
-            let fits = |place: &&(u64, u64)| place.1 >= named.bytes && place.1 <= PACKED_BYTES_MAX;
+            let is_free = |(at, bytes): &&(u64, PackedBytes)| !self.packed.taken.overlaps(*at..*at + bytes.stored);
+            let fits = |(_, bytes): &&(u64, PackedBytes)| bytes.content >= named.bytes && bytes.is_sound();
             let mut places = found.get(&number).into_iter().flatten().filter(fits).filter(is_free);
             match (places.next(), places.next()) {
-                (Some((address, length)), None) => self.plan.rebuilt.push(Rebuilt {
+                (Some((address, bytes)), None) => self.plan.rebuilt.push(Rebuilt {
                     entry_offset: self.packed.entries.offset(number.into()),
                     address: *address,
-                    length: *length,
+                    bytes: *bytes,
                     references: named.references,
                 }),
                 _ => _ = self.packed.contested.insert(number),

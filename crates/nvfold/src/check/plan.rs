@@ -24,6 +24,8 @@ pub(super) struct Plan {
     pub(super) generators: BTreeMap<u64, u64>,
     /// Where entries of packed chunks lie whose fingerprints are not those of their bytes.
     pub(super) packed_fingerprints: BTreeSet<u64>,
+    /// Where entries of packed chunks lie whose compressed content cannot be read.
+    pub(super) packed_lost: BTreeSet<u64>,
     /// Entries of packed chunks that are made again from headers.
     pub(super) rebuilt: Vec<Rebuilt>,
 }

@@ -115,9 +115,14 @@ fn mend_packed_entries(region: &Region, plan: &Plan) {
         let entry: ChunkEntry = region.read(*at);
         let _ = region.fence(region.write(*at, &entry.without_fingerprints()).flush());
     }
-    for Rebuilt { entry_offset, address, length, references } in &plan.rebuilt {
+    for at in plan.packed_lost.iter().filter(is_writable) {
+        // What names it gives EIO there, as before, and nobody finds it any more.
+        let entry: ChunkEntry = region.read(*at);
+        let _ = region.fence(region.write(*at, &entry.lost()).flush());
+    }
+    for Rebuilt { entry_offset, address, bytes, references } in &plan.rebuilt {
         let word = CountWord { tag: tag::ADD | tag::RECOVERED, tx: 0, count: *references, update_count: 0 };
-        let entry = ChunkEntry::for_packed(*address, *length, CLASS_UNKNOWN, word);
+        let entry = ChunkEntry::for_packed(*address, *bytes, CLASS_UNKNOWN, word);
         if region.check_writable(*entry_offset, LINE).is_ok() {
             let _ = region.fence(region.write(*entry_offset, &entry).flush());
         }

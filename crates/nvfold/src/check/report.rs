@@ -82,6 +82,8 @@ pub struct Report {
     pub packed_bytes: u64,
     /// Bytes that sharing packed chunks saves.
     pub packed_saved_bytes: u64,
+    /// Bytes that compressing packed chunks saves, each chunk once.
+    pub compressed_away_bytes: u64,
     /// Segments of packed chunks, and of their entries.
     pub packed_segments: u64,
     /// Extents that name a block which another one names too: what sharing saves, in blocks.

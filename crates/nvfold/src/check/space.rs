@@ -185,6 +185,11 @@ impl Survey<'_> {
                 format!("the saved state says that sharing packed chunks saves {told} bytes, and it is {counted}");
             self.find(2, what, at);
         }
+        if saved.compressed_away_bytes != self.packed.compressed_away_bytes {
+            let (told, counted) = (saved.compressed_away_bytes, self.packed.compressed_away_bytes);
+            let what = format!("the saved state says that compression saves {told} bytes, and it is {counted}");
+            self.find(2, what, at);
+        }
         for (_, open) in saved.packed.iter().filter_map(|record| record.open) {
             let front = open.segment * SEGMENT_BYTES + open.front;
             if self.packed.lives_behind(front) {

@@ -38,7 +38,7 @@
 //! | `epochs.rs` | who may still look where a packed chunk lay |
 //! | `moves.rs` | a packed chunk gets another place |
 
-mod content;
+pub(crate) mod content;
 mod counts;
 pub mod dram;
 pub mod entries;

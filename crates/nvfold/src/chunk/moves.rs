@@ -18,6 +18,7 @@
 
 use super::{Chunks, Released};
 use crate::media::chunk_entry::{ADDRESS_WORD, address_word};
+use crate::media::packed::PackedBytes;
 use crate::media::{ChunkRef, PackedNumber};
 use pmem::Flight;
 
@@ -28,8 +29,8 @@ pub(crate) struct Moving {
     pub(crate) chunk: PackedNumber,
     /// Media address of its bytes.
     pub(crate) from: u64,
-    /// How many lie there.
-    pub(crate) stored_bytes: u64,
+    /// How many lie there, and of how many they are the content.
+    pub(crate) bytes: PackedBytes,
     /// By the method that cut it.
     pub(crate) class: u8,
 }
@@ -45,14 +46,14 @@ impl Chunks {
             return None;
         }
         let entry = self.entry(of);
-        Some(Moving { chunk, from: entry.address(), stored_bytes: entry.stored_bytes(), class: entry.class() })
+        Some(Moving { chunk, from: entry.address(), bytes: entry.packed_bytes(), class: entry.class() })
     }
 
     /// The bytes of a held chunk lie at another address from now on, where they are durable. False when its entry was
     /// changed by damage: then it stays where it was.
     pub(crate) fn set_place(&self, moving: &Moving, to: u64) -> bool {
         let at = self.entry_offset(moving.chunk) + ADDRESS_WORD;
-        let word = |address| address_word(address, moving.stored_bytes);
+        let word = |address| address_word(address, moving.bytes.stored);
         // Flushed with the count, which lies in the same line.
         self.region.compare_exchange_u64(at, word(moving.from), word(to)).is_ok()
     }

@@ -11,6 +11,7 @@ use super::entries::{ENTRIES_PER_SEGMENT, Entries, PACKED_END};
 use crate::error::Result;
 use crate::media::PackedNumber;
 use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::packed::PackedBytes;
 use crate::media::segment::KIND_ENTRIES;
 use crate::padded::Padded;
 use crate::space::{Space, clear_segment};
@@ -30,7 +31,7 @@ pub struct NewPacked {
     /// Media address of its bytes.
     pub address: u64,
     /// How many.
-    pub length: u64,
+    pub bytes: PackedBytes,
     /// By the method that cut it, 1 to 15.
     pub class: u8,
 }
@@ -41,6 +42,8 @@ pub struct Packed {
     used: Mutex<Used>,
     /// Bytes that sharing packed chunks saves.
     pub(super) saved_bytes: Padded<AtomicU64>,
+    /// Bytes that compressing them saves, each chunk once.
+    pub(super) compressed_away: Padded<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -55,7 +58,8 @@ struct Used {
 impl Packed {
     /// With no entry in use.
     pub fn new(entries: Arc<Entries>) -> Packed {
-        Packed { entries, used: Mutex::default(), saved_bytes: Padded::default() }
+        let (saved_bytes, compressed_away) = (Padded::default(), Padded::default());
+        Packed { entries, used: Mutex::default(), saved_bytes, compressed_away }
     }
 
     /// Packed chunks in use.
@@ -66,6 +70,11 @@ impl Packed {
     /// Bytes that sharing packed chunks saves.
     pub fn saved_bytes(&self) -> u64 {
         self.saved_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that compressing packed chunks saves, each chunk once.
+    pub fn compressed_away_bytes(&self) -> u64 {
+        self.compressed_away.load(Ordering::Relaxed)
     }
 
     /// Whether the entry of a packed chunk is in use, or about to be.
@@ -183,8 +192,14 @@ impl Packed {
         self.saved_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Mount: takes the saved total over.
-    pub fn adopt_saved_bytes(&self, bytes: u64) {
-        self.saved_bytes.store(bytes, Ordering::Relaxed);
+    /// A packed chunk is there that is so long.
+    pub fn record_compressed(&self, bytes: PackedBytes) {
+        self.compressed_away.fetch_add(bytes.saved(), Ordering::Relaxed);
+    }
+
+    /// Mount: takes the saved totals over.
+    pub fn adopt_saved_bytes(&self, shared: u64, compressed_away: u64) {
+        self.saved_bytes.store(shared, Ordering::Relaxed);
+        self.compressed_away.store(compressed_away, Ordering::Relaxed);
     }
 }

@@ -67,7 +67,9 @@ impl Chunks {
     #[inline]
     pub(super) fn record_entry(&self, chunk: ChunkRef, count: u32) {
         self.record_there(chunk);
-        if self.index.fact().is_some() && chunk.block().is_some() {
+        if chunk.packed().is_some() {
+            self.packed.record_compressed(self.entry(chunk).packed_bytes());
+        } else if self.index.fact().is_some() {
             self.tracked.fetch_add(1, Ordering::Relaxed);
         }
         if count > 1 {
@@ -135,7 +137,12 @@ impl Chunks {
 
     #[inline]
     pub(super) fn record_no_entry(&self, chunk: ChunkRef) {
-        let ChunkRef::Block(block) = chunk else { return };
+        let ChunkRef::Block(block) = chunk else {
+            // Empty, it still says how long the chunk was: nobody has it before its number is given back.
+            let saved = self.entry(chunk).packed_bytes().saved();
+            self.packed.compressed_away.fetch_sub(saved, Ordering::Relaxed);
+            return;
+        };
         if self.index.fact().is_some() {
             self.tracked.fetch_sub(1, Ordering::Relaxed);
         } else {

@@ -169,6 +169,7 @@ impl Chunks {
                 }
                 // Whatever it counts, for its count is taken away again by the same rule.
                 saved += u64::from(entry.count.saturating_sub(1)) * entry.content_bytes();
+                self.packed.record_compressed(entry.packed_bytes());
                 self.push_slot(chunk, &entry, shards);
             }
         }

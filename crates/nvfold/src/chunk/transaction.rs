@@ -202,7 +202,7 @@ impl<'a> Transaction<'a> {
     /// The same of a packed chunk of this class, whose bytes lie at a media address.
     pub(crate) fn add_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
         let word = CountWord { tag: tag::ADD, tx: self.id(), count, update_count: 0 };
-        let entry = ChunkEntry::for_packed(new.address, new.length, new.class, word);
+        let entry = ChunkEntry::for_packed(new.address, new.bytes, new.class, word);
         self.write_entry(new.number.into(), entry, fingerprint);
     }
 

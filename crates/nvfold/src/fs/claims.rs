@@ -13,6 +13,7 @@ use crate::chunk::packed::NewPacked;
 use crate::chunk::recount::Recount;
 use crate::chunk::reference::{Hold, Reference};
 use crate::chunk::transaction::Transaction;
+use crate::compression::Compression;
 use crate::dedup::Dedup;
 use crate::error::{Error, Result, errno};
 use crate::fingerprint::Fingerprint;
@@ -48,6 +49,8 @@ pub(super) struct Claims<'a> {
     pub(super) lacks_fingerprints: bool,
     /// Whether what is stored is updated data: it goes to the pools for that (DeEXT III-C).
     pub(super) is_update: bool,
+    /// How new packed chunks are stored.
+    pub(super) compression: Compression,
     /// Dedupe-flag of the log entries that publish it.
     pub(super) dedupe: u8,
 }
@@ -87,6 +90,14 @@ impl<'a> Claims<'a> {
         Claims::all(core, policy, core.chunks.begin())
     }
 
+    /// Of an operation that stores data of a file as `compression` says.
+    #[inline]
+    pub(super) fn with_compression(core: &'a Core, policy: &'a dyn Dedup, compression: Compression) -> Claims<'a> {
+        let mut claims = Claims::with_policy(core, policy);
+        claims.compression = compression;
+        claims
+    }
+
     /// Of an operation that has begun its transaction already.
     pub(super) fn with_transaction(core: &'a Core, tx: Transaction<'a>) -> Claims<'a> {
         Claims::all(core, core.policies.of(None), tx)
@@ -108,6 +119,7 @@ impl<'a> Claims<'a> {
             tx,
             lacks_fingerprints: false,
             is_update: false,
+            compression: Compression::Off,
             dedupe: dedupe::NONE,
         }
     }

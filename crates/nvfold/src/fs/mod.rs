@@ -13,7 +13,7 @@
 //! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and what leads to them |
 //! | `compact` | rewriting a log |
 //! | `superblock` | writing it, and its feature bits |
-//! | `policy` | which policy new data of a file gets |
+//! | `policy` | which policy and which compression new data of a file gets |
 //! | `background`, `share_queued`, `fill` | what policies put off |
 //! | `reclaim` | emptying segments of packed chunks |
 //! | `gate` | keeping operations out for a moment |
@@ -64,6 +64,7 @@ use crate::chunk::Chunks;
 use crate::chunk::entries::Entries;
 use crate::chunk::index::Index;
 use crate::chunk::transaction::Generators;
+use crate::compression::Compression;
 use crate::dedup::policy::Pack;
 use crate::dedup::{Ground, Policies};
 use crate::error::{Error, Result};
@@ -106,6 +107,8 @@ pub(crate) struct Core {
     pub(crate) gate: Gate,
     /// The longest end of a file that is packed under a policy that stores blocks.
     packed_ends_max: u64,
+    /// How new packed chunks are stored.
+    pub(crate) compression: Compression,
     features: Features,
     /// What work in the background left out.
     skipped: Mutex<Skipped>,
@@ -124,6 +127,8 @@ pub(crate) struct CoreOptions {
     pub(crate) generators: Generators,
     /// Whether ends of files are packed under policies that store blocks.
     pub(crate) pack: Pack,
+    /// How new packed chunks are stored.
+    pub(crate) compression: Compression,
     /// Threads that write at once.
     pub(crate) cores: usize,
     /// Give freed segments back to the host.
@@ -143,8 +148,8 @@ impl Core {
         segments: Vec<u64>,
         index: (Arc<Entries>, Index),
     ) -> Core {
-        let CoreOptions { policies, fingerprints, generators, pack, cores, discard, levels_wear, read_only, clock } =
-            options;
+        let CoreOptions { policies, fingerprints, generators, pack, compression, cores, .. } = options;
+        let CoreOptions { discard, levels_wear, read_only, clock, .. } = options;
         let packed_ends_max = pack.bytes_max(geometry.device_bytes);
         Core {
             space: Space::new(region.clone(), geometry, cores, discard).with_wear_levelling(levels_wear),
@@ -160,6 +165,7 @@ impl Core {
             unmounted: AtomicBool::new(false),
             gate: Gate::new(),
             packed_ends_max,
+            compression,
             features: Features::default(),
             skipped: Mutex::default(),
             victim: Mutex::default(),

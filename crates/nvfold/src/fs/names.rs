@@ -6,8 +6,8 @@
 use super::Core;
 use super::birth::Birth;
 use super::commit::Change;
+use super::policy::INHERITED;
 use super::xattr::check_changes;
-use crate::dedup::policy::POLICY_ATTRIBUTE;
 use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
 use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
@@ -114,8 +114,8 @@ impl Core {
         let ino = self.allocate_inode()?;
         let entry = LogEntry::Name { name: name.to_vec(), ino, kind: new.kind, cookie, time };
         let parent_attributes = parent_state.attributes;
-        let policy = inherited_policy(&parent_state, new.kind, xattrs).map(<[u8]>::to_vec);
-        let inherited = policy.iter().map(|policy| (POLICY_ATTRIBUTE, &policy[..]));
+        let inherited = inherited_attributes(&parent_state, new.kind, xattrs);
+        let inherited = inherited.iter().map(|(name, value)| (*name, &value[..]));
         let xattrs: SmallVec<[(&[u8], &[u8]); 2]> = inherited.chain(xattrs.iter().copied()).collect();
         let birth =
             Birth { ino, parent: &parent, parent_attributes: &parent_attributes, xattrs: &xattrs, new, nlink: 1 };
@@ -342,11 +342,16 @@ impl Core {
     }
 }
 
-/// The policy attribute that a new inode gets from its directory: files and directories do, unless their maker names one.
-fn inherited_policy<'s>(parent: &'s State, kind: FileKind, given: &[(&[u8], &[u8])]) -> Option<&'s [u8]> {
+/// The attributes that a new inode gets from its directory: files and directories do, unless their maker gives them.
+fn inherited_attributes(
+    parent: &State,
+    kind: FileKind,
+    given: &[(&[u8], &[u8])],
+) -> SmallVec<[(&'static [u8], Vec<u8>); 2]> {
     let inherits = matches!(kind, FileKind::Regular | FileKind::Directory);
-    let is_given = given.iter().any(|(name, _)| *name == POLICY_ATTRIBUTE);
-    parent.short_attribute(POLICY_ATTRIBUTE).filter(|_| inherits && !is_given)
+    let is_given = |of: &[u8]| given.iter().any(|(name, _)| *name == of);
+    let names = INHERITED.into_iter().filter(|name| inherits && !is_given(name));
+    names.filter_map(|name| Some((name, parent.short_attribute(name)?.to_vec()))).collect()
 }
 
 pub(super) fn check_empty(doing: &'static str, state: &State) -> Result<()> {

@@ -22,6 +22,7 @@ use super::decide::{decide, mark_twins};
 use super::publish::{Mapped, Remap, Stamp};
 use super::write::whole_pieces;
 use crate::chunk::packed::NewPacked;
+use crate::chunking::Chunker;
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
 use crate::dedup::{Dedup, Piece, Place};
@@ -29,8 +30,9 @@ use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
-use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
-use crate::media::superblock::PACKED_CHUNKS;
+use crate::media::chunk_entry::{CLASS_END, CLASS_UNKNOWN, ENTRY_BYTES};
+use crate::media::packed::PackedBytes;
+use crate::media::superblock::{COMPRESSED_CHUNKS, PACKED_CHUNKS};
 use crate::media::{BLOCK_BYTES, Location, PackedNumber};
 use crate::space::packed::Pool;
 use crate::words::TimeNs;
@@ -48,6 +50,8 @@ pub(super) struct ToPack<'d> {
     pub(super) class: u8,
     /// Empty: it is not looked for, and not found.
     pub(super) fingerprint: Fingerprint,
+    /// More bytes will be put behind it, in its place.
+    pub(super) grows: bool,
 }
 
 /// A request, cut.
@@ -145,7 +149,7 @@ impl Core {
         self.file_extents(state, "write")?;
         let end = offset + data.len() as u64;
         let stamp = Stamp::Changed(self.now(), state.attributes.size.max(end));
-        let mut claims = Claims::with_policy(self, policy);
+        let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
         claims.is_update = self.is_update(state, offset..end);
         let tail = cut.tail.take();
         let mut start = tail.as_ref().map_or(offset, |tail| tail.start);
@@ -197,7 +201,7 @@ impl Core {
     fn write_to_blocks(&self, inode: &Inode, state: &mut State, offset: u64, data: &[u8]) -> Result<()> {
         let policy = self.policies.of_blocks();
         let mut pieces = whole_pieces(policy, offset, data)?;
-        let mut claims = Claims::with_policy(self, policy);
+        let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
         self.write_locked(inode, state, offset, data, &mut pieces, &mut claims)
     }
 
@@ -231,7 +235,7 @@ impl Core {
         }
         let (length, longer) = (tail.bytes.len() as u64, piece.len() as u64);
         claims.pin();
-        let address = self.packed_address(tail.chunk, 0, length)?;
+        let Some(address) = self.chunks.plain_address(tail.chunk) else { return Ok(None) };
         let is_last = self.space.grow_packed(tail.chunk, address, length, longer, &mut claims.tx.flight);
         if !is_last {
             return Ok(None);
@@ -296,22 +300,38 @@ impl Core {
         let mut bytes = vec![0; (size - offset / BLOCK_BYTES * BLOCK_BYTES) as usize];
         let (start, fingerprint) = self.patch(extents, offset, part, &mut bytes, claims.policy)?;
         claims.is_update = extents.within(start, size).next().is_some();
-        let piece = ToPack { bytes: &bytes, pool: Pool::ContentDefined, class: CLASS_END, fingerprint };
+        let pool = Pool::ContentDefined;
+        let piece = ToPack { bytes: &bytes, pool, class: CLASS_END, fingerprint, grows: false };
         self.pack(start, &[piece], mapped, claims)
     }
 
     /// Stores a new packed chunk that `count` extents will name.
     fn store_packed(&self, piece: &ToPack<'_>, count: u32, claims: &mut Claims<'_>) -> Result<PackedNumber> {
-        self.require_feature(PACKED_CHUNKS)?;
+        // What grows in its place is stored as it is.
+        let is_tried = !piece.grows && may_compress(piece.class);
+        let frame = if is_tried { claims.compression.compress(piece.bytes) } else { None };
+        self.store_packed_as(piece, frame.as_deref().unwrap_or(piece.bytes), count, claims)
+    }
+
+    /// Stores a new packed chunk whose bytes on the media are its content or the frame of that.
+    pub(super) fn store_packed_as(
+        &self,
+        piece: &ToPack<'_>,
+        stored: &[u8],
+        count: u32,
+        claims: &mut Claims<'_>,
+    ) -> Result<PackedNumber> {
+        let bytes = PackedBytes { stored: stored.len() as u64, content: piece.bytes.len() as u64 };
+        let compressed = if bytes.is_compressed() { COMPRESSED_CHUNKS } else { 0 };
+        self.require_feature(PACKED_CHUNKS | compressed)?;
         let number = self.chunks.packed.take(&self.region, &self.space)?;
-        let length = piece.bytes.len() as u64;
         let free = |_: &Error| self.chunks.packed.free(number);
         let pool = if claims.is_update { piece.pool.updated() } else { piece.pool };
         claims.pin();
-        let address = self.space.append(pool, number, length, &mut claims.tx.flight).inspect_err(free)?;
+        let address = self.space.append(pool, number, bytes, &mut claims.tx.flight).inspect_err(free)?;
         // The entry first: an atomic operation behind the stream would wait until it has drained.
-        claims.enter_packed(&NewPacked { number, address, length, class: piece.class }, count, &piece.fingerprint);
-        claims.tx.flight.add(self.region.stream(address, piece.bytes));
+        claims.enter_packed(&NewPacked { number, address, bytes, class: piece.class }, count, &piece.fingerprint);
+        claims.tx.flight.add(self.region.stream(address, stored));
         Ok(number)
     }
 
@@ -399,13 +419,22 @@ enum GoesOn {
     Elsewhere(PackedNumber),
 }
 
+/// Whether chunks of a class are worth compressing: those that were cut by their content since they looked compressible,
+/// and ends of files.
+pub(super) fn may_compress(class: u8) -> bool {
+    let chunker = || Chunker::ALL.get(usize::from(class).checked_sub(1)?);
+    matches!(class, CLASS_END | CLASS_UNKNOWN) || chunker().is_some_and(|chunker| chunker.is_content_defined())
+}
+
 /// What names all of a packed chunk.
 fn whole_extent(chunk: PackedNumber, bytes: &[u8]) -> Extent {
     Extent { length: bytes.len() as u64, location: Location::Packed(chunk, 0), unwritten: false }
 }
 
 fn to_pack<'p>(piece: &'p CutPiece<'_>, fingerprint: Fingerprint) -> ToPack<'p> {
-    ToPack { bytes: &piece.bytes, pool: piece.pool(), class: piece.class(), fingerprint }
+    // What grows is not looked for: see `Cut::new`.
+    let grows = fingerprint.is_empty();
+    ToPack { bytes: &piece.bytes, pool: piece.pool(), class: piece.class(), fingerprint, grows }
 }
 
 /// Whether the file still names the tail of a stream, and nothing else there.

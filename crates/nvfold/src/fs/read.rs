@@ -1,6 +1,8 @@
 //! Reading.
 
 use super::Core;
+use crate::chunk::content::Unreadable;
+use crate::compression::FrameError;
 use crate::error::{Error, Result, errno};
 use crate::inode::extents::Extents;
 use crate::inode::{Body, Inode, State};
@@ -33,7 +35,7 @@ impl Core {
     /// Reads `buffer.len()` bytes that the extents name from an offset on; holes are zeros.
     ///
     /// # Errors
-    /// EIO when the entry of a packed chunk is damaged. Bad memory is told by [`Core::answer`].
+    /// EIO when a packed chunk is damaged. Bad memory is told by [`Core::answer`].
     pub(super) fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let end = offset + buffer.len() as u64;
         let mut at = offset;
@@ -44,9 +46,8 @@ impl Core {
             match extent.location {
                 Location::Media(address) => self.region.read_into(address, part),
                 Location::Packed(chunk, offset) => {
-                    if !self.chunks.read_packed(chunk, u64::from(offset), part) {
-                        return Err(self.lost_chunk(chunk.into()));
-                    }
+                    let read = self.chunks.read_packed(chunk, u64::from(offset), part);
+                    read.map_err(|why| self.unreadable(chunk, why))?;
                 }
             }
         }
@@ -54,18 +55,24 @@ impl Core {
         Ok(())
     }
 
-    /// Where `length` bytes of a packed chunk lie, from `offset` in it on.
-    ///
-    /// # Errors
-    /// EIO when its entry does not say so.
-    pub(super) fn packed_address(&self, chunk: PackedNumber, offset: u64, length: u64) -> Result<u64> {
-        let chunk = ChunkRef::Packed(chunk);
-        let place = Some(chunk)
-            .filter(|chunk| self.chunks.entries.exists(*chunk))
-            .and_then(|chunk| self.chunks.place_of(chunk));
-        match place {
-            Some((address, bytes)) if offset + length <= bytes => Ok(address + offset),
-            _ => Err(self.lost_chunk(chunk)),
+    /// What is told of a packed chunk whose content cannot be had.
+    #[cold]
+    fn unreadable(&self, chunk: PackedNumber, why: Unreadable) -> Error {
+        match why {
+            Unreadable::Entry => self.lost_chunk(chunk.into()),
+            Unreadable::Lost => Error::Posix {
+                doing: "read",
+                why: "the compressed content of this range was damaged, as fsck has told; write it anew",
+                errno: errno::EIO,
+            },
+            Unreadable::Frame(at, FrameError::Damaged) => {
+                Error::Corrupt { what: format!("packed chunk {}: its compressed content", chunk.0), at }
+            }
+            Unreadable::Frame(_, FrameError::UnknownCodec(_)) => Error::Posix {
+                doing: "read",
+                why: "a codec that this nvfold does not know compressed it; use a newer nvfold",
+                errno: errno::EIO,
+            },
         }
     }
 

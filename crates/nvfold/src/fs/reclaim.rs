@@ -161,7 +161,7 @@ impl Core {
             }
             if let Some(header) = self.space.header(victim.segment, next) {
                 let offset = u64::from(header.offset);
-                victim.data_end = victim.data_end.max(offset + header.stored_bytes());
+                victim.data_end = victim.data_end.max(offset + header.bytes().stored);
                 full = batch.copy(PackedNumber(header.chunk), offset);
             }
             next += 1;
@@ -209,16 +209,16 @@ impl Batch<'_> {
             self.let_go(moving);
             return Ok(());
         }
-        let bytes = core.region.to_vec(from, moving.stored_bytes);
-        if !core.region.sound_or_forget(from, moving.stored_bytes) {
+        let bytes = core.region.to_vec(from, moving.bytes.stored);
+        if !core.region.sound_or_forget(from, moving.bytes.stored) {
             self.let_go(moving);
             return Ok(());
         }
         let pool = core.space.packed.list_of(self.segment).unwrap_or_else(|| pool_of(moving.class));
-        match core.space.append_moved(pool, chunk, moving.stored_bytes, &mut self.flight) {
+        match core.space.append_moved(pool, chunk, moving.bytes, &mut self.flight) {
             Ok(to) => {
                 self.flight.add(core.region.stream(to, &bytes));
-                self.bytes += moving.stored_bytes;
+                self.bytes += moving.bytes.stored;
                 self.copies.push((moving, to));
                 Ok(())
             }
@@ -231,7 +231,7 @@ impl Batch<'_> {
 
     /// The chunk stays where it is.
     fn let_go(&mut self, moving: Moving) {
-        let (chunk, place) = (moving.chunk, (moving.from, moving.stored_bytes));
+        let (chunk, place) = (moving.chunk, (moving.from, moving.bytes.stored));
         if self.core.chunks.end_move(moving, &mut self.flight) == Released::Free {
             let _ = self.core.region.fence(std::mem::take(&mut self.flight));
             self.core.chunks.packed.free(chunk);
@@ -251,7 +251,7 @@ impl Batch<'_> {
         let mut done = Vec::new();
         for (moving, to) in copies {
             let has_moved = core.chunks.set_place(&moving, to);
-            let (chunk, from, bytes) = (moving.chunk, moving.from, moving.stored_bytes);
+            let (chunk, from, bytes) = (moving.chunk, moving.from, moving.bytes.stored);
             let left = core.chunks.end_move(moving, &mut flight);
             done.push((chunk, from, to, bytes, has_moved, left));
         }

@@ -12,6 +12,7 @@ use super::claims::Claims;
 use super::packed::{Cut, if_there_is_room};
 use super::publish::{Mapped, Remap, Stamp};
 use super::share::Step;
+use crate::compression::Compression;
 use crate::dedup::Dedup;
 use crate::dedup::stream::CutPiece;
 use crate::error::Result;
@@ -28,7 +29,7 @@ impl Core {
     /// Cuts a seam of a file anew: from the piece before it on, until a cut falls where there is one already.
     pub(super) fn cut_seam_of(&self, ino: u64, seam: u64) -> Result<()> {
         let inode = self.inode(ino)?;
-        let policy = self.policy_for(&inode);
+        let (policy, compression) = (self.policy_for(&inode), self.compression_for(&inode));
         let Some(streams) = policy.streams() else { return Ok(()) };
         let mut state = inode.write()?;
         let extents = self.file_extents(&state, "cut a seam")?;
@@ -36,7 +37,7 @@ impl Core {
         let bytes = self.stored_bytes(extents, &range)?;
         let cut = Cut::new(streams.begin(range.start), &bytes, policy);
         let Some((count, end)) = resynchronized(extents, range.start, seam, &cut.pieces) else { return Ok(()) };
-        if_there_is_room(self.put_in_place(&inode, &mut state, range.start..end, &cut, count, policy))
+        if_there_is_room(self.put_in_place(&inode, &mut state, range.start..end, &cut, count, policy, compression))
     }
 
     /// Cuts blocks that a locked file names at `from` into the pieces of its policy, a few of them. `None` if there are
@@ -48,6 +49,7 @@ impl Core {
         from: u64,
         end: u64,
         policy: &dyn Dedup,
+        compression: Compression,
     ) -> Result<Option<Step>> {
         let extents = self.file_extents(state, "dedup")?;
         let Some((blocks, streams)) = next_blocks(extents, from, end).zip(policy.streams()) else { return Ok(None) };
@@ -56,7 +58,7 @@ impl Core {
         let (count, end) = blocks.replaced_by(extents, &cut.pieces);
         let range = blocks.all.start..end;
         let bytes = end - range.start;
-        self.put_in_place(inode, state, range, &cut, count, policy)?;
+        self.put_in_place(inode, state, range, &cut, count, policy, compression)?;
         Ok(Some(Step { next: end, done: Reshared { looked_at_bytes: bytes, changed_bytes: bytes } }))
     }
 
@@ -77,8 +79,9 @@ impl Core {
         cut: &Cut<'_>,
         count: usize,
         policy: &dyn Dedup,
+        compression: Compression,
     ) -> Result<()> {
-        let mut claims = Claims::with_policy(self, policy);
+        let mut claims = Claims::with_compression(self, policy, compression);
         let mut mapped = Mapped::new();
         self.pack(range.start, &cut.first(count), &mut mapped, &mut claims)?;
         self.publish(inode, state, &Remap::new(&range, &mapped, Stamp::Kept), None, &mut claims)

@@ -96,10 +96,13 @@ impl Core {
 
     /// A read-only mount: one more extent names a packed chunk, the first one that `is_first`.
     pub(crate) fn count_packed(&self, chunk: PackedNumber, is_first: bool) {
-        let Some((address, bytes)) = self.chunks.place_of(chunk.into()) else { return };
-        match is_first {
-            true => self.space.packed.adopt_chunk(address / SEGMENT_BYTES, bytes),
-            false => self.chunks.packed.record_saved(bytes),
+        let Some((address, stored)) = self.chunks.place_of(chunk.into()) else { return };
+        let Some(bytes) = self.chunks.packed_bytes(chunk) else { return };
+        if is_first {
+            self.space.packed.adopt_chunk(address / SEGMENT_BYTES, stored);
+            self.chunks.packed.record_compressed(bytes);
+        } else {
+            self.chunks.packed.record_saved(bytes.content);
         }
     }
 

@@ -10,7 +10,7 @@
 //! **Sharing.** Every whole block that the file names gets a fingerprint, if it has none, and enters the index. Then
 //! it is given up for an equal block if that frees it (nobody else names it), or if the other has the lower number.
 //! So each step frees a block or lowers a number: it ends, and where nothing is left to do it changes nothing. Packed
-//! chunks likewise. Under a policy that cuts, blocks become pieces first ([`super::recut`]).
+//! chunks likewise, and they may be compressed on the way. Under a policy that cuts, blocks become pieces first ([`super::recut`]).
 //!
 //! **The way back.** A block of the file that is named elsewhere too is written again, for this file alone. The last
 //! of those that shared keeps the old copy: nobody else names it any more. Pieces of a policy that cuts become blocks,
@@ -19,14 +19,18 @@
 
 use super::Core;
 use super::claims::Claims;
+use super::packed::{ToPack, may_compress};
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use crate::chunk::reference::Reference;
+use crate::compression::Compression;
 use crate::error::{Error, Result};
+use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::CLASS_END;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PACKED_BYTES_MAX, PackedNumber};
 use crate::space::Purpose;
+use crate::space::packed::Pool;
 use crate::words::{MappedExtent, Reshared};
 use smallvec::SmallVec;
 
@@ -53,13 +57,21 @@ pub(super) struct Named {
 }
 
 impl Core {
-    /// Shares blocks and packed chunks that begin in `from..end`, the next few of them.
-    pub(crate) fn share_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
+    /// Shares blocks and packed chunks that begin in `from..end`, the next few of them. With `compression` packed chunks
+    /// are compressed that are not, or get smaller by it.
+    pub(crate) fn share_step(
+        &self,
+        inode: &Inode,
+        from: u64,
+        end: u64,
+        compression: Option<Compression>,
+    ) -> Result<Step> {
         let policy = self.policy_for(inode);
         let mut state = inode.write()?;
         let mut cuts = policy.streams().is_some() && self.chunks.entries.may_pack();
         if cuts {
-            match self.recut_step(inode, &mut state, from, end, policy) {
+            let compression = compression.unwrap_or_else(|| self.compression_for(inode));
+            match self.recut_step(inode, &mut state, from, end, policy, compression) {
                 Ok(Some(step)) => return Ok(step),
                 Ok(None) => {}
                 Err(Error::NoSpace { .. }) => {
@@ -76,7 +88,14 @@ impl Core {
         let mut done = Reshared { looked_at_bytes: named.len() as u64 * BLOCK_BYTES, changed_bytes: 0 };
         for (offset, extent) in packed.into_iter().filter(|(offset, _)| *offset < next) {
             done.looked_at_bytes += extent.length;
-            done.changed_bytes += self.share_packed(inode, &mut state, offset, &extent)?;
+            let compressed = match compression {
+                Some(compression) => self.compress_packed(inode, &mut state, offset, &extent, compression)?,
+                None => 0,
+            };
+            done.changed_bytes += match compressed {
+                0 => self.share_packed(inode, &mut state, offset, &extent)?,
+                bytes => bytes,
+            };
         }
         let mut at = 0;
         while at < named.len() {
@@ -114,8 +133,11 @@ impl Core {
     fn take_equal(&self, own: ChunkRef, given_up: &[Named], claims: &mut Claims<'_>) -> Option<Reference> {
         let chunks = &self.chunks;
         let weak = self.weak_of(own)?;
+        // What is compressed is not given up for what is not.
+        let own_stored = chunks.place_of(own)?.1;
+        let takes_more = |chunk: ChunkRef| chunks.place_of(chunk).is_none_or(|(_, stored)| stored > own_stored);
         let is_better = |chunk: &ChunkRef| {
-            let is_of_its_kind = chunk.block().is_some() == own.block().is_some();
+            let is_of_its_kind = chunk.block().is_some() == own.block().is_some() && !takes_more(*chunk);
             let is_worth_it = *chunk < own || chunks.count(own) == 1;
             let is_given_up = given_up.iter().any(|other| *chunk == other.block.into());
             is_of_its_kind && *chunk != own && is_worth_it && !is_given_up
@@ -144,12 +166,86 @@ impl Core {
         }
         self.enter_end(own);
         let mut claims = Claims::new(self);
-        let Some(other) = self.take_equal(own, &[], &mut claims) else { return Ok(0) };
+        let Some(other) = self.take_equal(own, &[], &mut claims) else {
+            end_unpublished(&mut claims);
+            return Ok(0);
+        };
         let location = Location::Packed(claims.keep_packed(other), 0);
         let range = offset..offset + extent.length;
         let mapped = [(offset, Extent { location, ..*extent })];
         self.publish(inode, state, &Remap::new(&range, &mapped, Stamp::Kept), None, &mut claims)?;
         Ok(extent.length)
+    }
+
+    /// Gives a packed chunk that one extent of a file names whole up for one with the same content that is compressed and
+    /// takes less, by a sixteenth at least: one that is there, or a new one. Returns its bytes if so.
+    fn compress_packed(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        offset: u64,
+        extent: &Extent,
+        compression: Compression,
+    ) -> Result<u64> {
+        let Location::Packed(own, 0) = extent.location else { return Ok(0) };
+        let chunk = ChunkRef::Packed(own);
+        if !self.chunks.entries.exists(chunk) || !self.chunks.has_length(chunk, extent.length as usize) {
+            return Ok(0);
+        }
+        self.enter_end(chunk);
+        let entry = self.chunks.entry(chunk);
+        let most = entry.stored_bytes() - entry.stored_bytes() / 16;
+        let Some(bytes) =
+            Some(chunk).filter(|_| may_compress(entry.class())).and_then(|chunk| self.chunks.content(chunk))
+        else {
+            return Ok(0);
+        };
+        let weak = entry.weak(self.chunks.weak_function());
+        // One that enters what it publishes into the index, whatever policy stored it.
+        let mut claims = Claims::with_compression(self, self.policies.of_blocks(), compression);
+        let packed = match weak.and_then(|weak| self.take_compressed(own, weak, &bytes, most, &mut claims)) {
+            Some(reference) => claims.keep_packed(reference),
+            None => {
+                let Some(frame) = compression.compress(&bytes).filter(|frame| frame.len() as u64 <= most) else {
+                    end_unpublished(&mut claims);
+                    return Ok(0);
+                };
+                let strong = entry.strong(self.chunks.strong_function());
+                let fingerprint = Fingerprint { weak, strong };
+                let (pool, class) = (Pool::ContentDefined, entry.class());
+                let piece = ToPack { bytes: &bytes, pool, class, fingerprint, grows: false };
+                let packed = self.store_packed_as(&piece, &frame, 1, &mut claims)?;
+                weak.into_iter().for_each(|weak| know_all(weak, &mut claims));
+                packed
+            }
+        };
+        debug_assert!(packed != own, "a chunk takes less than itself");
+        let mapped = [(offset, Extent { location: Location::Packed(packed, 0), ..*extent })];
+        let range = offset..offset + extent.length;
+        self.publish(inode, state, &Remap::new(&range, &mapped, Stamp::Kept), None, &mut claims)?;
+        Ok(extent.length)
+    }
+
+    /// Takes a reference on a packed chunk other than `own` that holds these bytes and takes `most` bytes at most.
+    fn take_compressed(
+        &self,
+        own: PackedNumber,
+        weak: u32,
+        bytes: &[u8],
+        most: u64,
+        claims: &mut Claims<'_>,
+    ) -> Option<Reference> {
+        let is_small = |chunk: ChunkRef| self.chunks.place_of(chunk).is_some_and(|(_, stored)| stored <= most);
+        let fits = |chunk: &ChunkRef| chunk.packed().is_some_and(|packed| packed != own) && is_small(*chunk);
+        let mut seen = ChunkRef::NONE;
+        loop {
+            let taken = claims.tx.share_candidate_that(weak, seen, fits)?;
+            seen = taken.chunk();
+            if fits(&seen) && self.chunks.equal(seen, bytes) {
+                return Some(taken);
+            }
+            claims.tx.give_back(taken);
+        }
     }
 
     /// Whether undedup writes what is packed in this chunk to blocks.
@@ -235,6 +331,18 @@ impl Core {
         self.publish(inode, state, &Remap::new(&(start..start + length), &mapped, Stamp::Kept), None, &mut claims)
     }
 
+    /// Media address of a part of a packed chunk, and the bytes that it takes there; of a compressed one where all of it
+    /// lies, and the part's share of what that takes.
+    fn part_of_packed(&self, chunk: PackedNumber, offset: u64, length: u64) -> Result<(u64, u64)> {
+        let bytes = self.chunks.packed_bytes(chunk).filter(|bytes| offset + length <= bytes.content);
+        let lost = || self.lost_chunk(chunk.into());
+        let (bytes, (address, _)) = bytes.zip(self.chunks.place_of(chunk.into())).ok_or_else(lost)?;
+        Ok(match bytes.is_compressed() {
+            true => (address, (bytes.stored * length).div_ceil(bytes.content)),
+            false => (address + offset, length),
+        })
+    }
+
     /// Extents from a byte on, cut where the number of references changes.
     pub(crate) fn mapped_extents(&self, inode: &Inode, from: u64, most: usize) -> Result<Vec<MappedExtent>> {
         let state = inode.read()?;
@@ -246,10 +354,11 @@ impl Core {
                 Location::Media(address) => address,
                 Location::Packed(_, _) if mapped.len() == most => return Ok(mapped),
                 Location::Packed(chunk, at) => {
-                    let address = self.packed_address(chunk, u64::from(at), extent.length)?;
+                    let (address, stored_bytes) = self.part_of_packed(chunk, u64::from(at), extent.length)?;
                     let (class, references) = (self.chunks.entry(chunk).class(), self.chunks.count(chunk));
                     let length = extent.length;
-                    mapped.push(MappedExtent { offset, length, address, unwritten: false, references, class });
+                    let unwritten = false;
+                    mapped.push(MappedExtent { offset, length, address, stored_bytes, unwritten, references, class });
                     continue;
                 }
             };
@@ -259,11 +368,15 @@ impl Core {
                 let length = (BLOCK_BYTES - address % BLOCK_BYTES).min(extent.length - at);
                 let references = self.chunks.count(BlockNumber::containing(address));
                 let unwritten = extent.unwritten;
-                let next = MappedExtent { offset: offset + at, length, address, unwritten, references, class: 0 };
+                let (offset, stored_bytes) = (offset + at, length);
+                let next = MappedExtent { offset, length, address, stored_bytes, unwritten, references, class: 0 };
                 let is_full = mapped.len() == most;
                 match mapped.last_mut().filter(|last| at > 0 && last.references == references) {
                     _ if looked_at == LOOK_BLOCKS => return Ok(mapped),
-                    Some(last) => last.length += length,
+                    Some(last) => {
+                        last.length += length;
+                        last.stored_bytes += length;
+                    }
                     None if is_full => return Ok(mapped),
                     None => mapped.push(next),
                 }
@@ -272,6 +385,23 @@ impl Core {
             }
         }
         Ok(mapped)
+    }
+}
+
+/// Looks at all packed chunks with this fingerprint, so that publishing a new one does not give it up for one of them.
+fn know_all(weak: u32, claims: &mut Claims<'_>) {
+    let mut seen = ChunkRef::NONE;
+    while let Some(taken) = claims.tx.share_candidate_that(weak, seen, |chunk| chunk.packed().is_some()) {
+        seen = taken.chunk();
+        claims.tx.give_back(taken);
+    }
+}
+
+/// Nothing is published: the references that were only taken to compare are given back. The number of the transaction is
+/// passed all the same, or numbers would run ahead of their generator, and recovery believes only the next one.
+fn end_unpublished(claims: &mut Claims<'_>) {
+    if !claims.tx.given_back().is_empty() {
+        let _ = claims.tx.end(());
     }
 }
 

@@ -23,17 +23,17 @@ pub(super) struct Features {
 }
 
 impl Core {
-    /// Makes sure that an incompatible feature bit is set, durably, before something is committed that needs it.
+    /// Makes sure that incompatible feature bits are set, durably, before something is committed that needs them.
     ///
     /// # Errors
     /// EIO when no copy of the superblock can be read.
     #[inline]
-    pub(super) fn require_feature(&self, bit: u64) -> Result<()> {
-        if self.features.set.load(Ordering::Acquire) & bit != 0 { Ok(()) } else { self.set_feature(bit) }
+    pub(super) fn require_feature(&self, bits: u64) -> Result<()> {
+        if self.features.set.load(Ordering::Acquire) & bits == bits { Ok(()) } else { self.set_feature(bits) }
     }
 
     #[cold]
-    fn set_feature(&self, bit: u64) -> Result<()> {
+    fn set_feature(&self, bits: u64) -> Result<()> {
         let _changing = self.features.changing.lock();
         let read = |offset| (offset, self.region.read::<Superblock>(offset));
         // A copy in bad memory is none.
@@ -45,11 +45,11 @@ impl Core {
             let what = "superblock: no copy of it can be read any more; it".into();
             return Err(Error::Corrupt { what, at: COPIES[0] });
         };
-        if superblock.incompatible & bit == 0 || whole.any(|copy| copy.incompatible & bit == 0) {
-            let incompatible = superblock.incompatible | bit;
+        if superblock.incompatible & bits != bits || whole.any(|copy| copy.incompatible & bits != bits) {
+            let incompatible = superblock.incompatible | bits;
             write_superblock(&self.region, Superblock { incompatible, ..superblock });
         }
-        self.features.set.fetch_or(bit, Ordering::Release);
+        self.features.set.fetch_or(bits, Ordering::Release);
         Ok(())
     }
 }

@@ -34,7 +34,7 @@ impl UndedupPlan {
     pub fn add(&mut self, mapped: &[MappedExtent]) {
         let mut extents = Extents::default();
         for part in mapped {
-            let MappedExtent { offset, length, address, unwritten, references, class } = *part;
+            let MappedExtent { offset, length, address, unwritten, references, class, .. } = *part;
             if length == 0 || class != 0 {
                 // What is packed takes no block, and frees none.
                 continue;

@@ -73,7 +73,7 @@ impl Core {
             pieces = whole_pieces(policy, offset, data)?;
         }
         if !data.is_empty() {
-            let mut claims = Claims::with_policy(self, policy);
+            let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
             self.write_locked(inode, &mut state, offset, data, &mut pieces, &mut claims)?;
         }
         drop(state);

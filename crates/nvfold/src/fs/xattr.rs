@@ -2,7 +2,6 @@
 
 use super::Core;
 use super::policy;
-use crate::dedup::policy::POLICY_ATTRIBUTE;
 use crate::error::{Error, Result, errno};
 use crate::inode::{Inode, SYMLINK_TARGET, State, value_blocks};
 use crate::media::log_entry::{INLINE_VALUE_MAX, LogEntry, VALUE_MAX, XattrValue};
@@ -77,9 +76,7 @@ pub(super) fn check_changes(doing: &'static str, kind: FileKind, changes: &[Xatt
         if value.len() > VALUE_MAX {
             return Err(posix(doing, "the value is longer than 65536 bytes", errno::E2BIG));
         }
-        if *name == POLICY_ATTRIBUTE {
-            policy::check_attribute(doing, kind, value)?;
-        }
+        policy::check_attribute(doing, kind, name, value)?;
     }
     Ok(())
 }

@@ -36,8 +36,8 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// xattr that holds the target of a symlink; no name that a user gives contains a NUL.
 pub const SYMLINK_TARGET: &[u8] = b"\0target";
 
-/// [`Inode::own_policy`] of an inode that has none.
-const NO_POLICY: u8 = u8::MAX;
+/// [`Inode::own_policy`] and [`Inode::own_compression`] of an inode that has none.
+const NONE_OF_ITS_OWN: u8 = u8::MAX;
 
 /// A cached inode.
 pub struct Inode {
@@ -57,6 +57,8 @@ pub struct Inode {
     pub pins: AtomicUsize,
     /// See [`Inode::own_policy`].
     own_policy: AtomicU8,
+    /// See [`Inode::own_compression`].
+    own_compression: AtomicU8,
     /// Whether it is recorded that some of its data was stored without a fingerprint.
     lacks_fingerprints: AtomicBool,
     /// Everything that changes, under the inode's lock.
@@ -332,7 +334,8 @@ impl Inode {
             btime: head.btime,
             parent: AtomicU64::new(head.parent),
             pins: AtomicUsize::new(0),
-            own_policy: AtomicU8::new(NO_POLICY),
+            own_policy: AtomicU8::new(NONE_OF_ITS_OWN),
+            own_compression: AtomicU8::new(NONE_OF_ITS_OWN),
             lacks_fingerprints: AtomicBool::new(false),
             state: RwLock::new(state),
         }
@@ -341,12 +344,23 @@ impl Inode {
     /// Number of the policy that it has of its own, which `fs` knows. A write asks for it before it takes the lock.
     #[inline]
     pub fn own_policy(&self) -> Option<u8> {
-        Some(self.own_policy.load(Ordering::Relaxed)).filter(|number| *number != NO_POLICY)
+        Some(self.own_policy.load(Ordering::Relaxed)).filter(|number| *number != NONE_OF_ITS_OWN)
     }
 
     /// Sets it; `None`: it has none.
     pub fn set_own_policy(&self, number: Option<u8>) {
-        self.own_policy.store(number.unwrap_or(NO_POLICY), Ordering::Relaxed);
+        self.own_policy.store(number.unwrap_or(NONE_OF_ITS_OWN), Ordering::Relaxed);
+    }
+
+    /// Number of the compression that it has of its own, which `fs` knows.
+    #[inline]
+    pub fn own_compression(&self) -> Option<u8> {
+        Some(self.own_compression.load(Ordering::Relaxed)).filter(|number| *number != NONE_OF_ITS_OWN)
+    }
+
+    /// Sets it; `None`: it has none.
+    pub fn set_own_compression(&self, number: Option<u8>) {
+        self.own_compression.store(number.unwrap_or(NONE_OF_ITS_OWN), Ordering::Relaxed);
     }
 
     /// Records that some of its data was stored without a fingerprint; whether that is news.

@@ -13,6 +13,7 @@
 
 use super::ChunkRef;
 use super::generator::parts;
+use super::packed::PackedBytes;
 use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -25,6 +26,8 @@ pub const STRONG_VALID: u8 = 2;
 /// `flags`: bits 4-7 are the class of a packed chunk, by the method that cut it (DeEXT III-B); 0 in the entry of a block.
 const CLASS_SHIFT: u8 = 4;
 
+/// Class of a packed chunk whose compressed content cannot be read any more, and fsck has told so.
+pub const CLASS_LOST: u8 = 13;
 /// Class of a packed chunk that is the end of a file, under a policy that stores blocks.
 pub const CLASS_END: u8 = 14;
 /// Class of a packed chunk of which it is not known how it was cut: fsck made its entry again.
@@ -147,12 +150,13 @@ impl ChunkEntry {
         }
     }
 
-    /// An entry for a packed chunk of `length` bytes at a media address, without fingerprints. `class`: 1 to 15.
-    pub fn for_packed(address: u64, length: u64, class: u8, count: CountWord) -> ChunkEntry {
-        debug_assert!((1..16).contains(&class) && (1..=super::PACKED_BYTES_MAX).contains(&length));
+    /// An entry for a packed chunk of so many bytes at a media address, without fingerprints. `class`: 1 to 15.
+    pub fn for_packed(address: u64, bytes: PackedBytes, class: u8, count: CountWord) -> ChunkEntry {
+        debug_assert!((1..16).contains(&class) && bytes.is_sound());
         ChunkEntry {
-            address_length: address_word(address, length),
+            address_length: address_word(address, bytes.stored),
             flags: class << CLASS_SHIFT,
+            content_bytes_less_one: if bytes.is_compressed() { (bytes.content - 1) as u16 } else { 0 },
             ..ChunkEntry::for_block(super::BlockNumber(0), count)
         }
     }
@@ -194,6 +198,11 @@ impl ChunkEntry {
         ChunkEntry { strong: [0; 20], weak: 0, previous: 0, next: 0, delete_pointer: 0, flags, functions: 0, ..self }
     }
 
+    /// Of a packed chunk whose content cannot be read any more.
+    pub fn lost(self) -> ChunkEntry {
+        ChunkEntry { flags: CLASS_LOST << CLASS_SHIFT, ..self.without_fingerprints() }
+    }
+
     /// Whether the block is free or private.
     pub fn is_empty(&self) -> bool {
         self.word().is_empty()
@@ -213,9 +222,14 @@ impl ChunkEntry {
     pub fn is_of(&self, chunk: impl Into<ChunkRef>) -> bool {
         let is_of = match chunk.into() {
             ChunkRef::Block(block) => self.address() == block.address() && self.class() == 0,
-            ChunkRef::Packed(_) => self.class() != 0 && (1..=super::PACKED_BYTES_MAX).contains(&self.stored_bytes()),
+            ChunkRef::Packed(_) => self.is_packed(),
         };
         is_of && !self.is_empty()
+    }
+
+    /// Whether it can be a packed chunk's, counting or not.
+    pub fn is_packed(&self) -> bool {
+        self.class() != 0 && self.packed_bytes().is_sound()
     }
 
     /// Generator and sequence of the transaction that added it or increased its count last; `None` of what is never taken
@@ -241,6 +255,11 @@ impl ChunkEntry {
             0 => self.stored_bytes(),
             less_one => u64::from(less_one) + 1,
         }
+    }
+
+    /// How long a packed chunk is.
+    pub fn packed_bytes(&self) -> PackedBytes {
+        PackedBytes { stored: self.stored_bytes(), content: self.content_bytes() }
     }
 
     /// Count and transaction.

@@ -12,6 +12,37 @@ use super::{PackedNumber, SEGMENT_BYTES};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+/// How long a packed chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedBytes {
+    /// Bytes that it takes on the media.
+    pub stored: u64,
+    /// Bytes of its content: more, where that is compressed.
+    pub content: u64,
+}
+
+impl PackedBytes {
+    /// Of a chunk that is stored as it is.
+    pub fn plain(bytes: u64) -> PackedBytes {
+        PackedBytes { stored: bytes, content: bytes }
+    }
+
+    /// Whether the content is compressed.
+    pub fn is_compressed(self) -> bool {
+        self.stored != self.content
+    }
+
+    /// Whether a packed chunk can be so long: compressed, it is shorter.
+    pub fn is_sound(self) -> bool {
+        self.stored > 0 && self.stored <= self.content && self.content <= super::PACKED_BYTES_MAX
+    }
+
+    /// Bytes that compression saves.
+    pub fn saved(self) -> u64 {
+        self.content.saturating_sub(self.stored)
+    }
+}
+
 /// Says whose bytes lie in a part of the segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -39,14 +70,13 @@ const _: () = assert!(offset_of!(PackedHeader, stored_bytes_less_one) == 8);
 const _: () = assert!(offset_of!(PackedHeader, check) == 12);
 
 impl PackedHeader {
-    /// The header of a chunk of `length` bytes at `offset` in a segment that was opened `opened` times.
-    pub fn new(chunk: PackedNumber, offset: u64, length: u64, segment: u64, opened: u32) -> PackedHeader {
-        let less_one = (length - 1) as u16;
+    /// The header of a chunk of so many bytes at `offset` in a segment that was opened `opened` times.
+    pub fn new(chunk: PackedNumber, offset: u64, bytes: PackedBytes, segment: u64, opened: u32) -> PackedHeader {
         let header = PackedHeader {
             chunk: chunk.0,
             offset: offset as u32,
-            stored_bytes_less_one: less_one,
-            content_bytes_less_one: less_one,
+            stored_bytes_less_one: (bytes.stored - 1) as u16,
+            content_bytes_less_one: (bytes.content - 1) as u16,
             check: 0,
         };
         PackedHeader { check: header.checksum(segment, opened), ..header }
@@ -64,9 +94,10 @@ impl PackedHeader {
         seed ^ super::folded(segment * SEGMENT_BYTES)
     }
 
-    /// Bytes that the chunk takes.
-    pub fn stored_bytes(&self) -> u64 {
-        u64::from(self.stored_bytes_less_one) + 1
+    /// How long the chunk is.
+    pub fn bytes(&self) -> PackedBytes {
+        let of = |less_one| u64::from(less_one) + 1;
+        PackedBytes { stored: of(self.stored_bytes_less_one), content: of(self.content_bytes_less_one) }
     }
 
     fn checksum(&self, segment: u64, opened: u32) -> u32 {
@@ -86,11 +117,14 @@ mod tests {
 
     #[test]
     fn a_header_of_another_segment_or_an_earlier_use_is_seen() {
-        let header = PackedHeader::new(PackedNumber(7), 4096, 65_536, 3, 1);
+        let header = PackedHeader::new(PackedNumber(7), 4096, PackedBytes::plain(65_536), 3, 1);
         assert!(header.is_whole(3, 1));
         assert!(!header.is_whole(4, 1) && !header.is_whole(3, 2));
-        assert_eq!(header.stored_bytes(), 65_536);
-        assert_eq!((header.opened(3), PackedHeader::new(PackedNumber(9), 1, 2, 1 << 20, 77).opened(1 << 20)), (1, 77));
+        assert_eq!(header.bytes(), PackedBytes::plain(65_536));
+        let bytes = PackedBytes { stored: 2, content: 100 };
+        let compressed = PackedHeader::new(PackedNumber(9), 1, bytes, 1 << 20, 77);
+        assert_eq!((header.opened(3), compressed.opened(1 << 20)), (1, 77));
+        assert_eq!(compressed.bytes(), bytes);
         assert!(header.opened(4) > 1 << 20);
         let moved = PackedHeader { offset: 4097, ..header };
         assert!(!moved.is_whole(3, 1));

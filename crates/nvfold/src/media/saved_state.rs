@@ -10,7 +10,7 @@
 //!          dram index        64 x (capacity, slots, slot ...); a pm index saves empty ones
 //!          work queue        `queue_nodes` x 4 words, the oldest first
 //!          packed chunks     bytes saved; used bits of `packed_parts` x 512 words; `packed_segments` x (segment, live bytes,
-//!                            pool + 1 of an open one or 0, front, headers)
+//!                            pool + 1 of an open one or 0, front, headers); bytes that compression saves, if any
 //! ```
 
 use super::BLOCK_BYTES;

@@ -22,7 +22,7 @@ pub const VERSION: u32 = 3;
 /// Device offsets of the two copies that every device has. The third one: [`Geometry::copies`].
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags this code understands; an unknown one in `incompatible` refuses the mount.
-pub const KNOWN_INCOMPATIBLE: u64 = PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS;
+pub const KNOWN_INCOMPATIBLE: u64 = PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS;
 /// Incompatible feature: entries are found through a pm index, which whoever changes entries must keep.
 pub const PM_INDEX: u64 = 1;
 /// Incompatible feature: logs of files may hold vector entries. Set when the first one is made.
@@ -31,6 +31,8 @@ pub const VECTOR_ENTRIES: u64 = 2;
 pub const PACKED_CHUNKS: u64 = 4;
 /// Incompatible feature: logs may go on in slots of the inode table ([`super::log_area`]). Set before the first one does.
 pub const LOG_AREAS: u64 = 8;
+/// Incompatible feature: packed chunks may be compressed. Set before the first one is stored.
+pub const COMPRESSED_CHUNKS: u64 = 16;
 /// Feature flags that only writers must understand.
 pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
 /// Read-only compatible feature: the last block of the device is the third copy of the superblock, so it is not to be

@@ -154,6 +154,7 @@ fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {
         fingerprints: (options.nv_dedup.weak, options.nv_dedup.strong.unwrap_or_default()),
         generators: options.generators,
         pack: options.pack,
+        compression: options.compression,
         cores: options.cores,
         discard: options.discard.unwrap_or(region.level() == PersistenceLevel::Memory),
         levels_wear: options.levels_wear,

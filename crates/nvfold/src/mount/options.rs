@@ -1,6 +1,7 @@
 //! How a device is mounted.
 
 use crate::chunk::transaction::Generators;
+use crate::compression::Compression;
 use crate::dedup::Dedup;
 use crate::dedup::denova::options::DeNovaOptions;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
@@ -16,6 +17,8 @@ pub struct MountOptions {
     pub policy: Policy,
     /// Whether ends of files are packed under policies that store blocks.
     pub pack: Pack,
+    /// How new packed chunks are stored. A file or directory may have a compression of its own.
+    pub compression: Compression,
     /// How policy `nv-dedup` works.
     pub nv_dedup: NvDedupOptions,
     /// How policy `denova` works.
@@ -45,6 +48,7 @@ impl Default for MountOptions {
         MountOptions {
             policy: Policy::default(),
             pack: Pack::default(),
+            compression: Compression::default(),
             nv_dedup: NvDedupOptions::default(),
             denova: DeNovaOptions::default(),
             deext: DeExtOptions::default(),

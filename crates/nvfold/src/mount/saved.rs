@@ -51,12 +51,16 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     let nodes: Vec<Node> = queued.map(|(entry, blocks)| Node::new(entry, blocks)).collect();
     let packed_words = core.chunks.packed.used_words();
     let packed = packed_records(core);
+    let compressed_away = [core.chunks.packed.compressed_away_bytes()];
+    // Where it is 0 it is not saved: an older nvfold knows no such word.
+    let compressed_away = &compressed_away[..usize::from(compressed_away[0] > 0)];
     let fixed_words = segments.len() * SEGMENT_RECORD_WORDS
         + inode_words.len()
         + nodes.len() * NODE_WORDS
         + 1
         + packed_words.len()
-        + packed.len() * PACKED_RECORD_WORDS;
+        + packed.len() * PACKED_RECORD_WORDS
+        + compressed_away.len();
     let payload_words = fixed_words as u64 + index_words;
     let payload_blocks = (payload_words * WORD_BYTES).div_ceil(BLOCK_BYTES);
     let mut runs = core.space.runs_to_save_in(payload_blocks + 1, SAVED_RUNS)?;
@@ -78,6 +82,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     out.push(&[core.chunks.packed.saved_bytes()]);
     out.push(&packed_words);
     packed.iter().for_each(|record| out.push(&record.words()));
+    out.push(compressed_away);
     let (payload_check, flight) = out.end();
     let mut state = SavedState {
         magic: MAGIC,
@@ -147,7 +152,7 @@ pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     if adopts_entries {
         core.chunks.adopt_totals(saved.header.extra_references);
         core.chunks.packed.adopt(saved.packed_words);
-        core.chunks.packed.adopt_saved_bytes(saved.packed_saved_bytes);
+        core.chunks.packed.adopt_saved_bytes(saved.packed_saved_bytes, saved.compressed_away_bytes);
         saved.packed.iter().for_each(|record| core.space.packed.adopt_chunk(record.segment, record.live));
     } else {
         let segments: Vec<u64> = saved.segments.iter().map(|record| record.segment).collect();
@@ -237,6 +242,8 @@ pub struct Saved {
     pub nodes: Vec<Node>,
     /// Bytes that sharing packed chunks saves.
     pub packed_saved_bytes: u64,
+    /// Bytes that compressing them saves.
+    pub compressed_away_bytes: u64,
     /// Used bits of the table of packed entries.
     pub packed_words: Vec<u64>,
     /// Segments of packed chunks.
@@ -299,6 +306,8 @@ impl Saved {
             let words: [u64; PACKED_RECORD_WORDS] = input.take(PACKED_RECORD_WORDS as u64)?.try_into().ok()?;
             packed.push(PackedRecord::from_words(geometry, words)?);
         }
+        // One without compressed chunks ends here.
+        let compressed_away_bytes = if input.left > 0 { input.take(1)?[0] } else { 0 };
         (input.left == 0 && input.check == header.payload_check).then_some(Saved {
             header,
             segments,
@@ -306,6 +315,7 @@ impl Saved {
             index,
             nodes,
             packed_saved_bytes,
+            compressed_away_bytes,
             packed_words,
             packed,
             runs,

@@ -66,13 +66,13 @@ fn settle(device: Device) {
 #[test]
 fn a_chunk_is_read_while_it_moves_and_its_old_place_is_used() {
     explore(|| {
-        let device = device(IndexKind::Dram, &[("a", 1), ("b", 2)]);
-        let reads = |name: &str, byte| {
-            let file = open(&device, name);
-            task(move || (0..2).for_each(|_| assert_eq!(seen(&file), short(byte), "bytes of somebody else")))
-        };
-        race([reads("a", 1), reads("b", 2), reclaims_and_writes_there(&device)]);
-        assert_eq!(device.fs.stats().reclaim.moved_chunks > 0, device.fs.stats().reclaim.segments > 0);
+        let device = device(IndexKind::Dram, &[("a", 1)]);
+        let file = open(&device, "a");
+        race([
+            // Often, for the moment that matters is short: it knows where the bytes are, and has not read them.
+            task(move || (0..20).for_each(|_| assert_eq!(seen(&file), short(1), "bytes of somebody else"))),
+            reclaims_and_writes_there(&device),
+        ]);
         assert_eq!(seen(&open(&device, "a")), short(1));
         settle(device);
     });

@@ -7,6 +7,7 @@ use crate::chunk::packed::{Packed, WORDS_PER_PART};
 use crate::fingerprint::weak;
 use crate::media::chunk_entry::CountWord;
 use crate::media::direct::prefix_bits;
+use crate::media::packed::PackedBytes;
 use crate::media::{PACKED_BYTES_MAX, PackedNumber};
 use crate::space::packed::Pool;
 use crate::space::{BlockRun, KEPT_BLOCKS, Space, WORDS_PER_SEGMENT};
@@ -420,7 +421,7 @@ fn a_segment_is_freed_once_and_those_who_freed_it_leave_its_new_chunks_alone() {
         places.iter().for_each(|_| space.packed.adopt_chunk(segment, 1000));
         let append = |space: &Space, number| {
             let mut flight = Flight::new();
-            let place = space.append(Pool::ContentDefined, PackedNumber(number), 1000, &mut flight);
+            let place = space.append(Pool::ContentDefined, PackedNumber(number), PackedBytes::plain(1000), &mut flight);
             let _ = region.fence(flight);
             place.ok()
         };
@@ -437,7 +438,12 @@ fn a_segment_is_freed_once_and_those_who_freed_it_leave_its_new_chunks_alone() {
             task(move || {
                 for number in 0..2 {
                     let mut flight = Flight::new();
-                    let place = appends.append(Pool::ContentDefined, PackedNumber(number), 1000, &mut flight);
+                    let place = appends.append(
+                        Pool::ContentDefined,
+                        PackedNumber(number),
+                        PackedBytes::plain(1000),
+                        &mut flight,
+                    );
                     let _ = region.fence(flight);
                     told.lock().unwrap().extend(place.ok());
                 }
@@ -463,7 +469,8 @@ fn segments_of_packed_chunks_come_and_go() {
             task(move || {
                 for _ in 0..2 {
                     let mut flight = Flight::new();
-                    let place = space.append(Pool::Fixed, PackedNumber(number), 1000, &mut flight).unwrap();
+                    let place =
+                        space.append(Pool::Fixed, PackedNumber(number), PackedBytes::plain(1000), &mut flight).unwrap();
                     let grows = space.grow_packed(PackedNumber(number), place, 1000, 1500, &mut flight);
                     let _ = region.fence(flight);
                     let length = if grows { 1500 } else { 1000 };
@@ -488,7 +495,7 @@ fn a_full_segment_is_closed_while_its_chunks_go() {
         let (region, _, space) = space(1, DEVICE_BYTES, 2);
         let append = move |space: &Space, number| {
             let mut flight = Flight::new();
-            let place = space.append(Pool::Fixed, PackedNumber(number), LONG, &mut flight).unwrap();
+            let place = space.append(Pool::Fixed, PackedNumber(number), PackedBytes::plain(LONG), &mut flight).unwrap();
             let _ = region.fence(flight);
             place
         };

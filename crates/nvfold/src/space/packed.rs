@@ -18,9 +18,9 @@ use super::Space;
 use super::wear::Heat;
 use crate::error::Result;
 use crate::media::chunk_entry::ENTRY_BYTES;
-use crate::media::packed::{HEADER_BYTES, HEADERS_MAX, PackedHeader, header_offset};
+use crate::media::packed::{HEADER_BYTES, HEADERS_MAX, PackedBytes, PackedHeader, header_offset};
 use crate::media::segment::KIND_PACKED;
-use crate::media::{PACKED_BYTES_MAX, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::media::{PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread_number, zeroed};
@@ -241,19 +241,25 @@ impl PackedSpace {
 }
 
 impl Space {
-    /// Room for `length` bytes of a packed chunk, whose header is written: the media address. The bytes are the caller's to
+    /// Room for the stored bytes of a packed chunk, whose header is written: the media address. They are the caller's to
     /// write; until [`Space::drop_packed`] nobody else does.
     ///
     /// # Errors
     /// ENOSPC when no wholly free segment is left, and no open one has room.
-    pub fn append(&self, pool: Pool, number: PackedNumber, length: u64, flight: &mut Flight) -> Result<u64> {
-        self.append_in(pool, number, length, flight, |set| self.open_packed(set, pool))
+    pub fn append(&self, pool: Pool, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Result<u64> {
+        self.append_in(pool, number, bytes, flight, |set| self.open_packed(set, pool))
     }
 
     /// As [`Space::append`], for what makes a segment free by that: it may use the spare one.
-    pub fn append_moved(&self, pool: Pool, number: PackedNumber, length: u64, flight: &mut Flight) -> Result<u64> {
+    pub fn append_moved(
+        &self,
+        pool: Pool,
+        number: PackedNumber,
+        bytes: PackedBytes,
+        flight: &mut Flight,
+    ) -> Result<u64> {
         let open = |set| self.open_packed(set, pool).or_else(|error| self.open_spare(set, pool).ok_or(error));
-        self.append_in(pool, number, length, flight, open)
+        self.append_in(pool, number, bytes, flight, open)
     }
 
     /// `open`: a new segment for a set.
@@ -261,19 +267,19 @@ impl Space {
         &self,
         pool: Pool,
         number: PackedNumber,
-        length: u64,
+        bytes: PackedBytes,
         flight: &mut Flight,
         open: impl Fn(u8) -> Result<Open>,
     ) -> Result<u64> {
-        debug_assert!((1..=PACKED_BYTES_MAX).contains(&length));
+        debug_assert!(bytes.is_sound());
         let (at, mut set) = self.packed.lock_set();
         let place = pool as usize % self.packed.pools;
-        if !set[place].is_some_and(|open| self.is_fit(&open, length)) {
+        if !set[place].is_some_and(|open| self.is_fit(&open, bytes.stored)) {
             let next = match open(at as u8) {
                 Ok(next) => next,
                 Err(error) => {
                     drop(set);
-                    return self.append_anywhere(number, length, flight).ok_or(error);
+                    return self.append_anywhere(number, bytes, flight).ok_or(error);
                 }
             };
             if let Some(full) = set[place].replace(next) {
@@ -281,15 +287,15 @@ impl Space {
             }
         }
         let open = set[place].as_mut().expect("one with room");
-        Ok(self.append_to(open, number, length, flight))
+        Ok(self.append_to(open, number, bytes, flight))
     }
 
     /// The last room there is: in whatever segment is open, its pool and its set aside.
-    fn append_anywhere(&self, number: PackedNumber, length: u64, flight: &mut Flight) -> Option<u64> {
+    fn append_anywhere(&self, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Option<u64> {
         self.packed.sets.iter().find_map(|set| {
             let mut set = set.lock();
-            let open = set.iter_mut().flatten().find(|open| self.is_fit(open, length))?;
-            Some(self.append_to(open, number, length, flight))
+            let open = set.iter_mut().flatten().find(|open| self.is_fit(open, bytes.stored))?;
+            Some(self.append_to(open, number, bytes, flight))
         })
     }
 
@@ -298,9 +304,10 @@ impl Space {
         open.has_room(length, 1) && self.is_writable(open, length, open.headers)
     }
 
-    fn append_to(&self, open: &mut Open, number: PackedNumber, length: u64, flight: &mut Flight) -> u64 {
+    fn append_to(&self, open: &mut Open, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> u64 {
+        let length = bytes.stored;
         let opened = self.wear[open.segment as usize].load(Ordering::Relaxed);
-        let header = PackedHeader::new(number, open.front, length, open.segment, opened);
+        let header = PackedHeader::new(number, open.front, bytes, open.segment, opened);
         let base = open.segment * SEGMENT_BYTES;
         flight.add(self.region.write(base + header_offset(open.headers), &header).flush());
         self.populate_packed(base, open.front, length);
@@ -320,8 +327,8 @@ impl Space {
         parts * SEGMENT_BLOCKS + (segments - parts) * BESIDE_BLOCKS
     }
 
-    /// Makes the chunk that was appended last longer, in its place, from `length` bytes to `longer`. False when another was
-    /// appended since, or the segment is full.
+    /// Makes the chunk that was appended last, and is not compressed, longer, in its place, from `length` bytes to
+    /// `longer`. False when another was appended since, or the segment is full.
     pub fn grow_packed(
         &self,
         number: PackedNumber,
@@ -338,7 +345,7 @@ impl Space {
             return false;
         }
         let opened = self.wear[segment as usize].load(Ordering::Relaxed);
-        let header = PackedHeader::new(number, offset, longer, segment, opened);
+        let header = PackedHeader::new(number, offset, PackedBytes::plain(longer), segment, opened);
         flight.add(self.region.write(segment * SEGMENT_BYTES + header_offset(open.headers - 1), &header).flush());
         self.populate_packed(segment * SEGMENT_BYTES, open.front, longer - length);
         open.front = offset + longer;

@@ -77,7 +77,7 @@ impl Filled {
             (0..SEGMENT_BYTES / HEADER_BYTES).map(header).take_while(|header| header.is_whole(segment, opened));
         let (mut front, mut count) = (0, 0);
         for header in headers {
-            front = front.max(u64::from(header.offset) + header.stored_bytes());
+            front = front.max(u64::from(header.offset) + header.bytes().stored);
             count += 1;
         }
         let left = SEGMENT_BYTES - front - count * HEADER_BYTES;

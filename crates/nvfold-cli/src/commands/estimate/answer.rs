@@ -175,11 +175,13 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
         size::show(counts.data_bytes),
         size::show(part.off.whole_block_bytes)
     )?;
-    writeln!(out, "  {:<10}{:>12}{:>12}{:>14}{:>14}", "policy", "pieces", "distinct", "stored", "saved")?;
+    // As wide as ever where no name is longer.
+    let width = part.policies().iter().map(|(name, _)| name.len() + 2).fold(10, usize::max);
+    writeln!(out, "  {:<width$}{:>12}{:>12}{:>14}{:>14}", "policy", "pieces", "distinct", "stored", "saved")?;
     for (name, savings) in part.policies() {
         writeln!(
             out,
-            "  {name:<10}{:>12}{:>12}{:>14}{:>14}{:>7.1} %",
+            "  {name:<width$}{:>12}{:>12}{:>14}{:>14}{:>7.1} %",
             savings.pieces,
             savings.distinct.pieces,
             size::show(savings.distinct.bytes),

@@ -65,11 +65,12 @@ impl DeextStream {
     }
 
     /// Cuts what is not cut yet, which begins where the last call ended; `is_all`: nothing comes behind it. Hands out
-    /// each piece, and returns how many bytes they have together. Does not depend on how the data is split into calls.
-    pub(super) fn cut(&mut self, uncut: &[u8], is_all: bool, each: &mut dyn FnMut(&[u8])) -> usize {
+    /// each piece and whether it is compressible, and returns how many bytes they have together. Does not depend on how
+    /// the data is split into calls.
+    pub(super) fn cut(&mut self, uncut: &[u8], is_all: bool, each: &mut dyn FnMut(&[u8], Verdict)) -> usize {
         let mut start = 0;
         while let Some(length) = self.next_cut(&uncut[start..], is_all) {
-            each(&uncut[start..start + length]);
+            each(&uncut[start..start + length], self.verdict);
             start += length;
             self.offset += length as u64;
             self.fed = None;

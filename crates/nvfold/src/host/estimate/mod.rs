@@ -26,6 +26,7 @@ pub use survey::PathCounts;
 use super::walk::{problem, walk};
 use super::{Problem, Result, Watch};
 use crate::chunking::{Chunker, PieceLengths};
+use crate::compression::Compression;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use survey::Survey;
@@ -42,13 +43,16 @@ pub struct EstimateOptions {
     pub lengths: PieceLengths,
     /// Stay on the file system of each path.
     pub one_file_system: bool,
+    /// How the pieces of policy `deext` are compressed, for a figure more; it takes as long as that.
+    pub compression: Compression,
 }
 
 impl Default for EstimateOptions {
     /// No path, 256 MiB of memory, pieces of 16 KiB on average.
     fn default() -> EstimateOptions {
         let lengths = Chunker::default().lengths();
-        EstimateOptions { paths: Vec::new(), memory_bytes: 256 << 20, lengths, one_file_system: false }
+        let compression = Compression::Off;
+        EstimateOptions { paths: Vec::new(), memory_bytes: 256 << 20, lengths, one_file_system: false, compression }
     }
 }
 
@@ -112,23 +116,28 @@ pub struct Part {
     pub inline: Savings,
     /// Policy `deext`: equal pieces are shared, cut by content where the data is compressible.
     pub deext: Savings,
+    /// The same, and what is compressible is compressed: if that was asked for.
+    pub compressed: Option<Savings>,
 }
 
 impl Part {
-    fn new(counts: PathCounts, blocks: Distinct, pieces: Distinct) -> Part {
+    fn new(counts: PathCounts, blocks: Distinct, pieces: Distinct, compressed: Option<Distinct>) -> Part {
         let baseline = counts.whole_block_bytes();
         let all = Distinct { pieces: counts.blocks, bytes: counts.off_bytes(), bytes_error: 0 };
         Part {
             off: Savings::new(baseline, counts.blocks, all.bytes, all),
             inline: Savings::new(baseline, counts.blocks, counts.inline_bytes_max(), blocks),
             deext: Savings::new(baseline, counts.pieces, counts.deext_bytes_max(), pieces),
+            compressed: compressed
+                .map(|pieces| Savings::new(baseline, counts.pieces, counts.deext_bytes_max(), pieces)),
             counts,
         }
     }
 
     /// Each policy by its name, the one that costs a writer least first.
-    pub fn policies(&self) -> [(&'static str, &Savings); 3] {
-        [("off", &self.off), ("inline", &self.inline), ("deext", &self.deext)]
+    pub fn policies(&self) -> Vec<(&'static str, &Savings)> {
+        let compressed = self.compressed.iter().map(|savings| ("deext, compressed", savings));
+        [("off", &self.off), ("inline", &self.inline), ("deext", &self.deext)].into_iter().chain(compressed).collect()
     }
 
     /// The policy that would save most; of equal ones the one that costs a writer least.
@@ -167,10 +176,12 @@ impl Estimate {
         for (group, (path, counts)) in paths.iter().zip(&survey.by_path).enumerate() {
             all.add(counts);
             let group = group as u32;
-            let part = Part::new(counts.clone(), survey.blocks.within(group), survey.pieces.within(group));
+            let compressed = survey.compressed.as_ref().map(|pieces| pieces.within(group));
+            let part = Part::new(counts.clone(), survey.blocks.within(group), survey.pieces.within(group), compressed);
             by_path.push((path.clone(), part));
         }
-        let total = Part::new(all, survey.blocks.overall(), survey.pieces.overall());
+        let compressed = survey.compressed.as_ref().map(|pieces| pieces.overall());
+        let total = Part::new(all, survey.blocks.overall(), survey.pieces.overall(), compressed);
         Estimate {
             by_path,
             one_in: (survey.blocks.one_in(), survey.pieces.one_in()),

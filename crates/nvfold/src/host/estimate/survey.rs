@@ -11,7 +11,8 @@
 use super::EstimateOptions;
 use super::cut::{DeextStream, ENTRY_BYTES, PACKED_METADATA_BYTES, inline_bytes, is_packed_tail, packed_bytes};
 use super::sample::DistinctSample;
-use crate::chunking::{FIXED_BYTES, fixed};
+use crate::chunking::{FIXED_BYTES, Verdict, fixed};
+use crate::compression::Compression;
 use crate::fingerprint::weak64;
 use crate::host::walk::{problem, walk};
 use crate::host::{Error, Problem, Progress, Report, Result, Watch};
@@ -121,6 +122,8 @@ pub struct Survey<'a> {
     pub blocks: DistinctSample,
     /// Pieces of policy `deext`, with what it takes for each.
     pub pieces: DistinctSample,
+    /// The same, compressed, if that was asked for.
+    pub compressed: Option<DistinctSample>,
     /// Counts, one a path.
     pub by_path: Vec<PathCounts>,
     /// The first problems.
@@ -143,10 +146,12 @@ impl<'a> Survey<'a> {
     /// A survey of nothing yet.
     pub fn new(options: &'a EstimateOptions, watch: &'a mut Watch<'a>) -> Survey<'a> {
         let links_bytes = options.memory_bytes / 8;
-        let sample_bytes = (options.memory_bytes - links_bytes) / 2;
+        let is_compressed = options.compression != Compression::Off;
+        let sample_bytes = (options.memory_bytes - links_bytes) / (2 + u64::from(is_compressed));
         Survey {
             blocks: DistinctSample::new(sample_bytes),
             pieces: DistinctSample::new(sample_bytes),
+            compressed: is_compressed.then(|| DistinctSample::new(sample_bytes)),
             by_path: Vec::new(),
             problems: Vec::new(),
             problem_count: 0,
@@ -331,9 +336,15 @@ impl<'a> Survey<'a> {
         let mut uncut = std::mem::take(&mut self.uncut);
         uncut.extend_from_slice(slab);
         let mut pieces = 0;
-        let cut_until = stream.cut(&uncut, is_end, &mut |piece| {
+        let cut_until = stream.cut(&uncut, is_end, &mut |piece, verdict| {
             pieces += 1;
             self.pieces.see(weak64(piece), packed_bytes(piece.len()), group);
+            if let Some(compressed) = &mut self.compressed {
+                let is_tried = verdict == Verdict::Compressible;
+                let frame = if is_tried { self.options.compression.compress(piece) } else { None };
+                let stored = frame.map_or(piece.len(), |frame| frame.len());
+                compressed.see(weak64(piece), packed_bytes(stored), group);
+            }
         });
         uncut.drain(..cut_until);
         self.uncut = uncut;

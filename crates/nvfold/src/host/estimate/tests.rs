@@ -136,7 +136,7 @@ fn files_longer_than_the_buffer_are_cut_as_one_stream() {
     let report = estimate(ENOUGH, &[dir.path()]);
     let mut whole = 0;
     let lengths = EstimateOptions::default().lengths;
-    cut::DeextStream::new(lengths, 0).cut(&data, true, &mut |_| whole += 1);
+    cut::DeextStream::new(lengths, 0).cut(&data, true, &mut |_, _| whole += 1);
     assert_eq!(report.total.deext.pieces, whole);
     assert_eq!(report.total.deext.distinct.bytes, data.len() as u64 + 80 * whole);
     assert_eq!(report.total.inline.pieces, data.len().div_ceil(4096) as u64);
