@@ -8,6 +8,7 @@ mod denova;
 mod devices;
 mod mounts;
 mod nv_dedup;
+mod reclaim;
 mod sharing;
 mod top;
 mod trees;

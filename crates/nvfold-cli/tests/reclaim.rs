@@ -1,0 +1,58 @@
+//! `nvfold reclaim`, of a device and of a mount, and what a mount does by itself.
+
+use crate::common::*;
+use std::fs::{read, remove_file, write};
+
+const FILES: u64 = 120;
+
+/// Files of 64 KiB, without equal parts, in a directory.
+fn write_files(dir: &std::path::Path) {
+    (0..FILES).for_each(|at| write(dir.join(at.to_string()), noise(64 << 10, at + 1)).unwrap());
+}
+
+fn is_kept(at: &u64) -> bool {
+    at.is_multiple_of(8)
+}
+
+#[test]
+fn a_device_is_reclaimed_and_its_files_stay_as_they_are() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "96M");
+    std::fs::create_dir(scratch.path("in")).unwrap();
+    write_files(&scratch.path("in"));
+    scratch.nvfold(&["import", "dev", "in", "-o", "policy=deext"]).ok();
+    let nothing = scratch.nvfold(&["reclaim", "dev", "--json"]).ok();
+    assert_eq!(nothing.number("segments"), 0);
+    if !can_mount() {
+        return;
+    }
+    let mount = scratch.mount("dev", "policy=deext");
+    (0..FILES).filter(|at| !is_kept(at)).for_each(|at| remove_file(mount.path(&format!("in/{at}"))).unwrap());
+    // What a crash or an unmount closes can be emptied; so can what the mount has not yet come to.
+    let told = scratch.nvfold(&["reclaim", "mnt", "--json", "--progress", "always"]).ok();
+    assert!(told.stderr.contains("dead"), "{told:#?}");
+    wait_until("the mount has emptied what it can", || {
+        let stats = scratch.nvfold(&["stats", "mnt", "--json"]).ok().json();
+        let space = &stats["space"];
+        space["reclaimed_segments"].as_u64().unwrap() >= 2 && space["packed_dead_bytes"].as_u64().unwrap() < 3 << 20
+    });
+    (0..FILES).filter(is_kept).for_each(|at| {
+        assert!(read(mount.path(&format!("in/{at}"))).unwrap() == noise(64 << 10, at + 1), "file {at}");
+    });
+    let words = scratch.nvfold(&["stats", "mnt"]).ok().stdout;
+    assert!(words.contains("dead among packed chunks") && words.contains("segments,"), "{words}");
+    mount.unmount();
+    scratch.nvfold(&["fsck", "dev"]).ok();
+}
+
+#[test]
+fn what_cannot_be_reclaimed_is_told() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("dir")).unwrap();
+    scratch.nvfold(&["reclaim", "dir"]).fails(1, "no nvfold is mounted there");
+    scratch.nvfold(&["reclaim", "missing"]).fails(1, "missing");
+    write(scratch.path("foreign"), [7; 1 << 20]).unwrap();
+    scratch.nvfold(&["reclaim", "foreign"]).fails(1, "foreign");
+    scratch.device("dev", "32M");
+    assert!(scratch.nvfold(&["reclaim", "dev"]).ok().stdout.contains("0 in"));
+}
