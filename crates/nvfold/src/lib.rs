@@ -54,6 +54,7 @@ pub use dedup::stream::{Classes, DeExtOptions, Mean};
 pub use error::{Error, Result, errno};
 pub use fs::UndedupPlan;
 pub use mount::{MkfsOptions, MountOptions, Recovery, convert_index, read_superblock};
+pub use space::SegmentWear;
 pub use space::reclaim::Victims;
 #[cfg(not(feature = "shuttle"))]
 pub use sync::locked_instructions;

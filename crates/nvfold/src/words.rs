@@ -319,24 +319,6 @@ pub struct IndexStats {
     pub reordered: u64,
 }
 
-/// How often the segments of a device were opened for packed chunks: each time all of a segment is written once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SegmentWear {
-    /// Segments that data may lie in.
-    pub segments: u64,
-    /// How often they were opened, in all. Survives unmounts, and a segment's being free.
-    pub opened: u64,
-    /// How often the most worn one was; it stays at `u32::MAX` when it gets there.
-    pub opened_max: u32,
-}
-
-impl SegmentWear {
-    /// How often a segment was opened on average; 0 on a device without segments.
-    pub fn opened_mean(&self) -> f64 {
-        self.opened as f64 / self.segments.max(1) as f64
-    }
-}
-
 /// Source of time for mtime and ctime.
 pub type Clock = Arc<dyn Fn() -> TimeNs + Send + Sync>;
 

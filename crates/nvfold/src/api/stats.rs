@@ -6,8 +6,9 @@ use crate::dedup::nv_dedup::options::NvDedupStats;
 use crate::dedup::policy::{Policy, PolicyStats};
 use crate::media::BLOCK_BYTES;
 use crate::mount::Recovery;
+use crate::space::SegmentWear;
 use crate::sync::atomic::Ordering;
-use crate::words::{IndexStats, ReclaimStats, SegmentWear, Skipped};
+use crate::words::{IndexStats, ReclaimStats, Skipped};
 
 /// The device and its space, told honestly.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -25,6 +25,8 @@ mod quarantine;
 pub mod reclaim;
 mod wear;
 
+pub use wear::SegmentWear;
+
 use crate::error::{Error, Result};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::segment::{KIND_BLOCKS, KIND_FREE, SegmentEntry};
