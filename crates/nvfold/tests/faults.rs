@@ -754,3 +754,31 @@ fn a_tail_does_not_grow_into_bad_memory_and_bad_entries_are_not_used() {
         assert!(!region.is_lost());
     }
 }
+
+/// A chunk in bad memory stays where it is while the others of its segment move; it keeps the segment, and nothing else.
+#[test]
+fn a_packed_chunk_in_bad_memory_does_not_move() {
+    for index in IndexKind::ALL {
+        let (region, fs) = packed_device(index);
+        let names: Vec<String> = (0..8).map(|at| at.to_string()).collect();
+        let contents: Vec<Vec<u8>> = (0..8).map(|at| noise(2 * at + 1, 16_000)).collect();
+        names.iter().zip(&contents).for_each(|(name, content)| drop(create(&fs, name, content)));
+        // A crash closes the segment.
+        std::mem::forget(fs);
+        let fs = mount(&region, Policy::DeExt);
+        fs.reconcile().unwrap();
+        let place = |fs: &FileSystem, name: &str| open(fs, name).unwrap().extents(0, 1).unwrap()[0].address;
+        let (bad, before) = (place(&fs, "3"), place(&fs, "4"));
+        region.poison(bad + 5000, 64);
+        while !fs.reclaim_step(Victims::All).unwrap() {}
+        assert_eq!((place(&fs, "3"), fs.stats().reclaim.segments), (bad, 0));
+        assert_ne!(place(&fs, "4"), before, "the others have moved");
+        assert_eio(read(&open(&fs, "3").unwrap()));
+        let others = names.iter().zip(&contents).filter(|(name, _)| *name != "3");
+        let others: Vec<(&str, &[u8])> = others.map(|(name, content)| (&name[..], &content[..])).collect();
+        assert_can_be_read(&fs, &others);
+        fs.unlink(ROOT, b"3").unwrap();
+        assert_all_else_works(&fs, &others);
+        fs.unmount().unwrap();
+    }
+}
