@@ -3,8 +3,8 @@
 //! The problem: entries are taken and given back one by one, by all threads, and there may be none left in the parts of
 //! the table that there are.
 //!
-//! The idea: one bit an entry in DRAM. The lowest free entry is taken first, so a table that empties can give its last
-//! parts back. Whether an entry counts is said by the entry itself; its bit is set before that and cleared after its
+//! The idea: one bit an entry in DRAM. Entries of the lowest part that has a free one are taken, so a table that empties can
+//! give its last parts back; within a part one behind the other, so that its lines are worn alike (DeEXT III-C). Whether an entry counts is said by the entry itself; its bit is set before that and cleared after its
 //! being empty is durable.
 
 use super::entries::{ENTRIES_PER_SEGMENT, Entries, PACKED_END};
@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 /// Words of used bits in a part.
 pub const WORDS_PER_PART: usize = ENTRIES_PER_SEGMENT as usize / 64;
+const BITS_PER_PART: usize = ENTRIES_PER_SEGMENT as usize;
 
 /// A packed chunk that is about to be entered.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +52,28 @@ struct Used {
     /// Bits of all parts, one part behind the other.
     words: Vec<u64>,
     count: u64,
-    /// No word before this one has a free bit.
-    search_from: usize,
+    /// No part before this one has a free bit.
+    part: usize,
+    /// The bit of that part to look at next.
+    next: usize,
+}
+
+impl Used {
+    /// The first free bit of a part from `next` on, or else from its start.
+    fn free_in(&self, part: usize) -> Option<usize> {
+        let (start, end) = (part * BITS_PER_PART, (part + 1) * BITS_PER_PART);
+        self.free_between(start + self.next, end).or_else(|| self.free_between(start, start + self.next))
+    }
+
+    fn free_between(&self, from: usize, end: usize) -> Option<usize> {
+        let words = from / 64..end.div_ceil(64);
+        let bit = words.into_iter().find_map(|at| {
+            let taken = if at == from / 64 { (1u64 << (from % 64)) - 1 } else { 0 };
+            let free = !(self.words[at] | taken);
+            (free != 0).then(|| at * 64 + free.trailing_zeros() as usize)
+        });
+        bit.filter(|bit| *bit < end)
+    }
 }
 
 impl Packed {
@@ -90,14 +111,16 @@ impl Packed {
     pub fn take(&self, region: &Region, space: &Space) -> Result<PackedNumber> {
         let mut used = self.used.lock();
         loop {
-            let from = used.search_from;
-            let with_room = used.words[from..].iter().position(|word| *word != u64::MAX);
-            if let Some(at) = with_room.map(|at| from + at) {
-                let bit = used.words[at].trailing_ones();
-                let number = at as u32 * 64 + bit;
-                used.search_from = at;
+            let part = used.part;
+            if part * WORDS_PER_PART < used.words.len() {
+                let Some(bit) = used.free_in(part) else {
+                    (used.part, used.next) = (part + 1, 0);
+                    continue;
+                };
+                let number = bit as u32;
+                used.next = (bit + 1) % BITS_PER_PART;
                 if number < PACKED_END {
-                    used.words[at] |= 1 << bit;
+                    used.words[bit / 64] |= 1 << (bit % 64);
                     let entry = self.entries.offset(PackedNumber(number).into());
                     // One in bad memory is kept from use.
                     if region.check_writable(entry, ENTRY_BYTES).is_err() {
@@ -119,7 +142,10 @@ impl Packed {
         let Some(word) = used.words.get_mut(at).filter(|word| **word & bit != 0) else { return };
         *word &= !bit;
         used.count -= 1;
-        used.search_from = used.search_from.min(at);
+        let part = at / WORDS_PER_PART;
+        if part < used.part {
+            (used.part, used.next) = (part, 0);
+        }
     }
 
     /// Adds a part to the table: empty entries, durably, before the segment table says that it is one.
@@ -148,7 +174,7 @@ impl Packed {
             let segment = self.entries.part(part).expect("a part that has bits");
             self.entries.set_part(part, None);
             used.words.truncate(last);
-            used.search_from = last.min(used.search_from);
+            used.part = used.part.min(last / WORDS_PER_PART);
             space.free_segment(segment);
             given_back += 1;
         }
@@ -184,7 +210,7 @@ impl Packed {
     pub fn adopt(&self, words: Vec<u64>) {
         let mut used = self.used.lock();
         used.count = words.iter().map(|word| u64::from(word.count_ones())).sum();
-        (used.words, used.search_from) = (words, 0);
+        (used.words, used.part, used.next) = (words, 0, 0);
     }
 
     /// A read-only mount: sharing saves so many bytes more.

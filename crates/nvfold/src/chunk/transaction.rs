@@ -55,7 +55,13 @@ pub enum Generators {
 pub(super) struct GeneratorLines {
     kind: Generators,
     lines: Vec<Padded<Line>>,
+    /// How often all threads have gone on to the next generator, since the device was formatted.
+    hops: Padded<AtomicU64>,
 }
+
+/// Numbers that a generator gives before the threads go on to the next one: each is a write of its line, and so all lines
+/// are worn alike.
+const NUMBERS_A_HOP: u64 = 4096;
 
 #[derive(Default)]
 struct Line {
@@ -69,7 +75,7 @@ impl GeneratorLines {
     pub(super) fn new(kind: Generators) -> GeneratorLines {
         let lines: Vec<Padded<Line>> = (0..GENERATORS).map(|_| Padded::default()).collect();
         lines.iter().for_each(|line| line.next.store(1, Ordering::Relaxed));
-        GeneratorLines { kind, lines }
+        GeneratorLines { kind, lines, hops: Padded::default() }
     }
 
     /// Mount: what the media say.
@@ -77,6 +83,7 @@ impl GeneratorLines {
         for (line, next) in self.lines.iter().zip(stored(region, geometry)) {
             line.next.store(next, Ordering::Relaxed);
         }
+        self.hops.store(self.begun() / NUMBERS_A_HOP, Ordering::Relaxed);
     }
 
     /// Transactions that began since the device was formatted.
@@ -102,7 +109,9 @@ impl GeneratorLines {
     /// The generator that is meant for the calling thread.
     fn own(&self) -> usize {
         match self.kind {
-            Generators::PerCore => thread_number() % GENERATORS as usize,
+            Generators::PerCore => {
+                thread_number().wrapping_add(self.hops.load(Ordering::Relaxed) as usize) % GENERATORS as usize
+            }
             Generators::Global => 0,
         }
     }
@@ -114,6 +123,15 @@ impl GeneratorLines {
         let tried = others.take_while(|_| self.kind == Generators::PerCore);
         let free = std::iter::once(own).chain(tried).find_map(|at| Some((at, self.lines[at].held.try_lock()?)));
         free.unwrap_or_else(|| (own, self.lines[own].held.lock()))
+    }
+
+    /// The next number of a generator that is held.
+    fn next_of(&self, generator: usize) -> u64 {
+        let sequence = self.lines[generator].next.fetch_add(1, Ordering::Relaxed);
+        if sequence.is_multiple_of(NUMBERS_A_HOP) {
+            self.hops.fetch_add(1, Ordering::Relaxed);
+        }
+        sequence
     }
 
     /// TX_ID for what is never taken back: the one that the thread's next transaction will have.
@@ -132,8 +150,8 @@ pub(super) fn stored(region: &Region, geometry: &Geometry) -> Sequences {
     std::array::from_fn(|generator| line(generator as u64).mended().next.max(1))
 }
 
-/// One dedup transaction. Dropped before its end, it leaves the generator as it was: whoever began it takes its
-/// references back.
+/// One dedup transaction. Dropped before its end, it leaves the generator as it was and gives its number back: whoever began
+/// it has taken its references back by then.
 pub struct Transaction<'a> {
     chunks: &'a Chunks,
     generator: Option<(usize, MutexGuard<'a, ()>)>,
@@ -169,6 +187,16 @@ impl Counted {
     }
 }
 
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        // Numbers that run ahead of their generator are damage to recovery. Nobody else had one meanwhile: it is still held.
+        if let Some(((generator, _), id)) = self.generator.as_ref().zip(self.id) {
+            let (_, sequence) = parts(id);
+            self.chunks.generators.lines[*generator].next.store(sequence, Ordering::Relaxed);
+        }
+    }
+}
+
 impl<'a> Transaction<'a> {
     pub(super) fn new(chunks: &'a Chunks) -> Transaction<'a> {
         Transaction {
@@ -189,8 +217,7 @@ impl<'a> Transaction<'a> {
     fn id(&mut self) -> u64 {
         let generators = &self.chunks.generators;
         let (generator, _) = self.generator.get_or_insert_with(|| generators.acquire());
-        let line = &generators.lines[*generator];
-        *self.id.get_or_insert_with(|| tx_id(*generator as u64, line.next.fetch_add(1, Ordering::Relaxed)))
+        *self.id.get_or_insert_with(|| tx_id(*generator as u64, generators.next_of(*generator)))
     }
 
     /// add_entry: the entry of a block that nobody can reach yet, with as many references as the operation makes.

@@ -43,6 +43,8 @@ pub(super) struct Victim {
     next: Option<u64>,
     /// Where the data ends that its headers tell of: no header lies before that.
     data_end: u64,
+    /// There was no room for all that lives in it.
+    is_given_up: bool,
 }
 
 /// What was done since mount.
@@ -120,49 +122,42 @@ impl Core {
         if !self.chunks.epochs.has_passed(victim.since) {
             return Worked::Waits;
         }
-        match victim.next {
-            Some(_) => match self.move_some(victim) {
-                Ok(()) => return Worked::GoesOn,
-                // Not even the spare segment has room: what has moved stays moved.
-                Err(_) => self.space.give_up_victim(victim.segment),
-            },
-            None => {
-                let is_free = self.space.put_back(victim.segment);
-                self.reclaimed.segments.fetch_add(u64::from(is_free), Ordering::Relaxed);
-                *at_work = None;
-                return Worked::GoesOn;
-            }
+        if let Some(first) = victim.next {
+            self.move_some(victim, first);
+            return Worked::GoesOn;
         }
+        let Victim { segment, is_given_up, .. } = *victim;
         *at_work = None;
-        Worked::Nothing
+        if is_given_up {
+            // It would be chosen again, and there is no more room than before.
+            self.space.give_up_victim(segment);
+            return Worked::Nothing;
+        }
+        let is_free = self.space.put_back(segment);
+        self.reclaimed.segments.fetch_add(u64::from(is_free), Ordering::Relaxed);
+        Worked::GoesOn
     }
 
     fn new_victim(&self, segment: u64) -> Victim {
-        Victim { segment, since: self.chunks.epochs.now(), next: Some(0), data_end: 0 }
+        Victim { segment, since: self.chunks.epochs.now(), next: Some(0), data_end: 0, is_given_up: false }
     }
 
-    /// Moves the chunks of some more headers.
-    ///
-    /// # Errors
-    /// ENOSPC when there is no room for the next one.
-    fn move_some(&self, victim: &mut Victim) -> Result<()> {
-        let first = victim.next.expect("a victim of which not all has moved");
+    /// Moves the chunks of some more headers, from this one on. Where not even the spare segment has room, what has moved
+    /// stays moved, and the rest stays.
+    fn move_some(&self, victim: &mut Victim, first: u64) {
         let mut batch =
             Batch { core: self, segment: victim.segment, copies: Vec::new(), bytes: 0, flight: Flight::new() };
-        let mut full = Ok(());
         let mut next = first;
         let mut is_over = false;
-        while next < first + STEP_HEADERS && batch.bytes < STEP_BYTES && full.is_ok() {
+        while next < first + STEP_HEADERS && batch.bytes < STEP_BYTES && !is_over {
             is_over = next == HEADERS_MAX
                 || header_offset(next) < victim.data_end
                 || self.space.packed.live_in(victim.segment) == 0;
-            if is_over {
-                break;
-            }
-            if let Some(header) = self.space.header(victim.segment, next) {
+            if let Some(header) = self.space.header(victim.segment, next).filter(|_| !is_over) {
                 let offset = u64::from(header.offset);
                 victim.data_end = victim.data_end.max(offset + header.bytes().stored);
-                full = batch.copy(PackedNumber(header.chunk), offset);
+                victim.is_given_up = batch.copy(PackedNumber(header.chunk), offset).is_err();
+                is_over = victim.is_given_up;
             }
             next += 1;
         }
@@ -173,7 +168,6 @@ impl Core {
         if is_over {
             victim.since = self.chunks.epochs.now();
         }
-        full
     }
 
     /// Unmount: nobody reads any more. What is under way stays as it is, and nothing is kept for more.

