@@ -249,6 +249,8 @@ pub struct ReclaimStats {
     pub freed_bytes: u64,
     /// Bytes in segments of packed chunks that nothing lives in and nothing can be appended to, now.
     pub dead_bytes: u64,
+    /// Bytes of the segment that is kept for it, now: 0 or 2 MiB.
+    pub kept_bytes: u64,
 }
 
 /// Source of monotonic time, nanoseconds since any moment.

@@ -107,6 +107,7 @@ impl Core {
             moved_bytes,
             freed_bytes: (segments * SEGMENT_BYTES).saturating_sub(moved_bytes),
             dead_bytes: self.space.packed.dead_bytes(),
+            kept_bytes: if self.space.has_spare() { SEGMENT_BYTES } else { 0 },
         }
     }
 

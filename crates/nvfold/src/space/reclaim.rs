@@ -131,6 +131,11 @@ impl Space {
         is_needed
     }
 
+    /// Whether a segment is kept for reclamation.
+    pub fn has_spare(&self) -> bool {
+        self.packed.spare.lock().is_some()
+    }
+
     /// Frees the spare segment if there is nothing that it could serve; whether it did.
     pub(super) fn give_up_idle_spare(&self) -> bool {
         self.packed.segments() == 0 && self.give_up_spare()

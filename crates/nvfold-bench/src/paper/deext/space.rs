@@ -45,7 +45,8 @@ pub fn of_mounted(fs: &FileSystem) -> Result<Space> {
         }
     }
     let in_blocks = stats.data_blocks * BLOCK_BYTES;
-    let used = geometry.data_end - stats.free_bytes;
+    // What is kept for reclamation is as free as the rest of a segment that is open.
+    let used = geometry.data_end - stats.free_bytes - stats.reclaim.kept_bytes;
     let logs = used - geometry.data_offset - whole_segments * SEGMENT_BYTES - in_blocks;
     let packed = stats.stored_bytes - in_blocks;
     let entries = stats.chunks * ENTRY_BYTES + headers * HEADER_BYTES;
