@@ -317,14 +317,15 @@ impl Space {
         address
     }
 
-    /// Of so many free blocks, those that packed chunks do not fill with content, where all of it becomes packed chunks:
-    /// parts of the table of entries, of which `entries_free` are free, headers, what is left at the end of a segment, and
+    /// Of so many free blocks, those that packed chunks do not fill with content, where all of it becomes packed chunks: the
+    /// segment that is kept for reclamation from then on, parts of the table of entries, of which `entries_free` are free, headers, what is left at the end of a segment, and
     /// the logs that name the chunks.
     pub fn beside_packed(&self, free_blocks: u64, entries_free: u64) -> u64 {
-        let segments = free_blocks / SEGMENT_BLOCKS;
+        let kept = if self.lacks_spare() { SEGMENT_BLOCKS.min(free_blocks) } else { 0 };
+        let segments = (free_blocks - kept) / SEGMENT_BLOCKS;
         let entries = (segments * CHUNKS_PER_SEGMENT).saturating_sub(entries_free);
         let parts = entries.div_ceil(SEGMENT_BYTES / ENTRY_BYTES).min(segments);
-        parts * SEGMENT_BLOCKS + (segments - parts) * BESIDE_BLOCKS
+        kept + parts * SEGMENT_BLOCKS + (segments - parts) * BESIDE_BLOCKS
     }
 
     /// Makes the chunk that was appended last, and is not compressed, longer, in its place, from `length` bytes to

@@ -136,6 +136,11 @@ impl Space {
         self.packed.spare.lock().is_some()
     }
 
+    /// Whether the next segment of packed chunks needs another one beside it, to be kept for reclamation.
+    pub(super) fn lacks_spare(&self) -> bool {
+        self.geometry.segments() >= SEGMENTS_FOR_SPARE && !self.has_spare()
+    }
+
     /// Frees the spare segment if there is nothing that it could serve; whether it did.
     pub(super) fn give_up_idle_spare(&self) -> bool {
         self.packed.segments() == 0 && self.give_up_spare()
