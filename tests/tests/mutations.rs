@@ -41,6 +41,7 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
         Mutation::DropFence,
         "an emptied entry must be durable before its block has another user; few states show it, and none of this sample",
     ),
+    ("mount/reconcile.rs", "set_exact", 1, Mutation::Swap, "as above"),
     ("mount/reconcile.rs", "set_packed_exact", 1, Mutation::DropFence, "as above, of packed chunks"),
     ("mount/reconcile.rs", "set_packed_exact", 1, Mutation::Swap, "as above, of packed chunks"),
     ("space/packed.rs", "append_to", 1, Mutation::DropFlush, "a header serves fsck alone: no recovery reads it"),
@@ -113,7 +114,7 @@ const KEPT: &[(&str, &str, usize, Mutation, &str)] = &[
         "append",
         2,
         Mutation::DropFence,
-        "the old links of a block that hung in another chain lead nowhere; one recording comes by it, and none of its states shows it",
+        "a block that hung in another chain; one recording comes by it, and none of its states shows it",
     ),
     ("chunk/fact.rs", "append", 2, Mutation::Swap, "as above"),
     ("chunk/fact.rs", "begin", 1, Mutation::DropFence, "what the next step changes are hints, whatever the head says"),
@@ -218,7 +219,7 @@ const UNREACHED: &[(&str, &str, &str)] = &[
     (
         "fs/reclaim.rs",
         "let_go",
-        "a chunk in bad memory stays where it is, `crates/nvfold/tests/faults.rs`; one that got another place: races, `crates/nvfold/src/races/moves.rs`",
+        "bad memory: `crates/nvfold/tests/faults.rs`; a chunk that got another place: `races/moves.rs`",
     ),
     (
         "inode/table.rs",

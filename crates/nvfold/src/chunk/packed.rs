@@ -3,9 +3,10 @@
 //! The problem: entries are taken and given back one by one, by all threads, and there may be none left in the parts of
 //! the table that there are.
 //!
-//! The idea: one bit an entry in DRAM. Entries of the lowest part that has a free one are taken, so a table that empties can
-//! give its last parts back; within a part one behind the other, so that its lines are worn alike (DeEXT III-C). Whether an entry counts is said by the entry itself; its bit is set before that and cleared after its
-//! being empty is durable.
+//! The idea: one bit an entry in DRAM. Entries of the lowest part that has a free one are taken, so a table that
+//! empties can give its last parts back; within a part one behind the other, so that its lines are worn alike (DeEXT
+//! III-C). Whether an entry counts is said by the entry itself; its bit is set before that and cleared after its being
+//! empty is durable.
 
 use super::entries::{ENTRIES_PER_SEGMENT, Entries, PACKED_END};
 use crate::error::Result;

@@ -317,9 +317,9 @@ impl Space {
         address
     }
 
-    /// Of so many free blocks, those that packed chunks do not fill with content, where all of it becomes packed chunks: the
-    /// segment that is kept for reclamation from then on, parts of the table of entries, of which `entries_free` are free, headers, what is left at the end of a segment, and
-    /// the logs that name the chunks.
+    /// Of so many free blocks, those that packed chunks do not fill with content, where all of it becomes packed
+    /// chunks: the segment that is kept for reclamation from then on, parts of the table of entries, of which
+    /// `entries_free` are free, headers, what is left at the end of a segment, and the logs that name the chunks.
     pub fn beside_packed(&self, free_blocks: u64, entries_free: u64) -> u64 {
         let kept = if self.lacks_spare() { SEGMENT_BLOCKS.min(free_blocks) } else { 0 };
         let segments = (free_blocks - kept) / SEGMENT_BLOCKS;
