@@ -310,6 +310,11 @@ pub struct Space {
     pub reclaim_moved_bytes: u64,
     #[serde(default)]
     pub reclaim_freed_bytes: u64,
+    /// Chunks of which only a few bytes lived and that gave way to smaller ones since mount, and what that saved.
+    #[serde(default)]
+    pub collected_chunks: u64,
+    #[serde(default)]
+    pub collected_bytes: u64,
     /// Dedup transactions that began since the device was formatted.
     pub transactions: u64,
     /// By policy, of those that look for equal blocks while data is written: pieces since mount.
@@ -535,6 +540,8 @@ pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
         reclaimed_segments: stats.reclaim.segments,
         reclaim_moved_bytes: stats.reclaim.moved_bytes,
         reclaim_freed_bytes: stats.reclaim.freed_bytes,
+        collected_chunks: stats.reclaim.collected_chunks,
+        collected_bytes: stats.reclaim.collected_bytes,
         transactions: stats.transactions,
         by_policy: stats.by_policy.iter().map(|of| (of.policy.name().to_owned(), Pieces::of(of))).collect(),
     }

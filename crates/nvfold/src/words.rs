@@ -249,6 +249,10 @@ pub struct ReclaimStats {
     pub freed_bytes: u64,
     /// Bytes in segments of packed chunks that nothing lives in and nothing can be appended to, now.
     pub dead_bytes: u64,
+    /// Blocks and packed chunks that gave way to smaller ones, for only a few of their bytes lived.
+    pub collected_chunks: u64,
+    /// Bytes that this saved.
+    pub collected_bytes: u64,
     /// Bytes of the segment that is kept for it, now: 0 or 2 MiB.
     pub kept_bytes: u64,
 }

@@ -2,6 +2,7 @@
 //! (`cargo test -p nvfold --test all fact`) chooses it.
 
 mod check;
+mod collect;
 mod compress;
 mod cut_off;
 mod deext;

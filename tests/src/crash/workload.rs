@@ -373,7 +373,7 @@ pub fn singles() -> Vec<Workload> {
         crashes_from,
         only: None,
     });
-    let of_fragments = fragments().into_iter().map(|(name, crashes_from, ops)| Workload {
+    let of_fragments = fragments().into_iter().chain(collected()).map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
         ops,
         crashes_from,
@@ -1041,6 +1041,24 @@ fn reclaimed() -> Vec<(&'static str, usize, Vec<Op>)> {
             ]),
         ),
         ("reclaim, then unmount", 2, begin(&[Op::Reclaim, Op::Remount, unlink(UNSHARED)])),
+    ]
+}
+
+/// Of a file that is gone a few bytes live, here and there, and give way to new chunks. The mount after a crash is
+/// reconciled first, for until then nothing is collected.
+fn collected() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let parts = || {
+        let new = vec![Op::Reconcile, create(NEW), write(NEW, 0, 4 * BLOCK, distinct(20)), create(MORE)];
+        let clones =
+            vec![clone(NEW, 100, MORE, 0, 700), clone(NEW, 3000, MORE, 700, BLOCK), clone(NEW, 200, EMPTY, 9, 300)];
+        [new, clones, vec![Op::Unlink { path: at(NEW) }]].concat()
+    };
+    let then = |ops: &[Op]| [parts(), vec![Op::Reclaim], ops.to_vec()].concat();
+    let (collects, follows) = (parts().len(), parts().len() + 1);
+    vec![
+        ("collect parts of what is gone", collects, then(&[])),
+        ("collect, then write over a part", follows, then(&[write(MORE, 300, 900, distinct(9))])),
+        ("collect, then unlink", follows, then(&[Op::Unlink { path: at(MORE) }, Op::Unlink { path: at(EMPTY) }])),
     ]
 }
 

@@ -1,8 +1,9 @@
-//! `nvfold reclaim`: making free what is dead among packed chunks.
+//! `nvfold reclaim`: making free what is dead among packed chunks, and of chunks of which only a part lives.
 //!
 //! A mount does that by itself where it gives more than it costs, and whenever an operation finds no space. This is for who
 //! wants all of it now. It goes in short requests, so that the command can show how far it is and be stopped.
 
+use super::stats::collected_words;
 use crate::device::DeviceOptions;
 use crate::failure::Outcome;
 use crate::mount::{requests::ReclaimLeft, settings};
@@ -17,11 +18,13 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Make free what is dead among packed chunks
+/// Make free what is dead among packed chunks and of chunks of which only a part lives
 ///
 /// Packed chunks lie in segments of 2 MiB, which are free as a whole when nothing lives in them. This moves what lives in
-/// those that give room for a chunk, and packs it into others. A mount does it by itself where that moves less than it frees,
-/// and when space ends. Stopped in the middle, what is done stays. Of a mount root may ask for it, and whoever mounted it.
+/// those that give room for a chunk, and packs it into others. Blocks and packed chunks of which files name only some bytes
+/// (clones of ranges, writes over a part) give way to new chunks with just those. A mount does both by itself where it gives
+/// more than it costs, and when space ends. Stopped in the middle, what is done stays. Of a mount root may ask for it, and
+/// whoever mounted it.
 #[derive(Args, Debug)]
 pub struct Reclaim {
     /// Mount point or device
@@ -42,6 +45,9 @@ struct Report {
     moved_bytes: u64,
     /// Bytes that became free.
     freed_bytes: u64,
+    /// Blocks and packed chunks that gave way to smaller ones, and the bytes that this saved.
+    collected_chunks: u64,
+    collected_bytes: u64,
     available_bytes_before: u64,
     available_bytes_after: u64,
     seconds: f64,
@@ -86,6 +92,8 @@ fn reclaim_all(stored: &Stored, path: &Path, target: &Path, output: &Output) -> 
         segments: after.reclaimed_segments - before.reclaimed_segments,
         moved_bytes: after.reclaim_moved_bytes - before.reclaim_moved_bytes,
         freed_bytes: after.reclaim_freed_bytes - before.reclaim_freed_bytes,
+        collected_chunks: after.collected_chunks - before.collected_chunks,
+        collected_bytes: after.collected_bytes - before.collected_bytes,
         available_bytes_before: before.available_bytes,
         available_bytes_after: after.available_bytes,
         seconds: started.elapsed().as_secs_f64(),
@@ -99,6 +107,7 @@ fn describe(report: &Report) -> String {
     report::facts(&[
         ("segments emptied", format!("{} in {:.2} s", report.segments, report.seconds)),
         ("moved", moved),
+        ("collected", collected_words(report.collected_chunks, report.collected_bytes)),
         ("dead", from_to(report.dead_bytes_before, report.dead_bytes_after)),
         ("available", from_to(report.available_bytes_before, report.available_bytes_after)),
     ])

@@ -136,6 +136,11 @@ fn reclaimed_words(space: &Space) -> String {
     format!("{} of {segments} segments, {ratio:.2} moved a byte", size::show(*freed))
 }
 
+/// What chunks saved that gave way to smaller ones.
+pub fn collected_words(chunks: u64, bytes: u64) -> String {
+    format!("{} of {chunks} chunks of which only a part lived", size::show(bytes))
+}
+
 fn describe(report: &Report, space: &Space) -> String {
     let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
     let per_block = |figure: Option<f64>| figure.map_or("-".into(), |bytes| format!("{bytes:.2} B"));
@@ -166,6 +171,7 @@ fn describe(report: &Report, space: &Space) -> String {
         ("dedup transactions", space.transactions.to_string()),
         ("dead among packed chunks", with_bytes(space.packed_dead_bytes)),
         ("reclaimed", reclaimed_words(space)),
+        ("collected", collected_words(space.collected_chunks, space.collected_bytes)),
         ("left out in the background", space.background_skipped.to_string()),
     ];
     rows.extend(space.background_last_error.iter().map(|error| ("left out last", error.clone())));

@@ -80,6 +80,8 @@ fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Res
             Err(Error::NoSpace { .. }) if may_give_up && core.give_up_empty_packed() > 0 => may_give_up = false,
             // What is dead in segments of packed chunks is space, too.
             Err(Error::NoSpace { .. }) if core.make_segment() => {}
+            // So is what nobody names of chunks of which others name a few bytes.
+            Err(Error::NoSpace { .. }) if core.collect_for_space() => {}
             result => return result,
         }
     }
@@ -159,9 +161,10 @@ impl FileSystem {
     }
 
     /// Does a bounded part, a millisecond at most, of emptying segments of packed chunks: what lives in those with the fewest
-    /// live bytes is packed into others (DeEXT III-D). True when there is nothing to do now, or somebody still reads what has
-    /// moved. Front ends call it in a loop every second, on a thread of their own; without that it is done when space is
-    /// needed. Readers and writers go on meanwhile.
+    /// live bytes is packed into others (DeEXT III-D); and of collecting chunks of which only a few bytes live: those are
+    /// copied to new ones. True when there is nothing to do now, or somebody still reads what has moved. Front ends call it
+    /// in a loop every second, on a thread of their own; without that it is done when space is needed. Readers and writers
+    /// go on meanwhile.
     ///
     /// # Errors
     /// EROFS; those of the device.

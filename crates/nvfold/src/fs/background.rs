@@ -71,7 +71,7 @@ impl Core {
 
     /// What cannot be read, or not be changed, costs the file or entry at hand: it is recorded, and the work goes on with
     /// what comes next. A full device and errors of the whole device end a step.
-    fn leaving_out<T: Default>(&self, done: Result<T>) -> Result<T> {
+    pub(super) fn leaving_out<T: Default>(&self, done: Result<T>) -> Result<T> {
         let of_work = Error::of(|| "what work in the background has read".into());
         self.left_out(self.region.check().map_err(of_work))?;
         self.left_out(done)

@@ -192,6 +192,9 @@ impl Core {
         let mut mapped = 0;
         if let Body::File(extents) = &state.body {
             mapped = extents.bytes();
+            if !extents.splits_only_between_blocks() {
+                self.collector.may_have_died(mapped);
+            }
             let mut dropped = Dropped::default();
             extents.iter().for_each(|(_, extent)| dropped.push(&extent));
             if self.is_walked(inode.ino) {

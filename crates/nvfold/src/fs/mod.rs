@@ -16,13 +16,15 @@
 //! | `policy` | which policy and which compression new data of a file gets |
 //! | `background`, `share_queued`, `fill` | what policies put off |
 //! | `reclaim` | emptying segments of packed chunks |
+//! | `collect`, `marks` | freeing chunks of which only a few bytes live |
 //! | `gate` | keeping operations out for a moment |
 //!
 //! **Lock order**: gate; a policy's lock of its work under way; tree lock; one directory (several under the tree lock);
 //! other inodes by number; then, never held together: inode cache shard, inode table, allocator cursor, allocator search,
 //! index shard, journal slot, superblock, work queue. A TX_ID generator is taken before any of these and after the inodes;
 //! so is a set of open packed segments, or the table of packed entries, which are held while the allocator is asked for a
-//! segment, and never together. The segment that is being emptied is locked before all of these, and never waited for.
+//! segment, and never together. The segment that is being emptied, and what is collected, are locked before all of these,
+//! and never waited for.
 //! Readers take the inode's lock shared, and a writer keeps it to itself until its commit word is fenced. So readers see
 //! only what is fenced, also where DRAM is changed earlier (`publish`).
 
@@ -31,11 +33,13 @@ mod background;
 mod birth;
 mod cache;
 mod claims;
+mod collect;
 mod commit;
 mod compact;
 mod decide;
 mod fill;
 mod gate;
+mod marks;
 mod names;
 mod packed;
 mod policy;
@@ -78,6 +82,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::words::{Clock, Skipped, TimeNs};
 use cache::{Cache, Damaged};
+use collect::Collector;
 use commit::Journal;
 use gate::Gate;
 use pmem::Region;
@@ -115,6 +120,7 @@ pub(crate) struct Core {
     /// The segment that is being emptied.
     victim: Mutex<Option<Victim>>,
     reclaimed: Reclaimed,
+    collector: Collector,
     /// Inodes below this number count in the totals and in the recount; all of them when nothing is recounted.
     pub(crate) walked: Padded<AtomicU64>,
 }
@@ -170,6 +176,7 @@ impl Core {
             skipped: Mutex::default(),
             victim: Mutex::default(),
             reclaimed: Reclaimed::default(),
+            collector: Collector::default(),
             walked: Padded(AtomicU64::new(u64::MAX)),
             read_only,
             clock,

@@ -312,6 +312,7 @@ impl Core {
         let mut dropped = Dropped::default();
         for ranges in remap.ranges.chunk_by(|range, next| range.end == next.start) {
             let plan = extents.plan(ranges[0].start, ranges[ranges.len() - 1].end, remap.mapped);
+            self.collector.may_have_died(plan.may_be_dead);
             for chunk in &plan.split {
                 match chunk {
                     ChunkRef::Block(block) => claims.share(*block)?,

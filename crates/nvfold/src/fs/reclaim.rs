@@ -67,12 +67,16 @@ pub(crate) enum Worked {
 }
 
 impl Core {
-    /// A step of emptying segments, of a millisecond at most. Nothing is moved before counts are exact.
+    /// A step of emptying segments, of a millisecond at most; when none is worth it, of collecting byte ranges. Nothing is
+    /// moved before counts are exact.
     ///
     /// # Errors
     /// EROFS; those of the device.
     pub(crate) fn reclaim_step(&self, victims: Victims) -> Result<Worked> {
-        self.change_in_background("reclaim space", || Ok(self.reclaim_some(victims)))
+        self.change_in_background("reclaim space", || match self.reclaim_some(victims) {
+            Worked::Nothing if self.may_collect(victims) => self.collect_some(),
+            worked => Ok(worked),
+        })
     }
 
     /// Empties a segment for an operation that found too little space, which holds no pin; false when there is none to empty.
@@ -100,6 +104,7 @@ impl Core {
 
     pub(crate) fn reclaim_stats(&self) -> ReclaimStats {
         let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let (collected_chunks, collected_bytes) = self.collector.done();
         let (segments, moved_bytes) = (figure(&self.reclaimed.segments), figure(&self.reclaimed.moved_bytes));
         ReclaimStats {
             segments,
@@ -107,11 +112,13 @@ impl Core {
             moved_bytes,
             freed_bytes: (segments * SEGMENT_BYTES).saturating_sub(moved_bytes),
             dead_bytes: self.space.packed.dead_bytes(),
+            collected_chunks,
+            collected_bytes,
             kept_bytes: if self.space.has_spare() { SEGMENT_BYTES } else { 0 },
         }
     }
 
-    fn reclaim_some(&self, victims: Victims) -> Worked {
+    pub(super) fn reclaim_some(&self, victims: Victims) -> Worked {
         if self.is_reconciling() {
             return Worked::Nothing;
         }
@@ -173,6 +180,7 @@ impl Core {
 
     /// Unmount: nobody reads any more. What is under way stays as it is, and nothing is kept for more.
     pub(crate) fn end_reclaiming(&self) {
+        self.end_collecting();
         if let Some(victim) = self.victim.lock().take() {
             self.space.give_up_victim(victim.segment);
         }

@@ -124,6 +124,8 @@ pub struct Plan {
     /// What gains one, because an extent falls into two that touch the same block or name the same packed chunk: share
     /// it before.
     pub split: SmallVec<[ChunkRef; 2]>,
+    /// Bytes that are named no more of chunks that may be named by others, or by the rest of the file.
+    pub may_be_dead: u64,
 }
 
 /// Most extents in one leaf.
@@ -321,6 +323,10 @@ impl Extents {
         let mut plan = Plan::default();
         for span in self.overlapping(start, end) {
             let (is_cut_left, is_cut_right) = (span.offset < start, span.end() > end);
+            let (first, behind) = (span.offset.max(start), span.end().min(end));
+            if span.is_shifted() || !first.is_multiple_of(BLOCK_BYTES) || !behind.is_multiple_of(BLOCK_BYTES) {
+                plan.may_be_dead += behind - first;
+            }
             let (_, extent) = span.extent();
             let address = match extent.location {
                 Location::Media(address) => address,

@@ -19,6 +19,7 @@
 //!
 //! [PCT]: https://www.microsoft.com/en-us/research/publication/a-randomized-scheduler-with-probabilistic-guarantees-of-finding-bugs/
 
+mod collect;
 mod data;
 mod dedup;
 mod denova;

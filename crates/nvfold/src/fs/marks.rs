@@ -1,0 +1,210 @@
+//! Which bytes live of chunks that extents name only parts of: what a collection ([`super::collect`]) learns in its first pass.
+//!
+//! The problem: there may be any number of such chunks, named any number of times, and what is known of them lies in DRAM.
+//!
+//! The idea: a window of chunks, by number. It begins where the last one ended and has no end until there are too many;
+//! then the last ones leave it. A chunk in it knows how many names it has, and at most so many ranges that live: of more the
+//! nearest two become one, with what lies between them.
+
+use crate::media::ChunkRef;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Chunks in a window: 8 MiB or so of DRAM.
+const CHUNKS_MAX: usize = if cfg!(test) { 64 } else { 65_536 };
+/// Ranges of a chunk that are told apart.
+const RANGES_MAX: usize = 16;
+
+/// A part of a chunk: which, and from where to where in its content, bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) chunk: ChunkRef,
+    pub(super) range: Range<u32>,
+}
+
+/// See the module.
+pub(super) struct Marks {
+    chunks: BTreeMap<ChunkRef, Marked>,
+    /// Where the window begins.
+    first: ChunkRef,
+    /// Where it ends; `None`: it has all chunks behind its first one.
+    end: Option<ChunkRef>,
+}
+
+/// What is known of a chunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Marked {
+    /// Extents that name a part of it.
+    pub(super) names: u32,
+    /// What they name of it, in order; they do not touch one another.
+    pub(super) live: SmallVec<[Range<u32>; 2]>,
+}
+
+impl Marks {
+    /// Of chunks from this one on.
+    pub(super) fn from(first: ChunkRef) -> Marks {
+        Marks { chunks: BTreeMap::new(), first, end: None }
+    }
+
+    /// An extent names this part.
+    pub(super) fn add(&mut self, part: Part) {
+        if part.chunk < self.first || self.end.is_some_and(|end| part.chunk >= end) {
+            return;
+        }
+        self.chunks.entry(part.chunk).or_default().add(part.range);
+        if self.chunks.len() > CHUNKS_MAX {
+            self.end = self.chunks.pop_last().map(|(chunk, _)| chunk);
+        }
+    }
+
+    /// Forgets those of the next `count` chunks, from this one on, that are not worth collecting; where to go on.
+    pub(super) fn retain_some(
+        &mut self,
+        from: ChunkRef,
+        count: usize,
+        is_worth_it: impl Fn(ChunkRef, &Marked) -> bool,
+    ) -> Option<ChunkRef> {
+        let mut rest = self.chunks.range(from..);
+        let is_not = |(chunk, marked): (&ChunkRef, &Marked)| (!is_worth_it(*chunk, marked)).then_some(*chunk);
+        let forgotten: Vec<ChunkRef> = rest.by_ref().take(count).filter_map(is_not).collect();
+        let next = rest.next().map(|(chunk, _)| *chunk);
+        forgotten.iter().for_each(|chunk| self.remove(*chunk));
+        next
+    }
+
+    /// Forgets a chunk.
+    pub(super) fn remove(&mut self, chunk: ChunkRef) {
+        self.chunks.remove(&chunk);
+    }
+
+    /// What is known of a chunk.
+    pub(super) fn of(&self, chunk: ChunkRef) -> Option<&Marked> {
+        self.chunks.get(&chunk)
+    }
+
+    /// Whether no chunk is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Where the next window begins, if there is one.
+    pub(super) fn next_window(&self) -> Option<ChunkRef> {
+        self.end
+    }
+}
+
+impl Marked {
+    fn add(&mut self, range: Range<u32>) {
+        self.names = self.names.saturating_add(1);
+        let first = self.live.partition_point(|live| live.end < range.start);
+        let behind = self.live.partition_point(|live| live.start <= range.end);
+        let touched = self.live.drain(first..behind);
+        let joined = touched.fold(range, |all, live| all.start.min(live.start)..all.end.max(live.end));
+        self.live.insert(first, joined);
+        if self.live.len() > RANGES_MAX {
+            self.join_nearest();
+        }
+    }
+
+    fn join_nearest(&mut self) {
+        let gap = |at: &usize| self.live[at + 1].start - self.live[*at].end;
+        let nearest = (0..self.live.len() - 1).min_by_key(gap).expect("there are several");
+        self.live[nearest].end = self.live.remove(nearest + 1).end;
+    }
+
+    /// Bytes that live.
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.live.iter().map(|live| u64::from(live.end - live.start)).sum()
+    }
+
+    /// Where the last of them ends.
+    pub(super) fn end(&self) -> u64 {
+        self.live.last().map_or(0, |live| u64::from(live.end))
+    }
+
+    /// Those of its content, one range behind the other.
+    pub(super) fn of_content(&self, content: &[u8]) -> Vec<u8> {
+        let ranges = self.live.iter().map(|live| &content[live.start as usize..live.end as usize]);
+        ranges.flatten().copied().collect()
+    }
+
+    /// Where a range lies among them; `None` when it does not live as a whole.
+    pub(super) fn place_of(&self, range: &Range<u32>) -> Option<u32> {
+        let mut before = 0;
+        for live in &self.live {
+            if live.start <= range.start && range.end <= live.end {
+                return Some(before + (range.start - live.start));
+            }
+            before += live.end - live.start;
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::media::{BlockNumber, PackedNumber};
+    use proptest::prelude::*;
+
+    fn part(chunk: u64, range: Range<u32>) -> Part {
+        Part { chunk: ChunkRef::Block(BlockNumber(chunk)), range }
+    }
+
+    #[test]
+    fn a_window_ends_where_there_are_too_many_and_the_next_one_goes_on() {
+        let mut marks = Marks::from(ChunkRef::NONE);
+        let all: Vec<u64> = (1..=CHUNKS_MAX as u64 + 10).rev().collect();
+        all.iter().for_each(|chunk| marks.add(part(*chunk, 0..10)));
+        let end = marks.next_window().expect("there are more");
+        assert_eq!(end, ChunkRef::Block(BlockNumber(CHUNKS_MAX as u64 + 1)));
+        assert_eq!(marks.chunks.len(), CHUNKS_MAX);
+        let mut marks = Marks::from(end);
+        all.iter().for_each(|chunk| marks.add(part(*chunk, 0..10)));
+        marks.add(Part { chunk: PackedNumber(3).into(), range: 0..7 });
+        assert_eq!((marks.chunks.len(), marks.next_window()), (11, None));
+    }
+
+    #[test]
+    fn what_is_not_worth_it_is_forgotten_some_at_a_time() {
+        let mut marks = Marks::from(ChunkRef::NONE);
+        (1..=10).for_each(|chunk| marks.add(part(chunk, 0..chunk as u32)));
+        let mut from = Some(ChunkRef::NONE);
+        let mut steps = 0;
+        while let Some(first) = from {
+            from = marks.retain_some(first, 4, |_, marked| marked.live_bytes() % 2 == 0);
+            steps += 1;
+        }
+        let left: Vec<u64> = marks.chunks.values().map(Marked::live_bytes).collect();
+        assert_eq!((steps, left), (3, vec![2, 4, 6, 8, 10]));
+    }
+
+    proptest! {
+        /// What was added lives; what was not does not, unless there were too many ranges. And where each byte went is told.
+        #[test]
+        fn what_is_named_lives(ranges in prop::collection::vec((0u32..500, 1u32..20), 1..40)) {
+            let content: Vec<u8> = (0..520u32).map(|at| (at / 256) as u8 ^ at as u8).collect();
+            let mut marked = Marked::default();
+            let mut named = vec![false; content.len()];
+            for (start, length) in &ranges {
+                marked.add(*start..start + length);
+                named[*start as usize..(start + length) as usize].fill(true);
+            }
+            prop_assert_eq!(marked.names, ranges.len() as u32);
+            prop_assert!(marked.live.len() <= RANGES_MAX);
+            prop_assert!(marked.live.is_sorted_by(|one, next| one.end < next.start));
+            let count = named.iter().filter(|is| **is).count() as u64;
+            prop_assert!(marked.live_bytes() >= count);
+            prop_assert!(marked.live.len() == RANGES_MAX || marked.live_bytes() == count);
+            prop_assert_eq!(marked.end(), named.iter().rposition(|is| *is).unwrap() as u64 + 1);
+            let kept = marked.of_content(&content);
+            for (start, length) in &ranges {
+                let place = marked.place_of(&(*start..start + length)).unwrap() as usize;
+                let length = *length as usize;
+                prop_assert_eq!(&kept[place..place + length], &content[*start as usize..*start as usize + length]);
+            }
+            prop_assert_eq!(marked.place_of(&(519..521)), None);
+        }
+    }
+}

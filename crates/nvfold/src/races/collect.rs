@@ -1,0 +1,108 @@
+//! Chunks of which parts live give way to new ones while files that name them are read, cloned, written and removed.
+
+use super::*;
+
+/// Bytes of a block that the clone names, from this one on.
+const START: u64 = 1000;
+const LENGTH: usize = 700;
+
+fn options() -> MountOptions {
+    MountOptions { policy: Policy::Inline, cores: 4, ..MountOptions::default() }
+}
+
+/// A device with two clones of a part of a block whose file is gone.
+fn device(index: IndexKind) -> (Device, [File; 2]) {
+    let mkfs = MkfsOptions { index, ..MkfsOptions::default() };
+    let device = Device::made(&mkfs, options());
+    let source = device.file("source");
+    source.write_at(0, &[7; BLOCK]).unwrap();
+    let clones = ["a", "b"].map(|name| device.file(name));
+    clones
+        .iter()
+        .for_each(|clone| assert_eq!(clone.clone_from(&source, START, 0, LENGTH as u64).unwrap(), LENGTH as u64));
+    drop(source);
+    device.fs.unlink(ROOT, b"source").unwrap();
+    (device, clones)
+}
+
+fn reclaims(device: &Device) -> Task {
+    let fs = device.fs.clone();
+    task(move || reclaim(&fs))
+}
+
+fn reclaim(fs: &FileSystem) {
+    while !fs.reclaim_step(Victims::All).unwrap() {}
+}
+
+fn seen(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0xAA; 2 * BLOCK];
+    let length = file.read_at(0, &mut bytes).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+fn settle(device: Device, clones: [File; 2]) {
+    drop(clones);
+    reclaim(&device.fs);
+    device.settle();
+}
+
+#[test]
+fn a_clone_is_read_while_its_bytes_are_collected() {
+    explore(|| {
+        let (device, clones) = device(IndexKind::Dram);
+        let read = clones[0].clone();
+        let other = device.file("other");
+        race([
+            task(move || (0..4).for_each(|_| assert_eq!(seen(&read), [7; LENGTH]))),
+            // It takes the block of the source as soon as that is free.
+            task(move || other.write_at(0, &[9; BLOCK]).map(drop).unwrap()),
+            reclaims(&device),
+        ]);
+        clones.iter().for_each(|clone| assert_eq!(seen(clone), [7; LENGTH]));
+        assert_eq!(device.fs.stats().reclaim.collected_chunks, 1);
+        settle(device, clones);
+    });
+}
+
+#[test]
+fn a_clone_is_cloned_cut_and_removed_while_its_bytes_are_collected() {
+    for index in IndexKind::ALL {
+        explore(move || {
+            let (device, clones) = device(index);
+            let (first, copy, second) = (clones[0].clone(), device.file("copy"), clones[1].clone());
+            let (kept, fs) = (copy.clone(), device.fs.clone());
+            race([
+                task(move || {
+                    assert_eq!(copy.clone_from(&first, 100, 50, 500).unwrap(), 500);
+                    fs.unlink(ROOT, b"a").unwrap();
+                }),
+                task(move || {
+                    second.set_len(300).unwrap();
+                    second.write_at(100, &[3; 100]).unwrap();
+                }),
+                reclaims(&device),
+            ]);
+            assert_eq!(seen(&kept), [vec![0; 50], vec![7; 500]].concat());
+            assert_eq!(seen(&clones[0]), [7; LENGTH]);
+            assert_eq!(seen(&clones[1]), [vec![7; 100], vec![3; 100], vec![7; 100]].concat());
+            drop(kept);
+            settle(device, clones);
+        });
+    }
+}
+
+/// Two that collect at once; an equal block comes, and is shared with the one that gives way.
+#[test]
+fn an_equal_block_is_written_while_two_collect() {
+    explore(|| {
+        let (device, clones) = device(IndexKind::Dram);
+        let equal = device.file("equal");
+        let again = equal.clone();
+        race([task(move || equal.write_at(0, &[7; BLOCK]).map(drop).unwrap()), reclaims(&device), reclaims(&device)]);
+        assert_eq!(seen(&again), [7; BLOCK]);
+        clones.iter().for_each(|clone| assert_eq!(seen(clone), [7; LENGTH]));
+        drop(again);
+        settle(device, clones);
+    });
+}
