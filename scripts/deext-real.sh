@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # make deext-real: real data under each policy.
 #
-#   saved    two versions of five Python packages and of a source tree, as files and as tar: what is saved, beside borg
-#   copies   a second copy written in requests of several sizes, also with a byte in front: what is stored anew
-#   speed    import of a tree that compresses and of one that does not, and reading back: MB/s, ratios of paired passes
+#   saved       two versions of five Python packages and of a source tree, as files and as tar: what is saved, beside borg
+#   compressed  the same by policy deext with compression, beside borg and restic with theirs
+#   copies      a second copy written in requests of several sizes, also with a byte in front: what is stored anew
+#   speed       import of a tree that compresses and of one that does not, and reading back: MB/s, ratios of paired passes
 #
 #   POLICIES="inline"   policies, the first one what the ratios are to
 #   PARTS               parts to run (all)
@@ -18,7 +19,7 @@ cd "$(dirname "$0")/.."
 NVFOLD=${NVFOLD_BIN:-$PWD/target/release/nvfold}
 TOOL=$PWD/target/release/examples/deext_real
 POLICIES=${POLICIES:-inline}
-PARTS=${PARTS:-saved copies speed}
+PARTS=${PARTS:-saved compressed copies speed}
 PASSES=${PASSES:-5}
 PAGE=
 case ${1:-} in
@@ -34,7 +35,7 @@ SOURCE_TREE="openssl-src=300.3.1,300.3.2"
 COPY_BYTES=$((32 << 20))
 WANTED_MB=3000
 
-scripts/need.sh fusermount3=fuse3 mountpoint=util-linux python3=python3 pip3=python3-pip borg=borgbackup tar=tar shuf=coreutils
+scripts/need.sh fusermount3=fuse3 mountpoint=util-linux python3=python3 pip3=python3-pip borg=borgbackup restic=restic tar=tar shuf=coreutils
 for program in "$NVFOLD" "$TOOL"; do
     [ -x "$program" ] || { echo "deext-real: $program is not there; run \`make deext-real\`" >&2; exit 1; }
 done
@@ -126,20 +127,36 @@ download() {
 
 # -------------------------------------------------------------------------------------------------- saved
 
-borg_stored() { # TREE
+# Chunks of the size of ours; those that borg makes unless told otherwise are 2 MiB long on average.
+SMALL_CHUNKS=buzhash,12,16,13,4095
+BORG_CHUNKS=buzhash,19,23,21,4095
+
+borg_stored() { # TREE CHUNKS COMPRESSION
     rm -rf "$WORK/repository"
     (
         export BORG_BASE_DIR=$WORK/borg BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK=yes
         borg init -e none "$WORK/repository" 2>/dev/null
         cd "$1"
-        borg create --json --chunker-params buzhash,12,16,13,4095 --compression none "$WORK/repository::both" . 2>/dev/null
+        borg create --json --chunker-params "$2" --compression "$3" "$WORK/repository::both" . 2>/dev/null
     ) | field deduplicated_size
     rm -rf "$WORK/repository"
 }
+# Its pack files: data, and the trees of names.
+restic_stored() { # TREE COMPRESSION
+    rm -rf "$WORK/repository"
+    (
+        export RESTIC_PASSWORD=none RESTIC_REPOSITORY=$WORK/repository
+        restic init --quiet
+        cd "$1"
+        restic backup --quiet --no-cache --compression "$2" .
+    ) >&2
+    bytes_in "$WORK/repository/data"
+    rm -rf "$WORK/repository"
+}
 # Both numbers: stored by df, and what the device takes of the host.
-nvfold_stored() { # POLICY TREE BYTES
+nvfold_stored() { # OPTIONS TREE BYTES
     fresh_device "$3"
-    "$NVFOLD" import "$WORK/device" "$2" --policy "$1" >/dev/null
+    "$NVFOLD" import "$WORK/device" "$2" -o "$1" >/dev/null
     echo "$("$NVFOLD" df "$WORK/device" --json | field stored_bytes) $(allocated "$WORK/device")"
 }
 part_saved() {
@@ -147,7 +164,7 @@ part_saved() {
     echo "## Two versions of a package: saved"
     echo
     echo "Of the bytes of both versions. *df*: data stored, as \`nvfold df\` says; *host*: all that the device takes of the"
-    echo "host, with inodes, names and tables. borg: \`--chunker-params buzhash,12,16,13,4095 --compression none\`, its"
+    echo "host, with inodes, names and tables. borg: \`--chunker-params $SMALL_CHUNKS --compression none\`, its"
     echo "deduplicated size."
     echo
     cells=(package as bytes)
@@ -163,11 +180,11 @@ part_saved() {
             all=$((all + bytes))
             cells=("$name" "$form" "$(mb "$bytes")")
             for policy in $POLICIES; do
-                read -r stored host <<<"$(nvfold_stored "$policy" "$tree" "$bytes")"
+                read -r stored host <<<"$(nvfold_stored "policy=$policy" "$tree" "$bytes")"
                 cells+=("$(saved "$bytes" "$stored")" "$(saved "$bytes" "$host")")
                 sum[$policy]=$((${sum[$policy]:-0} + stored)) sum[$policy,host]=$((${sum[$policy,host]:-0} + host))
             done
-            borg=$(borg_stored "$tree")
+            borg=$(borg_stored "$tree" $SMALL_CHUNKS none)
             sum[,borg]=$((${sum[,borg]:-0} + borg))
             row "${cells[@]}" "$(saved "$bytes" "$borg")"
         done
@@ -177,6 +194,64 @@ part_saved() {
         done
         row "${cells[@]}" "$(saved "$all" "${sum[,borg]}")"
         unset sum
+    done
+    rm -f "$WORK/device"
+}
+
+# --------------------------------------------------------------------------------------------- compressed
+
+# Lines of the table: what is saved of each package and of all, for each number that a command prints of a tree.
+compressed_rows() { # FORM "NAME;NAME" COMMAND OPTIONS...
+    local form=$1 command=$3 tree bytes at cells numbers names
+    IFS=';' read -r -a names <<<"$2"
+    shift 3
+    say "compressed: $form, ${names[0]}"
+    for tree in "$WORK/$form"/*; do
+        bytes=$(bytes_in "$tree")
+        { echo "$bytes" && "$command" "$tree" "$bytes" "$@"; } | tr '\n' ' '
+        echo
+    done >"$WORK/numbers"
+    awk '{ for (at = 1; at <= NF; at++) sum[at] += $at }
+         END { for (at = 1; at <= NF; at++) printf "%.0f ", sum[at]; print "" }' "$WORK/numbers" >"$WORK/sums"
+    for at in "${!names[@]}"; do
+        cells=("${names[at]}")
+        while read -r -a numbers; do cells+=("$(saved "${numbers[0]}" "${numbers[at + 1]}")"); done \
+            < <(cat "$WORK/numbers" "$WORK/sums")
+        row "${cells[@]}"
+    done
+}
+# The third number: of the host, when what is dead in segments of packed chunks has been freed too.
+by_nvfold() {
+    nvfold_stored "policy=deext,compress=$3" "$1" "$2"
+    "$NVFOLD" reclaim "$WORK/device" >/dev/null
+    allocated "$WORK/device"
+}
+by_borg() { borg_stored "$1" "$3" "$4"; }
+by_restic() { restic_stored "$1" "$3"; }
+
+part_compressed() {
+    local form tree cells level=3
+    echo "## The same, compressed: saved"
+    echo
+    echo "Of the bytes of both versions. deext is \`-o policy=deext,compress=zstd:$level\`, $level being its level unless told"
+    echo "otherwise, and \`compress=lz4\`; *reclaimed* is what it takes of the host after \`nvfold reclaim\`. What it"
+    echo "takes of the host differed by up to 6 % of a tree between two runs."
+    echo "$(borg --version), deduplicated size: *small chunks* is \`--chunker-params $SMALL_CHUNKS\`, as"
+    echo "above; *its own chunks* are 2 MiB long on average, and lz4 with them is what it does unless told otherwise."
+    echo "$(restic version | cut -d ' ' -f 1,2), by zstd: its pack files; its chunks are 1 MiB long on average."
+    for form in files tar; do
+        echo
+        cells=("as $form")
+        for tree in "$WORK/$form"/*; do cells+=("${tree##*/}"); done
+        row "${cells[@]}" all && rule "${cells[@]}" all
+        compressed_rows $form "deext, zstd, df;deext, zstd, host;deext, zstd, reclaimed" by_nvfold "zstd:$level"
+        compressed_rows $form "borg, zstd, small chunks" by_borg $SMALL_CHUNKS "zstd,$level"
+        compressed_rows $form "borg, zstd, its own chunks" by_borg $BORG_CHUNKS "zstd,$level"
+        compressed_rows $form "restic, \`--compression auto\`" by_restic auto
+        compressed_rows $form "restic, \`--compression max\`" by_restic max
+        compressed_rows $form "deext, lz4, df;deext, lz4, host;deext, lz4, reclaimed" by_nvfold lz4
+        compressed_rows $form "borg, lz4, small chunks" by_borg $SMALL_CHUNKS lz4
+        compressed_rows $form "borg, lz4, its own chunks" by_borg $BORG_CHUNKS lz4
     done
     rm -f "$WORK/device"
 }

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 
+use nvfold::Policy;
 use nvfold_tests::hostile::{self, damage, image};
 use nvfold_tests::model::script;
 
@@ -24,7 +25,7 @@ fn write(directory: &Path, seeds: Vec<(String, Vec<u8>)>) {
     }
 }
 
-/// Every kind of operation on two files and a directory, on an empty and on a nearly full device.
+/// Every kind of operation on two files and a directory, on an empty and on a nearly full device, and in packed chunks.
 fn operations() -> Vec<(String, Vec<u8>)> {
     // kind, path, other, offset, other offset, length, seed, extra
     let prelude: [[u8; script::RECORD_BYTES]; 6] = [
@@ -35,9 +36,10 @@ fn operations() -> Vec<(String, Vec<u8>)> {
         [7, 1, 2, 0, 1, 8, 0, 0],
         [26, 1, 0, 0, 0, 0, 0, 0],
     ];
+    let deext = Policy::ALL.iter().position(|policy| *policy == Policy::DeExt).expect("it is a policy") as u8;
     let mut seeds = Vec::new();
     for kind in 0..script::KINDS {
-        for (policy, room) in [(0, 0), (1, 0), (1, 140)] {
+        for (policy, room) in [(0, 0), (1, 0), (1, 140), (deext, 0)] {
             let varied = (0..6u8).map(|number| {
                 [
                     kind,

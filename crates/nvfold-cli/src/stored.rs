@@ -39,6 +39,13 @@ pub struct Found {
     ino: InodeNumber,
 }
 
+/// What counts for files that say nothing else.
+#[derive(Default)]
+pub struct Defaults {
+    pub policy: Option<String>,
+    pub compression: Option<String>,
+}
+
 /// Why something could not be done with one file.
 #[derive(Debug)]
 pub struct Refused {
@@ -193,21 +200,24 @@ impl Stored {
         }
     }
 
-    /// Policy of the mount; a device gets one only when it is mounted.
-    pub fn mount_policy(&self, path: &Path) -> Outcome<Option<String>> {
+    /// How the mount treats new data; a device is told that only when it is mounted.
+    pub fn mount_defaults(&self, path: &Path) -> Outcome<Defaults> {
         match &self.fs {
-            Some(_) => Ok(None),
-            None => snapshot::ask(path).map(|snapshot: Snapshot| snapshot.policy),
+            Some(_) => Ok(Defaults::default()),
+            None => {
+                let Snapshot { policy, compress, .. } = snapshot::ask(path)?;
+                Ok(Defaults { policy, compression: compress })
+            }
         }
     }
 
-    /// Value of the policy attribute.
-    pub fn own_policy(&self, found: &Found) -> Result<Option<Vec<u8>>, Refused> {
+    /// Value of an attribute that says how new data is treated.
+    pub fn own_attribute(&self, found: &Found, name: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
         let value = match &self.fs {
-            Some(fs) => fs.get_xattr(found.ino, POLICY_ATTRIBUTE).map_err(Refused::from),
+            Some(fs) => fs.get_xattr(found.ino, name).map_err(Refused::from),
             None => {
                 let mut value = vec![0; 4096];
-                let length = rustix::fs::getxattr(&found.path, OsStr::from_bytes(POLICY_ATTRIBUTE), &mut value);
+                let length = rustix::fs::getxattr(&found.path, OsStr::from_bytes(name), &mut value);
                 length.map(|length| value[..length].to_vec()).map_err(Refused::from)
             }
         };

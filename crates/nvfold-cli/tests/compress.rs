@@ -64,6 +64,14 @@ fn a_mount_compresses_as_its_option_and_its_directories_say() {
     rustix::fs::setxattr(&dir, COMPRESS, b"off", rustix::fs::XattrFlags::empty()).unwrap();
     let wrong = rustix::fs::setxattr(&dir, COMPRESS, b"gzip", rustix::fs::XattrFlags::empty());
     assert_eq!(wrong, Err(rustix::io::Errno::INVAL));
+    let told = |path: &str| {
+        let report = scratch.nvfold(&["policy", path, "--json"]).ok().json();
+        ["policy", "from", "compression", "compression_from"].map(|field| report[field].as_str().unwrap().to_owned())
+    };
+    assert_eq!(told("mnt"), ["deext", "mount", "lz4", "mount"]);
+    assert_eq!(told("mnt/dir"), ["deext", "mount", "off", "own"]);
+    let text_of = |path: &str| scratch.nvfold(&["policy", path]).ok().stdout;
+    assert!(text_of("mnt/dir").ends_with(": deext (that of the mount), compression off (its own)\n"));
     let stored = || scratch.nvfold(&["dedup-stats", "mnt", "--json"]).ok().number("stored_bytes");
     let data = text(60_000);
     fs::write(dir.join("as it is"), &data).unwrap();
@@ -79,5 +87,9 @@ fn a_mount_compresses_as_its_option_and_its_directories_say() {
     let du = scratch.nvfold(&["du", "mnt", "--extents", "--json"]).ok().json();
     assert!(du["directories"][0]["compressed_away_bytes"].as_u64().unwrap() > 0, "{du}");
     mount.unmount();
+    let report = scratch.nvfold(&["policy", "dev", "--at", "/dir/as it is", "--json"]).ok().json();
+    assert_eq!((&report["compression"], &report["compression_attribute"]), (&"off".into(), &"off".into()), "inherited");
+    let of_mount = scratch.nvfold(&["policy", "dev", "--at", "/other"]).ok().stdout;
+    assert!(of_mount.contains("compression not mounted (that of the mount)"), "{of_mount}");
     scratch.nvfold(&["fsck", "dev"]).ok();
 }

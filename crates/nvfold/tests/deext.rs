@@ -348,7 +348,7 @@ fn shared_files(index: IndexKind) -> (Region, Vec<u8>) {
 }
 
 /// Segments that are used for this.
-fn segments(region: &Region, usage: fn(&SegmentUse) -> bool) -> Vec<u64> {
+pub fn segments(region: &Region, usage: fn(&SegmentUse) -> bool) -> Vec<u64> {
     let (_, geometry) = read_superblock(region).unwrap();
     let is_used = |segment: &u64| {
         let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
@@ -358,16 +358,16 @@ fn segments(region: &Region, usage: fn(&SegmentUse) -> bool) -> Vec<u64> {
 }
 
 /// Where the entry of the first packed chunk lies.
-fn first_entry(region: &Region) -> u64 {
+pub fn first_entry(region: &Region) -> u64 {
     segments(region, |usage| *usage == SegmentUse::Entries(0))[0] * SEGMENT_BYTES
 }
 
-fn store(region: &Region, at: u64, bytes: &[u8]) {
+pub fn store(region: &Region, at: u64, bytes: &[u8]) {
     let _ = region.fence(region.write(at, bytes).flush());
 }
 
 /// What fsck finds, and what it leaves to find after a repair.
-fn repaired(region: &Region) -> (Vec<String>, Vec<String>) {
+pub fn repaired(region: &Region) -> (Vec<String>, Vec<String>) {
     let told = |repair: bool| {
         let report = check(region, &CheckOptions { repair, data: true }).unwrap();
         report.findings.iter().map(|finding| finding.what.clone()).collect::<Vec<_>>()

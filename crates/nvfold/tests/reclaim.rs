@@ -2,9 +2,14 @@
 //! nearly full goes on for ever.
 
 use crate::deext::*;
+use nvfold::check::{CheckOptions, check};
 use nvfold::media::SEGMENT_BYTES;
-use nvfold::media::packed::header_offset;
+use nvfold::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
+use nvfold::media::packed::{HEADERS_MAX, PackedHeader, header_offset};
+use nvfold::media::segment::SegmentUse;
 use nvfold::*;
+use pmem::Region;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Empties segments until none is worth it; how many.
@@ -222,4 +227,73 @@ fn mount_again(region: &pmem::Region) -> FileSystem {
     let fs = mount(region);
     fs.reconcile().unwrap();
     fs
+}
+
+/// A crash while a segment is emptied, and the chunks that had moved by then: where their entries lie, where they lie, and
+/// where they lay before, which a header says of them too.
+fn moved_by_a_crash(index: IndexKind) -> (Region, Vec<(u64, ChunkEntry, u64)>) {
+    let region = device(96, index);
+    let fs = mount(&region);
+    write_files(&fs, 0..80);
+    (0..80).filter(|at| at % 4 != 0).for_each(|at| remove(&fs, at));
+    let entries = first_entry(&region);
+    let entry_offset = |header: &PackedHeader| entries + u64::from(header.chunk) * ENTRY_BYTES;
+    let mut before = BTreeMap::new();
+    for segment in segments(&region, |usage| *usage == SegmentUse::Packed) {
+        let header = |nth| region.read::<PackedHeader>(segment * SEGMENT_BYTES + header_offset(nth));
+        for header in (0..HEADERS_MAX).map(header).take_while(|header| header.check != 0) {
+            let entry: ChunkEntry = region.read(entry_offset(&header));
+            let is_live = !entry.is_empty() && entry.address() == segment * SEGMENT_BYTES + u64::from(header.offset);
+            is_live.then(|| before.insert(entry_offset(&header), entry.address()));
+        }
+    }
+    while fs.stats().reclaim.moved_chunks == 0 {
+        assert!(!fs.reclaim_step(Victims::All).unwrap());
+    }
+    std::mem::forget(fs);
+    let moved = before.into_iter().map(|(at, address)| (at, region.read::<ChunkEntry>(at), address));
+    let moved: Vec<_> = moved.filter(|(_, entry, address)| entry.address() != *address).collect();
+    assert!(moved.len() > 3, "{} chunks have moved", moved.len());
+    (region, moved)
+}
+
+#[test]
+fn a_lost_entry_of_a_chunk_that_moved_is_made_again_from_either_header() {
+    for index in IndexKind::ALL {
+        for damage in [[0u8; 64], [0xA5; 64]] {
+            let (region, moved) = moved_by_a_crash(index);
+            moved.iter().for_each(|(at, ..)| store(&region, *at, &damage));
+            let (found, left) = repaired(&region);
+            assert!(found.len() >= moved.len(), "{found:?}");
+            assert!(left.is_empty(), "{left:?}");
+            for (at, entry, _) in moved {
+                let again: ChunkEntry = region.read(at);
+                assert_eq!((again.address(), again.packed_bytes()), (entry.address(), entry.packed_bytes()));
+            }
+            let fs = mount(&region);
+            assert_whole(&fs, (0..80).step_by(4));
+            reclaim(&fs, Victims::All);
+            assert_whole(&fs, (0..80).step_by(4));
+            unmount(&region, fs);
+        }
+    }
+}
+
+/// A header of an earlier chunk of the same number looks the same: nothing says whose bytes are right.
+#[test]
+fn a_lost_chunk_with_headers_that_lead_to_other_bytes_is_given_up() {
+    let (region, moved) = moved_by_a_crash(IndexKind::Dram);
+    let (at, entry, before) = moved[0];
+    let last = before + entry.stored_bytes() - 1;
+    store(&region, last, &[!region.read::<u8>(last)]);
+    moved.iter().for_each(|(at, ..)| store(&region, *at, &[0; 64]));
+    let report = check(&region, &CheckOptions::default()).unwrap();
+    let given_up: Vec<_> = report.given_up.iter().map(|inode| inode.path.clone().unwrap()).collect();
+    assert_eq!(given_up.len(), 1, "{report:#?}");
+    let left = repaired(&region).1;
+    assert!(left.is_empty(), "{left:?}");
+    assert!(region.read::<ChunkEntry>(at).is_empty());
+    let fs = mount(&region);
+    assert_whole(&fs, (0..80).step_by(4).filter(|at| format!("/{}", name(*at)) != given_up[0]));
+    unmount(&region, fs);
 }

@@ -1,4 +1,4 @@
-//! `nvfold policy`: which dedup system decides on new data of a file, and choosing it.
+//! `nvfold policy`: which dedup system decides on new data of a file, and choosing it; and how that data is compressed.
 
 use crate::device::DeviceOptions;
 use crate::failure::{Doing, Failure, Outcome};
@@ -8,7 +8,7 @@ use crate::problems::Problems;
 use crate::report;
 use crate::stored::{Found, Stored};
 use clap::Args;
-use nvfold::{FileKind, Policy as Name};
+use nvfold::{COMPRESSION_ATTRIBUTE, Compression, FileKind, POLICY_ATTRIBUTE, Policy as Name};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 /// A file or directory may have a policy of its own (the extended attribute user.nvfold.dedup); without one the
 /// mount's counts. What is made in a directory gets a copy of the directory's own. Data that is stored stays as it
 /// is: see `nvfold dedup` and `nvfold undedup`.
+///
+/// Shows the compression of new packed data too; setfattr sets it (the extended attribute user.nvfold.compress).
 #[derive(Args, Debug)]
 pub struct Policy {
     /// File or directory on a mount, or an unmounted device
@@ -56,6 +58,10 @@ struct Report {
     from: &'static str,
     /// Value of the attribute, also when it names no policy that this version knows.
     attribute: Option<String>,
+    /// The compression of new packed data, and the same about it.
+    compression: Option<String>,
+    compression_from: &'static str,
+    compression_attribute: Option<String>,
     /// Files and directories whose policy was set.
     set: u64,
     problem_count: u64,
@@ -98,25 +104,55 @@ fn show_or_set(stored: &Stored, path: &Path, wanted: Option<Wanted>, recursive: 
     if let Some(reason) = problems.stop_reason("policy") {
         return Err(reason);
     }
-    let attribute = stored.own_policy(&found).doing(what())?;
-    let own = attribute.as_deref().and_then(Name::named);
+    let of_mount = stored.mount_defaults(path)?;
+    let own = |name| stored.own_attribute(&found, name).doing(what());
+    let policy_named = |value: &[u8]| Name::named(value).map(|policy| policy.name().to_owned());
+    let policy = Choice::new(own(POLICY_ATTRIBUTE)?, policy_named, of_mount.policy);
+    let compression_named = |value: &[u8]| Compression::named(value).map(|compression| compression.to_string());
+    let compression = Choice::new(own(COMPRESSION_ATTRIBUTE)?, compression_named, of_mount.compression);
     Ok(Report {
         path: what(),
-        policy: own.map_or_else(|| stored.mount_policy(path), |own| Ok(Some(own.name().to_owned())))?,
-        from: if own.is_some() { "own" } else { "mount" },
-        attribute: attribute.map(|value| String::from_utf8_lossy(&value).into_owned()),
+        policy: policy.value,
+        from: policy.from,
+        attribute: policy.attribute,
+        compression: compression.value,
+        compression_from: compression.from,
+        compression_attribute: compression.attribute,
         set,
         problem_count,
     })
 }
 
+/// What counts for new data, and who says so.
+struct Choice {
+    value: Option<String>,
+    from: &'static str,
+    attribute: Option<String>,
+}
+
+impl Choice {
+    fn new(attribute: Option<Vec<u8>>, named: impl Fn(&[u8]) -> Option<String>, of_mount: Option<String>) -> Choice {
+        let own = attribute.as_deref().and_then(named);
+        Choice {
+            from: if own.is_some() { "own" } else { "mount" },
+            value: own.or(of_mount),
+            attribute: attribute.map(|value| String::from_utf8_lossy(&value).into_owned()),
+        }
+    }
+}
+
 fn describe(report: &Report) -> String {
-    let why = match (report.from, &report.attribute) {
+    let policy = describe_choice(&report.policy, report.from, &report.attribute);
+    let compression = describe_choice(&report.compression, report.compression_from, &report.compression_attribute);
+    let set = if report.set > 1 { format!("; set for {} files and directories", report.set) } else { String::new() };
+    format!("{}: {policy}, compression {compression}{set}", report.path)
+}
+
+fn describe_choice(value: &Option<String>, from: &str, attribute: &Option<String>) -> String {
+    let why = match (from, attribute) {
         ("own", _) => "its own".to_owned(),
         (_, None) => "that of the mount".to_owned(),
         (_, Some(unknown)) => format!("that of the mount; its own, `{unknown}`, is unknown to this version"),
     };
-    let policy = report.policy.as_deref().unwrap_or("not mounted");
-    let set = if report.set > 1 { format!("; set for {} files and directories", report.set) } else { String::new() };
-    format!("{}: {policy} ({why}){set}", report.path)
+    format!("{} ({why})", value.as_deref().unwrap_or("not mounted"))
 }

@@ -2,8 +2,9 @@
 //!
 //! The problem: a packed chunk has no place of its own. Where its bytes are and how many is told by its entry alone, so a
 //! damaged one takes bytes from every file that names it. The idea: what the entry said stands a second time in the header
-//! of the chunk. A lost entry is made again where exactly one header says so that can be believed: of the right number,
-//! long enough, and not among the bytes of a chunk that lives.
+//! of the chunk. A lost entry is made again where a header says so that can be believed: of the right number, long enough,
+//! and not among the bytes of a chunk that lives. A chunk that moved has one in each place; where there are several, all of
+//! them must lead to the same bytes.
 //!
 //! ```text
 //! references   entry                     judged
@@ -312,16 +313,35 @@ impl Survey<'_> {
         for (number, named) in lost {
             let is_free = |(at, bytes): &&(u64, PackedBytes)| !self.packed.taken.overlaps(*at..*at + bytes.stored);
             let fits = |(_, bytes): &&(u64, PackedBytes)| bytes.content >= named.bytes && bytes.is_sound();
-            let mut places = found.get(&number).into_iter().flatten().filter(fits).filter(is_free);
-            match (places.next(), places.next()) {
-                (Some((address, bytes)), None) => self.plan.rebuilt.push(Rebuilt {
+            let places = found.get(&number).into_iter().flatten().filter(fits).filter(is_free);
+            match self.place_of_lost(&places.copied().collect::<Vec<_>>()) {
+                Some((address, bytes)) => self.plan.rebuilt.push(Rebuilt {
                     entry_offset: self.packed.entries.offset(number.into()),
-                    address: *address,
-                    bytes: *bytes,
+                    address,
+                    bytes,
                     references: named.references,
                 }),
-                _ => _ = self.packed.contested.insert(number),
+                None => _ = self.packed.contested.insert(number),
             }
         }
+    }
+
+    /// Which of the places that headers name for one chunk is taken: any, if all hold the same bytes. A chunk that moved
+    /// is still whole in the segment that it left, until that is written again; files read the same from both. Where bytes
+    /// differ, one place is of an earlier chunk of the same number, and nothing says which.
+    fn place_of_lost(&self, places: &[(u64, PackedBytes)]) -> Option<(u64, PackedBytes)> {
+        // What moves goes to a segment that fills: with the other place taken, one that was being emptied would stay in use.
+        let live = |(address, _): &(u64, PackedBytes)| self.packed.live.get(&(address / SEGMENT_BYTES));
+        let (address, bytes) = places.iter().copied().max_by_key(live)?;
+        if places.len() > 1 {
+            let stored = self.region.to_vec(address, bytes.stored);
+            let is_same = |(at, of): &(u64, PackedBytes)| *of == bytes && self.region.equal(*at, &stored);
+            let are_same = places.iter().all(is_same);
+            // What lies in bad memory is equal to nothing.
+            if self.region.check().is_err() || !are_same {
+                return None;
+            }
+        }
+        Some((address, bytes))
     }
 }

@@ -115,8 +115,8 @@ impl Core {
         let entry = LogEntry::Name { name: name.to_vec(), ino, kind: new.kind, cookie, time };
         let parent_attributes = parent_state.attributes;
         let inherited = inherited_attributes(&parent_state, new.kind, xattrs);
-        let inherited = inherited.iter().map(|(name, value)| (*name, &value[..]));
-        let xattrs: SmallVec<[(&[u8], &[u8]); 2]> = inherited.chain(xattrs.iter().copied()).collect();
+        let mut xattrs: SmallVec<[(&[u8], &[u8]); 2]> = SmallVec::from_slice(xattrs);
+        inherited.iter().for_each(|(name, value)| xattrs.push((name, value)));
         let birth =
             Birth { ino, parent: &parent, parent_attributes: &parent_attributes, xattrs: &xattrs, new, nlink: 1 };
         let inode = self.with_new_inode(&birth, |flight| {
@@ -343,14 +343,12 @@ impl Core {
 }
 
 /// The attributes that a new inode gets from its directory: files and directories do, unless their maker gives them.
-fn inherited_attributes(
-    parent: &State,
-    kind: FileKind,
-    given: &[(&[u8], &[u8])],
-) -> SmallVec<[(&'static [u8], Vec<u8>); 2]> {
-    let inherits = matches!(kind, FileKind::Regular | FileKind::Directory);
+fn inherited_attributes(parent: &State, kind: FileKind, given: &[(&[u8], &[u8])]) -> Vec<(&'static [u8], Vec<u8>)> {
+    if parent.xattrs.is_empty() || !matches!(kind, FileKind::Regular | FileKind::Directory) {
+        return Vec::new();
+    }
     let is_given = |of: &[u8]| given.iter().any(|(name, _)| *name == of);
-    let names = INHERITED.into_iter().filter(|name| inherits && !is_given(name));
+    let names = INHERITED.into_iter().filter(|name| !is_given(name));
     names.filter_map(|name| Some((name, parent.short_attribute(name)?.to_vec()))).collect()
 }
 
