@@ -293,6 +293,26 @@ fn without_room_a_seam_stays_as_it_is() {
     unmount(&region, fs);
 }
 
+/// Content without a place to cut at is cut where pieces are longest, so two parts of it agree where the file ends, and not
+/// within the first 64 KiB around their seam.
+#[test]
+fn a_seam_in_content_without_cuts_is_cut_anew() {
+    let region = device(128, IndexKind::Dram);
+    let fs = mount(&region);
+    let data = vec![b'a'; 200_000];
+    let (one, two) = (create(&fs, "one"), create(&fs, "two"));
+    one.write_at(0, &data).unwrap();
+    two.write_at(100_000, &data[100_000..]).unwrap();
+    two.write_at(0, &data[..100_000]).unwrap();
+    let ends = |file: &File| extents(file).iter().map(|extent| extent.offset + extent.length).collect::<Vec<u64>>();
+    assert!(ends(&two).contains(&100_000), "{:?}", ends(&two));
+    settle(&fs);
+    assert_eq!(ends(&two), ends(&one));
+    assert!(read(&two) == data);
+    drop((one, two));
+    unmount(&region, fs);
+}
+
 #[test]
 fn what_a_crash_left_is_the_same_and_counted_exactly() {
     for index in IndexKind::ALL {

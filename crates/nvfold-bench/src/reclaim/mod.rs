@@ -90,6 +90,8 @@ struct Run {
     /// Chunks that reclamation moved, bytes of them, and these for each byte written.
     moved_bytes: u64,
     moved_per_written: f64,
+    /// The same for a log of which the oldest segment is always emptied next.
+    moved_per_written_by_theory: f64,
     segments_emptied: u64,
     /// Bytes of lines written to the device for each byte written to files.
     media_per_written: f64,
@@ -152,6 +154,8 @@ fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Resu
     let mount = MountOptions { policy: Policy::DeExt, cores: 1, ..MountOptions::default() };
     let fs = device.mount(&MkfsOptions::default(), mount)?;
     let mut load = Load::fill(&fs, live_percent)?;
+    // Until what was free at first has been written to, nothing needs to be emptied.
+    let warm_up = load.overwrite(&fs, device.bytes, has_background)?;
     let (moved_before, lines_before) = (fs.stats().reclaim, fs.region().counters().lines_written());
     let part_bytes = options.fulls * device.bytes / options.parts;
     let parts = (0..options.parts).map(|_| load.overwrite(&fs, part_bytes, has_background));
@@ -185,12 +189,24 @@ fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Resu
         small_write: Latency::of(parts.iter().flat_map(|part| &part.small_ns)),
         moved_bytes,
         moved_per_written: moved_bytes as f64 / written_bytes as f64,
+        moved_per_written_by_theory: moved_by_theory(live_bytes as f64 / (live_bytes + available_bytes) as f64),
         segments_emptied: reclaimed.segments - moved_before.segments,
         media_per_written: (lines * LINE_BYTES) as f64 / written_bytes as f64,
         dead_bytes: reclaimed.dead_bytes,
         in_blocks_max_bytes: parts.iter().map(|part| part.in_blocks_max_bytes).max().unwrap_or(0),
-        no_space: parts.iter().map(|part| part.no_space).sum(),
+        no_space: warm_up.no_space + parts.iter().map(|part| part.no_space).sum::<u64>(),
     })
+}
+
+/// Bytes moved for each byte written at random where the oldest segment is emptied first: a share `v` of it lives, so that
+/// `v / (1 - v)` is moved, and of all segments the share `live = (v - 1) / ln v`.
+fn moved_by_theory(live: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..60 {
+        let share: f64 = (low + high) / 2.0;
+        if (share - 1.0) / share.ln() < live { low = share } else { high = share }
+    }
+    low / (1.0 - low)
 }
 
 fn require_sound(region: &pmem::Region) -> Result<()> {
@@ -213,6 +229,14 @@ impl Latency {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_fuller_the_more_is_moved_by_theory() {
+        for (live, moved) in [(0.5, 0.255), (0.8, 1.69), (0.9, 4.18), (0.95, 9.2)] {
+            let found = moved_by_theory(live);
+            assert!((found / moved - 1.0).abs() < 0.02, "{live}: {found}, not {moved}");
+        }
+    }
 
     #[test]
     fn percentiles_are_of_all_writes_whatever_their_order() {

@@ -6,7 +6,7 @@ use crate::origin::heading;
 use comfy_table::{Table, presets};
 use std::fmt::Write;
 
-const HEAD: [&str; 9] = [
+const HEAD: [&str; 10] = [
     "live",
     "background",
     "MB/s",
@@ -14,11 +14,12 @@ const HEAD: [&str; 9] = [
     "64 KiB, p50 / p99 / max us",
     "16 KiB, p50 / p99 / max us",
     "moved a byte written",
+    "by theory",
     "dead at the end, MB",
     "ENOSPC",
 ];
 
-fn cells(run: &Run) -> [String; 9] {
+fn cells(run: &Run) -> [String; 10] {
     let latency = |of: &Latency| format!("{:.0} / {:.0} / {:.0}", of.p50_us, of.p99_us, of.max_us);
     [
         format!("{} %", run.live_percent),
@@ -28,6 +29,7 @@ fn cells(run: &Run) -> [String; 9] {
         latency(&run.large_write),
         latency(&run.small_write),
         format!("{:.2}", run.moved_per_written),
+        format!("{:.2}", run.moved_per_written_by_theory),
         format!("{:.1}", run.dead_bytes as f64 / 1e6),
         run.no_space.to_string(),
     ]
@@ -50,16 +52,19 @@ pub fn markdown(report: &Report) -> String {
     let (device, large, small) = (device_bytes >> 20, LARGE_BYTES >> 10, SMALL_BYTES >> 10);
     let mut text = format!(
         "# Reclamation\n\nMade by `{}`{}.\n\n\
-         A device of {device} MiB in memory, policy `deext`, one thread. Large files (1 MiB) and small ones ({small} KiB), four\n\
-         fifths of the bytes in large ones, half of each kind compressible, are written until so much of the usable space\n\
-         lives: of what they take and what `df` says is available. Then pieces - {large} KiB of a large file, or a whole small\n\
-         file - are drawn at random and overwritten until {fulls} times the device's bytes were written. No content is\n\
-         written twice. In the end every file was read back and compared, and fsck found nothing.\n\n\
-         *Background*: after every {} MiB, between writes, the thread does what the threads of a mount do each second, until\n\
-         nothing is worth doing: seams are cut anew, and segments are emptied that give more than they cost. Its time counts\n\
-         in MB/s, not in the latency of writes. Without it space is only made by a write that finds none. MB/s: median of\n\
-         {parts} equal parts of the run, plus or minus half of the width of their middle half. *Moved*: bytes of chunks that\n\
-         reclamation copied, for each byte written. ENOSPC: writes that were refused; what lives always fits, so none may be.\n\n",
+         A device of {device} MiB in memory, policy `deext`, one thread. Large files (1 MiB) and small ones ({small} KiB),\n\
+         four fifths of the bytes in large ones, half of each kind compressible, are written until so much of the usable\n\
+         space lives: of what they take and what `df` says is available. Then pieces - {large} KiB of a large file, or a\n\
+         whole small file - are drawn at random and overwritten: until the device's bytes were written once, before\n\
+         anything is measured, and {fulls} times more. No content is written twice. In the end every file was read back\n\
+         and compared, and fsck found nothing.\n\n\
+         *Background*: after every {} MiB, between writes, the thread does what the threads of a mount do, until nothing is\n\
+         worth doing: seams are cut anew, and segments are emptied that give more than they cost, or a little less where\n\
+         the device is nearly full. Its time counts in MB/s, not in the latency of writes. Without it space is only made\n\
+         by a write that finds none. MB/s: median of {parts} equal parts of the run, plus or minus half of the width of\n\
+         their middle half. *Moved*: bytes of chunks that reclamation copied, for each byte written; *by theory*: the same\n\
+         for a log whose oldest segment is always emptied next. ENOSPC: writes that were refused. What lives always fits,\n\
+         so none may be, or the command fails.\n\n",
         report.command,
         report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
         BACKGROUND_EVERY_BYTES >> 20,
