@@ -293,6 +293,33 @@ fn without_room_a_seam_stays_as_it_is() {
     unmount(&region, fs);
 }
 
+/// A log was rewritten when it had more than two pages, whatever it held: on a device that was nearly full the logs of small
+/// files that were overwritten took what was left, until no write found any space.
+#[test]
+fn logs_of_overwritten_files_do_not_fill_a_device() {
+    let region = device(48, IndexKind::Dram);
+    let fs = mount(&region);
+    let mut data = noise(16 << 10, 1);
+    let mut files = Vec::new();
+    let mut number = 0u64;
+    let mut write = |file: &File| {
+        number += 1;
+        data[..8].copy_from_slice(&number.to_le_bytes());
+        file.write_at(0, &data).map(|_| data.clone())
+    };
+    while fs.statfs().blocks_available > fs.statfs().blocks / 16 {
+        files.push(create(&fs, &format!("{}", files.len())));
+        write(files.last().unwrap()).unwrap();
+    }
+    let mut last = Vec::new();
+    for round in 0..10 {
+        last = files.iter().map(|file| write(file).unwrap_or_else(|error| panic!("round {round}: {error}"))).collect();
+    }
+    assert!(files.iter().zip(&last).all(|(file, data)| read(file) == *data));
+    drop(files);
+    unmount(&region, fs);
+}
+
 /// Content without a place to cut at is cut where pieces are longest, so two parts of it agree where the file ends, and not
 /// within the first 64 KiB around their seam.
 #[test]
