@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make results: all figures of all papers, what emulated devices charge, wear, and the cost of each operation, into
-# docs/results/, from one commit. A run that was cut short goes on where it stopped when it is started again; results of
-# other commits are removed first (git has them). Give it a machine with nothing else to do.
+# make results: all figures of all papers, what emulated devices charge, wear, reclamation, and the cost of each
+# operation, into docs/results/, from one commit. A run that was cut short goes on where it stopped when it is started
+# again; results of other commits are removed first (git has them). Give it a machine with nothing else to do.
 #
 #   RESULTS_DIRTY=1   run although the work tree has changes that are not committed; results then name the commit with
 #                     "-dirty" behind it, and a run is not resumed
@@ -70,4 +70,5 @@ table() {
 table profiles
 table cost
 table wear --fulls 1000
+table reclaim
 printf '\nresults: %s is of %s; %d min %d s\n' "$OUT" "$NVFOLD_COMMIT" $((SECONDS / 60)) $((SECONDS % 60))

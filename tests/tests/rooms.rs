@@ -87,6 +87,7 @@ const HOUSES: [House; 3] = [
             ("chunkers", "data samples origin font error"),
             ("lookups", "data samples origin error"),
             ("wear", "device data origin error"),
+            ("reclaim", "device data samples origin error"),
             ("summary", "report"),
             ("report", "samples origin font error"),
             ("lanes", "place data error"),

@@ -1,4 +1,4 @@
-//! Data with an exact share of duplicate blocks, made before any clock starts.
+//! Data with an exact share of duplicate blocks, and data in which nothing repeats, made before any clock starts.
 
 const BLOCK: usize = 4096;
 
@@ -34,6 +34,40 @@ pub fn fill(buffer: &mut [u8], percent: u64, seed: u64) {
     }
 }
 
+/// Bytes from one number in unshared content to the next: no piece that a chunker cuts is without one.
+const STAMP_EVERY: usize = 2 << 10;
+/// Words of 8 bytes that compressible content is made of.
+const WORDS: usize = 256;
+
+/// Content of one length, compressible or not, in which a number stands every 2 KiB: as long as numbers are not used twice,
+/// nothing of it can be shared.
+#[derive(Clone)]
+pub struct Unshared {
+    /// Made of 256 words of 8 bytes.
+    pub compressible: Vec<u8>,
+    /// Random bytes.
+    pub random: Vec<u8>,
+}
+
+impl Unshared {
+    /// Of so many bytes, a multiple of 8.
+    pub fn new(bytes: usize, seed: u64) -> Unshared {
+        let mut random = Random(seed);
+        let words: Vec<[u8; 8]> = (0..WORDS).map(|_| random.next().to_le_bytes()).collect();
+        Unshared {
+            compressible: (0..bytes / 8).flat_map(|_| words[random.next() as usize % WORDS]).collect(),
+            random: (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect(),
+        }
+    }
+
+    /// Content with this number in it.
+    pub fn stamped(&mut self, is_compressible: bool, number: u64) -> &[u8] {
+        let content = if is_compressible { &mut self.compressible } else { &mut self.random };
+        content.chunks_mut(STAMP_EVERY).for_each(|part| part[..8].copy_from_slice(&number.to_le_bytes()));
+        content
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +83,17 @@ mod tests {
             seen.extend(buffer.chunks(BLOCK).map(<[u8]>::to_vec));
             assert_eq!((seen.len() - before) as u64, 400 - 4 * percent, "{percent} %");
         }
+    }
+
+    #[test]
+    fn every_piece_of_unshared_content_has_its_number() {
+        let mut unshared = Unshared::new(64 << 10, 23);
+        for is_compressible in [true, false] {
+            let before = unshared.stamped(is_compressible, 6).to_vec();
+            let after = unshared.stamped(is_compressible, 7);
+            assert!(before.chunks(4096).zip(after.chunks(4096)).all(|(before, after)| before != after));
+        }
+        let one_of_words = unshared.compressible[8..16].to_vec();
+        assert!(unshared.compressible.chunks(8).filter(|word| **word == one_of_words).count() > 10);
     }
 }

@@ -49,6 +49,22 @@ pub enum BenchError {
     /// What was counted cannot be right.
     #[error("the counts are wrong: {0}")]
     Miscounted(String),
+    /// A device said that it is full while it was not.
+    #[error("{times} writes found no space although what lives fits: the device is at {percent} % live")]
+    NoRoom {
+        /// Writes that failed.
+        times: u64,
+        /// Share of the usable space that lives.
+        percent: u64,
+    },
+    /// fsck finds something on a device that was measured.
+    #[error("fsck finds {count} faults on the device that was measured; the first: {first}")]
+    Unsound {
+        /// How many.
+        count: usize,
+        /// What the first one is.
+        first: String,
+    },
     /// Callgrind failed.
     #[error("callgrind: {0}; --no-instructions leaves it out")]
     Callgrind(String),

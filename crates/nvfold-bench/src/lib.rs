@@ -17,6 +17,7 @@
 //! | `lookups` | `bench lookups`: finding a chunk by its fingerprint, beside a red-black tree |
 //! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
 //! | `wear` | `bench wear`: how evenly lines and segments are worn, with wear levelling and without |
+//! | `reclaim` | `bench reclaim`: random overwrites on a device that is nearly full |
 //! | `summary` | the ratios of a report as Markdown, for docs/benchmarks.md |
 //! | `report` | what `write`, `read` and `meta` report: table, JSON, bar chart |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
@@ -51,6 +52,7 @@ mod paper;
 mod place;
 mod process;
 mod profiles;
+mod reclaim;
 mod recovery;
 mod report;
 mod rivals;
@@ -95,6 +97,8 @@ enum What {
     Lookups(lookups::Options),
     /// How evenly a device is worn by overwritten files, with wear levelling and without; lifetime
     Wear(wear::Options),
+    /// Random overwrites on a device that is nearly full: throughput, latency, and what reclamation moves for it
+    Reclaim(reclaim::Options),
     /// Run the measured calls of `cost`, for callgrind
     #[command(hide = true)]
     CostCalls(cost::CallsOptions),
@@ -129,6 +133,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Chunkers(options) => return chunkers::run(options, json),
         What::Lookups(options) => return lookups::run(options, json),
         What::Wear(options) => return wear::run(options, json),
+        What::Reclaim(options) => return reclaim::run(options, json),
         What::Profiles(options) => return profiles::run(options, json),
         What::Fill(options) => return recovery::fill(options),
         What::Dram(options) => return paper::dram(options),

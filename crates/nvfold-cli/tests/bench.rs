@@ -425,6 +425,29 @@ fn wear_counts_every_line_with_and_without_levelling() {
     assert!(page.contains("| TX_ID generators | yes |"), "{page}");
 }
 
+#[test]
+fn reclamation_on_a_nearly_full_device_loses_nothing_and_refuses_nothing() {
+    let scratch = Scratch::new();
+    let run = scratch.nvfold(&["bench", "--json", "reclaim", "--smoke", "--out", "out"]).ok();
+    let report = run.json();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2, "with a background and without");
+    for run in runs {
+        let figure = |name: &str| run[name].as_f64().unwrap();
+        assert_eq!(run["no_space"], 0, "{run}");
+        assert!(figure("written_bytes") >= report["device_bytes"].as_f64().unwrap(), "{run}");
+        let live = figure("live_bytes") / (figure("live_bytes") + figure("available_bytes"));
+        assert!((0.8..0.9).contains(&live), "{live} of {run}");
+        assert!(figure("segments_emptied") > 0.0 && figure("megabytes_per_second") > 0.0, "{run}");
+        assert!(figure("media_per_written") > 1.0 + figure("moved_per_written"), "what moves is written too: {run}");
+        for latency in ["large_write", "small_write"].map(|name| &run[name]) {
+            assert!(latency["writes"].as_u64() > Some(0) && latency["max_us"].as_f64() >= latency["p99_us"].as_f64());
+        }
+    }
+    let page = std::fs::read_to_string(scratch.path("out").join("README.md")).unwrap();
+    assert!(page.contains("| 80 % | no |"), "{page}");
+}
+
 /// A corpus of one package in two versions that differ by a byte in front, and of one file that is encoded.
 fn make_corpus(folder: &Path) {
     let mut state = 1u64;

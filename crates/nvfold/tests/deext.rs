@@ -293,6 +293,53 @@ fn without_room_a_seam_stays_as_it_is() {
     unmount(&region, fs);
 }
 
+/// A log was rewritten when it had more than two pages, whatever it held: on a device that was nearly full the logs of small
+/// files that were overwritten took what was left, until no write found any space.
+#[test]
+fn logs_of_overwritten_files_do_not_fill_a_device() {
+    let region = device(48, IndexKind::Dram);
+    let fs = mount(&region);
+    let mut data = noise(16 << 10, 1);
+    let mut files = Vec::new();
+    let mut number = 0u64;
+    let mut write = |file: &File| {
+        number += 1;
+        data[..8].copy_from_slice(&number.to_le_bytes());
+        file.write_at(0, &data).map(|_| data.clone())
+    };
+    while fs.statfs().blocks_available > fs.statfs().blocks / 16 {
+        files.push(create(&fs, &format!("{}", files.len())));
+        write(files.last().unwrap()).unwrap();
+    }
+    let mut last = Vec::new();
+    for round in 0..10 {
+        last = files.iter().map(|file| write(file).unwrap_or_else(|error| panic!("round {round}: {error}"))).collect();
+    }
+    assert!(files.iter().zip(&last).all(|(file, data)| read(file) == *data));
+    drop(files);
+    unmount(&region, fs);
+}
+
+/// Content without a place to cut at is cut where pieces are longest, so two parts of it agree where the file ends, and not
+/// within the first 64 KiB around their seam.
+#[test]
+fn a_seam_in_content_without_cuts_is_cut_anew() {
+    let region = device(128, IndexKind::Dram);
+    let fs = mount(&region);
+    let data = vec![b'a'; 200_000];
+    let (one, two) = (create(&fs, "one"), create(&fs, "two"));
+    one.write_at(0, &data).unwrap();
+    two.write_at(100_000, &data[100_000..]).unwrap();
+    two.write_at(0, &data[..100_000]).unwrap();
+    let ends = |file: &File| extents(file).iter().map(|extent| extent.offset + extent.length).collect::<Vec<u64>>();
+    assert!(ends(&two).contains(&100_000), "{:?}", ends(&two));
+    settle(&fs);
+    assert_eq!(ends(&two), ends(&one));
+    assert!(read(&two) == data);
+    drop((one, two));
+    unmount(&region, fs);
+}
+
 #[test]
 fn what_a_crash_left_is_the_same_and_counted_exactly() {
     for index in IndexKind::ALL {

@@ -3,20 +3,16 @@
 //! Every other file is compressible, so both classes of pools are used. No content is written twice: nothing is shared,
 //! for what is shared is not written and wears nothing.
 
-use crate::data::Random;
+use crate::data::{Random, Unshared};
 use crate::{BenchError, Doing, Result};
 use nvfold::media::BLOCK_BYTES;
-use nvfold::{File, FileKind, FileSystem, InodeNumber, NewInode};
+use nvfold::{File, FileKind, FileSystem, InodeNumber, NewInode, Victims};
 use serde::Serialize;
 
 /// Bytes of a file.
 pub const FILE_BYTES: usize = 64 << 10;
-/// Overwrites after which the background has its turn, as a mount's daemon does.
-const STEPS_EVERY: u64 = 64;
-/// Bytes from one number in the content to the next: no piece is without one.
-const STAMP_EVERY: usize = 2 << 10;
-/// Words of 8 bytes that the compressible text is made of.
-const WORDS: usize = 256;
+/// Overwrites after which the background has its turn, as a mount's threads have.
+pub const STEPS_EVERY: u64 = 64;
 const ZIPF_EXPONENT: f64 = 0.99;
 const SEED: u64 = 23;
 
@@ -46,8 +42,7 @@ impl Pattern {
 /// The files, and what is in them.
 pub struct Load {
     files: usize,
-    /// Compressible content and other, into which numbers are written.
-    contents: [Vec<u8>; 2],
+    content: Unshared,
 }
 
 /// What became of it.
@@ -61,11 +56,7 @@ pub struct Done {
 impl Load {
     /// Of files that take so many bytes in all.
     pub fn new(bytes: u64) -> Load {
-        let mut random = Random(SEED);
-        let words: Vec<[u8; 8]> = (0..WORDS).map(|_| random.next().to_le_bytes()).collect();
-        let text = (0..FILE_BYTES / 8).flat_map(|_| words[random.next() as usize % WORDS]).collect();
-        let encoded = (0..FILE_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();
-        Load { files: (bytes as usize / FILE_BYTES).max(2), contents: [text, encoded] }
+        Load { files: (bytes as usize / FILE_BYTES).max(2), content: Unshared::new(FILE_BYTES, SEED) }
     }
 
     /// How many files there are.
@@ -76,17 +67,17 @@ impl Load {
     /// Writes all files and overwrites them until so many bytes were written.
     pub fn write(&self, fs: &FileSystem, pattern: Pattern, bytes: u64) -> Result<Done> {
         let files = (0..self.files).map(|number| create(fs, number)).collect::<Result<Vec<File>>>()?;
-        let mut contents = self.contents.clone();
+        let mut content = self.content.clone();
         let mut order = Order::new(pattern, self.files);
         let mut done = Done { written_bytes: 0, in_blocks_max_bytes: 0 };
         for number in 0..bytes.div_ceil(FILE_BYTES as u64).max(self.files as u64) {
             let file = if (number as usize) < self.files { number as usize } else { order.next() };
-            let content = &mut contents[file % 2];
-            stamp(content, number);
+            let content = content.stamped(file.is_multiple_of(2), number);
             files[file].write_at(0, content).doing("overwrite a file")?;
             done.written_bytes += FILE_BYTES as u64;
             if number % STEPS_EVERY == 0 {
                 while !fs.fill_step().doing("work in the background")? {}
+                while !fs.reclaim_step(Victims::Worthwhile).doing("reclaim space")? {}
                 let in_blocks = fs.stats().data_blocks * BLOCK_BYTES;
                 done.in_blocks_max_bytes = done.in_blocks_max_bytes.max(in_blocks);
             }
@@ -103,13 +94,6 @@ fn create(fs: &FileSystem, number: usize) -> Result<File> {
     let name = format!("f{number}");
     let ino = fs.create(InodeNumber::ROOT, name.as_bytes(), &new).doing("create a file")?.ino;
     fs.open(ino).doing("open a file")
-}
-
-/// Makes a content that was never there.
-fn stamp(content: &mut [u8], number: u64) {
-    for part in content.chunks_mut(STAMP_EVERY) {
-        part[..8].copy_from_slice(&number.to_le_bytes());
-    }
 }
 
 fn verify(file: &File, content: &[u8]) -> Result<()> {
@@ -168,12 +152,5 @@ mod tests {
             let (max, min) = (*counts.iter().max().unwrap(), *counts.iter().min().unwrap());
             assert!(hottest.contains(&max) && coldest.contains(&min), "{pattern:?}: {min} to {max}");
         }
-    }
-
-    #[test]
-    fn every_piece_of_a_content_has_a_number() {
-        let mut content = vec![0; FILE_BYTES];
-        stamp(&mut content, 7);
-        assert!(content.chunks(4096).all(|piece| piece.contains(&7)));
     }
 }

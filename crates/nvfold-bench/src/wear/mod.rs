@@ -34,11 +34,11 @@ pub struct Options {
     /// How often the device is written over, in bytes of files; a hundred take about a minute a row
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     fulls: u64,
-    /// MiB of the device
-    #[arg(long, default_value_t = 192, value_parser = clap::value_parser!(u64).range(160..=16_384))]
+    /// MiB of the device; data that is updated has pools of its own from 128 MiB on
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(128..=16_384))]
     mebibytes: u64,
-    /// Share of the device that the files take, percent; pools of which a part lives take more than that
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=80))]
+    /// Share of the device that the files take, percent
+    #[arg(long, default_value_t = 65, value_parser = clap::value_parser!(u64).range(1..=80))]
     fill: u64,
     /// Emulated device, whose endurance gives the lifetime
     #[arg(long, default_value = "pcm", value_name = "PROFILE")]

@@ -12,7 +12,8 @@
 use super::Core;
 use crate::error::{Error, Result};
 use crate::inode::log::{Addition, Log, areas_of};
-use crate::inode::{Inode, State};
+use crate::inode::{Body, Inode, State};
+use crate::media::BLOCK_BYTES;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INODE_BYTES};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
@@ -22,6 +23,9 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::words::FileKind;
 use pmem::{Clean, Flight, InFlight, Landed, Pm, Region};
 use smallvec::SmallVec;
+
+/// Lines of a log that a slot has room for.
+pub(super) const INLINE_LINES: u64 = 5;
 
 /// What a commit word names: the newest entry of the log and the attribute line that counts, if they are new.
 pub(super) type Named<'a, S> = (Option<Pm<'a, [u8], S>>, Option<Pm<'a, AttributeLine, S>>);
@@ -242,16 +246,33 @@ impl Core {
         let _ = self.region.fence(cleared);
     }
 
-    /// Whether a log is long, and mostly dead entries.
+    /// Whether a log is long, and mostly dead entries. Where space is short a shorter one is long: that of a file takes no
+    /// page if what lives in it fits the inode, and others take not much more than they need.
     pub(super) fn is_worth_compacting(&self, state: &State) -> bool {
-        state.log.lines > 2 * 63 && state.log.lines > 4 * (state.live_lines() + 8) && !state.freed
+        let (lines, live) = (state.log.lines, state.live_lines());
+        let is_long = lines > 2 * 63 && lines > 4 * (live + 8);
+        let fits_inode = || {
+            let has_page = state.log.parts.iter().any(|part| part.page().is_some());
+            has_page && live <= INLINE_LINES && matches!(state.body, Body::File(_))
+        };
+        let is_too_long = || (fits_inode() || lines > 63 && 2 * lines > 3 * (live + 8)) && self.is_nearly_full();
+        !state.freed && (is_long || is_too_long())
+    }
+
+    /// Whether less than an eighth of the device is free or dead.
+    fn is_nearly_full(&self) -> bool {
+        let (free, limit) = (self.space.free_blocks(), self.space.total_blocks() / 8);
+        free < limit && free + self.space.packed.dead_bytes() / BLOCK_BYTES < limit
     }
 
     /// Rewrites a log that is mostly dead entries. A full device keeps the long log.
     pub(super) fn compact_if_worth_it(&self, inode: &Inode, state: &mut State) {
-        if self.is_worth_compacting(state) {
+        // A log that begins in the inode comes back there by way of a page: until the switch both are there.
+        for _ in 0..2 {
             // Failing to compact loses nothing: the next change tries again.
-            let _ = self.compact(inode, state);
+            if !self.is_worth_compacting(state) || self.compact(inode, state).is_err() {
+                return;
+            }
         }
     }
 }

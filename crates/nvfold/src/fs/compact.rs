@@ -7,7 +7,7 @@
 //! of the old ones are void, and the new ones are told to the policy.
 
 use super::Core;
-use super::commit::commit_word;
+use super::commit::{INLINE_LINES, commit_word};
 use super::publish::entries_for;
 use crate::error::Result;
 use crate::inode::directory::Directory;
@@ -23,9 +23,6 @@ use crate::media::vector_entry::{Named, RECORDS_MAX};
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 use pmem::Flight;
-
-/// Inline lines of a slot.
-const INLINE_LINES: u64 = 5;
 
 impl Core {
     pub(super) fn compact(&self, inode: &Inode, state: &mut State) -> Result<()> {

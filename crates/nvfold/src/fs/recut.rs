@@ -24,6 +24,8 @@ use std::ops::Range;
 
 /// Bytes that are cut anew at once, at most: four of the longest pieces.
 const RECUT_BYTES: u64 = 256 << 10;
+/// Bytes around a seam that are cut first: a cut mostly falls where there is one already within two pieces.
+const FIRST_BYTES: u64 = 64 << 10;
 
 impl Core {
     /// Cuts a seam of a file anew: from the piece before it on, until a cut falls where there is one already.
@@ -33,11 +35,23 @@ impl Core {
         let Some(streams) = policy.streams() else { return Ok(()) };
         let mut state = inode.write()?;
         let extents = self.file_extents(&state, "cut a seam")?;
-        let Some(range) = around(extents, seam) else { return Ok(()) };
-        let bytes = self.stored_bytes(extents, &range)?;
-        let cut = Cut::new(streams.begin(range.start), &bytes, policy);
-        let Some((count, end)) = resynchronized(extents, range.start, seam, &cut.pieces) else { return Ok(()) };
-        if_there_is_room(self.put_in_place(&inode, &mut state, range.start..end, &cut, count, policy, compression))
+        let Some(all) = around(extents, seam) else { return Ok(()) };
+        for length in [FIRST_BYTES, RECUT_BYTES] {
+            let range = all.start..all.end.min(all.start + length);
+            let is_cut_off = range.end < all.end;
+            let bytes = self.stored_bytes(extents, &range)?;
+            let cut = Cut::new(streams.begin(range.start), &bytes, policy);
+            match resynchronized(extents, range.start, seam, &cut.pieces, is_cut_off) {
+                Resync::At(count, end) => {
+                    let range = range.start..end;
+                    let done = self.put_in_place(&inode, &mut state, range, &cut, count, policy, compression);
+                    return if_there_is_room(done);
+                }
+                Resync::NotYet if is_cut_off => {}
+                Resync::NotYet | Resync::AsItIs => break,
+            }
+        }
+        Ok(())
     }
 
     /// Cuts blocks that a locked file names at `from` into the pieces of its policy, a few of them. `None` if there are
@@ -156,18 +170,30 @@ fn around(extents: &Extents, seam: u64) -> Option<Range<u64>> {
     (end > seam).then_some(start..end)
 }
 
-/// How many pieces to put in place of what is there, and where they end: the first end behind the seam that is one of an
-/// extent too. `None` when the pieces are those that are there.
-fn resynchronized(extents: &Extents, start: u64, seam: u64, pieces: &[CutPiece<'_>]) -> Option<(usize, u64)> {
+/// Where pieces that were cut anew meet those that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resync {
+    /// So many pieces are to be put in place of what is there; they end at this file offset, where an extent ends too.
+    At(usize, u64),
+    /// The pieces are those that are there.
+    AsItIs,
+    /// Not within these bytes.
+    NotYet,
+}
+
+/// Looks for the first end behind the seam that is one of an extent too. `is_cut_off`: more follows the last piece, which
+/// may go on.
+fn resynchronized(extents: &Extents, start: u64, seam: u64, pieces: &[CutPiece<'_>], is_cut_off: bool) -> Resync {
     let mut end = start;
     let mut is_new = false;
     for (count, piece) in (1..).zip(pieces) {
         end += piece.bytes.len() as u64;
         let ends_there = is_end(extents, end);
         is_new |= !ends_there || end > seam && count == 1;
-        if end > seam && ends_there && (piece.is_whole || count == pieces.len()) {
-            return is_new.then_some((count, end));
+        let is_last = count == pieces.len() && !is_cut_off;
+        if end > seam && ends_there && (piece.is_whole || is_last) {
+            return if is_new { Resync::At(count, end) } else { Resync::AsItIs };
         }
     }
-    None
+    Resync::NotYet
 }

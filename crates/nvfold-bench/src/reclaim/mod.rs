@@ -1,0 +1,248 @@
+//! `bench reclaim`: what random overwrites cost on a device that is nearly full.
+//!
+//! The problem: packed chunks are appended, and what is overwritten is dead until its segment is emptied, which costs as
+//! much as lives in it. The fuller the device, the more lives in the best victim: throughput may fall off a cliff, a write
+//! may wait for a long time, and a write may be refused although what lives fits.
+//!
+//! The idea: fill a device to a share of its usable space, then overwrite pieces of files at random until many times its
+//! bytes were written. Say what that took and what was moved for it. In the end every file is read back, and fsck must
+//! find nothing.
+//!
+//! | file | what |
+//! |---|---|
+//! | `load` | what is written |
+//! | `page` | the report as a table and as Markdown |
+
+mod load;
+mod page;
+
+use crate::device::Device;
+use crate::origin::{command, commit, save};
+use crate::samples::{largest, median, middle_half, smallest};
+use crate::{BenchError, Doing, Result};
+use clap::Args;
+use load::{Load, Part};
+use nvfold::check::{CheckOptions, check};
+use nvfold::{MkfsOptions, MountOptions, Policy};
+use pmem::{LINE_BYTES, Profile};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How to measure.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// How often the device is written over, in bytes of files
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    fulls: u64,
+    /// MiB of the device
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(64..=65_536))]
+    mebibytes: u64,
+    /// Shares of the usable space that live, percent
+    #[arg(long, value_name = "PERCENT", num_args = 1.., default_values_t = [50, 80, 90, 95],
+        value_parser = clap::value_parser!(u64).range(1..=99))]
+    live: Vec<u64>,
+    /// Equal parts of a row, of which the median is taken
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(5..=1000))]
+    parts: u64,
+    /// Folder for the tables, as README.md and as reclaim.json
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Sizes for a test that it runs at all, not for figures
+    #[arg(long)]
+    smoke: bool,
+}
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: u32,
+    benchmark: &'static str,
+    command: String,
+    commit: Option<String>,
+    device_bytes: u64,
+    fulls: u64,
+    parts: u64,
+    runs: Vec<Run>,
+}
+
+/// One share of live data, with a background or without.
+#[derive(Debug, Serialize)]
+struct Run {
+    /// What was asked for, percent of the usable space.
+    live_percent: u64,
+    /// Whether the background had its turns; without it space is only made by writes that find none.
+    has_background: bool,
+    live_bytes: u64,
+    /// What statfs told as available when the files had been written.
+    available_bytes: u64,
+    written_bytes: u64,
+    /// MB/s of the writes and the background together: median of the parts, the middle half of them, the slowest.
+    megabytes_per_second: f64,
+    megabytes_per_second_middle_half: f64,
+    megabytes_per_second_slowest: f64,
+    /// Of the writes alone, median.
+    writes_megabytes_per_second: f64,
+    /// Of writes and background, the last part to the first: what lasts.
+    last_to_first: f64,
+    large_write: Latency,
+    small_write: Latency,
+    /// Chunks that reclamation moved, bytes of them, and these for each byte written.
+    moved_bytes: u64,
+    moved_per_written: f64,
+    /// The same for a log of which the oldest segment is always emptied next.
+    moved_per_written_by_theory: f64,
+    segments_emptied: u64,
+    /// Bytes of lines written to the device for each byte written to files.
+    media_per_written: f64,
+    dead_bytes: u64,
+    in_blocks_max_bytes: u64,
+    /// Writes that found no space.
+    no_space: u64,
+}
+
+/// Of one kind of write, microseconds.
+#[derive(Debug, Serialize)]
+struct Latency {
+    writes: u64,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
+}
+
+/// Measures, and prints the report.
+///
+/// # Errors
+/// When what lives fits and a write finds no space all the same, when a file holds other bytes than were written, and when
+/// fsck finds something.
+pub fn run(options: &Options, json: bool) -> Result<()> {
+    let options = if options.smoke {
+        Options { fulls: 1, mebibytes: 64, live: vec![80], parts: 5, ..options.clone() }
+    } else {
+        options.clone()
+    };
+    let mut runs = Vec::new();
+    for live_percent in &options.live {
+        for has_background in [true, false] {
+            runs.push(overwrite(&options, *live_percent, has_background)?);
+        }
+    }
+    let report = Report {
+        version: 1,
+        benchmark: "reclaim",
+        command: command(),
+        commit: commit(),
+        device_bytes: options.mebibytes << 20,
+        fulls: options.fulls,
+        parts: options.parts,
+        runs,
+    };
+    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
+    if let Some(dir) = &options.out {
+        save(dir, [("reclaim.json", format!("{text}\n")), ("README.md", page::markdown(&report))])?;
+    }
+    println!("{}", if json { text } else { page::table(&report) });
+    match report.runs.iter().find(|run| run.no_space > 0) {
+        Some(run) => Err(BenchError::NoRoom { times: run.no_space, percent: run.live_percent }),
+        None => Ok(()),
+    }
+}
+
+fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Result<Run> {
+    let device = Device::new(&Profile::NATIVE, options.mebibytes << 20);
+    // One core: as many open pools on every machine.
+    let mount = MountOptions { policy: Policy::DeExt, cores: 1, ..MountOptions::default() };
+    let fs = device.mount(&MkfsOptions::default(), mount)?;
+    let mut load = Load::fill(&fs, live_percent)?;
+    // Until what was free at first has been written to, nothing needs to be emptied.
+    let warm_up = load.overwrite(&fs, device.bytes, has_background)?;
+    let (moved_before, lines_before) = (fs.stats().reclaim, fs.region().counters().lines_written());
+    let part_bytes = options.fulls * device.bytes / options.parts;
+    let parts = (0..options.parts).map(|_| load.overwrite(&fs, part_bytes, has_background));
+    let parts = parts.collect::<Result<Vec<Part>>>()?;
+    let reclaimed = fs.stats().reclaim;
+    let lines = fs.region().counters().lines_written() - lines_before;
+    load.verify()?;
+    let (live_bytes, available_bytes) = (load.live_bytes, load.available_bytes);
+    drop(load);
+    let region = fs.region().clone();
+    fs.unmount().doing("unmount")?;
+    require_sound(&region)?;
+
+    let written_bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+    let moved_bytes = reclaimed.moved_bytes - moved_before.moved_bytes;
+    let speed = |part: &Part, time: Duration| part.bytes as f64 / 1e6 / time.as_secs_f64();
+    let all: Vec<f64> = parts.iter().map(|part| speed(part, part.writes + part.background)).collect();
+    let writes: Vec<f64> = parts.iter().map(|part| speed(part, part.writes)).collect();
+    Ok(Run {
+        live_percent,
+        has_background,
+        live_bytes,
+        available_bytes,
+        written_bytes,
+        megabytes_per_second: median(&all),
+        megabytes_per_second_middle_half: middle_half(&all),
+        megabytes_per_second_slowest: smallest(&all),
+        writes_megabytes_per_second: median(&writes),
+        last_to_first: all[all.len() - 1] / all[0],
+        large_write: Latency::of(parts.iter().flat_map(|part| &part.large_ns)),
+        small_write: Latency::of(parts.iter().flat_map(|part| &part.small_ns)),
+        moved_bytes,
+        moved_per_written: moved_bytes as f64 / written_bytes as f64,
+        moved_per_written_by_theory: moved_by_theory(live_bytes as f64 / (live_bytes + available_bytes) as f64),
+        segments_emptied: reclaimed.segments - moved_before.segments,
+        media_per_written: (lines * LINE_BYTES) as f64 / written_bytes as f64,
+        dead_bytes: reclaimed.dead_bytes,
+        in_blocks_max_bytes: parts.iter().map(|part| part.in_blocks_max_bytes).max().unwrap_or(0),
+        no_space: warm_up.no_space + parts.iter().map(|part| part.no_space).sum::<u64>(),
+    })
+}
+
+/// Bytes moved for each byte written at random where the oldest segment is emptied first: a share `v` of it lives, so that
+/// `v / (1 - v)` is moved, and of all segments the share `live = (v - 1) / ln v`.
+fn moved_by_theory(live: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..60 {
+        let share: f64 = (low + high) / 2.0;
+        if (share - 1.0) / share.ln() < live { low = share } else { high = share }
+    }
+    low / (1.0 - low)
+}
+
+fn require_sound(region: &pmem::Region) -> Result<()> {
+    let report = check(region, &CheckOptions::default()).doing("check the device")?;
+    match report.findings.first() {
+        Some(first) => Err(BenchError::Unsound { count: report.findings.len(), first: first.what.clone() }),
+        None => Ok(()),
+    }
+}
+
+impl Latency {
+    fn of<'n>(nanoseconds: impl Iterator<Item = &'n u64>) -> Latency {
+        let mut sorted: Vec<f64> = nanoseconds.map(|ns| *ns as f64 / 1e3).collect();
+        sorted.sort_by(f64::total_cmp);
+        let share = |percent: usize| sorted.get(sorted.len() * percent / 100).copied().unwrap_or(0.0);
+        Latency { writes: sorted.len() as u64, p50_us: share(50), p99_us: share(99), max_us: largest(&sorted).max(0.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_the_more_is_moved_by_theory() {
+        for (live, moved) in [(0.5, 0.255), (0.8, 1.69), (0.9, 4.18), (0.95, 9.2)] {
+            let found = moved_by_theory(live);
+            assert!((found / moved - 1.0).abs() < 0.02, "{live}: {found}, not {moved}");
+        }
+    }
+
+    #[test]
+    fn percentiles_are_of_all_writes_whatever_their_order() {
+        let nanoseconds: Vec<u64> = (0..1000).rev().map(|nth| nth * 1000).collect();
+        let Latency { writes, p50_us, p99_us, max_us } = Latency::of(nanoseconds.iter());
+        assert_eq!((writes, p50_us, p99_us, max_us), (1000, 500.0, 990.0, 999.0));
+        assert_eq!(Latency::of([].iter()).max_us, 0.0);
+    }
+}
