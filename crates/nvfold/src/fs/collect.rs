@@ -33,7 +33,8 @@ use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent, Extents};
 use crate::inode::{Inode, State};
-use crate::media::chunk_entry::CLASS_UNKNOWN;
+use crate::media::chunk_entry::{CLASS_UNKNOWN, ENTRY_BYTES};
+use crate::media::packed::PackedBytes;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
 use crate::space::packed::Pool;
 use crate::space::reclaim::Victims;
@@ -297,7 +298,7 @@ impl Core {
             _ if extent.unwritten => {}
             Location::Packed(chunk, start) => {
                 let (of, start) = (ChunkRef::Packed(chunk), u64::from(start));
-                if self.chunks.entries.exists(of) && !self.chunks.has_length(of, extent.length as usize) {
+                if self.bytes_of(of).is_some_and(|bytes| bytes.content != extent.length) {
                     add(offset, of, start, start + extent.length);
                 }
             }
@@ -316,20 +317,23 @@ impl Core {
         named
     }
 
+    /// How many bytes a chunk has; `None` when its entry cannot be read, which is no failure of who asks.
+    fn bytes_of(&self, chunk: ChunkRef) -> Option<PackedBytes> {
+        let bytes = match chunk {
+            ChunkRef::Block(_) => Some(PackedBytes { stored: BLOCK_BYTES, content: BLOCK_BYTES }),
+            ChunkRef::Packed(packed) if self.chunks.entries.exists(chunk) => self.chunks.packed_bytes(packed),
+            ChunkRef::Packed(_) => return None,
+        };
+        bytes.filter(|_| self.region.sound_or_forget(self.chunks.entry_offset(chunk), ENTRY_BYTES))
+    }
+
     /// Whether enough of a chunk is dead, and all its names were seen. It may be another one by now, or none.
     fn is_worth_collecting(&self, chunk: ChunkRef, marked: &Marked) -> bool {
-        if !self.chunks.entries.exists(chunk) || self.chunks.count(chunk) != marked.names {
-            return false;
-        }
-        let (stored, content) = match chunk {
-            ChunkRef::Block(_) => (BLOCK_BYTES, BLOCK_BYTES),
-            ChunkRef::Packed(packed) => match self.chunks.packed_bytes(packed) {
-                Some(bytes) => (bytes.stored, bytes.content),
-                None => return false,
-            },
-        };
+        let Some(PackedBytes { stored, content }) = self.bytes_of(chunk) else { return false };
         let needed = (marked.live_bytes() * stored).div_ceil(content);
-        marked.end() <= content && saves_enough(stored, needed, marked.names)
+        marked.end() <= content
+            && saves_enough(stored, needed, marked.names)
+            && self.chunks.count(chunk) == marked.names
     }
 
     /// Re-points some more extents; true when the round is over.
