@@ -57,8 +57,8 @@ const INODE_BITS: u64 = 1 << 20;
 const CHUNK_COSTS: u64 = 128;
 /// What an extent more takes in a log, bytes.
 const NAME_COSTS: u64 = 64;
-/// Segments that are emptied at most before what found no room finds some: one for each pool.
-const EMPTIED_MAX: u64 = 4;
+/// Steps of emptying segments that a round without room waits for: some ten empty one.
+const STEPS_WITHOUT_ROOM_MAX: u32 = 64;
 /// How often an operation that needs space asks again while another thread collects, before it does without.
 const PATIENCE: u32 = if cfg!(feature = "shuttle") { 100 } else { 1 << 20 };
 
@@ -105,8 +105,8 @@ struct Round {
     phase: Phase,
     /// Chunks whose live bytes lie in new ones. The round has a reference on both.
     copied: HashMap<ChunkRef, Copied>,
-    /// It found no room when so many segments had been emptied, and nothing has been re-pointed since.
-    waits_since: Option<u64>,
+    /// Steps since the last one that found room.
+    steps_without_room: u32,
 }
 
 /// Where the live bytes of a chunk lie now.
@@ -131,7 +131,7 @@ impl Round {
     fn from(first: ChunkRef) -> Round {
         let inodes = vec![0; (INODE_BITS / 64) as usize];
         let marks = Marks::from(first);
-        Round { marks, inodes, phase: Phase::Mark(1, 0), copied: HashMap::new(), waits_since: None }
+        Round { marks, inodes, phase: Phase::Mark(1, 0), copied: HashMap::new(), steps_without_room: 0 }
     }
 
     fn note_inode(&mut self, ino: u64) {
@@ -205,7 +205,7 @@ impl Core {
         };
         let next = match is_over {
             Ok(false) => {
-                round.waits_since = None;
+                round.steps_without_room = 0;
                 return Ok(Worked::GoesOn);
             }
             Ok(true) => round.marks.next_window().map(Round::from),
@@ -225,11 +225,13 @@ impl Core {
     }
 
     /// A step of emptying segments for a round that finds no room: what it has freed so far may be enough. Not without
-    /// end, for what is emptied may fill others.
+    /// end, for what is emptied may fill others, or find no room either.
     fn make_room_for(&self, round: &mut Round) -> Worked {
-        let emptied = self.reclaim_stats().segments;
-        let waits_since = *round.waits_since.get_or_insert(emptied);
-        if emptied >= waits_since + EMPTIED_MAX { Worked::Nothing } else { self.reclaim_some(Victims::All) }
+        round.steps_without_room += 1;
+        match round.steps_without_room {
+            ..=STEPS_WITHOUT_ROOM_MAX => self.reclaim_some(Victims::All),
+            _ => Worked::Nothing,
+        }
     }
 
     fn end_round(&self, at_work: &mut Option<Round>) {
