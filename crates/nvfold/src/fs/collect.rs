@@ -1,4 +1,4 @@
-//! Collecting byte ranges: chunks of which only a few bytes live give way to new ones with just those (DESIGN.md 4).
+//! Collecting byte ranges: chunks of which only a few bytes live give way to new ones with just those.
 //!
 //! The problem: clones of ranges and writes over a part of what was packed leave blocks and packed chunks of which extents
 //! name a few bytes. Their counts do not tell which, so the rest is space that nobody can use.
