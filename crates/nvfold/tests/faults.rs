@@ -504,6 +504,26 @@ fn a_bad_table_stops_a_mount_that_would_write_and_no_other() {
     }
 }
 
+/// Slots of the journal take turns: one in memory that became bad is left out.
+#[test]
+fn a_journal_slot_in_bad_memory_is_left_out() {
+    let region = format();
+    let fs = mount(&region, Policy::Inline);
+    create(&fs, "file", &blocks(1, 3));
+    let bad = Geometry::of(DEVICE_BYTES).unwrap().journal_slot_offset(5);
+    region.poison(bad, 1);
+    // Who reads it finds out that it is bad.
+    let _ = region.to_vec(bad, 1);
+    let _ = region.check();
+    for (from, to) in (0..200).map(|turn| if turn % 2 == 0 { ("file", "other") } else { ("other", "file") }) {
+        fs.rename(ROOT, from.as_bytes(), ROOT, to.as_bytes(), RenameMode::Replace).unwrap();
+        fs.mkdir(ROOT, b"dir", &NEW).unwrap();
+        fs.rmdir(ROOT, b"dir").unwrap();
+    }
+    assert!(!region.is_lost());
+    assert!(read(&open(&fs, "file").unwrap()).unwrap() == blocks(1, 3));
+}
+
 #[test]
 fn a_lost_device_answers_eio_to_everything_and_its_process_lives() {
     let dir = tempfile::tempdir().unwrap();

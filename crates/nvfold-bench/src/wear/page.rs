@@ -83,7 +83,7 @@ Lines of metadata that are written more often than those of data, and why:
 - *TX_ID generators*: a transaction ends with a write of one of 16 lines. They take turns, 4,096 transactions each, so
   all 16 are worn alike. There are as many of them on a device of any size: writing a device full with writes of 64 KiB
   is one write of each generator for each MiB of the device. More of them would be another format.
-- *journal*: a rewritten log is switched to through a journal slot, and a thread takes the first one that is free.
+- *journal*: a rewritten log is switched to through one of 128 slots, of two lines each, which take turns.
 - *inode table*: the commit word of a file is written with each change of the file, and stays where it is. By Zipf's law
   one file gets an eighth of all writes.
 - *segment table*: four segments share a line, and each is marked when it is opened and when it is free.

@@ -19,11 +19,13 @@ use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
 use crate::media::superblock::LOG_AREAS;
 use crate::space::Purpose;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::words::FileKind;
 use pmem::{Clean, Flight, InFlight, Landed, Pm, Region};
 use smallvec::SmallVec;
 
+const SLOT_BYTES: u64 = size_of::<JournalSlot>() as u64;
 /// Lines of a log that a slot has room for.
 pub(super) const INLINE_LINES: u64 = 5;
 
@@ -62,19 +64,26 @@ impl<'a> Staged<'a> {
     }
 }
 
-/// Journal slots: an operation over several inodes holds one while it commits.
+/// Journal slots: an operation over several inodes holds one while it commits. They take turns, so that none is worn more
+/// than the others.
 pub(super) struct Journal {
     slots: Vec<Mutex<()>>,
+    /// Where the next search begins. Two that read the same number try the same slot first, no more.
+    next: AtomicU64,
 }
 
 impl Journal {
     pub(super) fn new() -> Journal {
-        Journal { slots: (0..JOURNAL_SLOTS).map(|_| Mutex::new(())).collect() }
+        Journal { slots: (0..JOURNAL_SLOTS).map(|_| Mutex::new(())).collect(), next: AtomicU64::new(0) }
     }
 
-    fn lock_any(&self) -> (u64, MutexGuard<'_, ()>) {
-        let free = self.slots.iter().enumerate().find_map(|(at, slot)| Some((at as u64, slot.try_lock()?)));
-        free.unwrap_or_else(|| (0, self.slots[0].lock()))
+    /// A free slot that can be written, if there is one.
+    fn lock_any(&self, is_sound: impl Fn(u64) -> bool) -> (u64, MutexGuard<'_, ()>) {
+        let first = self.next.load(Ordering::Relaxed);
+        self.next.store((first + 1) % JOURNAL_SLOTS, Ordering::Relaxed);
+        let mut slots = (first..first + JOURNAL_SLOTS).map(|at| at % JOURNAL_SLOTS).filter(|at| is_sound(*at));
+        let free = slots.find_map(|at| Some((at, self.slots[at as usize].try_lock()?)));
+        free.unwrap_or_else(|| (first, self.slots[first as usize].lock()))
     }
 }
 
@@ -237,8 +246,10 @@ impl Core {
             store_words(&self.region, &[*single]);
             return;
         }
-        let (slot, _held) = self.journal.lock_any();
-        let offset = self.geometry.journal_slot_offset(slot);
+        let offset_of = |slot| self.geometry.journal_slot_offset(slot);
+        let is_sound = |slot| self.region.check_writable(offset_of(slot), SLOT_BYTES).is_ok();
+        let (slot, _held) = self.journal.lock_any(is_sound);
+        let offset = offset_of(slot);
         let written = self.region.write(offset, &JournalSlot::new(stores)).flush();
         let _ = self.region.fence(written);
         store_words(&self.region, stores);
