@@ -271,10 +271,11 @@ fn undedup_fits_into_exactly_the_space_that_it_asked_for() {
     reserve(available - 400);
     assert_eq!(two.undedup_range(0, u64::MAX).expect_err("400 blocks for 500").errno(), errno::ENOSPC);
     assert_eq!(visible(&two), before);
+    // Its log may have lost its page to a block: a full device has short logs.
+    filler.set_len(0).expect("truncate");
     two.clone_from(&one, 0, 0, 500 * BLOCK).expect("clone");
     fs.setattr(two.ino(), &SetAttr { mtime: Some(1), ctime: Some(2), ..SetAttr::default() }).expect("times");
     let before = visible(&two);
-    filler.set_len(0).expect("truncate");
     let available = fs.statfs().blocks_available;
     reserve(available - needed - 4);
     let left = fs.statfs().blocks_available;

@@ -237,6 +237,8 @@ impl Core {
     fn end_round(&self, at_work: &mut Option<Round>) {
         if let Some(round) = at_work.take() {
             round.copied.into_iter().for_each(|(chunk, copied)| self.let_go(chunk, copied));
+            // What a copy that found no room has opened serves for blocks again.
+            self.give_up_empty_packed();
         }
     }
 
