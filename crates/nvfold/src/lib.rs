@@ -44,7 +44,7 @@ mod space;
 mod sync;
 mod words;
 
-pub use api::{Daemon, File, FileSystem, Stats};
+pub use api::{Daemon, File, FileSystem, Origin, Stats};
 pub use chunk::transaction::Generators;
 pub use compression::{COMPRESSION_ATTRIBUTE, Compression};
 pub use dedup::denova::options::{DeNovaOptions, DeNovaStats, DedupMode};

@@ -16,6 +16,19 @@ pub struct File {
     pub(super) pin: Arc<Pin>,
 }
 
+/// A range of a request that was copied from a file: a hint, which the bytes must bear out.
+#[derive(Clone, Copy)]
+pub struct Origin<'f> {
+    /// First byte, counted from the beginning of the request.
+    pub at: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What it was copied from.
+    pub source: &'f File,
+    /// First byte in the source.
+    pub source_offset: u64,
+}
+
 /// Keeps an inode from being freed.
 pub(super) struct Pin {
     pub(super) mounted: Arc<Mounted>,
@@ -86,6 +99,21 @@ impl File {
     /// Appends all of `data` atomically; returns the offset where it begins. Errors as `write_at`.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         self.change("write", |core, inode| core.write(inode, None, data))
+    }
+
+    /// Writes all of `data` as [`File::write_at`] does, and says which of its bytes were copied from where: where the
+    /// source still holds the same bytes, and the policy of the file follows origins, they are shared instead of stored.
+    /// Origins are hints: wrong ones cost time and nothing else. Returns the bytes that were shared through origins.
+    pub fn write_at_from(&self, offset: u64, data: &[u8], origins: &[Origin<'_>]) -> Result<u64> {
+        let _ = origins;
+        self.write_at(offset, data).map(|()| 0)
+    }
+
+    /// As [`File::write_at_from`], at the end of the file; returns the offset where the data begins, and the bytes that
+    /// were shared.
+    pub fn append_from(&self, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
+        let _ = origins;
+        self.append(data).map(|offset| (offset, 0))
     }
 
     /// Sets the size in bytes; growing leaves a hole. EFBIG.

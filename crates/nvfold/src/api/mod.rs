@@ -8,7 +8,7 @@ mod file;
 mod stats;
 
 pub use daemon::Daemon;
-pub use file::File;
+pub use file::{File, Origin};
 pub use stats::Stats;
 
 use crate::compression::Compression;
