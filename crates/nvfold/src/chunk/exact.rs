@@ -14,6 +14,10 @@ use crate::media::ChunkRef;
 use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
 use crate::sync::atomic::Ordering;
 use pmem::Flight;
+use zerocopy::IntoBytes;
+
+/// Tag, transaction and counts: what changes at once.
+const WORD_BYTES: u64 = 16;
 
 impl Chunks {
     /// Begins or ends counting anew.
@@ -87,7 +91,11 @@ impl Chunks {
                 flight.add(self.region.store_u128(self.entry_offset(chunk), empty.encode()).flush());
                 return;
             }
-            let written = self.region.write(self.entry_offset(chunk), &new).flush();
+            // Tag and count together: a tag of before with a count of now would be taken back by the next mount, if the
+            // operation that left the tag had failed.
+            let offset = self.entry_offset(chunk);
+            let _ = self.region.write(offset + WORD_BYTES, &new.as_bytes()[WORD_BYTES as usize..]);
+            let written = self.region.store_u128(offset, new.word().encode()).flush();
             if count == 0 || old.delete_pointer == new.delete_pointer {
                 flight.add(written);
             } else {

@@ -192,7 +192,8 @@ impl Core {
         let mut mapped = 0;
         if let Body::File(extents) = &state.body {
             mapped = extents.bytes();
-            if !extents.splits_only_between_blocks() {
+            // Of what it names others may name parts.
+            if !extents.splits_only_between_blocks() || self.policies.follow_origins(None) {
                 self.collector.may_have_died(mapped);
             }
             let mut dropped = Dropped::default();
