@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use nvfold::Policy;
+use nvfold_tests::causality;
 use nvfold_tests::hostile::{self, damage, image};
 use nvfold_tests::model::script;
 
@@ -16,6 +17,7 @@ fn main() {
     write(&directory.join("damaged_image"), damaged_images());
     write(&directory.join("arbitrary_image"), arbitrary_images());
     write(&directory.join("overwritten_image"), overwritten_images());
+    write(&directory.join("rec_tree"), rec_trees());
 }
 
 fn write(directory: &Path, seeds: Vec<(String, Vec<u8>)>) {
@@ -98,5 +100,31 @@ fn overwritten_images() -> Vec<(String, Vec<u8>)> {
         }
     }
     assert_eq!(seeds[0].1.len(), hostile::OVERWRITTEN_BYTES);
+    seeds
+}
+
+/// Every kind of operation of the rec-tree after some that give it something to work on, in every variant, with memory
+/// enough and without.
+fn rec_trees() -> Vec<(String, Vec<u8>)> {
+    // kind, place, place, other place, other place, length, file, file offset
+    let prelude: [[u8; causality::RECORD_BYTES]; 5] = [
+        [0, 1, 0, 0, 0, 210, 0, 1],
+        [8, 3, 0, 0, 0, 205, 1, 2],
+        [0, 9, 5, 0, 0, 60, 2, 3],
+        [3, 2, 0, 1, 20, 40, 0, 0],
+        [3, 2, 90, 3, 0, 205, 0, 0],
+    ];
+    let mut seeds = Vec::new();
+    for head in 0..causality::HEADS {
+        for kind in 0..causality::KINDS {
+            let varied = (0..8u8).map(|number| {
+                let (place, other) = (number.wrapping_mul(37) % 40, 1 + number * 11 % 30);
+                [kind, place, number * 21, other, number * 9, number.wrapping_mul(43), number, number * 36]
+            });
+            let copies = [[4, 10, 0, 2, 10, 212, 0, 0], [3, 1, 7, 1, 0, 220, 0, 0]];
+            let records: Vec<_> = prelude.into_iter().chain(varied).chain(copies).collect();
+            seeds.push((format!("{head}-{kind:02}"), [&[head], records.as_flattened()].concat()));
+        }
+    }
     seeds
 }

@@ -12,6 +12,7 @@
 //! | [`random`] | a seeded generator that prints its seed when the test fails |
 //! | [`crash`] | every state that a crash can leave behind, judged |
 //! | [`model`] | a file system so simple that it is right, to compare with |
+//! | [`causality`] | the rec-tree beside a naive model |
 //! | [`block`] | blocks that prove themselves whole, in place and current |
 //! | [`hostile`] | images that no nvfold would have written |
 //! | [`shared`] | which blocks files name, and what sharing saves of them |
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod causality;
 pub mod crash;
 pub mod device;
 pub mod hostile;

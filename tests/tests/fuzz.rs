@@ -13,6 +13,7 @@ use nvfold::media::segment::SegmentEntry;
 use nvfold::media::superblock::{COPIES, Geometry, Superblock};
 use nvfold::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use nvfold::{AllocateMode, FileSystem, MkfsOptions, MountOptions, Policy};
+use nvfold_tests::causality;
 use nvfold_tests::hostile::{self, image, image::Kind};
 use nvfold_tests::model::library::Library;
 use nvfold_tests::model::{Answer, Op, Subject, script};
@@ -80,6 +81,18 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(cases(1000))]
+
+    #[test]
+    fn what_the_rec_tree_says_is_what_a_naive_model_says(
+        head in 0..causality::HEADS,
+        records in vec(any::<[u8; causality::RECORD_BYTES]>(), 1..100),
+    ) {
+        watched(&[&[head], records.as_flattened()].concat(), causality::run);
+    }
+}
+
 #[test]
 fn every_seed_of_the_corpora_holds() {
     for (target, run) in [
@@ -87,6 +100,7 @@ fn every_seed_of_the_corpora_holds() {
         ("damaged_image", hostile::run_damaged),
         ("arbitrary_image", hostile::run_arbitrary),
         ("overwritten_image", hostile::run_overwritten),
+        ("rec_tree", causality::run),
     ] {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
         let seeds: Vec<_> = std::fs::read_dir(&directory).expect("the seeds are checked in").collect();

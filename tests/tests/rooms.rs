@@ -86,6 +86,7 @@ const HOUSES: [House; 3] = [
             ("profiles", "device samples origin error"),
             ("chunkers", "data samples origin font error"),
             ("lookups", "data samples origin error"),
+            ("rec_tree", "data samples origin error"),
             ("wear", "device data origin error"),
             ("reclaim", "device data samples origin error"),
             ("summary", "report"),

@@ -24,6 +24,7 @@ mod data;
 mod dedup;
 mod denova;
 mod fact;
+mod icid;
 mod moves;
 mod names;
 mod origins;

@@ -366,6 +366,7 @@ impl Pages {
 
     fn sources_of(&self, node: u32, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found) {
         self.slots[node as usize].touch();
+        let may_allocate = found.may_allocate();
         let mut add = |record: &Record, first: u16, end: u16| {
             if files.is_open(record.file) {
                 let file_offset = record.file_offset + u64::from(first - record.page_offset);
@@ -374,7 +375,7 @@ impl Pages {
             }
         };
         match self.variant {
-            Variant::Icid => self.newest_of_ordered(node, from, to, &mut add),
+            Variant::Icid => self.newest_of_ordered(node, from, to, may_allocate, &mut add),
             // None overlaps another.
             Variant::DeleteOverlapping => {
                 for record in self.newest_first(node) {
@@ -391,7 +392,14 @@ impl Pages {
     /// Of each byte the newest record, where newer ones begin higher: going back, all below `low` is open yet, and above it
     /// what lies in `holes`.
     #[inline]
-    fn newest_of_ordered(&self, node: u32, from: u16, to: u16, add: &mut impl FnMut(&Record, u16, u16)) {
+    fn newest_of_ordered(
+        &self,
+        node: u32,
+        from: u16,
+        to: u16,
+        may_allocate: bool,
+        add: &mut impl FnMut(&Record, u16, u16),
+    ) {
         let mut low = to;
         // The lowest is the last.
         let mut holes: SmallVec<[(u16, u16); 32]> = SmallVec::new();
@@ -414,8 +422,8 @@ impl Pages {
             if first < low {
                 let end = end.min(low);
                 add(record, first, end);
-                // Without memory for more the hole is taken for closed.
-                if end < low && holes.len() < holes.inline_size() {
+                // Who must not allocate takes what is too much for closed.
+                if end < low && (may_allocate || holes.len() < holes.inline_size()) {
                     holes.push((end, low));
                 }
                 low = first;

@@ -45,6 +45,11 @@ impl Found {
         Found { parts: SmallVec::new(), may_allocate, page_start: 0 }
     }
 
+    /// Whether the heap may be used.
+    pub fn may_allocate(&self) -> bool {
+        self.may_allocate
+    }
+
     /// What was found.
     pub fn parts(&self) -> &[Source] {
         &self.parts

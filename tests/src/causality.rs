@@ -1,0 +1,370 @@
+//! The rec-tree beside a model so naive that it is right: a list of records for each page, and a walk over all of them
+//! for each byte that is asked for.
+//!
+//! Bytes become operations as in `model/script.rs`: records of eight bytes, dropping one drops one operation. The first
+//! byte chooses a variant, and whether there is memory enough.
+//!
+//! ```text
+//! | variant, memory | operation  place place  place place  length  file  offset | ...
+//! ```
+//!
+//! With memory enough the tree answers exactly as the model. Without, and for absurd lengths, what it says is sorted, does
+//! not overlap, is as long as it can be, lies within the range, and names only bytes of open files that were recorded: a
+//! compare decides about the rest, so nothing else could do harm.
+
+use nvfold::dedup::icid::{FileToken, Options, PAGE_BYTES, RecTree, Source, Variant};
+use std::collections::BTreeMap;
+
+/// Bytes before the first record.
+pub const HEAD_BYTES: usize = 1;
+/// Bytes of one operation.
+pub const RECORD_BYTES: usize = 8;
+/// How many kinds of operation the first byte of a record tells apart.
+pub const KINDS: u8 = 12;
+/// How many cases the head tells apart: a variant each, with memory enough and without.
+pub const HEADS: u8 = 6;
+/// Operations that are run; more are ignored.
+const OPS_MAX: usize = 200;
+
+const FILES: usize = 4;
+/// Where memory is: around the ends of pages and of groups of pages, and at the end of the address space.
+const PLACES: [u64; 8] =
+    [0x1000, 0x1_0000_0000, 0x1_0000_8000, 0x7fff_fff0_0ff0, 0x7fff_fff1_0000, 0xf000, 0, u64::MAX - 0x5000];
+/// Lengths that no program means.
+const ABSURD: [u64; 5] = [1 << 20, 1 << 32, 1 << 63, u64::MAX - 5000, u64::MAX];
+
+/// Runs one sequence.
+///
+/// # Panics
+/// When the tree says what it must not.
+pub fn run(bytes: &[u8]) {
+    let (head, records) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
+    let head = head.first().copied().unwrap_or(0) % HEADS;
+    let variant = [Variant::Icid, Variant::DeleteOverlapping, Variant::KeepAll][head as usize % 3];
+    let mut pair = Pair::new(variant, head < 3);
+    for record in records.as_chunks::<RECORD_BYTES>().0.iter().take(OPS_MAX) {
+        pair.apply(record);
+    }
+    for place in PLACES {
+        pair.compare(place.saturating_sub(100), 0x6000);
+    }
+    pair.compare_absurd();
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    file: FileToken,
+    page_offset: u64,
+    length: u64,
+    file_offset: u64,
+}
+
+impl Record {
+    fn end(&self) -> u64 {
+        self.page_offset + self.length
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Area {
+    start: u64,
+    end: u64,
+    file: FileToken,
+    file_offset: u64,
+}
+
+/// What a byte came from.
+type Byte = Option<(FileToken, u64)>;
+
+/// The model.
+struct Naive {
+    variant: Variant,
+    /// Of each page its records, the oldest first.
+    pages: BTreeMap<u64, Vec<Record>>,
+    /// The oldest first.
+    areas: Vec<Area>,
+}
+
+impl Naive {
+    fn insert(&mut self, address: u64, length: u64, file: FileToken, file_offset: u64) {
+        for (page, from, to, start) in pages_of(address, address.saturating_add(length)) {
+            let new =
+                Record { file, page_offset: from, length: to - from, file_offset: file_offset + (start - address) };
+            let records = self.pages.entry(page).or_default();
+            match self.variant {
+                Variant::Icid => {
+                    records.retain(|old| old.page_offset < new.page_offset);
+                    // One that goes on where the last one ends makes it longer.
+                    if let Some(last) = records.last_mut()
+                        && last.end() == new.page_offset
+                        && last.file == new.file
+                        && last.file_offset + last.length == new.file_offset
+                    {
+                        last.length += new.length;
+                        continue;
+                    }
+                }
+                Variant::DeleteOverlapping => {
+                    records.retain(|old| old.end() <= new.page_offset || new.end() <= old.page_offset);
+                }
+                Variant::KeepAll => {}
+            }
+            records.push(new);
+        }
+    }
+
+    /// The last records go as long as they lie within what is not known any more.
+    fn drop_last(&mut self, address: u64, end: u64, whole_pages: bool) {
+        for (page, from, to, _) in pages_of(address, end) {
+            let Some(records) = self.pages.get_mut(&page) else { continue };
+            if whole_pages && (from, to) == (0, PAGE_BYTES) {
+                records.clear();
+            }
+            while records.last().is_some_and(|last| from <= last.page_offset && last.end() <= to) {
+                records.pop();
+            }
+        }
+    }
+
+    /// What each byte of a range came from: the newest record that has it, or else the newest area.
+    fn bytes(&self, address: u64, end: u64, is_open: impl Fn(FileToken) -> bool) -> Vec<Byte> {
+        let mut bytes = Vec::new();
+        for (page, from, to, start) in pages_of(address, end) {
+            let records = self.pages.get(&page).map_or(&[][..], Vec::as_slice);
+            for at in from..to {
+                let has = |record: &&Record| record.page_offset <= at && at < record.end();
+                let record = records.iter().rev().find(has).map(|record| {
+                    let offset = record.file_offset + (at - record.page_offset);
+                    (record.file, offset)
+                });
+                // The bytes of a forgotten file come from nowhere, and what lay there before is not there any more.
+                let record = record.filter(|(file, _)| is_open(*file));
+                let address = start + (at - from);
+                let area = self.areas.iter().rev().find(|area| area.start <= address && address < area.end);
+                let area = area.map(|area| (area.file, area.file_offset + (address - area.start)));
+                bytes.push(record.or(area).filter(|(file, _)| is_open(*file)));
+            }
+        }
+        bytes
+    }
+
+    fn unmap(&mut self, start: u64, end: u64) {
+        let part = |area: &Area, from: u64, to: u64| {
+            let (from, to) = (area.start.max(from), area.end.min(to));
+            (from < to).then(|| Area {
+                start: from,
+                end: to,
+                file_offset: area.file_offset + (from - area.start),
+                ..*area
+            })
+        };
+        if start < end {
+            let parts = |area: &Area| [part(area, 0, start), part(area, end, u64::MAX)].into_iter().flatten();
+            self.areas = self.areas.iter().flat_map(parts).collect();
+        }
+    }
+}
+
+/// Pages of a range: number, where in the page the range begins and ends, and at which address.
+fn pages_of(address: u64, end: u64) -> impl Iterator<Item = (u64, u64, u64, u64)> {
+    let mut start = address;
+    std::iter::from_fn(move || {
+        let (page, from) = (start / PAGE_BYTES, start % PAGE_BYTES);
+        let to =
+            PAGE_BYTES.min(from.checked_add(end.checked_sub(start).filter(|left| *left > 0)?).unwrap_or(PAGE_BYTES));
+        let page_start = start;
+        start += to - from;
+        Some((page, from, to, page_start))
+    })
+}
+
+/// The tree and the model.
+struct Pair {
+    tree: RecTree,
+    naive: Naive,
+    /// Whether there is memory for all.
+    is_exact: bool,
+    files: [FileToken; FILES],
+    /// Parts of files that were read, mapped or copied: file, first byte, end.
+    recorded: Vec<(FileToken, u64, u64)>,
+}
+
+impl Pair {
+    fn new(variant: Variant, is_exact: bool) -> Pair {
+        // The smaller one has two parts, and room for some 500 records that do not share an array.
+        let memory_bytes_max = if is_exact { 8 << 20 } else { 160 << 10 };
+        let tree = RecTree::new(Options { memory_bytes_max, files_max: FILES as u32, ..Options::of(variant) });
+        let files = std::array::from_fn(|_| tree.open_file().expect("as many as may be"));
+        let naive = Naive { variant, pages: BTreeMap::new(), areas: Vec::new() };
+        Pair { tree, naive, is_exact, files, recorded: Vec::new() }
+    }
+
+    fn apply(&mut self, record: &[u8; RECORD_BYTES]) {
+        let [kind, high, low, other_high, other_low, length, file, extra] = *record;
+        let place = |high: u8, low: u8| {
+            PLACES[high as usize % PLACES.len()].saturating_add(u64::from(high >> 3) * 512 + u64::from(low) * 3)
+        };
+        let (address, other) = (place(high, low), place(other_high, other_low));
+        let length = match length {
+            0..=200 => u64::from(length) * 5,
+            201..=250 => u64::from(length - 200) * 400,
+            _ if self.is_exact => PAGE_BYTES,
+            _ => ABSURD[length as usize % ABSURD.len()],
+        };
+        let slot = file as usize % FILES;
+        let file = self.files[slot];
+        let file_offset = match extra {
+            0..=250 => u64::from(extra) * 1000,
+            _ => u64::MAX - u64::from(255 - extra) * 1000,
+        };
+        match kind % KINDS {
+            0..=2 => {
+                let length = length.min(u64::MAX - file_offset);
+                self.recorded.push((file, file_offset, file_offset + length));
+                self.tree.record_read(address, length, file, file_offset);
+                if self.is_exact {
+                    self.naive.insert(address, length, file, file_offset);
+                }
+            }
+            3..=6 => {
+                self.tree.record_copy(address, other, length);
+                if self.is_exact {
+                    self.copy(address, other, length);
+                }
+            }
+            7 => {
+                self.tree.forget_file(file);
+                let new = self.tree.open_file().expect("there is a place again");
+                assert!(
+                    new != file && new.number() == file.number() && self.tree.is_open(new) && !self.tree.is_open(file)
+                );
+                self.files[slot] = new;
+                if extra % 2 == 1 {
+                    self.tree.remove_forgotten();
+                    self.remove_forgotten();
+                }
+            }
+            8 => {
+                let length = length.min(u64::MAX - file_offset);
+                let end = address.saturating_add(length);
+                self.recorded.push((file, file_offset, file_offset + length));
+                assert_eq!(self.tree.map_area(address, length, file, file_offset), address < end);
+                self.naive.drop_last(address, self.cut(address, end), true);
+                self.naive.unmap(address, end);
+                if address < end {
+                    self.naive.areas.push(Area { start: address, end, file, file_offset });
+                }
+            }
+            9 => {
+                self.tree.unmap_area(address, length);
+                self.naive.unmap(address, address.saturating_add(length));
+                self.naive.drop_last(address, self.cut(address, address.saturating_add(length)), true);
+            }
+            10 => {
+                self.tree.forget_range(address, length);
+                self.naive.drop_last(address, self.cut(address, address.saturating_add(length)), true);
+            }
+            // What may be dropped is not known, unless it says that nothing was; so only where none of it is compared.
+            _ if self.is_exact => {}
+            _ if extra % 2 == 0 => _ = self.tree.try_record_copy(address, other, length),
+            _ => _ = self.tree.try_record_read(address, length.min(u64::MAX - file_offset), file, 0),
+        }
+        if kind % KINDS == 11 {
+            self.recorded.push((file, 0, length.min(u64::MAX - file_offset)));
+        }
+        self.compare(address, length.min(20_000));
+        self.compare(other, 5000);
+    }
+
+    /// The model does not walk absurd ranges, for which it is not asked.
+    fn cut(&self, address: u64, end: u64) -> u64 {
+        if self.is_exact { end } else { address.saturating_add(1 << 20).min(end) }
+    }
+
+    fn copy(&mut self, destination: u64, source: u64, length: u64) {
+        let length = length.min(u64::MAX - source).min(u64::MAX - destination);
+        if destination == source {
+            return;
+        }
+        let sources = merged(&self.naive.bytes(source, source + length, |file| self.tree.is_open(file)));
+        let mut known = 0;
+        let end = Source { at: length, ..Source::default() };
+        for part in sources.iter().chain([&end]) {
+            if self.naive.variant != Variant::KeepAll {
+                // A part that is not known lies in one group of pages after the other, which makes no difference.
+                self.naive.drop_last(destination + known, destination + part.at, false);
+            }
+            known = part.at + part.length;
+        }
+        for part in sources {
+            self.naive.insert(destination + part.at, part.length, part.file, part.file_offset);
+        }
+    }
+
+    fn remove_forgotten(&mut self) {
+        let tree = &self.tree;
+        self.naive.pages.values_mut().for_each(|records| records.retain(|record| tree.is_open(record.file)));
+    }
+
+    fn compare(&self, address: u64, length: u64) {
+        let mut sources = Vec::new();
+        self.tree.origins(address, length, &mut sources);
+        self.judge(length, &sources);
+        if self.is_exact {
+            let end = address.saturating_add(length);
+            let known = merged(&self.naive.bytes(address, end, |file| self.tree.is_open(file)));
+            assert_eq!(sources, known, "{length} bytes at {address:#x}");
+        }
+    }
+
+    fn compare_absurd(&self) {
+        let mut sources = Vec::new();
+        for (address, length) in [(0, u64::MAX), (5, 1 << 63), (1 << 63, 1 << 63)] {
+            self.tree.origins(address, length, &mut sources);
+            self.judge(length, &sources);
+        }
+    }
+
+    /// What must hold of every answer.
+    fn judge(&self, length: u64, sources: &[Source]) {
+        for part in sources {
+            assert!(part.length > 0 && part.at.checked_add(part.length).is_some_and(|end| end <= length), "{part:?}");
+            assert!(self.tree.is_open(part.file), "{part:?} is of a forgotten file");
+            let mut known: Vec<_> = self.recorded.iter().filter(|(file, ..)| *file == part.file).collect();
+            known.sort_unstable_by_key(|(_, first, _)| *first);
+            let mut reached = part.file_offset;
+            for (_, first, end) in known {
+                if *first <= reached {
+                    reached = reached.max(*end);
+                }
+            }
+            assert!(reached >= part.file_offset + part.length, "{part:?} was never recorded");
+        }
+        for (part, next) in sources.iter().zip(sources.iter().skip(1)) {
+            assert!(part.at + part.length <= next.at, "{part:?} and {next:?} overlap");
+            let is_one = part.at + part.length == next.at
+                && part.file == next.file
+                && part.file_offset + part.length == next.file_offset;
+            assert!(!is_one, "{part:?} and {next:?} are one");
+        }
+    }
+}
+
+/// Bytes as parts that are as long as they can be.
+fn merged(bytes: &[Byte]) -> Vec<Source> {
+    let mut parts: Vec<Source> = Vec::new();
+    for (at, byte) in (0..).zip(bytes) {
+        let Some((file, file_offset)) = *byte else { continue };
+        match parts.last_mut() {
+            Some(last)
+                if last.at + last.length == at
+                    && last.file == file
+                    && last.file_offset + last.length == file_offset =>
+            {
+                last.length += 1;
+            }
+            _ => parts.push(Source { at, length: 1, file, file_offset }),
+        }
+    }
+    parts
+}
