@@ -87,6 +87,13 @@ mod real_or_tested {
         }
 
         #[inline]
+        pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+            let guard = self.0.try_read();
+            count_locked(1 + u64::from(guard.is_some()));
+            guard
+        }
+
+        #[inline]
         pub(crate) fn upgradable_read(&self) -> RwLockUpgradableReadGuard<'_, T> {
             count_locked(2);
             self.0.upgradable_read()

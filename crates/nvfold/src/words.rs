@@ -103,6 +103,21 @@ pub struct NewInode {
     pub rdev: u32,
 }
 
+/// Requests that came with origins ([`crate::Origin`]) since mount, to files whose policy follows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OriginStats {
+    /// Requests that had any.
+    pub requests: u64,
+    /// Bytes that origins were told for.
+    pub offered_bytes: u64,
+    /// Bytes of them that are shared: they were still equal, in runs of 64 bytes or more.
+    pub shared_bytes: u64,
+    /// Extents that name what is shared.
+    pub shared_extents: u64,
+    /// How often a source changed between the compare and the commit, so that the request was compared again.
+    pub changed: u64,
+}
+
 /// A change of one extended attribute that is part of another call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XattrChange<'a> {

@@ -74,7 +74,7 @@ pub fn text(bytes: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Bytes that nothing compresses.
-fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     (0..bytes).map(|_| random.below(1 << 40) as u8).collect()
 }

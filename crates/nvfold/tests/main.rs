@@ -11,6 +11,7 @@ mod exerciser;
 mod fact;
 mod faults;
 mod nv_dedup;
+mod origins;
 mod reclaim;
 mod reference;
 mod repair;

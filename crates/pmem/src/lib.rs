@@ -21,6 +21,7 @@
 //! | `device` | opening, mapping, locking; what a fence is worth there |
 //! | `shared` | what an access to media is to the language: loads, stores and compares of atomic words, and wide ones |
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
+//! | `runs` | which parts of two ranges are equal, in AVX-512, AVX2 and a portable twin |
 //! | [`simd`] | looking for rising bytes in AVX-512, AVX2 and a portable twin (for the chunkers) |
 //! | `flush`, `atomic` | clwb, clflushopt, clflush; 16-byte atomics |
 //! | `profile`, `cache` | emulated devices: what they charge, and for which reads |
@@ -54,6 +55,7 @@ mod prefetch;
 mod profile;
 mod recorder;
 mod region;
+mod runs;
 #[cfg(feature = "shuttle")]
 mod schedule;
 mod shared;
@@ -70,6 +72,7 @@ pub use prefetch::prefetch;
 pub use profile::{Profile, ProfileError};
 pub use recorder::{Action, Event, Pending, PendingWord, Recording, Replay, Site, StoreOrder};
 pub use region::Region;
+pub use runs::equal_runs;
 #[cfg(feature = "shuttle")]
 pub use schedule::switch_threads_at_media;
 pub use wear::{LineWear, WearSummary};

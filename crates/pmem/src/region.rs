@@ -224,6 +224,16 @@ impl Region {
         different.map_or(bytes.len(), |(at, _)| at) as u64
     }
 
+    /// Appends to `found` which runs of `bytes` the media holds at `offset`, as offsets in `bytes`: all of `least` bytes or
+    /// more, and shorter ones at the beginning and at the end of the range. As [`Region::equal`].
+    pub fn equal_runs(&self, offset: u64, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
+        let reading = self.before_read(offset, bytes.len() as u64);
+        let media = self.at(offset, bytes.len() as u64);
+        // SAFETY: as in `equal`.
+        unsafe { crate::runs::equal_runs_at(media, bytes, least, found) };
+        self.after_read(reading, offset, bytes.len() as u64);
+    }
+
     /// Loads an aligned word (acquire).
     #[inline]
     pub fn load_u64(&self, offset: u64) -> u64 {

@@ -59,10 +59,6 @@ pub(crate) enum Wide {
     Avx2,
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     Sse2,
-    #[cfg_attr(
-        all(target_arch = "x86_64", not(miri), not(test)),
-        expect(dead_code, reason = "the twin that tests compare with")
-    )]
     Portable,
 }
 

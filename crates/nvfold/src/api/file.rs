@@ -3,7 +3,7 @@
 use super::change;
 use crate::compression::Compression;
 use crate::error::{Error, Result};
-use crate::fs::{Core, Step};
+use crate::fs::{self, Core, Step};
 use crate::inode::Inode;
 use crate::mount::Mounted;
 use crate::sync::atomic::Ordering;
@@ -27,6 +27,13 @@ pub struct Origin<'f> {
     pub source: &'f File,
     /// First byte in the source.
     pub source_offset: u64,
+}
+
+impl<'f> Origin<'f> {
+    fn of_inode(&self) -> fs::Origin<'f> {
+        let Origin { at, length, source, source_offset } = *self;
+        fs::Origin { at, length, source: &source.pin.inode, source_offset }
+    }
 }
 
 /// Keeps an inode from being freed.
@@ -104,16 +111,24 @@ impl File {
     /// Writes all of `data` as [`File::write_at`] does, and says which of its bytes were copied from where: where the
     /// source still holds the same bytes, and the policy of the file follows origins, they are shared instead of stored.
     /// Origins are hints: wrong ones cost time and nothing else. Returns the bytes that were shared through origins.
+    /// One that may not be read, was changed meanwhile, or belongs to another file system is as wrong as any.
+    ///
+    /// # Errors
+    /// Those of [`File::write_at`].
     pub fn write_at_from(&self, offset: u64, data: &[u8], origins: &[Origin<'_>]) -> Result<u64> {
-        let _ = origins;
-        self.write_at(offset, data).map(|()| 0)
+        self.write_from(Some(offset), data, origins).map(|(_, shared)| shared)
     }
 
     /// As [`File::write_at_from`], at the end of the file; returns the offset where the data begins, and the bytes that
     /// were shared.
     pub fn append_from(&self, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
-        let _ = origins;
-        self.append(data).map(|offset| (offset, 0))
+        self.write_from(None, data, origins)
+    }
+
+    fn write_from(&self, at: Option<u64>, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
+        let is_here = |origin: &&Origin<'_>| Arc::ptr_eq(&origin.source.pin.mounted, &self.pin.mounted);
+        let origins: Vec<fs::Origin<'_>> = origins.iter().filter(is_here).map(Origin::of_inode).collect();
+        self.change("write", |core, inode| core.write_from(inode, at, data, &origins))
     }
 
     /// Sets the size in bytes; growing leaves a hole. EFBIG.

@@ -8,7 +8,7 @@ use crate::media::BLOCK_BYTES;
 use crate::mount::Recovery;
 use crate::space::SegmentWear;
 use crate::sync::atomic::Ordering;
-use crate::words::{IndexStats, ReclaimStats, Skipped};
+use crate::words::{IndexStats, OriginStats, ReclaimStats, Skipped};
 
 /// The device and its space, told honestly.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,6 +57,8 @@ pub struct Stats {
     pub weak_collisions: u64,
     /// The same of each policy that looks for equal blocks while data is written.
     pub by_policy: Vec<PolicyStats>,
+    /// Bytes that were shared with what they were copied from.
+    pub origins: OriginStats,
     /// Policy `nv-dedup`, if new data goes there.
     pub nv_dedup: Option<NvDedupStats>,
     /// Policy `denova`, if new data goes there or anything is queued.
@@ -108,6 +110,7 @@ impl FileSystem {
             pieces_shared: of_all(|policy| policy.shared),
             weak_collisions: of_all(|policy| policy.collisions),
             by_policy,
+            origins: core.origin_stats(),
             nv_dedup: core.policies.nv_dedup_stats(),
             denova: core.policies.denova.stats(core.policies.is_default(Policy::DeNova)),
             chunks_filled: core.policies.nv_dedup.filler.filled(),

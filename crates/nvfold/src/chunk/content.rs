@@ -10,8 +10,9 @@ use super::epochs::Pin;
 use crate::compression::{FrameError, with_content};
 use crate::media::chunk_entry::{CLASS_LOST, ChunkEntry};
 use crate::media::packed::PackedBytes;
-use crate::media::{BLOCK_BYTES, ChunkRef, PackedNumber};
+use crate::media::{BLOCK_BYTES, ChunkRef, Location, PackedNumber};
 use pmem::Region;
+use std::ops::Range;
 
 impl Chunks {
     /// Keeps the bytes of a packed chunk from now on where they are found, until it is dropped.
@@ -121,6 +122,42 @@ impl Chunks {
                 let _pin = self.epochs.pin();
                 self.sound_entry(packed).is_some_and(|entry| self.equal_packed(&entry, piece))
             }
+        }
+    }
+
+    /// Appends to `found` which runs of `bytes` lie at a place that an extent named a moment ago: all of `least` bytes or
+    /// more, and shorter ones at the beginning and at the end. Nobody vouches for the place: what lies there may be another
+    /// chunk by now, or nothing that can be read, which equals nothing.
+    pub(crate) fn equal_runs(&self, place: Location, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
+        let before = found.len();
+        let (address, length) = match place {
+            Location::Media(address) => {
+                self.region.equal_runs(address, bytes, least, found);
+                (address, bytes.len() as u64)
+            }
+            Location::Packed(chunk, offset) => {
+                let end = u64::from(offset) + bytes.len() as u64;
+                let _pin = self.epochs.pin();
+                let entry = Some(chunk).filter(|chunk| self.entries.exists((*chunk).into()));
+                let entry = entry.and_then(|chunk| self.sound_entry(chunk));
+                let Some(entry) = entry.filter(|entry| end <= entry.content_bytes() && entry.class() != CLASS_LOST)
+                else {
+                    return;
+                };
+                if entry.packed_bytes().is_compressed() {
+                    let part = usize::from(offset)..end as usize;
+                    let compare = |content: &[u8]| pmem::equal_runs(&content[part], bytes, least, found);
+                    // What cannot be decompressed equals nothing.
+                    let _ = decompressed(&self.region, &entry, compare);
+                } else {
+                    self.region.equal_runs(entry.address() + u64::from(offset), bytes, least, found);
+                }
+                (entry.address(), entry.stored_bytes())
+            }
+        };
+        // Bad memory equals nothing, and is no failure of who compares with it.
+        if !self.region.sound_or_forget(address, length) {
+            found.truncate(before);
         }
     }
 

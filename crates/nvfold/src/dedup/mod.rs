@@ -179,13 +179,21 @@ impl Policies {
         }
     }
 
+    /// Whether new data of a file is shared with what it was copied from.
+    pub fn follow_origins(&self, own: Option<Policy>) -> bool {
+        match (own, &self.foreign) {
+            (None, Some(_)) => false,
+            (own, _) => own.unwrap_or(self.policy).follows_origins(),
+        }
+    }
+
     fn get(&self, policy: Policy) -> &dyn Dedup {
-        match policy {
-            Policy::Off => &self.off,
+        match policy.without_origins() {
             Policy::Inline => &self.inline,
             Policy::NvDedup => &self.nv_dedup,
             Policy::DeNova => &self.denova,
             Policy::DeExt => &self.deext,
+            _ => &self.off,
         }
     }
 

@@ -18,13 +18,29 @@ pub enum Policy {
     DeNova,
     /// Cut compressible data by its content and other data every 16 KiB, and share equal pieces as they are written.
     DeExt,
+    /// Share bytes that were copied from files, as whoever writes them says ([`crate::Origin`]); store everything else.
+    Icid,
+    /// As [`Policy::Icid`], and what was copied from nowhere goes the way of [`Policy::Inline`] (ICID section 6).
+    IcidInline,
+    /// As [`Policy::Icid`], and what was copied from nowhere goes the way of [`Policy::DeExt`].
+    IcidDeExt,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 5] = [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova, Policy::DeExt];
+    pub const ALL: [Policy; 8] = [
+        Policy::Off,
+        Policy::Inline,
+        Policy::NvDedup,
+        Policy::DeNova,
+        Policy::DeExt,
+        Policy::Icid,
+        Policy::IcidInline,
+        Policy::IcidDeExt,
+    ];
 
-    const NAMES: [&'static str; Policy::ALL.len()] = ["off", "inline", "nv-dedup", "denova", "deext"];
+    const NAMES: [&'static str; Policy::ALL.len()] =
+        ["off", "inline", "nv-dedup", "denova", "deext", "icid", "icid+inline", "icid+deext"];
 
     /// Its name, in attributes, in options and in reports.
     pub fn name(self) -> &'static str {
@@ -34,6 +50,21 @@ impl Policy {
     /// The policy of this name.
     pub fn named(name: &[u8]) -> Option<Policy> {
         Policy::ALL.into_iter().find(|policy| policy.name().as_bytes() == name)
+    }
+
+    /// Whether it shares what was copied from files, where the writer says so.
+    pub fn follows_origins(self) -> bool {
+        matches!(self, Policy::Icid | Policy::IcidInline | Policy::IcidDeExt)
+    }
+
+    /// The policy that places what has no origin: itself, unless it follows origins.
+    pub fn without_origins(self) -> Policy {
+        match self {
+            Policy::Icid => Policy::Off,
+            Policy::IcidInline => Policy::Inline,
+            Policy::IcidDeExt => Policy::DeExt,
+            other => other,
+        }
     }
 
     /// Its number, as an inode keeps it in DRAM.

@@ -41,6 +41,7 @@ mod fill;
 mod gate;
 mod marks;
 mod names;
+mod origins;
 mod packed;
 mod policy;
 mod publish;
@@ -59,6 +60,7 @@ mod xattr;
 
 pub(crate) use commit::store_words;
 pub(crate) use names::NAME_BYTES_MAX;
+pub(crate) use origins::Origin;
 pub(crate) use reclaim::Worked;
 pub(crate) use share::Step;
 pub(crate) use superblock::write_superblock;
@@ -85,6 +87,7 @@ use cache::{Cache, Damaged};
 use collect::Collector;
 use commit::Journal;
 use gate::Gate;
+use origins::OriginTally;
 use pmem::Region;
 use reclaim::{Reclaimed, Victim};
 use std::sync::Arc;
@@ -121,6 +124,7 @@ pub(crate) struct Core {
     victim: Mutex<Option<Victim>>,
     reclaimed: Reclaimed,
     collector: Collector,
+    origin_tally: OriginTally,
     /// Inodes below this number count in the totals and in the recount; all of them when nothing is recounted.
     pub(crate) walked: Padded<AtomicU64>,
 }
@@ -177,6 +181,7 @@ impl Core {
             victim: Mutex::default(),
             reclaimed: Reclaimed::default(),
             collector: Collector::default(),
+            origin_tally: OriginTally::default(),
             walked: Padded(AtomicU64::new(u64::MAX)),
             read_only,
             clock,

@@ -306,7 +306,7 @@ impl Core {
     }
 
     /// Stores a new packed chunk that `count` extents will name.
-    fn store_packed(&self, piece: &ToPack<'_>, count: u32, claims: &mut Claims<'_>) -> Result<PackedNumber> {
+    pub(super) fn store_packed(&self, piece: &ToPack<'_>, count: u32, claims: &mut Claims<'_>) -> Result<PackedNumber> {
         // What grows in its place is stored as it is.
         let is_tried = !piece.grows && may_compress(piece.class);
         let frame = if is_tried { claims.compression.compress(piece.bytes) } else { None };

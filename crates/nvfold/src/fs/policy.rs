@@ -49,6 +49,12 @@ impl Core {
         self.policies.of(own(inode))
     }
 
+    /// Whether new data of a file is shared with what it was copied from.
+    #[inline]
+    pub(super) fn follows_origins(&self, inode: &Inode) -> bool {
+        self.policies.follow_origins(own(inode))
+    }
+
     /// How new packed chunks of a file are stored.
     #[inline]
     pub(super) fn compression_for(&self, inode: &Inode) -> Compression {

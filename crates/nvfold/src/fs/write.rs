@@ -67,12 +67,15 @@ impl Core {
         }
         let mut pieces = whole_pieces(policy, guess, data)?;
         let mut state = inode.write()?;
-        self.file_extents(&state, "write")?;
         let offset = at.unwrap_or(state.attributes.size);
         if offset != guess {
             pieces = whole_pieces(policy, offset, data)?;
         }
-        if !data.is_empty() {
+        let extents = self.file_extents(&state, "write")?;
+        let end = offset + data.len() as u64;
+        if !data.is_empty() && self.follows_origins(inode) && self.begins_or_ends_in_shared(extents, offset, end) {
+            self.write_exactly(inode, &mut state, offset, data, &mut pieces)?;
+        } else if !data.is_empty() {
             let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
             self.write_locked(inode, &mut state, offset, data, &mut pieces, &mut claims)?;
         }
@@ -144,7 +147,7 @@ impl Core {
     }
 
     /// Something is stored without a fingerprint: the policy is told, now or when the log entry is published.
-    fn record_lacking(&self, inode: &Inode, claims: &mut Claims<'_>) {
+    pub(super) fn record_lacking(&self, inode: &Inode, claims: &mut Claims<'_>) {
         match claims.policy.unfingerprinted() {
             Unfingerprinted::Stays => {}
             Unfingerprinted::Filed if inode.record_lacking() => claims.policy.file_lacks(inode.ino),
@@ -189,7 +192,7 @@ impl Core {
 
     /// Decides for each block of `source` whether to share or store it, stores what is new, and adds what the file range
     /// at `offset` will name to `mapped`. `pieces`: the blocks, or nothing when the policy stores everything.
-    fn place(
+    pub(super) fn place(
         &self,
         extents: &Extents,
         offset: u64,

@@ -382,6 +382,12 @@ impl Inode {
         if state.freed { Err(self.gone()) } else { Ok(state) }
     }
 
+    /// Locks it for reading if nobody changes it now: for who holds the lock of another inode, and must not wait.
+    #[inline]
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, State>> {
+        self.state.try_read().filter(|state| !state.freed)
+    }
+
     /// Locks it for a change. ENOENT when it was freed meanwhile: its slot may be another's by now.
     #[inline(always)]
     pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {

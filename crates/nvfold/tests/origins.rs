@@ -1,0 +1,462 @@
+//! Writing with origins (ICID): what was copied from files and is still equal is shared to the byte, what origins say
+//! wrongly costs nothing but time, and whatever happens to sources meanwhile every file holds what was written.
+
+use crate::deext::{NEW, ROOT, Random, create, device, noise, open, read, settle, text, unmount};
+use nvfold::check::{CheckOptions, check};
+use nvfold::media::BLOCK_BYTES;
+use nvfold::*;
+use pmem::Region;
+use std::sync::Barrier;
+
+const FOLLOWING: [Policy; 3] = [Policy::Icid, Policy::IcidInline, Policy::IcidDeExt];
+
+fn mount(region: &Region, policy: Policy) -> FileSystem {
+    FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() }).unwrap()
+}
+
+fn origin(at: u64, length: usize, source: &File, source_offset: u64) -> Origin<'_> {
+    Origin { at, length: length as u64, source, source_offset }
+}
+
+/// Every policy that follows origins, with either index.
+fn each_system(test: impl Fn(Policy, &Region, FileSystem)) {
+    for policy in FOLLOWING {
+        for index in [IndexKind::Dram, IndexKind::Pm] {
+            let region = device(64, index);
+            test(policy, &region, mount(&region, policy));
+        }
+    }
+}
+
+/// The paper's Fig. 4: a part of a file is appended to another one.
+#[test]
+fn what_was_copied_as_it_is_takes_no_space() {
+    each_system(|policy, region, fs| {
+        let (a, b) = (create(&fs, "a"), create(&fs, "b"));
+        let (of_a, of_b) = (noise(100_000, 1), noise(5_000, 2));
+        a.write_at(0, &of_a).unwrap();
+        b.write_at(0, &of_b).unwrap();
+        settle(&fs);
+        let before = fs.stats();
+        let part = &of_a[1_234..91_234];
+        assert_eq!(b.append_from(part, &[origin(0, part.len(), &a, 1_234)]).unwrap(), (5_000, 90_000), "{policy:?}");
+        assert_eq!(fs.stats().stored_bytes, before.stored_bytes, "{policy:?}");
+        assert_eq!(fs.stats().origins.shared_bytes, 90_000);
+        drop((a, b));
+        fs.unlink(ROOT, b"a").unwrap();
+        assert!(read(&open(&fs, "b")) == [&of_b, part].concat());
+        unmount(region, fs);
+    });
+}
+
+/// The paper's Fig. 3: blocks A and D of a file were changed, B and C were not. Its compare stops at the first
+/// difference; ours goes on.
+#[test]
+fn what_lies_behind_a_change_is_shared_too() {
+    each_system(|policy, region, fs| {
+        let source = create(&fs, "source");
+        let content = noise(4 * BLOCK_BYTES as usize, 3);
+        source.write_at(0, &content).unwrap();
+        settle(&fs);
+        let mut changed = content.clone();
+        changed[100] ^= 1;
+        changed[3 * 4096 + 7..3 * 4096 + 10].fill(0);
+        let before = fs.stats().stored_bytes;
+        let target = create(&fs, "target");
+        let shared = target.write_at_from(0, &changed, &[origin(0, changed.len(), &source, 0)]).unwrap();
+        assert_eq!(shared, 4 * BLOCK_BYTES - 4, "{policy:?}");
+        assert!(fs.stats().stored_bytes - before <= BLOCK_BYTES, "{policy:?}: {before}, {:?}", fs.stats());
+        assert!(read(&target) == changed && read(&source) == content);
+        unmount(region, fs);
+    });
+}
+
+#[test]
+fn short_records_that_lie_side_by_side_are_one_extent() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region, Policy::Icid);
+    let source = create(&fs, "source");
+    let content = noise(40_000, 4);
+    source.write_at(0, &content).unwrap();
+    let target = create(&fs, "target");
+    // Keys of 16 bytes and values of 24, copied one by one: none is worth an extent by itself.
+    let origins: Vec<Origin<'_>> = (0..2000).map(|at| origin(at * 20, 20, &source, at * 20)).collect();
+    assert_eq!(target.write_at_from(0, &content, &origins).unwrap(), 40_000);
+    assert_eq!(target.extents(0, 100).unwrap().iter().map(|extent| extent.length).max(), Some(40_000));
+    let alone = create(&fs, "alone");
+    let other = [&noise(50, 5), &content[..63], &noise(50, 6)].concat();
+    assert_eq!(alone.write_at_from(0, &other, &[origin(50, 63, &source, 0)]).unwrap(), 0, "too short by itself");
+    assert!(read(&target) == content && read(&alone) == other);
+    unmount(&region, fs);
+}
+
+#[test]
+fn wrong_origins_cost_nothing_but_time() {
+    each_system(|policy, region, fs| {
+        let other_region = device(64, IndexKind::Dram);
+        let other_fs = mount(&other_region, policy);
+        let (source, elsewhere) = (create(&fs, "source"), create(&other_fs, "elsewhere"));
+        let content = noise(20_000, 7);
+        source.write_at(0, &content).unwrap();
+        elsewhere.write_at(0, &content).unwrap();
+        let hole = create(&fs, "hole");
+        hole.set_len(1 << 30).unwrap();
+        hole.allocate(0, 1 << 20, AllocateMode::Reserve).unwrap();
+        let directory = fs.open(ROOT).ok();
+        let target = create(&fs, "target");
+        let huge = u64::MAX;
+        let wrong = [
+            origin(0, 100, &source, 19_999),
+            origin(0, 20_000, &source, 1),
+            origin(huge, 1, &source, 0),
+            Origin { at: 5, length: huge, source: &source, source_offset: huge },
+            Origin { at: 0, length: 0, source: &source, source_offset: 0 },
+            origin(30, 1_000, &hole, 0),
+            origin(40, 1_000, &hole, 1 << 29),
+            origin(0, 20_000, &elsewhere, 0),
+            origin(0, 20_000, &target, 0),
+        ];
+        let also = directory.iter().map(|directory| origin(0, 10, directory, 0));
+        let all: Vec<Origin<'_>> = wrong.iter().copied().chain(also).collect();
+        for one in &all {
+            assert_eq!(target.write_at_from(3, &content, &[*one]).unwrap(), 0, "{policy:?}: {}", one.source_offset);
+        }
+        assert_eq!(target.write_at_from(3, &content, &all).unwrap(), 0);
+        assert_eq!(target.append_from(&[], &all).unwrap(), (20_003, 0));
+        assert!(target.write_at_from(u64::MAX - 5, &content, &wrong).is_err());
+        assert!(read(&target)[3..] == content);
+        assert_eq!(hole.read_at(0, &mut [1; 100]).unwrap(), 100);
+        drop((source, elsewhere, hole, target, directory));
+        unmount(region, fs);
+        unmount(&other_region, other_fs);
+    });
+}
+
+#[test]
+fn a_file_may_be_its_own_source() {
+    each_system(|policy, region, fs| {
+        let file = create(&fs, "file");
+        let mut content = noise(30_000, 8);
+        file.write_at(0, &content).unwrap();
+        settle(&fs);
+        let stored = fs.stats().stored_bytes;
+        // To its end, to a place that the source overlaps, and where it lies already.
+        let mut copy = |from: usize, to: usize, length: usize| {
+            let bytes = content[from..from + length].to_vec();
+            let shared = file.write_at_from(to as u64, &bytes, &[origin(0, length, &file, from as u64)]).unwrap();
+            assert_eq!(shared, length as u64, "{policy:?}: {from} to {to}");
+            content.resize(content.len().max(to + length), 0);
+            content[to..to + length].copy_from_slice(&bytes);
+            assert!(read(&file) == content, "{policy:?}: {from} to {to}");
+        };
+        copy(100, 30_000, 20_000);
+        copy(2_000, 2_500, 9_000);
+        copy(5_000, 5_000, 12_000);
+        copy(0, 0, 50_000);
+        assert!(fs.stats().stored_bytes <= stored, "{policy:?}");
+        drop(file);
+        unmount(region, fs);
+    });
+}
+
+#[test]
+fn other_policies_take_no_notice_of_origins() {
+    for policy in [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova, Policy::DeExt] {
+        let region = device(64, IndexKind::Dram);
+        let fs = mount(&region, policy);
+        let (source, target) = (create(&fs, "source"), create(&fs, "target"));
+        let content = noise(10_000, 9);
+        source.write_at(0, &content).unwrap();
+        assert_eq!(target.write_at_from(7, &content, &[origin(0, 10_000, &source, 0)]).unwrap(), 0);
+        assert_eq!(fs.stats().origins, OriginStats::default(), "{policy:?}");
+        // Unless the file has a policy of its own that does.
+        let own = create(&fs, "own");
+        fs.set_xattr(own.ino(), POLICY_ATTRIBUTE, b"icid+inline", XattrMode::Set).unwrap();
+        assert_eq!(own.write_at_from(7, &content, &[origin(0, 10_000, &source, 0)]).unwrap(), 10_000);
+        assert!(read(&target)[7..] == content && read(&own)[7..] == content);
+        drop((source, target, own));
+        while !fs.drain_step().unwrap() {}
+        unmount(&region, fs);
+    }
+}
+
+/// What has no cause goes the way of the other policy.
+#[test]
+fn what_was_copied_from_nowhere_is_shared_by_content() {
+    for (policy, is_found) in [(Policy::Icid, false), (Policy::IcidInline, true), (Policy::IcidDeExt, true)] {
+        let region = device(64, IndexKind::Dram);
+        let fs = mount(&region, policy);
+        let content = text(64 << 10, 10);
+        let files = [create(&fs, "one"), create(&fs, "two"), create(&fs, "three")];
+        files[0].write_at(0, &content).unwrap();
+        settle(&fs);
+        let stored = fs.stats().stored_bytes;
+        files[1].write_at(0, &content).unwrap();
+        settle(&fs);
+        assert_eq!(fs.stats().stored_bytes == stored, is_found, "{policy:?}");
+        // A request that was copied in part: 4 KiB of it come from a file, the rest from nowhere.
+        let before = fs.stats().stored_bytes;
+        assert_eq!(files[2].write_at_from(0, &content, &[origin(0, 4096, &files[0], 0)]).unwrap(), 4096);
+        settle(&fs);
+        let grown = fs.stats().stored_bytes - before;
+        assert!(if is_found { grown < 24 << 10 } else { grown > 56 << 10 }, "{policy:?}: {grown}");
+        assert!(files.iter().all(|file| read(file) == content));
+        drop(files);
+        unmount(&region, fs);
+    }
+}
+
+#[test]
+fn a_write_into_a_shared_block_leaves_its_other_bytes_shared() {
+    each_system(|policy, region, fs| {
+        let source = create(&fs, "source");
+        let mut content = noise(64 << 10, 11);
+        source.write_at(0, &content).unwrap();
+        settle(&fs);
+        let target = create(&fs, "target");
+        assert_eq!(target.clone_from(&source, 0, 0, 64 << 10).unwrap(), 64 << 10);
+        let stored = fs.stats().stored_bytes;
+        for at in (0..16).map(|block| block * 4096 + 1000) {
+            target.write_at(at, b"changed").unwrap();
+            content[at as usize..at as usize + 7].copy_from_slice(b"changed");
+        }
+        settle(&fs);
+        let grown = fs.stats().stored_bytes - stored;
+        // Policy deext cuts the seams anew, and so makes larger pieces of what was short.
+        let most = if policy == Policy::IcidDeExt { 128 << 10 } else { 16 * 7 };
+        assert!(grown <= most, "{policy:?}: {grown} bytes for 16 times 7");
+        // Not without end: a block that lies in many parts is put together again.
+        for at in 0..1000 {
+            target.write_at(at * 3, &[at as u8]).unwrap();
+            content[at as usize * 3] = at as u8;
+        }
+        settle(&fs);
+        let parts = target.extents(0, 4096).unwrap().iter().filter(|extent| extent.offset < 4096).count();
+        assert!(parts <= 20, "{policy:?}: {parts} parts of one block");
+        assert!(read(&target) == content);
+        drop((source, target));
+        unmount(region, fs);
+    });
+}
+
+#[test]
+fn without_room_for_packed_chunks_short_pieces_share_blocks() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region, Policy::Icid);
+    let source = create(&fs, "source");
+    let content = noise(20 << 20, 12);
+    source.write_at(0, &content).unwrap();
+    // Blocks here and there, so that no segment is free.
+    let filler = create(&fs, "filler");
+    let mut at = 0;
+    while filler.write_at(at, &noise(1 << 20, at + 13)).is_ok() {
+        at += 1 << 20;
+    }
+    while filler.write_at(at, &noise(4096, at + 13)).is_ok() {
+        at += 4096;
+    }
+    (0..at / 4096).step_by(20).for_each(|block| filler.allocate(block * 4096, 4096, AllocateMode::PunchHole).unwrap());
+    let target = create(&fs, "target");
+    let mut changed = content[..1 << 20].to_vec();
+    (0..256).for_each(|at| changed[at * 4096 + 100..at * 4096 + 110].fill(at as u8));
+    let before = fs.stats();
+    let shared = target.write_at_from(0, &changed, &[origin(0, 1 << 20, &source, 0)]).unwrap();
+    assert!(shared > (1 << 20) - 256 * 11, "{shared}");
+    let blocks = fs.stats().data_blocks - before.data_blocks;
+    assert_eq!((blocks, fs.stats().chunks > before.chunks), (1, true), "256 pieces of ten bytes");
+    assert!(read(&target) == changed && read(&source) == content);
+    drop((source, target, filler));
+    unmount(&region, fs);
+}
+
+#[test]
+fn a_full_device_keeps_everything_as_it_was() {
+    for policy in FOLLOWING {
+        let region = device(32, IndexKind::Dram);
+        let fs = mount(&region, policy);
+        let (source, target) = (create(&fs, "source"), create(&fs, "target"));
+        let content = noise(1 << 20, 14);
+        source.write_at(0, &content).unwrap();
+        target.write_at(0, &content[..5000]).unwrap();
+        let filler = create(&fs, "filler");
+        let mut at = 0;
+        for length in [1 << 20, 4096, 100] {
+            while filler.write_at(at, &noise(length, at + 1)).is_ok() {
+                at += length as u64;
+            }
+        }
+        let before = fs.stats().stored_bytes;
+        let mut mixed = content.clone();
+        mixed[..900_000].copy_from_slice(&noise(900_000, 15));
+        let error = target.write_at_from(100, &mixed, &[origin(0, mixed.len(), &source, 0)]).unwrap_err();
+        assert_eq!(error.errno(), errno::ENOSPC, "{policy:?}");
+        assert!(read(&target) == content[..5000] && fs.stats().stored_bytes <= before, "{policy:?}");
+        fs.unlink(ROOT, b"filler").unwrap();
+        drop(filler);
+        target.write_at_from(100, &mixed, &[origin(0, mixed.len(), &source, 0)]).unwrap();
+        assert!(read(&target)[100..] == mixed && read(&target)[..100] == content[..100]);
+        drop((source, target));
+        unmount(&region, fs);
+    }
+}
+
+#[test]
+fn damage_in_a_source_costs_its_sharing() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region, Policy::Icid);
+    let (source, target) = (create(&fs, "source"), create(&fs, "target"));
+    let content = noise(16 << 10, 16);
+    source.write_at(0, &content).unwrap();
+    let bad = source.extents(0, 1).unwrap()[0].address + 4096;
+    region.poison(bad, 512);
+    let shared = target.write_at_from(0, &content, &[origin(0, content.len(), &source, 0)]).unwrap();
+    assert_eq!(shared, 0, "one compare met it");
+    assert!(read(&target) == content);
+    assert!(source.read_at(4096, &mut [0; 100]).is_err());
+    drop(fs);
+}
+
+/// Random copies among files, some changed, some told wrongly, with truncations, clones and removals between them.
+fn random_copies(policy: Policy, index: IndexKind, compression: Compression, seed: u64) {
+    let region = device(64, index);
+    let options = MountOptions { policy, compression, ..MountOptions::default() };
+    let mut fs = FileSystem::mount(region.clone(), options.clone()).unwrap();
+    let mut random = Random(seed);
+    let mut models: Vec<Vec<u8>> = (0..6).map(|at| text(30_000 + 1000 * at, seed + at as u64)).collect();
+    for (at, content) in models.iter().enumerate() {
+        create(&fs, &format!("{at}")).write_at(0, content).unwrap();
+    }
+    for step in 0..150 {
+        let files: Vec<File> = (0..models.len()).map(|at| open(&fs, &format!("{at}"))).collect();
+        let target = random.below(models.len() as u64) as usize;
+        match random.below(10) {
+            0 => {
+                let size = random.below(60_000);
+                files[target].set_len(size).unwrap();
+                models[target].resize(size as usize, 0);
+            }
+            1 => {
+                let (from, at) = (random.below(40_000), random.below(40_000));
+                let content = noise(1 + random.below(6_000) as usize, seed + step);
+                files[target].write_at(at, &content).unwrap();
+                put(&mut models[target], at, &content);
+                files[target].allocate(from, 1 + random.below(9_000), AllocateMode::PunchHole).unwrap_or_default();
+                let size = models[target].len();
+                let _ = size;
+                models[target] = read(&files[target]);
+            }
+            2 => {
+                drop(files);
+                // As after a crash, or an orderly unmount.
+                if random.below(2) == 0 {
+                    fs.unmount().unwrap();
+                } else {
+                    drop(fs);
+                }
+                fs = FileSystem::mount(region.clone(), options.clone()).unwrap();
+            }
+            _ => {
+                let mut data = Vec::new();
+                let mut origins = Vec::new();
+                for _ in 0..1 + random.below(12) {
+                    if random.below(3) == 0 {
+                        data.extend_from_slice(&noise(1 + random.below(5_000) as usize, seed + step));
+                    }
+                    let source = random.below(models.len() as u64) as usize;
+                    let start = random.below(models[source].len().max(1) as u64) as usize;
+                    let length = (1 + random.below(6_000) as usize).min(models[source].len() - start);
+                    let wrong = if random.below(8) == 0 { 1 } else { 0 };
+                    origins.push(origin(data.len() as u64, length, &files[source], start as u64 + wrong));
+                    data.extend_from_slice(&models[source][start..start + length]);
+                }
+                for _ in 0..random.below(4) {
+                    let at = random.below(data.len() as u64) as usize;
+                    data[at] ^= 0x55;
+                }
+                if random.below(3) == 0 {
+                    let (at, _) = files[target].append_from(&data, &origins).unwrap();
+                    assert_eq!(at, models[target].len() as u64);
+                    put(&mut models[target], at, &data);
+                } else {
+                    let at = random.below(50_000);
+                    files[target].write_at_from(at, &data, &origins).unwrap();
+                    put(&mut models[target], at, &data);
+                }
+                models[target].truncate(150_000);
+                files[target].set_len(models[target].len() as u64).unwrap();
+            }
+        }
+        if step % 10 == 0 {
+            while !fs.reclaim_step(Victims::All).unwrap() {}
+            settle(&fs);
+        }
+        for (at, content) in models.iter().enumerate() {
+            assert!(read(&open(&fs, &format!("{at}"))) == *content, "{policy:?} seed {seed} step {step} file {at}");
+        }
+    }
+    unmount(&region, fs);
+}
+
+fn put(content: &mut Vec<u8>, at: u64, bytes: &[u8]) {
+    let end = at as usize + bytes.len();
+    content.resize(content.len().max(end), 0);
+    content[at as usize..end].copy_from_slice(bytes);
+}
+
+#[test]
+fn random_copies_hold_what_was_written() {
+    for (seed, policy) in (1..).zip(FOLLOWING) {
+        random_copies(policy, IndexKind::Dram, Compression::Off, seed);
+        random_copies(policy, IndexKind::Pm, Compression::Off, seed + 10);
+        random_copies(policy, IndexKind::Dram, Compression::ZSTD, seed + 20);
+    }
+}
+
+#[test]
+fn sources_that_change_meanwhile_never_show_in_the_target() {
+    for policy in FOLLOWING {
+        let region = device(128, IndexKind::Dram);
+        let fs = mount(&region, policy);
+        let content = [noise(16_384, 17), noise(16_384, 18)];
+        let (source, target) = (create(&fs, "source"), create(&fs, "target"));
+        source.write_at(0, &content[0]).unwrap();
+        let start = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                for round in 0..400 {
+                    source.write_at(0, &content[round % 2]).unwrap();
+                    if round % 7 == 0 {
+                        source.set_len(0).unwrap();
+                    }
+                }
+            });
+            start.wait();
+            for round in 0..400 {
+                let bytes = &content[round / 2 % 2];
+                target.write_at_from(round as u64 % 3, bytes, &[origin(0, bytes.len(), &source, 0)]).unwrap();
+                assert!(read(&target)[round % 3..][..16_384] == *bytes, "{policy:?}, round {round}");
+            }
+        });
+        drop((source, target));
+        unmount(&region, fs);
+    }
+}
+
+#[test]
+fn a_crash_right_after_leaves_what_was_acknowledged() {
+    each_system(|policy, region, fs| {
+        let (source, target) = (create(&fs, "source"), create(&fs, "target"));
+        let content = noise(50_000, 19);
+        source.write_at(0, &content).unwrap();
+        target.write_at_from(9, &content, &[origin(0, content.len(), &source, 0)]).unwrap();
+        drop((source, target));
+        drop(fs);
+        let found = check(region, &CheckOptions::default()).unwrap();
+        assert!(found.findings.is_empty(), "{policy:?}: {found:#?}");
+        let fs = mount(region, policy);
+        assert!(read(&open(&fs, "target"))[9..] == content);
+        fs.create(ROOT, b"more", &NEW).unwrap();
+        unmount(region, fs);
+    });
+}

@@ -1,0 +1,327 @@
+//! Which parts of two ranges are equal: what is left of a copy after somebody has changed some of it (ICID 4.4).
+//!
+//! The problem: a buffer that was copied from a file is written back with changes anywhere in it. Whether all of it is
+//! equal is one question, answered at the first difference; which parts are takes one that goes on behind it, and must
+//! cost no more than a compare.
+//!
+//! The idea: a mask a line, with a bit for each byte that is equal, made by vectors; a run is a row of ones, over as
+//! many masks as it lasts. A mask of ones or of zeros is passed in one step, and so is each row in a mixed one.
+//!
+//! ```text
+//! media     a b c d e f g h | i j k l m n o p
+//! bytes     a b c d X f g h | i j k l m Y o p      a run shorter than asked for is left out, unless more may go on
+//! mask      1 1 1 1 0 1 1 1 | 1 1 1 1 1 0 1 1      before or behind the range: the first and the last run
+//! runs      0..4    5........... 13     14..16
+//! ```
+//!
+//! What the assembly may do is told in [`crate::shared`]: for each byte, load its word and take the byte of it.
+
+use crate::LINE_BYTES;
+use crate::shared::Wide;
+use std::ops::Range;
+
+const LINE: usize = LINE_BYTES as usize;
+/// Lines whose masks are made at once.
+const MASKS: usize = 64;
+
+/// The version that makes the masks, chosen once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    Avx512,
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    Avx2,
+    Portable,
+}
+
+impl Version {
+    /// The best one that this CPU runs. The standard library keeps what it asked the CPU once.
+    #[inline]
+    fn detect() -> Version {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            if is_x86_feature_detected!("avx512bw") {
+                return Version::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") {
+                return Version::Avx2;
+            }
+        }
+        Version::Portable
+    }
+
+    /// Sets bit n of `masks[line]` if byte n of that line is the same in both.
+    ///
+    /// # Safety
+    /// The words that as many bytes at `media` touch are mapped, `bytes` are whole lines, as many as there are masks and
+    /// at least one. This CPU has the instructions (`detect` said so).
+    #[inline]
+    unsafe fn masks(self, media: *const u8, bytes: &[u8], masks: &mut [u64]) {
+        debug_assert!(!masks.is_empty() && bytes.len() == masks.len() * LINE);
+        // SAFETY: our contract.
+        unsafe {
+            match self {
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                Version::Avx512 => x86::avx512(media, bytes.as_ptr(), masks.len(), masks.as_mut_ptr()),
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                Version::Avx2 => x86::avx2(media, bytes.as_ptr(), masks.len(), masks.as_mut_ptr()),
+                Version::Portable => portable(media, bytes, masks),
+            }
+        }
+    }
+
+    /// As [`equal_runs_at`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn equal_runs(self, media: *const u8, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
+        let mut runs = Runs { least, start: None, found };
+        let (lines, rest) = bytes.as_chunks::<LINE>();
+        let mut masks = [0; MASKS];
+        for (group, lines) in lines.chunks(MASKS).enumerate() {
+            let (start, masks) = (group * MASKS * LINE, &mut masks[..lines.len()]);
+            // SAFETY: a part of the range that the caller vouches for.
+            unsafe { self.masks(media.add(start), lines.as_flattened(), masks) };
+            masks.iter().enumerate().for_each(|(line, mask)| runs.add(start + line * LINE, *mask, LINE));
+        }
+        if !rest.is_empty() {
+            let (mut stored, mut other) = ([0; LINE], [0; LINE]);
+            let start = bytes.len() - rest.len();
+            // SAFETY: what is left of the range, into a buffer that is longer; `detect` knows this CPU.
+            unsafe { Wide::detect().load(media.add(start), stored.as_mut_ptr(), rest.len()) };
+            other[..rest.len()].copy_from_slice(rest);
+            // SAFETY: a line of our own.
+            unsafe { portable(stored.as_ptr(), &other, &mut masks[..1]) };
+            runs.add(start, masks[0], rest.len());
+        }
+        runs.end(bytes.len());
+    }
+}
+
+/// The runs, as masks tell them one after another.
+struct Runs<'f> {
+    least: usize,
+    /// Where the run that is under way begins.
+    start: Option<usize>,
+    found: &'f mut Vec<Range<usize>>,
+}
+
+impl Runs<'_> {
+    /// The next `length` bytes, from `at` on, are equal where the mask has ones.
+    #[inline]
+    fn add(&mut self, at: usize, mask: u64, length: usize) {
+        match (self.start, mask) {
+            (Some(_), u64::MAX) if length == LINE => return,
+            (None, 0) => return,
+            _ => {}
+        }
+        let mut bit = 0;
+        while bit < length {
+            let rest = mask >> bit;
+            match self.start {
+                Some(start) => {
+                    bit += (rest.trailing_ones() as usize).min(length - bit);
+                    if bit < length {
+                        self.start = None;
+                        if start == 0 || at + bit - start >= self.least {
+                            self.found.push(start..at + bit);
+                        }
+                    }
+                }
+                None => {
+                    bit += (rest.trailing_zeros() as usize).min(length - bit);
+                    if bit < length {
+                        self.start = Some(at + bit);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The range is over: a run that lasts until there may go on behind it.
+    fn end(self, length: usize) {
+        if let Some(start) = self.start {
+            self.found.push(start..length);
+        }
+    }
+}
+
+/// Appends to `found` which runs of the bytes at `media` are equal to `bytes`: all of `least` bytes or more, and shorter
+/// ones at the beginning and at the end of the range.
+///
+/// # Safety
+/// The words that as many bytes at `media` touch are mapped.
+pub(crate) unsafe fn equal_runs_at(media: *const u8, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
+    // SAFETY: our contract.
+    unsafe { Version::detect().equal_runs(media, bytes, least, found) }
+}
+
+/// Appends to `found` the runs in which two slices of one length are equal: all of `least` bytes or more, and shorter ones
+/// at the beginning and at the end. Panics when the slices are not of one length.
+pub fn equal_runs(left: &[u8], right: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
+    assert_eq!(left.len(), right.len(), "two ranges of one length are compared");
+    // SAFETY: a slice is readable memory, and an aligned word that has a byte of it lies in the same page. Nobody
+    // stores to it while it is borrowed.
+    unsafe { equal_runs_at(left.as_ptr(), right, least, found) }
+}
+
+/// # Safety
+/// As [`Version::masks`].
+unsafe fn portable(media: *const u8, bytes: &[u8], masks: &mut [u64]) {
+    for (at, (line, mask)) in bytes.as_chunks::<LINE>().0.iter().zip(masks).enumerate() {
+        let mut stored = [0; LINE];
+        // SAFETY: a line of the range, into a buffer of one.
+        unsafe { Wide::Portable.load(media.add(at * LINE), stored.as_mut_ptr(), LINE) };
+        let is_equal = |(stored, byte): (&u8, &u8)| u64::from(stored == byte);
+        *mask = stored.iter().zip(line).map(is_equal).rev().fold(0, |mask, bit| mask << 1 | bit);
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86 {
+    use super::LINE;
+    use std::arch::asm;
+
+    /// # Safety
+    /// As [`super::Version::masks`], for so many lines, one at least. Needs AVX-512BW.
+    pub(super) unsafe fn avx512(media: *const u8, bytes: *const u8, lines: usize, masks: *mut u64) {
+        let length = lines * LINE;
+        // SAFETY: reads and writes what the contract allows. All vector registers are given up, for the last
+        // instruction clears their upper halves.
+        unsafe {
+            asm!(
+                "2:",
+                "vmovdqu8 zmm0, [rsi + rcx]",
+                "vpcmpeqb k1, zmm0, [rdi + rcx]",
+                "kmovq [rdx], k1",
+                "add rdx, 8",
+                "add rcx, 64",
+                "jnz 2b",
+                "vzeroupper",
+                in("rsi") media.add(length),
+                in("rdi") bytes.add(length),
+                inout("rcx") length.wrapping_neg() => _,
+                inout("rdx") masks => _,
+                clobber_abi("C"),
+                options(nostack),
+            );
+        }
+    }
+
+    /// # Safety
+    /// As [`super::Version::masks`], for so many lines, one at least. Needs AVX2.
+    pub(super) unsafe fn avx2(media: *const u8, bytes: *const u8, lines: usize, masks: *mut u64) {
+        let length = lines * LINE;
+        // SAFETY: as above.
+        unsafe {
+            asm!(
+                "2:",
+                "vmovdqu ymm0, [rsi + rcx]",
+                "vmovdqu ymm1, [rsi + rcx + 32]",
+                "vpcmpeqb ymm0, ymm0, [rdi + rcx]",
+                "vpcmpeqb ymm1, ymm1, [rdi + rcx + 32]",
+                "vpmovmskb eax, ymm0",
+                "vpmovmskb r8d, ymm1",
+                "shl r8, 32",
+                "or rax, r8",
+                "mov [rdx], rax",
+                "add rdx, 8",
+                "add rcx, 64",
+                "jnz 2b",
+                "vzeroupper",
+                in("rsi") media.add(length),
+                in("rdi") bytes.add(length),
+                inout("rcx") length.wrapping_neg() => _,
+                inout("rdx") masks => _,
+                out("rax") _,
+                out("r8") _,
+                clobber_abi("C"),
+                options(nostack),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions() -> Vec<Version> {
+        let all = [
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Version::Avx512,
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Version::Avx2,
+            Version::Portable,
+        ];
+        // They are listed from the best one on: a CPU that runs one runs those behind it.
+        let best = all.iter().position(|version| *version == Version::detect()).unwrap();
+        all[best..].to_vec()
+    }
+
+    /// The same, byte by byte.
+    fn naive(left: &[u8], right: &[u8], least: usize) -> Vec<Range<usize>> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while at < left.len() {
+            let equal = left[at..].iter().zip(&right[at..]).take_while(|(left, right)| left == right).count();
+            let end = at + equal;
+            if equal > 0 && (equal >= least || at == 0 || end == left.len()) {
+                runs.push(at..end);
+            }
+            at = end + 1;
+        }
+        runs
+    }
+
+    fn assert_all_agree(left: &[u8], right: &[u8], least: usize) {
+        let expected = naive(left, right, least);
+        for version in versions() {
+            let mut found = Vec::new();
+            // SAFETY: as in `equal_runs`, and this CPU runs the version.
+            unsafe { version.equal_runs(left.as_ptr(), right, least, &mut found) };
+            assert_eq!(found, expected, "{version:?}, {} bytes, at least {least}", left.len());
+        }
+    }
+
+    #[test]
+    fn every_version_finds_the_runs_that_a_byte_by_byte_compare_finds() {
+        let mut seed = 1u64;
+        let mut random = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % below
+        };
+        let rounds = if cfg!(miri) { 12 } else { 600 };
+        for round in 0..rounds {
+            let length = if cfg!(miri) { random(300) } else { random(9000) };
+            let (from_left, from_right) = (random(9), random(9));
+            let left: Vec<u8> = (0..from_left + length).map(|_| random(4) as u8).collect();
+            let left = &left[from_left..];
+            let mut right = vec![0; from_right];
+            right.extend_from_slice(left);
+            let right = &mut right[from_right..];
+            // Few changes, many, and other content altogether.
+            for _ in 0..[0, 1, 5, length / 40, length][round % 5] {
+                if length > 0 {
+                    right[random(length)] = random(4) as u8;
+                }
+            }
+            for least in [1, 16, 64, 65] {
+                assert_all_agree(left, right, least);
+            }
+        }
+    }
+
+    #[test]
+    fn runs_end_and_begin_anywhere_about_a_line() {
+        let left = [7u8; 200];
+        for at in 0..left.len() {
+            let mut right = left;
+            right[at] = 0;
+            assert_all_agree(&left, &right, 64);
+            right[left.len() - 1 - at] = 0;
+            assert_all_agree(&left, &right, 1);
+        }
+        assert_all_agree(&[], &[], 64);
+    }
+}
