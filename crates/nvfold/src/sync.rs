@@ -17,8 +17,8 @@
 //! | read-modify-write of an atomic, each attempt | 1 |
 //! | `store` with `SeqCst` (an `xchg`) | 1 |
 //! | lock, exclusive or shared, with its unlock | 2 |
-//! | `try_lock` that gets the lock, with its unlock | 2 |
-//! | `try_lock` that does not | 1 |
+//! | `try_lock`, `try_read`, `try_write` that gets the lock, with its unlock | 2 |
+//! | the same when it does not | 1 |
 //!
 //! Not counted: reference counts of `Arc`, a wait for another thread, upgrades and downgrades of a shared lock.
 
@@ -89,6 +89,13 @@ mod real_or_tested {
         #[inline]
         pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
             let guard = self.0.try_read();
+            count_locked(1 + u64::from(guard.is_some()));
+            guard
+        }
+
+        #[inline]
+        pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+            let guard = self.0.try_write();
             count_locked(1 + u64::from(guard.is_some()));
             guard
         }
@@ -260,6 +267,10 @@ mod tests {
         assert_eq!(counted(|| drop(lock.read())), 2);
         assert_eq!(counted(|| drop(lock.write())), 2);
         assert_eq!(counted(|| drop(lock.upgradable_read())), 2);
+        assert_eq!(counted(|| drop(lock.try_read())), 2);
+        assert_eq!(counted(|| drop(lock.try_write())), 2);
+        let _read = lock.read();
+        assert_eq!(counted(|| assert!(lock.try_write().is_none())), 1);
         let _held = mutex.lock();
         assert_eq!(counted(|| assert!(mutex.try_lock().is_none())), 1);
     }

@@ -11,6 +11,7 @@
 //! | `batch` | the pieces of one request, and how a policy that goes by the index places them |
 //! | [`stream`], [`streams`] | files that are written piece by piece: where to cut, and what waits for the end of its piece |
 //! | [`work`] | work in the background |
+//! | [`icid`] | which file memory was copied from: the rec-tree of a process, which knows nothing of devices |
 //! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | a policy each, whole: its options, queue, filler, cost model, schedule |
 //!
 //! A new policy is one file or folder, and one line each in [`policy::Policy`] and [`Policies::new`]. A program can also
@@ -19,6 +20,7 @@
 mod batch;
 pub mod deext;
 pub mod denova;
+pub mod icid;
 mod inline;
 pub mod nv_dedup;
 mod off;

@@ -1,0 +1,606 @@
+//! The pages of one part of the tree, and the records of each (4.2, 4.3).
+//!
+//! The problem: a page has no record, one, or hundreds, and most pages come and go while a program copies. The idea is
+//! the paper's list of small arrays from a reserve, with the arrays linked from the last to the first, because all work
+//! is at the end: a node *is* its last array, and those before it are of the same size, so that one reserve serves both.
+//!
+//! ```text
+//! B-tree: page -> node    [ page, count, previous | r12 r13 ... ]        the node: records 12 and 13, the newest
+//!                                       |
+//!                                       v
+//!                                [ r6 r7 r8 r9 r10 r11 ] -> [ r0 ... r5 ]     always full
+//! ```
+//!
+//! **Icid.** An insertion deletes all records that begin at its own address or higher (optimisation 1), so the records are
+//! in ascending order of address, which is that of time too, and deletion never moves one (optimisation 2); what is higher
+//! than the last is appended without a search. Where two overlap the later one is right. Changed: a record that continues
+//! the last one, in the page and in the file, makes it longer. So a file that is read byte by byte takes no more records
+//! than one that is read at once.
+//!
+//! **Given up.** When the memory is used up, the page that has been neither written nor asked for longest, roughly, makes
+//! room: a hand goes around the slots, and passes a page that was touched since it last came by.
+
+use super::files::Files;
+use super::record::{PAGE_BYTES, Record};
+use super::reserve::Reserve;
+use super::sources::{Found, Source};
+use super::tree::{BRANCH_BYTES, PageTree};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use smallvec::SmallVec;
+
+/// Records of an array: the paper's example, two lines of the CPU with what links them.
+const ARRAY_RECORDS: usize = 6;
+const NONE: u32 = u32::MAX;
+/// The page of a slot that is no node.
+const NO_PAGE: u64 = u64::MAX;
+/// Flag in the count of a node: it was written or asked for since the hand came by.
+const TOUCHED: u32 = 1 << 31;
+/// Slots that are reserved at once, at least.
+const SLOTS_AT_ONCE: usize = 16;
+/// For so many slots one branch is reserved.
+const SLOTS_A_BRANCH: usize = 12;
+/// Records of a page that a look-up in [`Variant::KeepAll`] goes back over.
+const LOOKED_AT_MAX: u32 = 4096;
+
+/// Which records an insertion deletes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Variant {
+    /// Those of the page that begin at the address of the new one or higher: the paper's ICID.
+    #[default]
+    Icid,
+    /// Those that overlap the new one: ICID_DO, for comparison.
+    DeleteOverlapping,
+    /// None: ICID_KA, for comparison. Of a page, look-ups go back over the last 4096 records.
+    KeepAll,
+}
+
+/// A node, or one of the arrays before it, or free.
+struct Slot {
+    records: [Record; ARRAY_RECORDS],
+    /// Of a node its page.
+    page: u64,
+    /// Of a node how many records its page has, and [`TOUCHED`]. An atomic for look-ups, which touch under a shared lock.
+    count: AtomicU32,
+    /// The array before this one; of a free slot the next free one.
+    previous: u32,
+}
+
+/// Bytes of a slot: a page takes one or more.
+pub const SLOT_BYTES: usize = size_of::<Slot>();
+#[cfg(not(feature = "shuttle"))]
+const _: () = assert!(SLOT_BYTES == 16 * ARRAY_RECORDS + 16);
+
+impl Slot {
+    fn count(&self) -> usize {
+        (self.count.load(Ordering::Relaxed) & !TOUCHED) as usize
+    }
+
+    /// Records in the last array: all of them only when it is full.
+    fn count_in_last(&self) -> usize {
+        match self.count() {
+            0 => 0,
+            count => (count - 1) % ARRAY_RECORDS + 1,
+        }
+    }
+
+    fn last(&self) -> Option<&Record> {
+        self.records[..self.count_in_last()].last()
+    }
+
+    /// Sets the count of a page that has been touched, but for one that is new: what is never written or asked for again is
+    /// the first to go.
+    fn set_count(&mut self, count: usize) {
+        let touched = if count > 1 { TOUCHED } else { 0 };
+        self.count.store(count as u32 | touched, Ordering::Relaxed);
+    }
+
+    fn touch(&self) {
+        let count = self.count.load(Ordering::Relaxed);
+        if count & TOUCHED == 0 {
+            // The count itself changes under the exclusive lock alone.
+            self.count.store(count | TOUCHED, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What happened in a part of the tree.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Records that there are.
+    pub records: u64,
+    /// Pages that have any.
+    pub pages: u64,
+    /// Records that were inserted, or made the last one longer.
+    pub insertions: u64,
+    /// Records that were deleted for newer ones, or because their memory was.
+    pub deletions: u64,
+    /// Records that were given up for want of memory.
+    pub given_up: u64,
+}
+
+/// The pages of a part.
+pub struct Pages {
+    variant: Variant,
+    tree: PageTree,
+    slots: Vec<Slot>,
+    free: u32,
+    /// Where the hand stands that looks for a page to give up.
+    hand: usize,
+    counts: Counts,
+}
+
+impl Pages {
+    /// None.
+    pub fn new(variant: Variant) -> Pages {
+        Pages { variant, tree: PageTree::new(), slots: Vec::new(), free: NONE, hand: 0, counts: Counts::default() }
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    // --- insertion ---------------------------------------------------------------------------------------------------
+
+    /// Adds the record of a copy to this page, and deletes what the variant says; false when there is no memory for it.
+    #[inline]
+    pub fn insert(&mut self, page: u64, record: Record, reserve: &Reserve<'_>) -> bool {
+        let node = match self.tree.find(page) {
+            Some(node) => node,
+            None => match self.add_page(page, reserve) {
+                Some(node) => node,
+                None => return self.no_memory(),
+            },
+        };
+        match self.variant {
+            Variant::Icid => {
+                if let Some(last) = self.slots[node as usize].last() {
+                    if last.page_offset >= record.page_offset {
+                        self.delete_from(node, record.page_offset);
+                    } else if last.continues_as(&record) {
+                        self.lengthen_last(node, record.length);
+                        return true;
+                    }
+                }
+            }
+            Variant::DeleteOverlapping => {
+                self.retain(node, |old| old.end() <= record.page_offset || old.page_offset >= record.end());
+            }
+            Variant::KeepAll => {}
+        }
+        self.append(node, record, reserve)
+    }
+
+    fn no_memory(&mut self) -> bool {
+        self.counts.given_up += 1;
+        false
+    }
+
+    #[inline]
+    fn lengthen_last(&mut self, node: u32, bytes: u16) {
+        let slot = &mut self.slots[node as usize];
+        let last = slot.count_in_last() - 1;
+        slot.records[last].length += bytes;
+        slot.touch();
+        self.counts.insertions += 1;
+    }
+
+    #[inline]
+    fn append(&mut self, node: u32, record: Record, reserve: &Reserve<'_>) -> bool {
+        let count = self.slots[node as usize].count();
+        let place = count % ARRAY_RECORDS;
+        if place == 0 && count > 0 && !self.push_array(node, reserve) {
+            return self.no_memory();
+        }
+        let slot = &mut self.slots[node as usize];
+        slot.records[place] = record;
+        slot.set_count(count + 1);
+        self.counts.records += 1;
+        self.counts.insertions += 1;
+        true
+    }
+
+    /// Moves the full array of a node to a slot of its own.
+    fn push_array(&mut self, node: u32, reserve: &Reserve<'_>) -> bool {
+        let Some(array) = self.take_slot(Some(node), reserve) else { return false };
+        let Slot { records, previous, .. } = self.slots[node as usize];
+        let slot = &mut self.slots[array as usize];
+        (slot.records, slot.previous) = (records, previous);
+        self.slots[node as usize].previous = array;
+        true
+    }
+
+    /// Moves the array before the last one back into its node, whose records are gone.
+    fn pull_array(&mut self, node: u32) {
+        let array = self.slots[node as usize].previous;
+        let Slot { records, previous, .. } = self.slots[array as usize];
+        let slot = &mut self.slots[node as usize];
+        (slot.records, slot.previous) = (records, previous);
+        self.give_slot(array);
+    }
+
+    /// Deletes the records of a page that begin at this offset or higher, from the last one on. The first record of each
+    /// array tells whether the whole array goes (optimisation 2).
+    fn delete_from(&mut self, node: u32, page_offset: u16) {
+        self.delete_last_while(node, |record| record.page_offset >= page_offset);
+    }
+
+    /// Deletes the last record of a page as long as `goes` says; it says so of all records behind one that goes.
+    fn delete_last_while(&mut self, node: u32, goes: impl Fn(&Record) -> bool) {
+        let before = self.slots[node as usize].count();
+        let mut count = before;
+        loop {
+            let slot = &self.slots[node as usize];
+            let in_last = if count == 0 { 0 } else { (count - 1) % ARRAY_RECORDS + 1 };
+            if in_last > 0 && goes(&slot.records[0]) {
+                count -= in_last;
+                if count > 0 {
+                    self.pull_array(node);
+                }
+                continue;
+            }
+            count -= slot.records[..in_last].iter().rev().take_while(|record| goes(record)).count();
+            break;
+        }
+        self.slots[node as usize].set_count(count);
+        self.counts.records -= (before - count) as u64;
+        self.counts.deletions += (before - count) as u64;
+    }
+
+    /// Keeps only records that `stays`; the others are deleted, and those behind them move up.
+    fn retain(&mut self, node: u32, stays: impl Fn(&Record) -> bool) {
+        if self.newest_first(node).all(&stays) {
+            return;
+        }
+        let kept: SmallVec<[Record; 64]> = self.newest_first(node).filter(|record| stays(record)).copied().collect();
+        let before = self.slots[node as usize].count();
+        self.delete_last_while(node, |_| true);
+        // Fewer records than before: there are free slots for them.
+        for record in kept.iter().rev() {
+            let count = self.slots[node as usize].count();
+            if count > 0 && count.is_multiple_of(ARRAY_RECORDS) {
+                let array = self.take_free().expect("the slots of the records before");
+                let Slot { records, previous, .. } = self.slots[node as usize];
+                let slot = &mut self.slots[array as usize];
+                (slot.records, slot.previous) = (records, previous);
+                self.slots[node as usize].previous = array;
+            }
+            let slot = &mut self.slots[node as usize];
+            slot.records[count % ARRAY_RECORDS] = *record;
+            slot.set_count(count + 1);
+        }
+        self.counts.records += kept.len() as u64;
+        self.counts.deletions -= kept.len() as u64;
+        debug_assert!(kept.len() < before);
+    }
+
+    // --- what is no longer true --------------------------------------------------------------------------------------
+
+    /// Bytes `from..to` of a page got another content that no file is known for: its last records go as long as they say
+    /// nothing else. Others stay: a compare finds them wrong.
+    pub fn overwritten(&mut self, page: u64, from: u16, to: u16, reserve: &Reserve<'_>) {
+        let Some(node) = self.tree.find(page) else { return };
+        if self.variant != Variant::KeepAll {
+            self.drop_last_within(node, from, to, reserve);
+        }
+    }
+
+    /// Whether [`overwritten`](Pages::overwritten) would delete any.
+    pub fn is_worth_overwriting(&self, page: u64, from: u16, to: u16) -> bool {
+        let last = self.tree.find(page).and_then(|node| self.slots[node as usize].last());
+        self.variant != Variant::KeepAll && last.is_some_and(|last| from <= last.page_offset && last.end() <= to)
+    }
+
+    /// Bytes `from..to` of a page are no memory of the program any more.
+    pub fn unmapped(&mut self, page: u64, from: u16, to: u16, reserve: &Reserve<'_>) {
+        let Some(node) = self.tree.find(page) else { return };
+        if (from, u64::from(to)) == (0, PAGE_BYTES) {
+            self.counts.deletions += self.slots[node as usize].count() as u64;
+            self.remove_page(node, reserve);
+        } else {
+            self.drop_last_within(node, from, to, reserve);
+        }
+    }
+
+    /// As [`unmapped`](Pages::unmapped) for all pages of which `range` names bytes.
+    pub fn unmapped_where(&mut self, range: impl Fn(u64) -> Option<(u16, u16)>, reserve: &Reserve<'_>) {
+        for at in 0..self.slots.len() {
+            let page = self.slots[at].page;
+            if let Some((from, to)) = Some(page).filter(|page| *page != NO_PAGE).and_then(&range) {
+                self.unmapped(page, from, to, reserve);
+            }
+        }
+    }
+
+    /// Removes the records of files that are forgotten.
+    pub fn remove_forgotten(&mut self, files: &Files, reserve: &Reserve<'_>) {
+        for node in 0..self.slots.len() as u32 {
+            if self.slots[node as usize].page != NO_PAGE {
+                self.retain(node, |record| files.is_open(record.file));
+                if self.slots[node as usize].count() == 0 {
+                    self.remove_page(node, reserve);
+                }
+            }
+        }
+    }
+
+    fn drop_last_within(&mut self, node: u32, from: u16, to: u16, reserve: &Reserve<'_>) {
+        let is_within = |record: &Record| from <= record.page_offset && record.end() <= to;
+        while self.slots[node as usize].last().is_some_and(is_within) {
+            self.delete_one(node);
+        }
+        if self.slots[node as usize].count() == 0 {
+            self.remove_page(node, reserve);
+        }
+    }
+
+    fn delete_one(&mut self, node: u32) {
+        let count = self.slots[node as usize].count() - 1;
+        if count > 0 && count.is_multiple_of(ARRAY_RECORDS) {
+            self.pull_array(node);
+        }
+        self.slots[node as usize].set_count(count);
+        self.counts.records -= 1;
+        self.counts.deletions += 1;
+    }
+
+    // --- look-up -----------------------------------------------------------------------------------------------------
+
+    /// Adds what bytes `from..to` of a page were copied from to `found`. `page_at` is where the page begins in the range
+    /// that is looked up, which may begin within it.
+    #[inline]
+    pub fn sources(&self, page: u64, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found) {
+        let Some(node) = self.tree.find(page) else { return };
+        self.sources_of(node, from, to, page_at, files, found);
+        found.end_page();
+    }
+
+    /// As [`sources`](Pages::sources) for all pages of which `range` names bytes and a place.
+    pub fn sources_where(&self, range: impl Fn(u64) -> Option<(u16, u16, u64)>, files: &Files, found: &mut Found) {
+        for (node, slot) in self.slots.iter().enumerate() {
+            if let Some((from, to, page_at)) = Some(slot.page).filter(|page| *page != NO_PAGE).and_then(&range) {
+                self.sources_of(node as u32, from, to, page_at, files, found);
+            }
+        }
+    }
+
+    fn sources_of(&self, node: u32, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found) {
+        self.slots[node as usize].touch();
+        let mut add = |record: &Record, first: u16, end: u16| {
+            if files.is_open(record.file) {
+                let file_offset = record.file_offset + u64::from(first - record.page_offset);
+                let at = page_at.wrapping_add(u64::from(first));
+                found.add(Source { at, length: u64::from(end - first), file: record.file, file_offset });
+            }
+        };
+        match self.variant {
+            Variant::Icid => self.newest_of_ordered(node, from, to, &mut add),
+            // None overlaps another.
+            Variant::DeleteOverlapping => {
+                for record in self.newest_first(node) {
+                    let (first, end) = (record.page_offset.max(from), record.end().min(to));
+                    if first < end {
+                        add(record, first, end);
+                    }
+                }
+            }
+            Variant::KeepAll => self.newest_of_any(node, from, to, &mut add),
+        }
+    }
+
+    /// Of each byte the newest record, where newer ones begin higher: going back, all below `low` is open yet, and above it
+    /// what lies in `holes`.
+    #[inline]
+    fn newest_of_ordered(&self, node: u32, from: u16, to: u16, add: &mut impl FnMut(&Record, u16, u16)) {
+        let mut low = to;
+        // The lowest is the last.
+        let mut holes: SmallVec<[(u16, u16); 32]> = SmallVec::new();
+        for record in self.newest_first(node) {
+            let (first, end) = (record.page_offset.max(from), record.end().min(to));
+            if first >= end {
+                continue;
+            }
+            while let Some((hole_first, hole_end)) = holes.last_mut() {
+                if *hole_first >= end {
+                    break;
+                }
+                add(record, *hole_first, end.min(*hole_end));
+                if end < *hole_end {
+                    *hole_first = end;
+                    break;
+                }
+                holes.pop();
+            }
+            if first < low {
+                let end = end.min(low);
+                add(record, first, end);
+                // Without memory for more the hole is taken for closed.
+                if end < low && holes.len() < holes.inline_size() {
+                    holes.push((end, low));
+                }
+                low = first;
+            }
+            if low == from && holes.is_empty() {
+                break;
+            }
+        }
+    }
+
+    /// Of each byte the newest record, whatever their order: a bit of `open` for each byte that is still asked for.
+    fn newest_of_any(&self, node: u32, from: u16, to: u16, add: &mut impl FnMut(&Record, u16, u16)) {
+        let mut open = [0u64; PAGE_BYTES as usize / 64];
+        let is_open = |open: &[u64], at: u16| open[at as usize / 64] & (1 << (at % 64)) != 0;
+        (from..to).for_each(|at| open[at as usize / 64] |= 1 << (at % 64));
+        let mut left = to - from;
+        for record in self.newest_first(node).take(LOOKED_AT_MAX as usize) {
+            let (first, end) = (record.page_offset.max(from), record.end().min(to));
+            let mut at = first;
+            while at < end {
+                if !is_open(&open, at) {
+                    at += 1;
+                    continue;
+                }
+                let start = at;
+                while at < end && is_open(&open, at) {
+                    open[at as usize / 64] &= !(1 << (at % 64));
+                    at += 1;
+                }
+                left -= at - start;
+                add(record, start, at);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
+    #[inline]
+    fn newest_first(&self, node: u32) -> impl Iterator<Item = &Record> {
+        let first = &self.slots[node as usize];
+        let mut records = first.records[..first.count_in_last()].iter();
+        let mut previous = first.previous;
+        std::iter::from_fn(move || {
+            if let Some(record) = records.next_back() {
+                return Some(record);
+            }
+            if previous == NONE {
+                return None;
+            }
+            let array = &self.slots[previous as usize];
+            (records, previous) = (array.records.iter(), array.previous);
+            records.next_back()
+        })
+    }
+
+    // --- memory ------------------------------------------------------------------------------------------------------
+
+    fn add_page(&mut self, page: u64, reserve: &Reserve<'_>) -> Option<u32> {
+        let node = self.take_slot(None, reserve)?;
+        while !self.tree.has_room_for(page) {
+            if !self.grow_tree(reserve) && !self.give_up_a_page(Some(node), reserve) {
+                self.give_slot(node);
+                return None;
+            }
+        }
+        self.tree.insert(page, node);
+        reserve.page_added(page);
+        self.counts.pages += 1;
+        let slot = &mut self.slots[node as usize];
+        (slot.page, slot.previous) = (page, NONE);
+        slot.set_count(0);
+        Some(node)
+    }
+
+    /// Takes a page out, with all its records.
+    fn remove_page(&mut self, node: u32, reserve: &Reserve<'_>) {
+        let slot = &mut self.slots[node as usize];
+        let (page, count) = (slot.page, slot.count());
+        slot.page = NO_PAGE;
+        self.counts.records -= count as u64;
+        self.counts.pages -= 1;
+        self.tree.remove(page);
+        reserve.page_removed(page);
+        let mut array = self.slots[node as usize].previous;
+        self.give_slot(node);
+        for _ in 0..count.saturating_sub(1) / ARRAY_RECORDS {
+            let previous = self.slots[array as usize].previous;
+            self.give_slot(array);
+            array = previous;
+        }
+    }
+
+    /// A slot: a free one, a new one, or one of a page that is given up for it, but not this one.
+    fn take_slot(&mut self, not_of: Option<u32>, reserve: &Reserve<'_>) -> Option<u32> {
+        loop {
+            if let Some(slot) = self.take_free() {
+                return Some(slot);
+            }
+            if !self.grow(reserve) && !self.give_up_a_page(not_of, reserve) {
+                return None;
+            }
+        }
+    }
+
+    fn take_free(&mut self) -> Option<u32> {
+        if self.free != NONE {
+            let slot = self.free;
+            self.free = self.slots[slot as usize].previous;
+            return Some(slot);
+        }
+        if self.slots.len() == self.slots.capacity() || self.slots.len() >= NONE as usize {
+            return None;
+        }
+        let (records, count) = ([Record::default(); ARRAY_RECORDS], AtomicU32::new(0));
+        self.slots.push(Slot { records, page: NO_PAGE, count, previous: NONE });
+        Some((self.slots.len() - 1) as u32)
+    }
+
+    fn give_slot(&mut self, slot: u32) {
+        self.slots[slot as usize].previous = self.free;
+        self.free = slot;
+    }
+
+    /// Reserves a quarter more slots, and branches for them.
+    fn grow(&mut self, reserve: &Reserve<'_>) -> bool {
+        let slots = (self.slots.capacity() / 4).max(SLOTS_AT_ONCE);
+        let branches = (self.slots.capacity() + slots).div_ceil(SLOTS_A_BRANCH).saturating_sub(self.tree.capacity());
+        let bytes = slots * SLOT_BYTES + branches * BRANCH_BYTES;
+        if !reserve.take(bytes, self.memory_bytes()) {
+            return false;
+        }
+        let before = self.memory_bytes();
+        let is_there = self.slots.try_reserve_exact(self.slots.capacity() - self.slots.len() + slots).is_ok()
+            && self.tree.reserve(branches);
+        if !is_there {
+            reserve.give(bytes - (self.memory_bytes() - before).min(bytes));
+        }
+        is_there
+    }
+
+    fn grow_tree(&mut self, reserve: &Reserve<'_>) -> bool {
+        if !reserve.take(BRANCH_BYTES, self.memory_bytes()) {
+            return false;
+        }
+        let is_there = self.tree.reserve(1);
+        if !is_there {
+            reserve.give(BRANCH_BYTES);
+        }
+        is_there
+    }
+
+    /// Bytes that are reserved.
+    pub fn memory_bytes(&self) -> usize {
+        self.slots.capacity() * SLOT_BYTES + self.tree.capacity() * BRANCH_BYTES
+    }
+
+    /// Slots that are nodes or arrays.
+    #[cfg(test)]
+    pub fn slots_in_use(&self) -> usize {
+        let mut free = 0;
+        let mut next = self.free;
+        while next != NONE {
+            (free, next) = (free + 1, self.slots[next as usize].previous);
+        }
+        self.slots.len() - free
+    }
+
+    /// Removes the page that the hand comes to, but not this one; false when there is none.
+    fn give_up_a_page(&mut self, keep: Option<u32>, reserve: &Reserve<'_>) -> bool {
+        for _ in 0..2 * self.slots.len() {
+            self.hand = if self.hand + 1 < self.slots.len() { self.hand + 1 } else { 0 };
+            let slot = &mut self.slots[self.hand];
+            if slot.page == NO_PAGE || Some(self.hand as u32) == keep {
+                continue;
+            }
+            let count = slot.count.load(Ordering::Relaxed);
+            if count & TOUCHED != 0 {
+                slot.count.store(count & !TOUCHED, Ordering::Relaxed);
+                continue;
+            }
+            self.counts.given_up += u64::from(count);
+            self.remove_page(self.hand as u32, reserve);
+            return true;
+        }
+        false
+    }
+}
