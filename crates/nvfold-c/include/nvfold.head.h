@@ -4,7 +4,7 @@
  *     #include <nvfold.h>
  *     cc program.c $(pkg-config --cflags --libs nvfold)
  *
- *     nvfold_device *device = nvfold_device_open("pool", "size=1G,create", ...);
+ *     nvfold_device *device = nvfold_device_open("pool", "size=1G,create");
  *     int fd = nvfold_open(device, "/file", O_RDWR | O_CREAT, 0644);
  *     nvfold_write(fd, "text", 4);
  *     nvfold_close(fd);
@@ -49,6 +49,12 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+
+/* A program that asks its compiler for nothing but ISO C has not all of these. */
+struct iovec;
+struct stat;
+struct statvfs;
+struct timespec;
 
 #ifdef __cplusplus
 extern "C" {

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 use crate::background::{self, Background};
+use crate::causality;
 use crate::failure::{Failure, Outcome};
 use crate::options::Options;
 use nvfold::{DeNovaOptions, FileSystem, MkfsOptions, MountOptions};
@@ -45,8 +46,8 @@ pub struct Device {
     pub gid: u32,
     /// Permission bits that new files do not get.
     pub umask: AtomicU32,
-    /// Bytes that were shared because it was known where they had been copied from, since it was opened.
-    pub shared_by_origin_bytes: AtomicU64,
+    /// What is read from its files is followed through memory.
+    pub follows_origins: bool,
     /// Nothing is opened on it any more.
     closing: AtomicBool,
     /// A panic has left its state in DRAM half changed.
@@ -108,6 +109,10 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
     let broken = Arc::new(AtomicBool::new(false));
     let background = background::start(fs.clone(), broken.clone())
         .map_err(|error| Failure::new(error.raw_os_error().unwrap_or(libc::EAGAIN), format!("start a thread: {error}")))?;
+    let follows_origins = options.origins.unwrap_or(options.policy.follows_origins());
+    if follows_origins {
+        causality::begin();
+    }
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut devices = DEVICES.write();
     let handle = next_handle();
@@ -117,7 +122,7 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
         uid,
         gid,
         umask: AtomicU32::new(process_umask()),
-        shared_by_origin_bytes: AtomicU64::new(0),
+        follows_origins,
         closing: AtomicBool::new(false),
         broken,
         background: Mutex::new(Some(background)),

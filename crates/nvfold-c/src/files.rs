@@ -4,6 +4,7 @@
 //! as POSIX asks. Calls with an offset of their own lock nothing here.
 #![forbid(unsafe_code)]
 
+use crate::causality::Followed;
 use crate::device::Device;
 use crate::failure::{Failure, Outcome};
 use crate::paths::{self, LastLink};
@@ -32,6 +33,8 @@ pub struct Open {
     pub device: Arc<Device>,
     pub file: File,
     pub kind: FileKind,
+    /// Says of its bytes in memory that they are its.
+    pub followed: Option<Arc<Followed>>,
     access: Access,
     position: Mutex<u64>,
 }
@@ -58,7 +61,8 @@ pub fn open(device: &Arc<Device>, start: InodeNumber, path: &[u8], flags: c_int,
         if flags & libc::O_TRUNC != 0 && file.attr().size > 0 {
             file.set_len(0)?;
         }
-        Ok(Open { device: device.clone(), file, kind: attr.kind, access, position: Mutex::new(0) })
+        let followed = if attr.kind == FileKind::Regular { Followed::new(device, &file) } else { None };
+        Ok(Open { device: device.clone(), file, kind: attr.kind, followed, access, position: Mutex::new(0) })
     })
 }
 
@@ -191,16 +195,14 @@ impl Open {
 
     /// Writes all of `data`, or nothing. Returns where.
     pub fn write(&self, target: Target, data: &[u8], origins: &[Origin<'_>]) -> Outcome<u64> {
-        let shared_bytes = |bytes| self.device.shared_by_origin_bytes.fetch_add(bytes, Ordering::Relaxed);
         let put = |offset: Option<u64>| {
             self.run(|_| {
-                let (at, shared) = match offset {
-                    Some(offset) if origins.is_empty() => (offset, self.file.write_at(offset, data).map(|()| 0)?),
-                    Some(offset) => (offset, self.file.write_at_from(offset, data, origins)?),
-                    None if origins.is_empty() => (self.file.append(data)?, 0),
-                    None => self.file.append_from(data, origins)?,
+                let at = match offset {
+                    Some(offset) if origins.is_empty() => self.file.write_at(offset, data).map(|()| offset)?,
+                    Some(offset) => self.file.write_at_from(offset, data, origins).map(|_| offset)?,
+                    None if origins.is_empty() => self.file.append(data)?,
+                    None => self.file.append_from(data, origins)?.0,
                 };
-                shared_bytes(shared);
                 if self.access.syncs {
                     self.file.sync()?;
                 }

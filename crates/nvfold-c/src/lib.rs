@@ -15,10 +15,12 @@
 //! | room | question it answers |
 //! |---|---|
 //! | `exports` | which symbols there are (`symbols.txt`); from them the headers are made |
+//! | `transfers` | between memory and files: reading, writing, copying |
 //! | `mapping` | memory filled with what a file held |
 //! | `listing` | directories that are being read |
 //! | `files` | open files: reads, writes, positions |
 //! | `table` | which descriptor is which open file |
+//! | `causality` | which memory came from which file |
 //! | `paths` | from a path to an inode |
 //! | `status` | `struct stat` and its like |
 //! | `device`, `background`, `options` | opening and closing devices, what goes on meanwhile |
@@ -37,6 +39,7 @@ compile_error!("exports/icid.rs knows how C passes the third argument of a varia
 
 mod background;
 mod caller;
+mod causality;
 mod device;
 mod exports;
 mod failure;

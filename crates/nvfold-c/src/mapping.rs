@@ -5,8 +5,7 @@
 //! memory of the process's own, filled once. It is a snapshot: what is written to the file later does not show, and what the
 //! program stores there (it may, with PROT_WRITE) goes nowhere else.
 //!
-//! The table says which memory that is, so that only what was mapped here is unmapped, and so that a copy from a mapping
-//! is known to come from its file.
+//! The table says which memory that is, so that only what was mapped here is unmapped.
 
 use crate::failure::{Failure, Outcome};
 use parking_lot::RwLock;
@@ -27,7 +26,6 @@ pub struct Mappings<T> {
 struct Mapping<T> {
     bytes: usize,
     file: T,
-    file_offset: u64,
 }
 
 fn os_failure(doing: &str) -> Failure {
@@ -96,12 +94,19 @@ impl<T: Clone> Mappings<T> {
             unsafe { libc::munmap(start, bytes) };
             return Err(failure);
         }
-        self.by_start.write().insert(start.addr(), Mapping { bytes, file, file_offset: offset as u64 });
+        self.by_start.write().insert(start.addr(), Mapping { bytes, file });
         Ok(start)
     }
 
+    /// Changes what is known of the files; the memory stays.
+    pub fn change_files(&self, mut change: impl FnMut(&mut T)) {
+        let mut mappings = self.by_start.write();
+        mappings.values_mut().for_each(|mapping| change(&mut mapping.file));
+    }
+
     /// Gives back whole pages of one mapping: all, or a part of it. EINVAL when they were not mapped here.
-    pub fn unmap(&self, start: *mut c_void, length: usize) -> Outcome<()> {
+    /// `forget` is called when that is clear, and before others can get the memory.
+    pub fn unmap(&self, start: *mut c_void, length: usize, forget: impl FnOnce(usize)) -> Outcome<()> {
         let address = start.addr();
         if length == 0 || length > isize::MAX as usize - PAGE_BYTES || !address.is_multiple_of(PAGE_BYTES) {
             return Err(Failure::invalid("what is unmapped must begin at a page and have a length"));
@@ -111,20 +116,23 @@ impl<T: Clone> Mappings<T> {
         let found = mappings.range(..=address).next_back().map(|(start, mapping)| (*start, mapping.clone()));
         let found = found.filter(|(first, mapping)| address - first + bytes <= mapping.bytes);
         let (first, mapping) = found.ok_or_else(|| Failure::invalid("this memory was not mapped by nvfold_mmap"))?;
+        forget(bytes);
         // SAFETY: the table says that these pages were made by `map` and not given back since: they are no memory of anybody
         // else's. Who unmaps them promises, as for munmap(2), that no thread uses them any more.
         if unsafe { libc::munmap(start, bytes) } != 0 {
             return Err(os_failure("unmap"));
         }
-        mappings.remove(&first);
+        let whole = mappings.remove(&first);
         let (before, after) = (address - first, mapping.bytes - (address - first) - bytes);
         if before > 0 {
             mappings.insert(first, Mapping { bytes: before, ..mapping.clone() });
         }
         if after > 0 {
-            let file_offset = mapping.file_offset + (before + bytes) as u64;
-            mappings.insert(address + bytes, Mapping { bytes: after, file_offset, ..mapping });
+            mappings.insert(address + bytes, Mapping { bytes: after, ..mapping.clone() });
         }
+        drop(mappings);
+        // What is known of the file may end here, which takes locks of its own.
+        drop((whole, mapping));
         Ok(())
     }
 }
@@ -148,15 +156,16 @@ mod tests {
         };
         let start = mappings.map((5 * PAGE_BYTES - 10, READ, libc::MAP_SHARED, 4096), 'a', fill).unwrap();
         let page = |number: usize| start.wrapping_byte_add(number * PAGE_BYTES);
-        assert_eq!(errno(mappings.unmap(page(4), 2 * PAGE_BYTES)), libc::EINVAL, "past its end");
-        assert_eq!(errno(mappings.unmap(start.wrapping_byte_add(1), 1)), libc::EINVAL);
-        assert_eq!(errno(mappings.unmap(start, 0)), libc::EINVAL);
-        assert_eq!(errno(mappings.unmap(page(1), 2 * PAGE_BYTES)), 0);
-        assert_eq!(errno(mappings.unmap(page(1), 1)), libc::EINVAL, "it is gone");
-        let left: Vec<_> = mappings.by_start.read().values().map(|mapping| (mapping.bytes, mapping.file_offset)).collect();
-        assert_eq!(left, [(PAGE_BYTES, 4096), (2 * PAGE_BYTES, 4096 + 3 * PAGE_BYTES as u64)]);
-        assert_eq!(errno(mappings.unmap(page(3), 1)) + errno(mappings.unmap(page(4), 1)), 0);
-        assert_eq!(errno(mappings.unmap(start, PAGE_BYTES)), 0);
+        let unmap = |start, length| mappings.unmap(start, length, |_| {});
+        assert_eq!(errno(unmap(page(4), 2 * PAGE_BYTES)), libc::EINVAL, "past its end");
+        assert_eq!(errno(unmap(start.wrapping_byte_add(1), 1)), libc::EINVAL);
+        assert_eq!(errno(unmap(start, 0)), libc::EINVAL);
+        assert_eq!(errno(unmap(page(1), 2 * PAGE_BYTES)), 0);
+        assert_eq!(errno(unmap(page(1), 1)), libc::EINVAL, "it is gone");
+        let left: Vec<_> = mappings.by_start.read().values().map(|mapping| mapping.bytes).collect();
+        assert_eq!(left, [PAGE_BYTES, 2 * PAGE_BYTES]);
+        assert_eq!(errno(unmap(page(3), 1)) + errno(unmap(page(4), 1)), 0);
+        assert_eq!(errno(unmap(start, PAGE_BYTES)), 0);
         assert!(mappings.by_start.read().is_empty());
     }
 

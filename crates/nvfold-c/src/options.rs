@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome};
 use nvfold::{Compression, DedupMode, IndexKind, Pack, Policy};
 use pmem::Profile;
 
-const THERE_ARE: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME pack=auto|on|off \
+const THERE_ARE: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME origins=auto|on|off pack=auto|on|off \
                          compress=off|lz4|zstd[:LEVEL] mode=immediate|inline|delayed:MS:ENTRIES threads=N discard \
                          nodiscard profile=NAME";
 
@@ -27,6 +27,8 @@ pub struct Options {
     pub label: String,
     pub index: IndexKind,
     pub policy: Policy,
+    /// Follow where bytes were copied from; `None`: if the policy does.
+    pub origins: Option<bool>,
     pub pack: Pack,
     pub compression: Compression,
     pub mode: DedupMode,
@@ -45,6 +47,7 @@ impl Default for Options {
             label: String::new(),
             index: IndexKind::default(),
             policy: Policy::default(),
+            origins: None,
             pack: Pack::default(),
             compression: Compression::default(),
             mode: nvfold::DeNovaOptions::default().mode,
@@ -91,6 +94,14 @@ impl Options {
             "policy" => {
                 let unknown = || format!("`{value}` is none of {}", Policy::names());
                 self.policy = Policy::named(value.as_bytes()).ok_or_else(unknown)?;
+            }
+            "origins" => {
+                self.origins = match value {
+                    "auto" => None,
+                    "on" => Some(true),
+                    "off" => Some(false),
+                    _ => return Err("neither auto nor on nor off".into()),
+                }
             }
             "pack" => self.pack = Pack::from_name(value).ok_or("neither auto nor on nor off")?,
             "compress" => self.compression = Compression::named(value.as_bytes()).ok_or("not a compression")?,

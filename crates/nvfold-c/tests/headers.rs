@@ -24,8 +24,10 @@ fn header(name: &str, sources: &[&str], structures: &[&str]) -> String {
     let head = fs::read_to_string(dir.join(format!("include/{name}.head.h"))).expect("a header has a head");
     let guard = format!("{}_H", name.to_uppercase());
     // A type renamed to `const char *` is written with a space behind it.
-    let made: Vec<&str> = made.lines().map(str::trim_end).collect();
-    let made = made.join("\n").replace(" * ", " *").replace("\n *", "\n * ");
+    let is_comment = |line: &str| line.trim_start().starts_with(['*', '/']);
+    let tidy = |line: &str| if is_comment(line) { line.trim_end().to_owned() } else { line.replace(" * ", " *") };
+    let made: Vec<String> = made.lines().map(tidy).collect();
+    let made = made.join("\n");
     format!("{head}\n{}\n\n#ifdef __cplusplus\n}}\n#endif\n\n#endif /* {guard} */\n", made.trim())
 }
 

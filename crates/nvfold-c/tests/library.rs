@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 /// The shared library and the headers, where a compiler finds them.
 pub struct Library {
     pub lib_dir: PathBuf,
+    pub archive: PathBuf,
     pub include_dir: PathBuf,
 }
 
@@ -59,7 +60,7 @@ pub fn library() -> Option<&'static Library> {
         let lib_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libnvfold");
         let script = crate_dir().join("../../scripts/c-library.sh");
         run(Command::new(script).arg(&archive).arg(&lib_dir));
-        Some(Library { lib_dir, include_dir: crate_dir().join("include") })
+        Some(Library { lib_dir, archive, include_dir: crate_dir().join("include") })
     })
     .as_ref()
 }

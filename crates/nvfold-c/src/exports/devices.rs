@@ -6,7 +6,7 @@ use crate::device::{self, Device};
 use crate::failure::{self, Outcome, call};
 use crate::options::Options;
 use crate::status::{self, MODE_BITS};
-use crate::{listing, table};
+use crate::{listing, table, transfers};
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Once};
 use std::sync::atomic::Ordering;
@@ -29,14 +29,15 @@ pub struct Stats {
     pub metadata_bytes: u64,
     /// Free.
     pub free_bytes: u64,
-    /// Shared since the device was opened because it was known where the bytes had been copied from (policies that follow
-    /// origins; see icid.h).
+    /// Shared since the device was opened because it was known where the bytes had been copied from (policies icid,
+    /// icid+inline and icid+deext; see nvfold_memcpy).
     pub shared_by_origin_bytes: u64,
 }
 
 fn close_all_of(device: &Arc<Device>) {
     table::remove_all_of(device);
     listing::close_all_of(device);
+    transfers::leave(device.handle);
 }
 
 extern "C" fn close_all_at_exit() {
@@ -55,6 +56,8 @@ extern "C" fn close_all_at_exit() {
 ///   size=SIZE      size of a new device in bytes, or with K, M, G, T (powers of 1024); mem: needs it
 ///   ro             change nothing; the device is not recovered either
 ///   policy=NAME    which dedup system places new data, as with `nvfold mount -o policy=`
+///   origins=on     follow where bytes are copied from, for files and directories with a policy of their own that shares
+///                  them; auto, unless given: when the policy of the device does
 ///   label=, index=, pack=, compress=, mode=, profile=, discard, nodiscard, threads=
 ///                  as with `nvfold mkfs` and `nvfold mount`
 ///
@@ -138,7 +141,7 @@ pub extern "C" fn nvfold_stats(device: DeviceHandle, mut stats: OutStats<'_>, si
             compressed_away_bytes: of.compressed_away_bytes,
             metadata_bytes: of.metadata_bytes,
             free_bytes: of.free_bytes,
-            shared_by_origin_bytes: device.shared_by_origin_bytes.load(Ordering::Relaxed),
+            shared_by_origin_bytes: of.origins.shared_bytes,
         };
         stats.put_start(found, size).map(|()| 0)
     })

@@ -5,9 +5,14 @@ use crate::failure::{answer, call};
 use crate::transfers;
 use std::ffi::{c_int, c_void};
 
-/// Copies memory, as memmove(3): the two may overlap, or be the same. When the source was read, copied or mapped from a file
-/// of a device that follows origins, the copy is known to come from there too. Returns `target`; NULL for NULL (EFAULT) and
-/// for more than SSIZE_MAX bytes (EINVAL), when nothing is copied.
+/// Copies memory, as memmove(3): the two may overlap, or be the same. Returns `target`; NULL for NULL (EFAULT) and for more
+/// than SSIZE_MAX bytes (EINVAL), when nothing is copied.
+///
+/// On a device that follows origins (policy=icid, icid+inline or icid+deext) it is known then that the copy comes from where
+/// its source came from: nvfold_read and nvfold_mmap, and copies of that. When it is written by nvfold_write or one of its
+/// kind, bytes that are still those of the file are shared with it instead of stored. What the program changes by other means
+/// is found by comparing. What was read through a descriptor is followed until that is closed, what was mapped until it
+/// is unmapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_memcpy(mut target: OutBytes<'_>, source: InBytes<'_>, length: usize) -> *mut c_void {
     call("nvfold_memcpy", || transfers::copy(&mut target, &source, length).map(|()| target.pointer()))
