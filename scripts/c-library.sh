@@ -26,10 +26,10 @@ awk -F '@@' '
 wanted=$(sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)@@.*/-Wl,-u,\1/p' "$symbols")
 
 library=$directory/libnvfold.so.$version
-# The system libraries are those that `rustc --print native-static-libs` names.
+# Not to be unloaded: it has a handler for SIGBUS. The system libraries are those that `rustc --print native-static-libs` names.
 # shellcheck disable=SC2086 # a word for each symbol
 "${CC:-cc}" -shared -o "$library.new" -Wl,-soname,libnvfold.so.0 "-Wl,--version-script=$script" $wanted \
-    -Wl,--gc-sections -Wl,-z,defs -Wl,-z,relro -Wl,-z,now "$archive" -lgcc_s -lpthread -ldl -lrt -lm -lc
+    -Wl,--gc-sections -Wl,-z,nodelete -Wl,-z,defs -Wl,-z,relro -Wl,-z,now "$archive" -lgcc_s -lpthread -ldl -lrt -lm -lc
 # A program that has the old one mapped keeps it.
 mv "$library.new" "$library"
 ln -sf "libnvfold.so.$version" "$directory/libnvfold.so.0"

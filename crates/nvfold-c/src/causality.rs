@@ -15,7 +15,6 @@
 //! stored to, costs a compare when it is written.
 #![forbid(unsafe_code)]
 
-use crate::device::Device;
 use nvfold::dedup::icid::{FileToken, RecTree, Source};
 use nvfold::{File, Origin};
 use parking_lot::RwLock;
@@ -35,17 +34,26 @@ pub struct Followed {
     pub device: usize,
 }
 
-/// A device that follows origins is opened.
-pub fn begin() {
-    TREE.get_or_init(RecTree::default);
+/// Whether a device follows origins: its handle, if it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Follows(Option<usize>);
+
+impl Follows {
+    /// A device with this handle is opened, and follows origins or not.
+    pub fn begin(device: usize, follows: bool) -> Follows {
+        if follows {
+            TREE.get_or_init(RecTree::default);
+        }
+        Follows(follows.then_some(device))
+    }
 }
 
 impl Followed {
     /// Follows a file, if its device does, and unless too many are followed.
-    pub fn new(device: &Device, file: &File) -> Option<Arc<Followed>> {
-        let tree = TREE.get().filter(|_| device.follows_origins)?;
-        let token = tree.open_file()?;
-        let followed = Arc::new(Followed { token, file: file.clone(), device: device.handle });
+    pub fn new(device: Follows, file: &File) -> Option<Arc<Followed>> {
+        let device = device.0?;
+        let token = TREE.get()?.open_file()?;
+        let followed = Arc::new(Followed { token, file: file.clone(), device });
         FOLLOWED.write().get_or_insert_default().insert(token.number(), Arc::downgrade(&followed));
         Some(followed)
     }
@@ -99,9 +107,9 @@ pub struct Sources(Vec<(Source, Arc<Followed>)>);
 
 impl Sources {
     /// Of a request to a device whose bytes lie in these ranges of memory, one after the other.
-    pub fn of(device: &Device, ranges: impl Iterator<Item = (usize, usize)>) -> Sources {
+    pub fn of(device: Follows, ranges: impl Iterator<Item = (usize, usize)>) -> Sources {
         let mut sources = Sources::default();
-        let Some(tree) = TREE.get().filter(|_| device.follows_origins) else { return sources };
+        let (Some(device), Some(tree)) = (device.0, TREE.get()) else { return sources };
         let (mut found, mut before) = (Vec::new(), 0);
         for (address, length) in ranges {
             tree.origins(address as u64, length as u64, &mut found);
@@ -114,9 +122,8 @@ impl Sources {
                 // Without the lock, which dropping the last user of a file takes.
                 let followed = found.iter().filter_map(upgrade);
                 // A file that was closed since, or is on another device, is no source.
-                let is_source = |(source, file): &(Source, Arc<Followed>)| {
-                    file.token == source.file && file.device == device.handle
-                };
+                let is_source =
+                    |(source, file): &(Source, Arc<Followed>)| file.token == source.file && file.device == device;
                 sources.0.extend(followed.filter(is_source));
             }
             before += length as u64;

@@ -13,7 +13,7 @@
 #![forbid(unsafe_code)]
 
 use crate::background::{self, Background};
-use crate::causality;
+use crate::causality::Follows;
 use crate::failure::{Failure, Outcome};
 use crate::options::Options;
 use nvfold::{DeNovaOptions, FileSystem, MkfsOptions, MountOptions};
@@ -46,8 +46,8 @@ pub struct Device {
     pub gid: u32,
     /// Permission bits that new files do not get.
     pub umask: AtomicU32,
-    /// What is read from its files is followed through memory.
-    pub follows_origins: bool,
+    /// Whether what is read from its files is followed through memory.
+    pub follows_origins: Follows,
     /// Nothing is opened on it any more.
     closing: AtomicBool,
     /// A panic has left its state in DRAM half changed.
@@ -107,12 +107,9 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
     };
     let fs = FileSystem::mount(region, mount)?;
     let broken = Arc::new(AtomicBool::new(false));
-    let background = background::start(fs.clone(), broken.clone())
-        .map_err(|error| Failure::new(error.raw_os_error().unwrap_or(libc::EAGAIN), format!("start a thread: {error}")))?;
-    let follows_origins = options.origins.unwrap_or(options.policy.follows_origins());
-    if follows_origins {
-        causality::begin();
-    }
+    let background = background::start(fs.clone(), broken.clone()).map_err(|error| {
+        Failure::new(error.raw_os_error().unwrap_or(libc::EAGAIN), format!("start a thread: {error}"))
+    })?;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut devices = DEVICES.write();
     let handle = next_handle();
@@ -122,7 +119,7 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
         uid,
         gid,
         umask: AtomicU32::new(process_umask()),
-        follows_origins,
+        follows_origins: Follows::begin(handle, options.origins.unwrap_or(options.policy.follows_origins())),
         closing: AtomicBool::new(false),
         broken,
         background: Mutex::new(Some(background)),
@@ -208,7 +205,10 @@ fn release(mut device: Arc<Device>, until: Option<Instant>) -> Outcome<()> {
     };
     drop(device.background.into_inner());
     if device.broken.load(Ordering::SeqCst) {
-        return Err(Failure::new(libc::EIO, "an internal error had broken this device; the next one to open it recovers it"));
+        return Err(Failure::new(
+            libc::EIO,
+            "an internal error had broken this device; the next one to open it recovers it",
+        ));
     }
     Ok(device.fs.unmount()?)
 }

@@ -61,7 +61,7 @@ pub fn open(device: &Arc<Device>, start: InodeNumber, path: &[u8], flags: c_int,
         if flags & libc::O_TRUNC != 0 && file.attr().size > 0 {
             file.set_len(0)?;
         }
-        let followed = if attr.kind == FileKind::Regular { Followed::new(device, &file) } else { None };
+        let followed = if attr.kind == FileKind::Regular { Followed::new(device.follows_origins, &file) } else { None };
         Ok(Open { device: device.clone(), file, kind: attr.kind, followed, access, position: Mutex::new(0) })
     })
 }
@@ -87,14 +87,7 @@ fn check_flags(flags: c_int) -> Outcome<Access> {
 }
 
 /// Finds what is to be opened, or makes it.
-fn find(
-    device: &Device,
-    fs: &FileSystem,
-    start: InodeNumber,
-    path: &[u8],
-    flags: c_int,
-    mode: u32,
-) -> Outcome<Attr> {
+fn find(device: &Device, fs: &FileSystem, start: InodeNumber, path: &[u8], flags: c_int, mode: u32) -> Outcome<Attr> {
     let creates = flags & libc::O_CREAT != 0;
     let is_exclusive = creates && flags & libc::O_EXCL != 0;
     // O_EXCL does not follow a link at the end, and finds it there.
@@ -261,7 +254,9 @@ impl Open {
 
     /// `fallocate` with its flags. EOPNOTSUPP for those that there are not.
     pub fn allocate(&self, mode: c_int, at: libc::off_t, length: libc::off_t) -> Outcome<()> {
-        use libc::{FALLOC_FL_KEEP_SIZE as KEEP_SIZE, FALLOC_FL_PUNCH_HOLE as PUNCH_HOLE, FALLOC_FL_ZERO_RANGE as ZERO_RANGE};
+        use libc::{
+            FALLOC_FL_KEEP_SIZE as KEEP_SIZE, FALLOC_FL_PUNCH_HOLE as PUNCH_HOLE, FALLOC_FL_ZERO_RANGE as ZERO_RANGE,
+        };
         self.check_writes()?;
         let mode = match mode {
             0 => AllocateMode::Reserve,

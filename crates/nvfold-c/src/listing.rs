@@ -67,7 +67,8 @@ pub fn close(handle: usize) -> Outcome<()> {
 pub fn close_all_of(device: &Arc<Device>) {
     let mut listings = LISTINGS.write();
     let is_of = |listing: &Arc<Listing>| Arc::ptr_eq(&listing.device, device);
-    let handles: Vec<usize> = listings.iter().filter(|(_, listing)| is_of(listing)).map(|(handle, _)| *handle).collect();
+    let handles: Vec<usize> =
+        listings.iter().filter(|(_, listing)| is_of(listing)).map(|(handle, _)| *handle).collect();
     let closed: Vec<_> = handles.iter().filter_map(|handle| listings.remove(handle)).collect();
     drop(listings);
     drop(closed);

@@ -47,7 +47,8 @@ fn check(length: usize, prot: c_int, flags: c_int, offset: libc::off_t) -> Outco
     match flags & libc::MAP_TYPE {
         libc::MAP_PRIVATE => {}
         libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE if prot & libc::PROT_WRITE != 0 => {
-            let why = "a shared mapping that is written to would have to change the file, and this one is a snapshot of it";
+            let why =
+                "a shared mapping that is written to would have to change the file, and this one is a snapshot of it";
             return Err(Failure::new(libc::ENODEV, why));
         }
         libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE => {}

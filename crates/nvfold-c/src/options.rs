@@ -148,8 +148,23 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_einval_and_a_sentence() {
         for list in [
-            "size", "size=", "size=x", "size=1X", "size=99999999T", "policy=all", "policy", "bogus", "bogus=1", "ro=1",
-            "threads=0", "threads=257", "pack=maybe", "compress=rar", "mode=later", "profile=floppy", "ro,create",
+            "size",
+            "size=",
+            "size=x",
+            "size=1X",
+            "size=99999999T",
+            "policy=all",
+            "policy",
+            "bogus",
+            "bogus=1",
+            "ro=1",
+            "threads=0",
+            "threads=257",
+            "pack=maybe",
+            "compress=rar",
+            "mode=later",
+            "profile=floppy",
+            "ro,create",
         ] {
             let failure = Options::parse(list.as_bytes()).unwrap_err();
             assert_eq!(failure.errno, libc::EINVAL, "{list}");

@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn now_and_omit_and_nonsense_are_told_apart() {
-        let time = |tv_nsec| time_to_set(libc::timespec { tv_sec: i64::MAX, tv_nsec }, 7).map_err(|failure| failure.errno);
+        let time =
+            |tv_nsec| time_to_set(libc::timespec { tv_sec: i64::MAX, tv_nsec }, 7).map_err(|failure| failure.errno);
         assert_eq!(time(libc::UTIME_NOW), Ok(Some(7)));
         assert_eq!(time(libc::UTIME_OMIT), Ok(None));
         assert_eq!(time(5), Ok(Some(i64::MAX)));

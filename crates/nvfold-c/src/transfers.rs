@@ -72,7 +72,7 @@ pub fn write(open: &Open, target: Target, buffer: &InBytes<'_>, length: usize) -
     buffer.slice(length)?;
     let length = length.min(TRANSFER_BYTES_MAX);
     if length > 0 {
-        let sources = Sources::of(&open.device, iter::once((buffer.address(), length)));
+        let sources = Sources::of(open.device.follows_origins, iter::once((buffer.address(), length)));
         open.write(target, buffer.slice(length)?, &sources.origins())?;
     }
     Ok(length as isize)
@@ -84,7 +84,7 @@ pub fn write_vector(open: &Open, target: Target, buffers: &CIovecs<'_>, count: c
     let buffers = buffers.look(count)?;
     let bytes = buffers.gather(TRANSFER_BYTES_MAX);
     if !bytes.is_empty() {
-        let sources = Sources::of(&open.device, buffers.ranges());
+        let sources = Sources::of(open.device.follows_origins, buffers.ranges());
         open.write(target, &bytes, &sources.origins())?;
     }
     Ok(bytes.len() as isize)
@@ -103,7 +103,7 @@ pub fn map(open: &Arc<Open>, length: usize, prot: c_int, flags: c_int, at: libc:
         libc::EBADF => Failure { errno: libc::EACCES, ..failure },
         _ => failure,
     })?;
-    let followed = Followed::new(&open.device, &open.file);
+    let followed = Followed::new(open.device.follows_origins, &open.file);
     let start = MAPPINGS.map((length, prot, flags, at), followed.clone(), |offset, memory| {
         let length = open.readable(offset, memory.len())?;
         open.read_at(offset, &mut memory[..length]).map(drop)

@@ -15,7 +15,8 @@ fn declared(header: &str) -> BTreeSet<String> {
     let text = fs::read_to_string(crate_dir().join("include").join(header)).unwrap();
     let is_code = |line: &&str| !line.trim_start().starts_with(['/', '*', '#']);
     let code: String = text.lines().filter(is_code).map(|line| format!("{line}\n")).collect();
-    let words = code.split('(').filter_map(|before| before.split(|c: char| !c.is_alphanumeric() && c != '_').next_back());
+    let words =
+        code.split('(').filter_map(|before| before.split(|c: char| !c.is_alphanumeric() && c != '_').next_back());
     words.filter(|word| word.starts_with("nvfold_") || word.starts_with("ICID_")).map(str::to_owned).collect()
 }
 
@@ -30,7 +31,8 @@ fn the_library_exports_what_is_listed_in_its_version_and_nothing_else() {
     let exported = text.lines().filter_map(|line| line.split_whitespace().nth(2));
     // The version itself is a symbol, too.
     let exported: BTreeSet<String> = exported.filter(|name| name.contains('@')).map(str::to_owned).collect();
-    let versions: BTreeSet<&str> = text.lines().filter_map(|line| line.split_once(" A ").map(|(_, name)| name)).collect();
+    let versions: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.split_once(" A ").map(|(_, name)| name)).collect();
     assert_eq!(exported, listed(), "what the library exports, and symbols.txt");
     assert_eq!(versions, BTreeSet::from(["NVFOLD_0.1"]));
     let without_version = text.lines().filter(|line| !line.contains('@') && !line.contains(" A ")).count();

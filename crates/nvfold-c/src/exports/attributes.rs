@@ -42,7 +42,8 @@ fn give(value: &[u8], buffer: &mut OutBytes<'_>, size: usize) -> Outcome<isize> 
     let room = buffer.slice(size)?;
     let needed = value.len();
     let room = room.get_mut(..needed);
-    let room = room.ok_or_else(|| Failure::new(libc::ERANGE, format!("it has {needed} bytes, and there is room for {size}")))?;
+    let room =
+        room.ok_or_else(|| Failure::new(libc::ERANGE, format!("it has {needed} bytes, and there is room for {size}")))?;
     room.copy_from_slice(value);
     Ok(needed as isize)
 }
@@ -142,13 +143,7 @@ pub extern "C" fn nvfold_fgetxattr(fd: c_int, name: CText<'_>, mut value: OutByt
 
 /// As nvfold_setxattr, of an open file.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_fsetxattr(
-    fd: c_int,
-    name: CText<'_>,
-    value: InBytes<'_>,
-    size: usize,
-    flags: c_int,
-) -> c_int {
+pub extern "C" fn nvfold_fsetxattr(fd: c_int, name: CText<'_>, value: InBytes<'_>, size: usize, flags: c_int) -> c_int {
     call("nvfold_fsetxattr", || set(&About::Descriptor(fd), &name, (&value, size), flags))
 }
 

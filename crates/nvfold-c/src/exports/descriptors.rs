@@ -90,9 +90,7 @@ pub extern "C" fn nvfold_write(fd: c_int, buffer: InBytes<'_>, length: usize) ->
 /// As nvfold_read, at an offset; the position stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_pread(fd: c_int, mut buffer: OutBytes<'_>, length: usize, at: libc::off_t) -> libc::ssize_t {
-    call("nvfold_pread", || {
-        transfers::read(&*table::get(fd)?, Source::Offset(offset(at)?), &mut buffer, length)
-    })
+    call("nvfold_pread", || transfers::read(&*table::get(fd)?, Source::Offset(offset(at)?), &mut buffer, length))
 }
 
 /// As nvfold_write, at an offset; the position stays. With O_APPEND too it writes at the offset, as POSIX says (and Linux
@@ -117,17 +115,13 @@ pub extern "C" fn nvfold_writev(fd: c_int, buffers: CIovecs<'_>, count: c_int) -
 /// As nvfold_readv, at an offset; the position stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preadv(fd: c_int, buffers: CIovecs<'_>, count: c_int, at: libc::off_t) -> libc::ssize_t {
-    call("nvfold_preadv", || {
-        transfers::read_vector(&*table::get(fd)?, Source::Offset(offset(at)?), &buffers, count)
-    })
+    call("nvfold_preadv", || transfers::read_vector(&*table::get(fd)?, Source::Offset(offset(at)?), &buffers, count))
 }
 
 /// As nvfold_writev, at an offset; the position stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_pwritev(fd: c_int, buffers: CIovecs<'_>, count: c_int, at: libc::off_t) -> libc::ssize_t {
-    call("nvfold_pwritev", || {
-        transfers::write_vector(&*table::get(fd)?, Target::Offset(offset(at)?), &buffers, count)
-    })
+    call("nvfold_pwritev", || transfers::write_vector(&*table::get(fd)?, Target::Offset(offset(at)?), &buffers, count))
 }
 
 /// Moves the position, as lseek(2): SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA, SEEK_HOLE. Returns it.

@@ -8,8 +8,8 @@ use crate::options::Options;
 use crate::status::{self, MODE_BITS};
 use crate::{listing, table, transfers};
 use std::ffi::{c_char, c_int};
-use std::sync::{Arc, Once};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Once};
 
 /// What a device holds, in bytes. Later versions may have more fields behind these.
 #[repr(C)]

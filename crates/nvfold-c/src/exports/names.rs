@@ -137,7 +137,12 @@ pub extern "C" fn nvfold_symlink(device: DeviceHandle, target: CText<'_>, path: 
 /// The target of a symbolic link: `size` bytes of it at most, without a NUL. Returns the bytes put there. EINVAL when it is no
 /// link, or `size` is 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_readlink(device: DeviceHandle, path: CText<'_>, mut buffer: OutBytes<'_>, size: usize) -> libc::ssize_t {
+pub extern "C" fn nvfold_readlink(
+    device: DeviceHandle,
+    path: CText<'_>,
+    mut buffer: OutBytes<'_>,
+    size: usize,
+) -> libc::ssize_t {
     call("nvfold_readlink", || {
         let (device, path) = (device.device()?, path.bytes()?);
         let room = buffer.slice(size)?;
@@ -177,7 +182,9 @@ pub extern "C" fn nvfold_rename(device: DeviceHandle, path: CText<'_>, new_path:
             return Err(Failure::new(libc::EBUSY, "neither the root nor . nor .. can be renamed"));
         }
         if new.must_be_directory && what.kind != FileKind::Directory {
-            return Err(Failure::new(libc::ENOTDIR, "the new path ends in / and the old one is no directory").at(new_path));
+            return Err(
+                Failure::new(libc::ENOTDIR, "the new path ends in / and the old one is no directory").at(new_path)
+            );
         }
         let renamed = device.run(|fs| Ok(fs.rename(old.directory, &old.name, new.directory, &new.name, mode)?));
         renamed.map(|()| 0).map_err(|failure| failure.at(path))
@@ -212,7 +219,12 @@ pub extern "C" fn nvfold_chown(device: DeviceHandle, path: CText<'_>, owner: lib
 
 /// As nvfold_chown; a link at the end of the path is not followed.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_lchown(device: DeviceHandle, path: CText<'_>, owner: libc::uid_t, group: libc::gid_t) -> c_int {
+pub extern "C" fn nvfold_lchown(
+    device: DeviceHandle,
+    path: CText<'_>,
+    owner: libc::uid_t,
+    group: libc::gid_t,
+) -> c_int {
     at("nvfold_lchown", (device, path), LastLink::Keep, |fs, attr| {
         Ok(fs.setattr(attr.ino, &owners(owner, group)).map(drop)?)
     })
