@@ -126,7 +126,7 @@ pub fn embedded(policy: Policy, percent: u64, flush: FlushMode, threads: u64, by
     let policy = match policy {
         Policy::Off => "off".to_string(),
         Policy::Inline => format!("inline {percent} %"),
-        Policy::NvDedup | Policy::DeNova | Policy::DeExt => format!("{} {percent} %", policy.name()),
+        other => format!("{} {percent} %", other.name()),
     };
     let flushed = if flush == FlushMode::Always { ", flushing as on DAX" } else { "" };
     Ok(Target { name: format!("embedded {policy}{flushed}"), percent, lanes })

@@ -443,6 +443,41 @@ fn sources_that_change_meanwhile_never_show_in_the_target() {
     }
 }
 
+/// ICID 4.6: of a source that was removed what copies name stays, and the rest of its bytes become free while nobody is at
+/// work, as a mount asks every second.
+#[test]
+fn what_copies_leave_of_removed_sources_is_collected_at_rest() {
+    for policy in FOLLOWING {
+        let region = device(64, IndexKind::Dram);
+        let fs = mount(&region, policy);
+        let step = || while !fs.reclaim_step(Victims::Worthwhile).unwrap() {};
+        let content = noise(8 << 20, 20);
+        create(&fs, "source").write_at(0, &content).unwrap();
+        settle(&fs);
+        let source = open(&fs, "source");
+        let target = create(&fs, "target");
+        let mut copied = Vec::new();
+        for start in (0..content.len()).step_by(16 << 10) {
+            let part = &content[start + 100..start + 1100];
+            assert_eq!(target.append_from(part, &[origin(0, 1000, &source, start as u64 + 100)]).unwrap().1, 1000);
+            copied.extend_from_slice(part);
+        }
+        step();
+        drop(source);
+        fs.unlink(ROOT, b"source").unwrap();
+        step();
+        let before = fs.stats().stored_bytes;
+        assert!(before >= 2 << 20, "{policy:?}: {before}: at work until now");
+        step();
+        step();
+        let after = fs.stats();
+        assert!(after.reclaim.collected_chunks > 0 && after.stored_bytes < 600 << 10, "{policy:?}: {after:?}");
+        assert!(read(&target) == copied);
+        drop(target);
+        unmount(&region, fs);
+    }
+}
+
 #[test]
 fn a_crash_right_after_leaves_what_was_acknowledged() {
     each_system(|policy, region, fs| {

@@ -134,7 +134,7 @@ pub fn defects() -> Vec<Defect> {
             flip(region, entry.address());
         }),
         Defect {
-            has: |subject| subject.policy == Policy::DeExt && subject.compression == Compression::Off,
+            has: |subject| subject.policy.without_origins() == Policy::DeExt && subject.compression == Compression::Off,
             ..media("a packed chunk is shorter than what files name of it", Crashed, DAMAGED, |region, geometry| {
                 change_entry(
                     region,
@@ -178,7 +178,7 @@ pub fn defects() -> Vec<Defect> {
         files("reconcile changes a file", Reconciled, &["after reconcile the tree is none"], |fs| overwrite(fs, 0)),
         Defect {
             // Packed chunks stay shared.
-            has: |subject| subject.policy != Policy::DeExt,
+            has: |subject| subject.policy.without_origins() != Policy::DeExt,
             ..files("sharing is undone", Reconciled, TOTALS, |fs| {
                 fs.open(ino(fs, 1)?)?.undedup_range(0, 1 << 20).map(drop)
             })

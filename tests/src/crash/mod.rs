@@ -79,6 +79,8 @@ pub struct Subject {
     pub full: bool,
     /// Whether its recordings are mutated: those that come by lines of code that others do not.
     pub mutated: bool,
+    /// Whether it gets those workloads alone that few subjects get: what else it does others do.
+    pub only_its_own: bool,
     /// Pairs of operations in the sample of `make test`: many where nobody else has them, few where another subject
     /// comes by the same lines of code.
     pub pairs: usize,
@@ -95,6 +97,7 @@ const PLAIN: Subject = Subject {
     after_crash: false,
     full: false,
     mutated: false,
+    only_its_own: false,
     pairs: 15,
 };
 
@@ -103,7 +106,7 @@ const fn of(policy: Policy, name: &'static str) -> Subject {
 }
 
 /// All that are tested.
-pub const SUBJECTS: [Subject; 15] = [
+pub const SUBJECTS: [Subject; 18] = [
     PLAIN,
     Subject { pack: Pack::On, mutated: true, ..of(Policy::Inline, "inline") },
     Subject {
@@ -138,12 +141,21 @@ pub const SUBJECTS: [Subject; 15] = [
     Subject { full: true, mutated: true, ..of(Policy::DeExt, "deext") },
     Subject { index: IndexKind::Pm, after_crash: true, mutated: true, ..of(Policy::DeExt, "deext, pm, crashed") },
     Subject { compression: Compression::ZSTD, full: true, ..of(Policy::DeExt, "deext, compressed") },
+    Subject { mutated: true, only_its_own: true, ..of(Policy::Icid, "icid") },
+    Subject {
+        index: IndexKind::Pm,
+        after_crash: true,
+        full: true,
+        only_its_own: true,
+        ..of(Policy::IcidInline, "icid+inline, pm, crashed")
+    },
+    Subject { compression: Compression::ZSTD, only_its_own: true, ..of(Policy::IcidDeExt, "icid+deext, compressed") },
 ];
 
 impl Subject {
     /// Whether a workload is something of its own for it.
     pub fn wants(&self, workload: &Workload) -> bool {
-        workload.only.is_none_or(|policy| policy == self.policy)
+        workload.only.map_or(!self.only_its_own, |policies| policies.contains(&self.policy))
     }
 
     fn options(&self, policy: Policy) -> MountOptions {

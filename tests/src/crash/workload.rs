@@ -66,8 +66,8 @@ pub struct Workload {
     pub ops: Vec<Op>,
     /// Crashes are made from this operation on; those before it have a workload of their own.
     pub crashes_from: usize,
-    /// The only policy for which this is something of its own.
-    pub only: Option<Policy>,
+    /// The only policies for which this is something of its own.
+    pub only: Option<&'static [Policy]>,
 }
 
 /// A step of a recorded workload.
@@ -229,7 +229,7 @@ impl Base {
     /// Bytes by which an operation, with these before it, may make the tail of a stream longer before its commit word. A
     /// crash between the two leaves them behind the end of the file, in its chunk, until that is freed.
     fn growth_bytes(&self, before: &[Op], op: &Op) -> u64 {
-        let has_streams = self.setting.policy == Policy::DeExt;
+        let has_streams = self.setting.policy.without_origins() == Policy::DeExt;
         let opens = |op: &Op| matches!(op, Op::Open { .. } | Op::Tmpfile { .. });
         match op {
             _ if !has_streams || !before.iter().any(opens) => 0,
@@ -383,15 +383,21 @@ pub fn singles() -> Vec<Workload> {
         name: name.to_owned(),
         ops,
         crashes_from,
-        only: Some(Policy::DeNova),
+        only: Some(&[Policy::DeNova]),
     });
     let of_deext = streams().into_iter().chain(reclaimed()).map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
         ops,
         crashes_from,
-        only: Some(Policy::DeExt),
+        only: Some(&[Policy::DeExt]),
     });
-    of_all.chain(of_trim).chain(of_fragments).chain(of_denova).chain(of_deext).collect()
+    let of_icid = copied().into_iter().map(|(name, crashes_from, ops)| Workload {
+        name: name.to_owned(),
+        ops,
+        crashes_from,
+        only: Some(&[Policy::Icid, Policy::IcidInline, Policy::IcidDeExt]),
+    });
+    of_all.chain(of_trim).chain(of_fragments).chain(of_denova).chain(of_deext).chain(of_icid).collect()
 }
 
 fn renames() -> Vec<(&'static str, Vec<Op>)> {
@@ -1041,6 +1047,54 @@ fn reclaimed() -> Vec<(&'static str, usize, Vec<Op>)> {
             ]),
         ),
         ("reclaim, then unmount", 2, begin(&[Op::Reclaim, Op::Remount, unlink(UNSHARED)])),
+    ]
+}
+
+/// Writes of what was copied from files, as it was and with bytes changed.
+fn copied() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let copy = |from: u8, from_offset, to: u8, to_offset, len, changed| Op::Copy {
+        from: at(from),
+        from_offset,
+        to: at(to),
+        to_offset,
+        len,
+        changed,
+    };
+    let whole = |changed| copy(UNSHARED, 0, EMPTY, 0, 3 * BLOCK + 1000, changed);
+    let unlink = |name| Op::Unlink { path: at(name) };
+    let reclaimed = |ops: &[Op]| [&[Op::Reconcile], ops, &[unlink(UNSHARED), Op::Reclaim]].concat();
+    vec![
+        ("copy", 0, vec![whole(0)]),
+        ("copy with a change", 0, vec![whole(1)]),
+        ("copy with many changes", 0, vec![whole(7)]),
+        ("copy to an odd place", 0, vec![copy(UNSHARED, 77, TWO_NAMES, 10, 2 * BLOCK + 5, 1)]),
+        ("copy of what is packed", 0, vec![copy(TWO_NAMES, 0, EMPTY, 0, 10, 0), copy(XATTRS, 0, EMPTY, 5, 100, 0)]),
+        ("copy of what has holes", 0, vec![copy(FULL_INLINE, 0, EMPTY, 100, 4 * BLOCK, 0)]),
+        ("copy of reserved blocks", 0, vec![copy(RESERVED, 0, EMPTY, 0, 2 * BLOCK, 0)]),
+        ("copy over a part of what is shared", 0, vec![copy(UNSHARED, 100, CLONE, 300, BLOCK + 200, 1)]),
+        ("copy within a file", 0, vec![copy(UNSHARED, 0, UNSHARED, 700, 2 * BLOCK, 1)]),
+        ("copy to where it lies", 0, vec![copy(UNSHARED, 0, UNSHARED, 0, 3 * BLOCK, 0)]),
+        ("copy to the other of two that share", 0, vec![copy(SHARED, 0, CLONE, 0, 2 * BLOCK, 2)]),
+        ("copy to a log that is long", 0, vec![copy(UNSHARED, 0, LONG_LOG, 3, 2 * BLOCK, 5)]),
+        ("copy to a log that is full", 0, vec![copy(UNSHARED, 0, FULL_INLINE, 50, 2 * BLOCK, 5)]),
+        ("copy, then unlink the source", 1, vec![whole(1), unlink(UNSHARED)]),
+        ("copy, then unlink both", 1, vec![whole(1), unlink(UNSHARED), unlink(EMPTY)]),
+        ("copy, then write over the source", 1, vec![whole(1), write(UNSHARED, 500, 2 * BLOCK, distinct(15))]),
+        ("copy, then write over the copy", 1, vec![whole(7), write(EMPTY, 500, 2 * BLOCK, distinct(15))]),
+        ("copy of a copy", 1, vec![whole(1), create(NEW), copy(EMPTY, 9, NEW, 0, 3 * BLOCK, 1)]),
+        ("copy, then cut it short", 1, vec![whole(7), Op::Truncate { path: at(EMPTY), size: 5000 }]),
+        ("copy, then unmount", 1, vec![whole(7), Op::Remount, unlink(UNSHARED)]),
+        ("copy, then give it copies of its own", 1, {
+            vec![whole(1), Op::Undedup { path: at(EMPTY), offset: 0, len: BLOCK }]
+        }),
+        ("copy, then collect", 3, reclaimed(&[whole(7)])),
+        ("write into a shared block", 0, vec![write(CLONE, 300, 77, distinct(9))]),
+        ("write into a shared block, again and at its end", 1, {
+            vec![write(CLONE, 300, 77, distinct(9)), write(CLONE, 350, 99, 5), write(CLONE, BLOCK - 20, 40, 6)]
+        }),
+        ("write into a shared block, then unlink the other", 1, {
+            vec![write(CLONE, 300, 77, distinct(9)), unlink(SHARED)]
+        }),
     ]
 }
 

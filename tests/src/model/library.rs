@@ -1,8 +1,8 @@
 //! The library as a subject.
 
 use nvfold::{
-    Attr, Compression, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, POLICY_ATTRIBUTE,
-    Policy, PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode, errno,
+    Attr, Compression, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Origin,
+    POLICY_ATTRIBUTE, Policy, PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -247,6 +247,14 @@ impl Library {
                 // A system call clips the range to the source before it looks for an overlap.
                 let len = (*len).min(from.attr().size.saturating_sub(*from_offset));
                 done(to.clone_from(&from, *from_offset, *to_offset, len))
+            }
+            Op::Copy { from, from_offset, to, to_offset, len, changed } => {
+                let (from, to) = (self.open(from)?, self.open(to)?);
+                let mut bytes = vec![0; *len as usize];
+                let read = from.read_at(*from_offset, &mut bytes).map_err(|error| error.errno())?;
+                bytes.truncate(read);
+                let origin = Origin { at: 0, length: *len, source: &from, source_offset: *from_offset };
+                done(to.write_at_from(*to_offset, &op::with_changes(bytes, *changed), &[origin]))
             }
             Op::Sync { path } => done(self.open(path)?.sync()),
             Op::Dedup { path, offset, len } => match self.fs().compression() {

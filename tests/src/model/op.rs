@@ -40,6 +40,13 @@ pub fn data(seed: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
+/// What a [`Op::Copy`] writes: these bytes with so many of them changed.
+pub fn with_changes(mut bytes: Vec<u8>, changed: u8) -> Vec<u8> {
+    let (count, len) = (usize::from(changed), bytes.len());
+    (1..=count).filter(|_| len > 0).for_each(|at| bytes[len * at / (count + 1)] ^= 0x55);
+    bytes
+}
+
 /// The first seed of data that can be compressed.
 pub const TEXT: u64 = 1 << 41;
 
@@ -209,6 +216,16 @@ pub enum Op {
         to: NodePath,
         to_offset: u64,
         len: u64,
+    },
+    /// Writes what a file holds elsewhere, with some bytes changed, and tells where it comes from.
+    Copy {
+        from: NodePath,
+        from_offset: u64,
+        to: NodePath,
+        to_offset: u64,
+        len: u64,
+        /// How many bytes of it are changed.
+        changed: u8,
     },
     Sync {
         path: NodePath,
@@ -431,7 +448,11 @@ fn one(random: &mut fastrand::Rng) -> Op {
         66..71 => Op::Read { path, offset, len },
         71..75 => Op::Truncate { path, size: offset },
         75..80 => Op::Allocate { path, offset, len: len.max(1), mode: allocate_mode(random) },
-        80..86 => {
+        80..83 => {
+            let (to, to_offset, changed) = (self::path(random), self::offset(random), random.u8(0..4));
+            Op::Copy { from: path, from_offset: offset, to, to_offset, len, changed }
+        }
+        83..86 => {
             Op::Clone { from: path, from_offset: offset, to: self::path(random), to_offset: self::offset(random), len }
         }
         86 => Op::Sync { path },

@@ -209,6 +209,15 @@ impl Oracle {
                 let (from, to) = (self.find_file(from)?, self.find_file(to)?);
                 self.clone_range(from, *from_offset, to, *to_offset, *len)
             }
+            Op::Copy { from, from_offset, to, to_offset, len, changed } => {
+                let (from, to) = (self.find_file(from)?, self.find_file(to)?);
+                let bytes = &self.nodes[from].bytes;
+                let start = bytes.len().min(*from_offset as usize);
+                let end = bytes.len().min(start + *len as usize);
+                let data = op::with_changes(bytes[start..end].to_vec(), *changed);
+                self.write(to, *to_offset, &data);
+                Ok(Answer::Done)
+            }
             Op::Sync { path } | Op::Dedup { path, .. } | Op::Undedup { path, .. } => {
                 self.find_file(path).map(|_| Answer::Done)
             }

@@ -168,6 +168,13 @@ impl Posix {
             Op::Clone { from, from_offset, to, to_offset, len } => {
                 copy_range(&self.open(from)?, *from_offset, &self.open(to)?, *to_offset, *len)
             }
+            Op::Copy { from, from_offset, to, to_offset, len, changed } => {
+                let (from, to) = (self.open(from)?, self.open(to)?);
+                let mut bytes = vec![0; *len as usize];
+                let read = from.read_at(&mut bytes, *from_offset)?;
+                bytes.truncate(read);
+                done(to.write_all_at(&op::with_changes(bytes, *changed), *to_offset))
+            }
             Op::Sync { path } => done(self.open(path)?.sync_all()),
             Op::Dedup { path, offset, len } => self.ask(path, &format!("dedup-range.{offset}.{len}")),
             Op::Undedup { path, offset, len } => self.ask(path, &format!("undedup-range.{offset}.{len}")),

@@ -194,6 +194,7 @@ fn blocks_needed(op: &Op) -> Option<u64> {
         | Op::SlotWrite { len, .. }
         | Op::SetXattr { len, .. }
         | Op::SetTogether { xattr: Some((_, Some((_, len)))), .. }
+        | Op::Copy { len, .. }
         | Op::Undedup { len, .. }
         | Op::Symlink { target_len: len, .. } => Some(len / 4096 + 2),
         Op::Allocate { mode: AllocateMode::PunchHole, .. } => None,
@@ -233,7 +234,11 @@ fn op(record: &[u8; RECORD_BYTES]) -> Op {
         4 => Op::Append { path, len, seed },
         5 => Op::Read { path, offset, len },
         6 => Op::Truncate { path, size: offset },
-        7 | 8 => Op::Clone { from: path, from_offset: offset, to: other, to_offset: other_offset, len },
+        7 => Op::Clone { from: path, from_offset: offset, to: other, to_offset: other_offset, len },
+        8 => {
+            let changed = extra % 4;
+            Op::Copy { from: path, from_offset: offset, to: other, to_offset: other_offset, len, changed }
+        }
         9 => Op::Link { from: path, to: other },
         10 => Op::Unlink { path },
         11 => Op::Rename { from: path, to: other, mode: pick(&RENAMES, extra) },

@@ -46,6 +46,8 @@ impl System {
             }
             // Its pieces are not blocks, which all rows of the table are about.
             Policy::DeExt => Vec::new(),
+            // Without origins they are the others.
+            Policy::Icid | Policy::IcidInline | Policy::IcidDeExt => Vec::new(),
         }
     }
 
@@ -53,19 +55,19 @@ impl System {
     pub fn policy_name(&self) -> String {
         let name = self.policy.name();
         match self.policy {
-            Policy::Off | Policy::Inline | Policy::DeExt => name.into(),
             Policy::NvDedup => format!("{name}, {}", self.method.name()),
             Policy::DeNova => format!("{name}, {}", self.mode),
+            _ => name.into(),
         }
     }
 
     /// Whether a duplicate of a stored block is shared while it is written.
     pub fn shares_at_once(&self) -> bool {
-        match self.policy {
+        match self.policy.without_origins() {
             Policy::Off => false,
-            Policy::Inline | Policy::DeExt => true,
             Policy::NvDedup => self.method != Method::NonFin,
             Policy::DeNova => self.mode == DedupMode::Inline,
+            _ => true,
         }
     }
 

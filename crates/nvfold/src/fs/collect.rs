@@ -20,8 +20,9 @@
 //! bytes of a chunk stand still as long as it is referenced, which the collection sees to from the copy on, and an extent
 //! is re-pointed only if the new chunk has all of it. A crash leaves counts too high, which reconcile puts right.
 //!
-//! It is done on request, before an operation fails for want of space, and in the background of a device that is nearly full
-//! when much may have died since the last one.
+//! It is done on request, before an operation fails for want of space, and in the background when much may have died since
+//! the last one: on a device that is nearly full, and, where the policy shares bytes with what they were copied from and so
+//! leaves such parts all the time, while nobody is at work (ICID 4.6).
 
 use super::Core;
 use super::claims::Claims;
@@ -57,6 +58,9 @@ const INODE_BITS: u64 = 1 << 20;
 const CHUNK_COSTS: u64 = 128;
 /// What an extent more takes in a log, bytes.
 const NAME_COSTS: u64 = 64;
+/// Of what is used, so much must be dead that a round is worth it while nobody is at work: a sixteenth, and some.
+const LEAVINGS_PART: u64 = 16;
+const LEAVINGS_BYTES_MIN: u64 = 1 << 20;
 /// Steps of emptying segments that a round without room waits for: some ten empty one.
 const STEPS_WITHOUT_ROOM_MAX: u32 = 64;
 /// How often an operation that needs space asks again while another thread collects, before it does without.
@@ -67,6 +71,8 @@ pub(super) struct Collector {
     round: Mutex<Option<Round>>,
     /// Bytes that may have died in chunks that live, since the last round began.
     may_be_dead: AtomicU64,
+    /// How often somebody had passed the gate when this was last looked at.
+    passed: AtomicU64,
     chunks: AtomicU64,
     saved_bytes: AtomicU64,
 }
@@ -77,6 +83,7 @@ impl Default for Collector {
         Collector {
             round: Mutex::default(),
             may_be_dead: AtomicU64::new(1),
+            passed: AtomicU64::default(),
             chunks: AtomicU64::default(),
             saved_bytes: AtomicU64::default(),
         }
@@ -154,16 +161,25 @@ struct Named {
 impl Core {
     /// Whether byte ranges are to be collected: a round is under way, or enough may have died since the last one.
     pub(super) fn may_collect(&self, victims: Victims) -> bool {
+        let is_nearly_full = || self.space.free_blocks() < self.space.total_blocks() / 8;
         let least = match victims {
             Victims::All => 1,
-            Victims::Worthwhile if self.space.free_blocks() < self.space.total_blocks() / 8 => {
-                self.geometry.device_bytes / 64
+            Victims::Worthwhile if is_nearly_full() => self.geometry.device_bytes / 64,
+            Victims::Worthwhile if self.policies.follow_origins(None) && self.is_at_rest() => {
+                let used = (self.space.total_blocks() - self.space.free_blocks()) * BLOCK_BYTES;
+                (used / LEAVINGS_PART).max(LEAVINGS_BYTES_MIN)
             }
             Victims::Worthwhile => u64::MAX,
         };
         let is_asked = self.collector.may_be_dead.load(Ordering::Relaxed) >= least;
         self.chunks.entries.may_pack()
             && (is_asked || self.collector.round.try_lock().is_none_or(|round| round.is_some()))
+    }
+
+    /// Whether nobody has changed anything since this was last asked.
+    fn is_at_rest(&self) -> bool {
+        let passed = self.gate.entered();
+        self.collector.passed.swap(passed, Ordering::Relaxed) == passed
     }
 
     /// Collects for an operation that found too little space, and holds nothing now; whether it saved some.

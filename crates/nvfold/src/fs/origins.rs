@@ -309,7 +309,8 @@ impl Core {
         room: Room,
     ) -> Result<std::result::Result<(), Refused>> {
         let policy = self.policy_for(inode);
-        let policy = if room == Room::Blocks && policy.streams().is_some() { self.policies.of_blocks() } else { policy };
+        let policy =
+            if room == Room::Blocks && policy.streams().is_some() { self.policies.of_blocks() } else { policy };
         let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
         if let Err(refused) = self.share_equal(inode, state, request, &mut claims) {
             return Ok(Err(refused));
@@ -322,7 +323,8 @@ impl Core {
         let (mut short, mut pieces) = (Vec::new(), pieces);
         for new in request.new {
             let bytes = &request.data[new.start as usize..new.end as usize];
-            let placed = self.place_new(extents, request.offset + new.start, bytes, pieces, &mut mapped, &mut claims)?;
+            let placed =
+                self.place_new(extents, request.offset + new.start, bytes, pieces, &mut mapped, &mut claims)?;
             short.extend(placed.short);
             pieces = &mut std::mem::take(&mut pieces)[placed.pieces..];
         }

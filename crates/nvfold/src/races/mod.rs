@@ -26,6 +26,7 @@ mod denova;
 mod fact;
 mod moves;
 mod names;
+mod origins;
 mod packed;
 mod parts;
 mod recovery;
