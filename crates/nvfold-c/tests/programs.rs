@@ -197,3 +197,33 @@ fn the_static_library_can_be_linked_too() {
     run(command.args(["-lgcc_s", "-lpthread", "-ldl", "-lrt", "-lm"]));
     assert!(out(run(&mut Command::new(program))).starts_with("nvfold "));
 }
+
+#[test]
+fn what_is_installed_is_found_by_pkg_config() {
+    let Some(lab) = lab() else { return };
+    if !has("pkg-config") {
+        return;
+    }
+    let prefix = lab.dir.path().join("usr");
+    let script = crate_dir().join("../../scripts/c-install.sh");
+    run(Command::new(script).arg(&lab.library.archive).arg(&prefix));
+    let mut command = Command::new("pkg-config");
+    command.args(["--cflags", "--libs", "nvfold"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let flags = out(run(&mut command));
+    let program = lab.dir.path().join("tour");
+    let mut command = Command::new("cc");
+    command.arg("-std=c99").arg(crate_dir().join("examples/tour.c")).arg("-o").arg(&program);
+    run(command.args(flags.split_whitespace()));
+    let printed = run(Command::new(program).env("LD_LIBRARY_PATH", prefix.join("lib")));
+    assert!(out(printed).starts_with("nvfold "));
+}
+
+#[test]
+fn the_example_of_the_readme_compiles() {
+    let Some(lab) = lab() else { return };
+    let page = std::fs::read_to_string(crate_dir().join("../../README.md")).unwrap();
+    let example = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("README.md has one");
+    let source = lab.dir.path().join("readme.c");
+    std::fs::write(&source, format!("{example}\nint main(void) {{ return append(0) == 0; }}\n")).unwrap();
+    compile(lab.library, &source, lab.dir.path());
+}
