@@ -7,6 +7,7 @@ CARGO ?= cargo
 RELEASE := $(CURDIR)/target/release/nvfold
 test test-fast: export NVFOLD_BIN := $(CURDIR)/target/debug/nvfold
 demo soak bench writeback mounted deext-real results cli-page: export NVFOLD_BIN := $(RELEASE)
+PREFIX ?= /usr/local
 # Seed of the property tests: the same one each time, a new one in `make soak` (tests/src/random.rs says the same of all
 # other random tests).
 export PROPTEST_RNG_SEED ?= 1
@@ -14,13 +15,18 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build demo test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
+.PHONY: help build install demo test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## The nvfold command, optimised: target/release/nvfold
 	$(CARGO) build --release -p nvfold-cli
+
+install: build ## The command, and the C library with its headers: make install PREFIX=/usr/local [DESTDIR=]
+	$(CARGO) build --release -p nvfold-c
+	install -D -m 755 $(RELEASE) $(DESTDIR)$(PREFIX)/bin/nvfold
+	scripts/c-install.sh target/release/libnvfold_c.a $(PREFIX) $(DESTDIR)
 
 demo: build ## Import a real tree twice, see the space saved, compare every file (under 3 minutes)
 	scripts/demo.sh

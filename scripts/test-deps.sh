@@ -32,6 +32,10 @@ declare -A PACKAGE_OF=(
     [ls]=coreutils
     [timeout]=coreutils
     [cc]=gcc
+    [c++]=g++
+    [nm]=binutils
+    [readelf]=binutils
+    [pkg-config]=pkgconf
     [valgrind]=valgrind
 )
 

@@ -28,7 +28,7 @@ struct House {
 const COMMANDS_USE: &str = "stored mount snapshot traffic device dedup_options counters mounts problems stop output \
                             report progress size failure";
 
-const HOUSES: [House; 3] = [
+const HOUSES: [House; 4] = [
     House {
         crate_name: "nvfold",
         rooms: &[
@@ -72,6 +72,25 @@ const HOUSES: [House; 3] = [
             ("counters", ""),
             ("mounts", ""),
             ("size", ""),
+            ("failure", ""),
+        ],
+    },
+    House {
+        crate_name: "nvfold-c",
+        rooms: &[
+            ("exports", "transfers table files listing paths status device options caller failure"),
+            ("transfers", "files mapping causality caller failure"),
+            ("table", "files device failure"),
+            ("files", "paths status device causality failure"),
+            ("listing", "device failure"),
+            ("paths", "failure"),
+            ("status", "failure"),
+            ("device", "background causality options failure"),
+            ("background", ""),
+            ("causality", ""),
+            ("options", "failure"),
+            ("mapping", "failure"),
+            ("caller", "failure"),
             ("failure", ""),
         ],
     },

@@ -1,0 +1,142 @@
+//! Which memory of this process came from which file: the rec-tree of ICID (`nvfold::dedup::icid`), one a process, and the
+//! files behind its tokens.
+//!
+//! ```text
+//! read, map   file -> memory         noted: these bytes are the file's from this offset on
+//! copy        memory -> memory       noted: so are these then
+//! write       memory -> file         asked: origins, which the file system compares and shares, or finds wrong
+//! ```
+//!
+//! An open file is followed when its device follows origins (its policy does, or the option `origins` says so). What is noted of
+//! it is forgotten when its last descriptor is closed; a mapping is followed by itself, until it is unmapped. Without a
+//! device that follows origins there is no tree, and a copy is a copy.
+//!
+//! What the tree says is a hint, so nothing here needs to be exact: memory that is freed and used for something else, or
+//! stored to, costs a compare when it is written.
+#![forbid(unsafe_code)]
+
+use nvfold::dedup::icid::{FileToken, RecTree, Source};
+use nvfold::{File, Origin};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Made when the first device that follows origins is opened.
+static TREE: OnceLock<RecTree> = OnceLock::new();
+/// Followed files by the number of their token.
+static FOLLOWED: RwLock<Option<HashMap<u32, Weak<Followed>>>> = RwLock::new(None);
+
+/// A file of which the bytes are followed. Dropped, they are forgotten.
+pub struct Followed {
+    token: FileToken,
+    file: File,
+    /// Handle of its device.
+    pub device: usize,
+}
+
+/// Whether a device follows origins: its handle, if it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Follows(Option<usize>);
+
+impl Follows {
+    /// A device with this handle is opened, and follows origins or not.
+    pub fn begin(device: usize, follows: bool) -> Follows {
+        if follows {
+            TREE.get_or_init(RecTree::default);
+        }
+        Follows(follows.then_some(device))
+    }
+}
+
+impl Followed {
+    /// Follows a file, if its device does, and unless too many are followed.
+    pub fn new(device: Follows, file: &File) -> Option<Arc<Followed>> {
+        let device = device.0?;
+        let token = TREE.get()?.open_file()?;
+        let followed = Arc::new(Followed { token, file: file.clone(), device });
+        FOLLOWED.write().get_or_insert_default().insert(token.number(), Arc::downgrade(&followed));
+        Some(followed)
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        // First out of the table: once it is forgotten another file may get the number.
+        if let Some(files) = FOLLOWED.write().as_mut() {
+            files.remove(&self.token.number());
+        }
+        if let Some(tree) = TREE.get() {
+            tree.forget_file(self.token);
+        }
+    }
+}
+
+/// Memory was filled with bytes of a file from an offset on; `None`: one that is not followed.
+pub fn note_read(address: usize, length: usize, file: Option<&Followed>, offset: u64) {
+    let Some(tree) = TREE.get() else { return };
+    match file {
+        Some(file) => tree.record_read(address as u64, length as u64, file.token, offset),
+        None => tree.forget_range(address as u64, length as u64),
+    }
+}
+
+/// Memory was copied.
+pub fn note_copy(target: usize, source: usize, length: usize) {
+    if let Some(tree) = TREE.get() {
+        tree.record_copy(target as u64, source as u64, length as u64);
+    }
+}
+
+/// Memory is a mapping of a file from an offset on.
+pub fn note_map(address: usize, length: usize, file: &Followed, offset: u64) {
+    if let Some(tree) = TREE.get() {
+        tree.map_area(address as u64, length as u64, file.token, offset);
+    }
+}
+
+/// Memory is given back.
+pub fn note_unmap(address: usize, length: usize) {
+    if let Some(tree) = TREE.get() {
+        tree.unmap_area(address as u64, length as u64);
+    }
+}
+
+/// Where the bytes of a request came from, and the files that they came from.
+#[derive(Default)]
+pub struct Sources(Vec<(Source, Arc<Followed>)>);
+
+impl Sources {
+    /// Of a request to a device whose bytes lie in these ranges of memory, one after the other.
+    pub fn of(device: Follows, ranges: impl Iterator<Item = (usize, usize)>) -> Sources {
+        let mut sources = Sources::default();
+        let (Some(device), Some(tree)) = (device.0, TREE.get()) else { return sources };
+        let (mut found, mut before) = (Vec::new(), 0);
+        for (address, length) in ranges {
+            tree.origins(address as u64, length as u64, &mut found);
+            if !found.is_empty() {
+                let upgrade = |source: &Source| {
+                    let files = FOLLOWED.read();
+                    let file = files.as_ref()?.get(&source.file.number())?.upgrade()?;
+                    Some((Source { at: before + source.at, ..*source }, file))
+                };
+                // Without the lock, which dropping the last user of a file takes.
+                let followed = found.iter().filter_map(upgrade);
+                // A file that was closed since, or is on another device, is no source.
+                let is_source =
+                    |(source, file): &(Source, Arc<Followed>)| file.token == source.file && file.device == device;
+                sources.0.extend(followed.filter(is_source));
+            }
+            before += length as u64;
+        }
+        sources
+    }
+
+    /// For the file system.
+    pub fn origins<'s>(&'s self) -> Vec<Origin<'s>> {
+        let origin = |(source, followed): &'s (Source, Arc<Followed>)| {
+            let Source { at, length, file_offset: source_offset, .. } = *source;
+            Origin { at, length, source: &followed.file, source_offset }
+        };
+        self.0.iter().map(origin).collect()
+    }
+}

@@ -1,0 +1,275 @@
+//! Open files: what `open` makes, and reading, writing and positions.
+//!
+//! A position is locked while a call that uses it lasts, so two threads that read or write by it do not get the same bytes,
+//! as POSIX asks. Calls with an offset of their own lock nothing here.
+#![forbid(unsafe_code)]
+
+use crate::causality::Followed;
+use crate::device::Device;
+use crate::failure::{Failure, Outcome};
+use crate::paths::{self, LastLink};
+use crate::status::MODE_BITS;
+use nvfold::{AllocateMode, Attr, File, FileKind, FileSystem, InodeNumber, NewInode, Origin, Whence};
+use parking_lot::Mutex;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How often `open` with O_CREAT looks again when a name comes and goes meanwhile.
+const TRIES_MAX: usize = 100;
+
+/// What an open file may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Access {
+    reads: bool,
+    writes: bool,
+    appends: bool,
+    /// O_SYNC, O_DSYNC: each write is durable when it returns.
+    syncs: bool,
+}
+
+/// An open file description: what the descriptors that `dup` makes share.
+pub struct Open {
+    pub device: Arc<Device>,
+    pub file: File,
+    pub kind: FileKind,
+    /// Says of its bytes in memory that they are its.
+    pub followed: Option<Arc<Followed>>,
+    access: Access,
+    position: Mutex<u64>,
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Target {
+    /// To the position, which moves behind it; with O_APPEND to the end.
+    Position,
+    /// To this offset.
+    Offset(u64),
+}
+
+/// `open`.
+pub fn open(device: &Arc<Device>, start: InodeNumber, path: &[u8], flags: c_int, mode: u32) -> Outcome<Open> {
+    let access = check_flags(flags)?;
+    device.run(|fs| {
+        let attr = find(device, fs, start, path, flags, mode)?;
+        check_kind(&attr, &access, flags)?;
+        if access.writes && fs.is_read_only() {
+            return Err(Failure::new(libc::EROFS, "the device is open for reading alone"));
+        }
+        let file = fs.open(attr.ino)?;
+        if flags & libc::O_TRUNC != 0 && file.attr().size > 0 {
+            file.set_len(0)?;
+        }
+        let followed = if attr.kind == FileKind::Regular { Followed::new(device.follows_origins, &file) } else { None };
+        Ok(Open { device: device.clone(), file, kind: attr.kind, followed, access, position: Mutex::new(0) })
+    })
+}
+
+fn check_flags(flags: c_int) -> Outcome<Access> {
+    let (reads, writes) = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => (true, false),
+        libc::O_WRONLY => (false, true),
+        libc::O_RDWR => (true, true),
+        _ => return Err(Failure::invalid("the flags have neither O_RDONLY nor O_WRONLY nor O_RDWR")),
+    };
+    let has = |flag: c_int| flags & flag == flag;
+    if has(libc::O_TMPFILE) || has(libc::O_PATH) {
+        return Err(Failure::new(libc::EOPNOTSUPP, "there is neither O_TMPFILE nor O_PATH here"));
+    }
+    if has(libc::O_CREAT) && has(libc::O_DIRECTORY) {
+        return Err(Failure::invalid("O_CREAT makes no directories; use nvfold_mkdir"));
+    }
+    if has(libc::O_TRUNC) && !writes {
+        return Err(Failure::invalid("O_TRUNC needs O_WRONLY or O_RDWR"));
+    }
+    Ok(Access { reads, writes, appends: has(libc::O_APPEND), syncs: flags & (libc::O_SYNC | libc::O_DSYNC) != 0 })
+}
+
+/// Finds what is to be opened, or makes it.
+fn find(device: &Device, fs: &FileSystem, start: InodeNumber, path: &[u8], flags: c_int, mode: u32) -> Outcome<Attr> {
+    let creates = flags & libc::O_CREAT != 0;
+    let is_exclusive = creates && flags & libc::O_EXCL != 0;
+    // O_EXCL does not follow a link at the end, and finds it there.
+    let last_link = if flags & libc::O_NOFOLLOW != 0 || is_exclusive { LastLink::Keep } else { LastLink::Follow };
+    for _ in 0..TRIES_MAX {
+        let place = paths::locate(fs, start, path, last_link)?;
+        match place.attr {
+            Some(_) if is_exclusive => return Err(Failure::new(libc::EEXIST, "it exists")),
+            Some(attr) if creates && attr.kind == FileKind::Directory => {
+                return Err(Failure::new(libc::EISDIR, "it is a directory"));
+            }
+            Some(attr) => return Ok(attr),
+            None if !creates => return place.existing(),
+            None if place.must_be_directory => return Err(Failure::new(libc::EISDIR, "it ends in /")),
+            None => match fs.create(place.directory, &place.name, &new_inode(device, FileKind::Regular, mode)) {
+                // Somebody else has made it since: that one is opened.
+                Err(error) if error.errno() == libc::EEXIST && !is_exclusive => {}
+                made => return Ok(made?),
+            },
+        }
+    }
+    Err(Failure::new(libc::EAGAIN, "others make and remove it all the time"))
+}
+
+fn check_kind(attr: &Attr, access: &Access, flags: c_int) -> Outcome<()> {
+    match attr.kind {
+        FileKind::Regular if flags & libc::O_DIRECTORY != 0 => Err(Failure::new(libc::ENOTDIR, "it is no directory")),
+        FileKind::Regular => Ok(()),
+        FileKind::Directory if access.writes => Err(Failure::new(libc::EISDIR, "it is a directory")),
+        FileKind::Directory => Ok(()),
+        FileKind::Symlink => Err(Failure::new(libc::ELOOP, "it is a symbolic link, and O_NOFOLLOW is set")),
+        _ => Err(Failure::new(libc::EOPNOTSUPP, "pipes, sockets and device nodes need a kernel to open them")),
+    }
+}
+
+/// What something new is, and whose.
+pub fn new_inode(device: &Device, kind: FileKind, mode: u32) -> NewInode {
+    let mode = mode & MODE_BITS & !device.umask.load(Ordering::Relaxed);
+    NewInode { kind, mode, uid: device.uid, gid: device.gid, rdev: 0 }
+}
+
+/// An offset that C passes. EINVAL below 0.
+pub fn offset(offset: libc::off_t) -> Outcome<u64> {
+    u64::try_from(offset).map_err(|_| Failure::invalid(format!("offset {offset} is below 0")))
+}
+
+impl Open {
+    pub fn run<T>(&self, operation: impl FnOnce(&FileSystem) -> Outcome<T>) -> Outcome<T> {
+        self.device.run(operation)
+    }
+
+    /// EBADF when it is not open for reading; EISDIR.
+    pub fn check_reads(&self) -> Outcome<()> {
+        self.check(self.access.reads, "reading")
+    }
+
+    /// EBADF when it is not open for writing; EISDIR.
+    pub fn check_writes(&self) -> Outcome<()> {
+        self.check(self.access.writes, "writing")
+    }
+
+    /// EBADF for what is open to append.
+    pub fn check_not_appends(&self) -> Outcome<()> {
+        if self.access.appends { Err(Failure::new(libc::EBADF, "it is open with O_APPEND")) } else { Ok(()) }
+    }
+
+    fn check(&self, may: bool, what: &str) -> Outcome<()> {
+        match self.kind {
+            _ if !may => Err(Failure::new(libc::EBADF, format!("it is not open for {what}"))),
+            FileKind::Directory => Err(Failure::new(libc::EISDIR, "it is a directory")),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn attr(&self) -> Outcome<Attr> {
+        self.run(|_| Ok(self.file.attr()))
+    }
+
+    /// Bytes that a read of `length` from an offset can give at most, as the file is now. So no more of the caller's
+    /// buffer is touched than there is to put there.
+    pub fn readable(&self, offset: u64, length: usize) -> Outcome<usize> {
+        let left = self.attr()?.size.saturating_sub(offset);
+        Ok(usize::try_from(left).unwrap_or(usize::MAX).min(length))
+    }
+
+    /// Reads at an offset.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
+        self.run(|_| Ok(self.file.read_at(offset, buffer)?))
+    }
+
+    /// Lets `read` read at the position, which moves by what it returns. `read` gets the position.
+    pub fn read_on(&self, read: impl FnOnce(u64) -> Outcome<usize>) -> Outcome<(u64, usize)> {
+        let mut position = self.position.lock();
+        let (at, length) = (*position, read(*position)?);
+        *position += length as u64;
+        Ok((at, length))
+    }
+
+    /// Writes all of `data`, or nothing. Returns where.
+    pub fn write(&self, target: Target, data: &[u8], origins: &[Origin<'_>]) -> Outcome<u64> {
+        let put = |offset: Option<u64>| {
+            self.run(|_| {
+                let at = match offset {
+                    Some(offset) if origins.is_empty() => self.file.write_at(offset, data).map(|()| offset)?,
+                    Some(offset) => self.file.write_at_from(offset, data, origins).map(|_| offset)?,
+                    None if origins.is_empty() => self.file.append(data)?,
+                    None => self.file.append_from(data, origins)?.0,
+                };
+                if self.access.syncs {
+                    self.file.sync()?;
+                }
+                Ok(at)
+            })
+        };
+        match target {
+            Target::Offset(offset) => put(Some(offset)),
+            Target::Position => {
+                let mut position = self.position.lock();
+                let at = put((!self.access.appends).then_some(*position))?;
+                *position = at + data.len() as u64;
+                Ok(at)
+            }
+        }
+    }
+
+    /// `lseek`. EINVAL, EOVERFLOW; ENXIO for SEEK_DATA and SEEK_HOLE.
+    pub fn seek(&self, offset: libc::off_t, whence: c_int) -> Outcome<libc::off_t> {
+        if self.kind == FileKind::Directory {
+            return Err(Failure::new(libc::EISDIR, "it is a directory; use nvfold_seekdir"));
+        }
+        let mut position = self.position.lock();
+        let find = |whence| {
+            let from = u64::try_from(offset).map_err(|_| Failure::new(libc::ENXIO, "the offset is below 0"))?;
+            self.run(|_| Ok(self.file.seek(from, whence)?))
+        };
+        let base = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => *position,
+            libc::SEEK_END => self.attr()?.size,
+            libc::SEEK_DATA | libc::SEEK_HOLE => {
+                *position = find(if whence == libc::SEEK_DATA { Whence::Data } else { Whence::Hole })?;
+                return Ok(*position as libc::off_t);
+            }
+            _ => return Err(Failure::invalid(format!("{whence} is no way to seek"))),
+        };
+        let sum = i128::from(base) + i128::from(offset);
+        if sum < 0 {
+            return Err(Failure::invalid("the position would be below 0"));
+        }
+        let sum = libc::off_t::try_from(sum);
+        let sum = sum.map_err(|_| Failure::new(libc::EOVERFLOW, "the position would be past the largest file size"))?;
+        *position = sum as u64;
+        Ok(sum)
+    }
+
+    /// `ftruncate`. EINVAL when it is not open for writing.
+    pub fn truncate(&self, length: libc::off_t) -> Outcome<()> {
+        let length = offset(length)?;
+        if !self.access.writes {
+            return Err(Failure::invalid("it is not open for writing"));
+        }
+        self.run(|_| Ok(self.file.set_len(length)?))
+    }
+
+    /// `fallocate` with its flags. EOPNOTSUPP for those that there are not.
+    pub fn allocate(&self, mode: c_int, at: libc::off_t, length: libc::off_t) -> Outcome<()> {
+        use libc::{
+            FALLOC_FL_KEEP_SIZE as KEEP_SIZE, FALLOC_FL_PUNCH_HOLE as PUNCH_HOLE, FALLOC_FL_ZERO_RANGE as ZERO_RANGE,
+        };
+        self.check_writes()?;
+        let mode = match mode {
+            0 => AllocateMode::Reserve,
+            KEEP_SIZE => AllocateMode::ReserveKeepSize,
+            flags if flags == PUNCH_HOLE | KEEP_SIZE => AllocateMode::PunchHole,
+            ZERO_RANGE => AllocateMode::ZeroRange,
+            flags if flags == ZERO_RANGE | KEEP_SIZE => AllocateMode::ZeroRangeKeepSize,
+            _ => return Err(Failure::new(libc::EOPNOTSUPP, format!("there is no fallocate with mode {mode:#x}"))),
+        };
+        let (at, length) = (offset(at)?, u64::try_from(length).unwrap_or(0));
+        if length == 0 {
+            return Err(Failure::invalid("the length must be above 0"));
+        }
+        self.run(|_| Ok(self.file.allocate(at, length, mode)?))
+    }
+}

@@ -1,0 +1,53 @@
+//! libnvfold: an nvfold device inside a C or C++ program, with calls shaped like those of POSIX.
+//!
+//! The problem: C hands over bare pointers, sizes and numbers, and expects `-1` and `errno`. The idea: one thin layer takes
+//! them, and everything behind it is ordinary safe Rust on [`nvfold::FileSystem`].
+//!
+//! ```text
+//!  C        nvfold_pread(fd, buffer, length, offset)
+//!  exports  a function a symbol: numbers and pointers become values, an error becomes -1 and errno
+//!  caller   the pointers of C, as types that only a C call can make: NULL, misaligned and absurd ones are told here
+//!  table    fd -> the open file, which keeps its device alive while the call lasts
+//!  files    what the call does, in safe Rust
+//!  device   the file system, its background thread, orderly closing
+//! ```
+//!
+//! | room | question it answers |
+//! |---|---|
+//! | `exports` | which symbols there are (`symbols.txt`); from them the headers are made |
+//! | `transfers` | between memory and files: reading, writing, copying |
+//! | `mapping` | memory filled with what a file held |
+//! | `listing` | directories that are being read |
+//! | `files` | open files: reads, writes, positions |
+//! | `table` | which descriptor is which open file |
+//! | `causality` | which memory came from which file |
+//! | `paths` | from a path to an inode |
+//! | `status` | `struct stat` and its like |
+//! | `device`, `background`, `options` | opening and closing devices, what goes on meanwhile |
+//! | `caller` | memory of the C program |
+//! | `failure` | errno, the sentence behind it, and panics, which end here |
+//!
+//! `unsafe` is in `caller`, `failure`, `mapping` and `exports` alone (a test holds that): the first three touch memory and
+//! errno, and the last exports symbols by name.
+#![deny(unsafe_op_in_unsafe_fn)]
+#![warn(missing_docs)]
+
+#[cfg(panic = "abort")]
+compile_error!("libnvfold turns panics into EIO, which needs panic=unwind");
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("exports/icid.rs knows how C passes the third argument of a variadic call on x86-64 and AArch64 alone");
+
+mod background;
+mod caller;
+mod causality;
+mod device;
+mod exports;
+mod failure;
+mod files;
+mod listing;
+mod mapping;
+mod options;
+mod paths;
+mod status;
+mod table;
+mod transfers;
