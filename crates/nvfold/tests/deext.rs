@@ -2,11 +2,13 @@
 
 use nvfold::check::{CheckOptions, check};
 use nvfold::media::SEGMENT_BYTES;
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::media::chunk_entry::ENTRY_BYTES;
+use nvfold::media::segment::{KIND_ENTRIES, KIND_FREE, SegmentEntry, SegmentUse};
 use nvfold::media::superblock::PACKED_CHUNKS;
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::Barrier;
+use zerocopy::IntoBytes;
 
 pub const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
 pub const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -662,4 +664,40 @@ fn dedup_shares_packed_ends_and_undedup_parts_them() {
     assert!(files.iter().all(|file| read(file) == data) && read(&alone) == b"a short file");
     drop((files, alone));
     unmount(&region, fs);
+}
+
+/// Damage that no checksum of an entry tells of; whether files survive it.
+#[test]
+fn what_contradicts_the_segments_of_packed_chunks_is_found_and_ended() {
+    let entries = |region: &Region| first_entry(region) / SEGMENT_BYTES;
+    let free = |region: &Region| segments(region, |usage| *usage == SegmentUse::Free)[0];
+    let second = |region: &Region| first_entry(region) + ENTRY_BYTES;
+    let cases: [(&str, bool, &dyn Fn(&Region)); 4] = [
+        ("two segments are one part", true, &|region| set_use(region, free(region), KIND_ENTRIES, 0)),
+        ("a part that there cannot be", true, &|region| set_use(region, free(region), KIND_ENTRIES, 99_999)),
+        ("and has no entry", false, &|region| set_use(region, entries(region), KIND_FREE, 0)),
+        ("packed chunks 0 and 1 have bytes in common", false, &|region| {
+            let address = region.load_u64(first_entry(region) + 16) & ((1 << 44) - 1);
+            let length = region.load_u64(second(region) + 16) >> 44;
+            store(region, second(region) + 16, &(length << 44 | address).to_le_bytes());
+        }),
+    ];
+    for (what, survives, damage) in cases {
+        let (region, data) = shared_files(IndexKind::Dram);
+        damage(&region);
+        let (found, left) = repaired(&region);
+        assert!(found.iter().any(|found| found.contains(what)), "{what}: {found:?}");
+        assert!(left.is_empty(), "{what}: {left:?}");
+        let fs = mount(&region);
+        let is_whole = |name: &str| fs.lookup(ROOT, name.as_bytes()).is_ok() && read(&open(&fs, name)) == data;
+        assert_eq!((is_whole("one"), is_whole("two")), (survives, survives), "{what}");
+        unmount(&region, fs);
+    }
+}
+
+/// Says of a segment that it is used for something else.
+fn set_use(region: &Region, segment: u64, kind: u8, ordinal: u32) {
+    let at = read_superblock(region).unwrap().1.segment_entry_offset(segment);
+    let entry = region.read::<SegmentEntry>(at).used_for(segment, kind, ordinal);
+    store(region, at, entry.as_bytes());
 }

@@ -78,6 +78,26 @@ fn what_lives_moves_and_what_is_dead_becomes_free() {
     }
 }
 
+/// Two fifths live: as long as more of it dies in each round a segment is left alone, then emptied, and so is one of which
+/// a fifth lives at once.
+#[test]
+fn a_segment_of_which_half_is_dead_is_emptied_when_it_rests() {
+    let region = device(96, IndexKind::Dram);
+    let fs = mount(&region);
+    write_files(&fs, 0..200);
+    let remove_where =
+        |is_removed: fn(u64) -> bool| (0..200).filter(|at| is_removed(*at)).for_each(|at| remove(&fs, at));
+    remove_where(|at| at % 5 < 3);
+    assert_eq!(reclaim(&fs, Victims::Worthwhile), 0, "it may soon cost less");
+    remove_where(|at| at % 20 == 3);
+    assert_eq!(reclaim(&fs, Victims::Worthwhile), 0, "it did");
+    let emptied = reclaim(&fs, Victims::Worthwhile);
+    assert!(emptied >= 6, "{emptied} segments rest");
+    assert!(fs.stats().reclaim.dead_bytes < 3 << 20, "{:?}", fs.stats().reclaim);
+    assert_whole(&fs, (0..200).filter(|at| at % 5 >= 3 && at % 20 != 3));
+    unmount(&region, fs);
+}
+
 /// Without a free segment what lives goes to the one that is kept for it.
 #[test]
 fn a_full_device_makes_room_of_what_is_dead() {
@@ -95,6 +115,29 @@ fn a_full_device_makes_room_of_what_is_dead() {
     again.clone().for_each(|at| assert!(write_all(&fs, at), "file {at}"));
     assert!(fs.stats().reclaim.segments > 5, "{:?}", fs.stats().reclaim);
     assert_whole(&fs, (0..files).step_by(3).chain(again));
+    unmount(&region, fs);
+}
+
+/// A device of less than 32 MiB keeps no segment: what lives moves to the open one as far as that has room, nothing is lost
+/// where it has none, and what is dead is free again at the latest when a whole segment of it is.
+#[test]
+fn a_small_device_without_a_segment_for_it_loses_nothing_and_can_be_emptied() {
+    let region = device(24, IndexKind::Dram);
+    let fs = mount(&region);
+    let mut files = 0;
+    while write_all(&fs, files) {
+        files += 1;
+    }
+    remove_if_there(&fs, files);
+    assert_eq!(fs.stats().reclaim.kept_bytes, 0);
+    assert!(files > 100, "{files} files of 100 kB");
+    (0..files).filter(|at| at % 3 != 0).for_each(|at| remove(&fs, at));
+    let again = (files..2 * files).take_while(|at| write_all(&fs, *at)).count() as u64;
+    remove_if_there(&fs, files + again);
+    assert_whole(&fs, (0..files).step_by(3).chain(files..files + again));
+    reclaim(&fs, Victims::All);
+    (0..files).step_by(3).chain(files..files + again).for_each(|at| remove(&fs, at));
+    assert!(write_all(&fs, 2 * files));
     unmount(&region, fs);
 }
 

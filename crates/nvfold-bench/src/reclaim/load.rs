@@ -10,6 +10,8 @@
 use crate::data::{Random, Unshared};
 use crate::{BenchError, Doing, Result};
 use nvfold::{Error, File, FileKind, FileSystem, InodeNumber, NewInode, Victims};
+use pmem::clock::thread_cpu_ns;
+use std::ops::{Add, AddAssign};
 use std::time::{Duration, Instant};
 
 /// Bytes of a piece of a large file.
@@ -47,18 +49,49 @@ pub struct Load {
     pub available_bytes: u64,
 }
 
+/// What something took, by the clock and of the processor: with other work beside it the clock tells of that too.
+#[derive(Clone, Copy, Default)]
+pub struct Took {
+    pub wall: Duration,
+    pub processor: Duration,
+}
+
+impl Took {
+    /// Of `work`.
+    fn by<T>(work: impl FnOnce() -> T) -> (T, Took) {
+        let (begun, processor) = (Instant::now(), thread_cpu_ns());
+        let done = work();
+        let processor = Duration::from_nanos((thread_cpu_ns() - processor) as u64);
+        (done, Took { wall: begun.elapsed(), processor })
+    }
+}
+
+impl Add for Took {
+    type Output = Took;
+
+    fn add(self, other: Took) -> Took {
+        Took { wall: self.wall + other.wall, processor: self.processor + other.processor }
+    }
+}
+
+impl AddAssign for Took {
+    fn add_assign(&mut self, other: Took) {
+        *self = *self + other;
+    }
+}
+
 /// What became of one part of the overwrites.
 #[derive(Default)]
 pub struct Part {
     /// Bytes written.
     pub bytes: u64,
-    /// Time within the writes.
-    pub writes: Duration,
-    /// Time within the background.
-    pub background: Duration,
-    /// Nanoseconds of each write of 64 KiB, and of each of a small file.
-    pub large_ns: Vec<u64>,
-    pub small_ns: Vec<u64>,
+    /// The writes together.
+    pub writes: Took,
+    /// The background.
+    pub background: Took,
+    /// Each write of 64 KiB, and each of a small file.
+    pub large: Vec<Took>,
+    pub small: Vec<Took>,
     /// Writes that found no space.
     pub no_space: u64,
     /// Bytes of data in blocks, for want of a free segment, where there were most of them.
@@ -118,8 +151,8 @@ impl Load {
             match self.write(piece) {
                 Ok(took) => {
                     let is_small = self.pieces[piece].is_small;
-                    let times = if is_small { &mut part.small_ns } else { &mut part.large_ns };
-                    times.push(took.as_nanos() as u64);
+                    let all = if is_small { &mut part.small } else { &mut part.large };
+                    all.push(took);
                     part.writes += took;
                 }
                 Err(Error::NoSpace { .. }) => {
@@ -144,7 +177,7 @@ impl Load {
     }
 
     /// Writes a piece anew; what the write took.
-    fn write(&mut self, piece: usize) -> nvfold::Result<Duration> {
+    fn write(&mut self, piece: usize) -> nvfold::Result<Took> {
         self.next += 1;
         self.pieces[piece].number = self.next;
         let (file, offset) = (self.pieces[piece].file, self.pieces[piece].offset);
@@ -152,9 +185,8 @@ impl Load {
         let Piece { is_small, is_compressible, .. } = self.pieces[piece];
         let unshared = if is_small { &self.small } else { &self.large };
         let content = if is_compressible { &unshared.compressible } else { &unshared.random };
-        let begun = Instant::now();
-        self.files[file].write_at(offset, content)?;
-        Ok(begun.elapsed())
+        let (written, took) = Took::by(|| self.files[file].write_at(offset, content));
+        written.map(|_| took)
     }
 
     /// What was written last to a piece.
@@ -182,12 +214,15 @@ impl Load {
     }
 }
 
-/// Does what the threads of a mount do when nobody writes, until nothing is left to do; how long it took.
-fn background(fs: &FileSystem) -> Result<Duration> {
-    let begun = Instant::now();
-    while !fs.fill_step().doing("work in the background")? {}
-    while !fs.reclaim_step(Victims::Worthwhile).doing("reclaim space")? {}
-    Ok(begun.elapsed())
+/// Does what the threads of a mount do in a round, until nothing is left to do; what it took.
+pub fn background(fs: &FileSystem) -> Result<Took> {
+    let round = || {
+        while !fs.fill_step().doing("work in the background")? {}
+        while !fs.reclaim_step(Victims::Worthwhile).doing("reclaim space")? {}
+        Ok(())
+    };
+    let (done, took) = Took::by(round);
+    done.map(|()| took)
 }
 
 fn create(fs: &FileSystem, number: usize) -> Result<File> {

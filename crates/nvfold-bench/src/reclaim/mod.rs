@@ -21,13 +21,16 @@ use crate::origin::{command, commit, save};
 use crate::samples::{largest, median, middle_half, smallest};
 use crate::{BenchError, Doing, Result};
 use clap::Args;
-use load::{Load, Part};
+use load::{Load, Part, Took, background};
 use nvfold::check::{CheckOptions, check};
 use nvfold::{MkfsOptions, MountOptions, Policy};
 use pmem::{LINE_BYTES, Profile};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Rounds of the background after the last write: in the first it sees what still changed, in the second what rests.
+const ROUNDS_OF_REST: usize = 2;
 
 /// How to measure.
 #[derive(Args, Clone, Debug)]
@@ -77,16 +80,22 @@ struct Run {
     /// What statfs told as available when the files had been written.
     available_bytes: u64,
     written_bytes: u64,
-    /// MB/s of the writes and the background together: median of the parts, the middle half of them, the slowest.
+    /// MB/s of processor time, of the writes and the background together: median of the parts, the middle half of them, the
+    /// slowest.
     megabytes_per_second: f64,
     megabytes_per_second_middle_half: f64,
     megabytes_per_second_slowest: f64,
+    /// By the clock, median.
+    megabytes_per_second_wall: f64,
     /// Of the writes alone, median.
     writes_megabytes_per_second: f64,
     /// Of writes and background, the last part to the first: what lasts.
     last_to_first: f64,
+    /// Of processor time, and by the clock.
     large_write: Latency,
     small_write: Latency,
+    large_write_wall: Latency,
+    small_write_wall: Latency,
     /// Chunks that reclamation moved, bytes of them, and these for each byte written.
     moved_bytes: u64,
     moved_per_written: f64,
@@ -96,6 +105,8 @@ struct Run {
     /// Bytes of lines written to the device for each byte written to files.
     media_per_written: f64,
     dead_bytes: u64,
+    /// When nobody had written for two rounds of the background; without one as before.
+    dead_after_rest_bytes: u64,
     in_blocks_max_bytes: u64,
     /// Writes that found no space.
     no_space: u64,
@@ -128,7 +139,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
         }
     }
     let report = Report {
-        version: 1,
+        version: 2,
         benchmark: "reclaim",
         command: command(),
         commit: commit(),
@@ -162,6 +173,10 @@ fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Resu
     let parts = parts.collect::<Result<Vec<Part>>>()?;
     let reclaimed = fs.stats().reclaim;
     let lines = fs.region().counters().lines_written() - lines_before;
+    if has_background {
+        (0..ROUNDS_OF_REST).try_for_each(|_| background(&fs).map(drop))?;
+    }
+    let dead_after_rest_bytes = fs.stats().reclaim.dead_bytes;
     load.verify()?;
     let (live_bytes, available_bytes) = (load.live_bytes, load.available_bytes);
     drop(load);
@@ -171,9 +186,11 @@ fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Resu
 
     let written_bytes: u64 = parts.iter().map(|part| part.bytes).sum();
     let moved_bytes = reclaimed.moved_bytes - moved_before.moved_bytes;
-    let speed = |part: &Part, time: Duration| part.bytes as f64 / 1e6 / time.as_secs_f64();
-    let all: Vec<f64> = parts.iter().map(|part| speed(part, part.writes + part.background)).collect();
-    let writes: Vec<f64> = parts.iter().map(|part| speed(part, part.writes)).collect();
+    let speeds = |time: fn(&Part) -> Duration| -> Vec<f64> {
+        parts.iter().map(|part| part.bytes as f64 / 1e6 / time(part).as_secs_f64()).collect()
+    };
+    let all = speeds(|part| (part.writes + part.background).processor);
+    let (large, small) = (|| parts.iter().flat_map(|part| &part.large), || parts.iter().flat_map(|part| &part.small));
     Ok(Run {
         live_percent,
         has_background,
@@ -183,16 +200,20 @@ fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Resu
         megabytes_per_second: median(&all),
         megabytes_per_second_middle_half: middle_half(&all),
         megabytes_per_second_slowest: smallest(&all),
-        writes_megabytes_per_second: median(&writes),
+        megabytes_per_second_wall: median(&speeds(|part| (part.writes + part.background).wall)),
+        writes_megabytes_per_second: median(&speeds(|part| part.writes.processor)),
         last_to_first: all[all.len() - 1] / all[0],
-        large_write: Latency::of(parts.iter().flat_map(|part| &part.large_ns)),
-        small_write: Latency::of(parts.iter().flat_map(|part| &part.small_ns)),
+        large_write: Latency::of(large().map(processor)),
+        small_write: Latency::of(small().map(processor)),
+        large_write_wall: Latency::of(large().map(wall)),
+        small_write_wall: Latency::of(small().map(wall)),
         moved_bytes,
         moved_per_written: moved_bytes as f64 / written_bytes as f64,
         moved_per_written_by_theory: moved_by_theory(live_bytes as f64 / (live_bytes + available_bytes) as f64),
         segments_emptied: reclaimed.segments - moved_before.segments,
         media_per_written: (lines * LINE_BYTES) as f64 / written_bytes as f64,
         dead_bytes: reclaimed.dead_bytes,
+        dead_after_rest_bytes,
         in_blocks_max_bytes: parts.iter().map(|part| part.in_blocks_max_bytes).max().unwrap_or(0),
         no_space: warm_up.no_space + parts.iter().map(|part| part.no_space).sum::<u64>(),
     })
@@ -217,9 +238,17 @@ fn require_sound(region: &pmem::Region) -> Result<()> {
     }
 }
 
+fn processor(took: &Took) -> Duration {
+    took.processor
+}
+
+fn wall(took: &Took) -> Duration {
+    took.wall
+}
+
 impl Latency {
-    fn of<'n>(nanoseconds: impl Iterator<Item = &'n u64>) -> Latency {
-        let mut sorted: Vec<f64> = nanoseconds.map(|ns| *ns as f64 / 1e3).collect();
+    fn of(times: impl Iterator<Item = Duration>) -> Latency {
+        let mut sorted: Vec<f64> = times.map(|time| time.as_secs_f64() * 1e6).collect();
         sorted.sort_by(f64::total_cmp);
         let share = |percent: usize| sorted.get(sorted.len() * percent / 100).copied().unwrap_or(0.0);
         Latency { writes: sorted.len() as u64, p50_us: share(50), p99_us: share(99), max_us: largest(&sorted).max(0.0) }
@@ -240,9 +269,8 @@ mod tests {
 
     #[test]
     fn percentiles_are_of_all_writes_whatever_their_order() {
-        let nanoseconds: Vec<u64> = (0..1000).rev().map(|nth| nth * 1000).collect();
-        let Latency { writes, p50_us, p99_us, max_us } = Latency::of(nanoseconds.iter());
-        assert_eq!((writes, p50_us, p99_us, max_us), (1000, 500.0, 990.0, 999.0));
-        assert_eq!(Latency::of([].iter()).max_us, 0.0);
+        let Latency { writes, p50_us, p99_us, max_us } = Latency::of((0..1000).rev().map(Duration::from_micros));
+        assert_eq!((writes, p50_us.round(), p99_us.round(), max_us.round()), (1000, 500.0, 990.0, 999.0));
+        assert_eq!(Latency::of(std::iter::empty()).max_us, 0.0);
     }
 }

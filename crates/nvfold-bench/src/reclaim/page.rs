@@ -20,7 +20,6 @@ const HEAD: [&str; 10] = [
 ];
 
 fn cells(run: &Run) -> [String; 10] {
-    let latency = |of: &Latency| format!("{:.0} / {:.0} / {:.0}", of.p50_us, of.p99_us, of.max_us);
     [
         format!("{} %", run.live_percent),
         if run.has_background { "yes" } else { "no" }.into(),
@@ -33,6 +32,10 @@ fn cells(run: &Run) -> [String; 10] {
         format!("{:.1}", run.dead_bytes as f64 / 1e6),
         run.no_space.to_string(),
     ]
+}
+
+fn latency(of: &Latency) -> String {
+    format!("{:.0} / {:.0} / {:.0}", of.p50_us, of.p99_us, of.max_us)
 }
 
 /// For a terminal.
@@ -58,13 +61,15 @@ pub fn markdown(report: &Report) -> String {
          whole small file - are drawn at random and overwritten: until the device's bytes were written once, before\n\
          anything is measured, and {fulls} times more. No content is written twice. In the end every file was read back\n\
          and compared, and fsck found nothing.\n\n\
-         *Background*: after every {} MiB, between writes, the thread does what the threads of a mount do, until nothing is\n\
-         worth doing: seams are cut anew, and segments are emptied that give more than they cost, or a little less where\n\
-         the device is nearly full. Its time counts in MB/s, not in the latency of writes. Without it space is only made\n\
-         by a write that finds none. MB/s: median of {parts} equal parts of the run, plus or minus half of the width of\n\
-         their middle half. *Moved*: bytes of chunks that reclamation copied, for each byte written; *by theory*: the same\n\
-         for a log whose oldest segment is always emptied next. ENOSPC: writes that were refused. What lives always fits,\n\
-         so none may be, or the command fails.\n\n",
+         *Background*: after every {} MiB, between writes, the thread does a round of what the threads of a mount do every\n\
+         second, until nothing is worth doing: seams are cut anew, and segments are emptied of which a quarter lives, or\n\
+         half if nothing of them died since the last round, or three quarters where the device is nearly full. Its time\n\
+         counts in MB/s, not in the latency of writes. Without it space is only made by a write that finds none.\n\n\
+         All times are the processor's, of the one thread there is: what a write takes on a machine with nothing else to\n\
+         do. By the clock, below, a write also takes what other programs got meanwhile. MB/s: median of {parts} equal\n\
+         parts of the run, plus or minus half of the width of their middle half. *Moved*: bytes of chunks that\n\
+         reclamation copied, for each byte written; *by theory*: the same for a log whose oldest segment is always\n\
+         emptied next. ENOSPC: writes that were refused. What lives always fits, so none may be, or the command fails.\n\n",
         report.command,
         report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
         BACKGROUND_EVERY_BYTES >> 20,
@@ -74,24 +79,33 @@ pub fn markdown(report: &Report) -> String {
     report.runs.iter().for_each(|run| line(format!("| {} |", cells(run).join(" | "))));
     line("\nWhat else was counted:\n".into());
     line(
-        "| live | background | live, MB | available, MB | MB/s, writes alone | last part / first | segments emptied | \
-          lines written a byte | in blocks at most, MB |"
+        "| live | background | live, MB | available, MB | dead after two rounds of rest, MB | MB/s, writes alone | \
+         last part / first | segments emptied | lines written a byte | in blocks at most, MB |"
             .into(),
     );
-    line(format!("|{}", "---|".repeat(9)));
+    line(format!("|{}", "---|".repeat(10)));
     for run in &report.runs {
         let [live, background, ..] = cells(run);
         let mb = |bytes: u64| bytes as f64 / 1e6;
         line(format!(
-            "| {live} | {background} | {:.1} | {:.1} | {:.0} | {:.2} | {} | {:.2} | {:.1} |",
+            "| {live} | {background} | {:.1} | {:.1} | {:.1} | {:.0} | {:.2} | {} | {:.2} | {:.1} |",
             mb(run.live_bytes),
             mb(run.available_bytes),
+            mb(run.dead_after_rest_bytes),
             run.writes_megabytes_per_second,
             run.last_to_first,
             run.segments_emptied,
             run.media_per_written,
             mb(run.in_blocks_max_bytes),
         ));
+    }
+    line("\nBy the clock:\n".into());
+    line("| live | background | MB/s | 64 KiB, p50 / p99 / max us | 16 KiB, p50 / p99 / max us |".into());
+    line(format!("|{}", "---|".repeat(5)));
+    for run in &report.runs {
+        let [live, background, ..] = cells(run);
+        let (large, small) = (latency(&run.large_write_wall), latency(&run.small_write_wall));
+        line(format!("| {live} | {background} | {:.0} | {large} | {small} |", run.megabytes_per_second_wall));
     }
     text
 }

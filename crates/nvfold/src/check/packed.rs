@@ -104,19 +104,10 @@ impl Packed {
 impl Survey<'_> {
     /// Finds the segments of packed chunks and of their entries: they hold nothing else.
     pub(super) fn packed_segments(&mut self, tables: &Tables) {
-        let table = self.geometry.segment_table_offset;
         for (segment, usage) in &tables.uses {
             match usage {
-                SegmentUse::Entries(part) if *part < self.packed.entries.parts_max() => {
-                    if let Some(other) = self.packed.entries.part(*part) {
-                        let what = format!("segments {other} and {segment} are the same part of the packed entries");
-                        self.find(0, what, table);
-                    }
-                    self.packed.entries.set_part(*part, Some(*segment));
-                }
-                SegmentUse::Entries(part) => {
-                    self.find(0, format!("segment {segment}: there is no part {part} of the packed entries"), table);
-                }
+                // No other segment is this part, and there can be one: else the segments themselves were asked.
+                SegmentUse::Entries(part) => self.packed.entries.set_part(*part, Some(*segment)),
                 SegmentUse::Packed => {
                     self.packed.segments.insert(*segment, tables.entry(*segment).map_or(0, |entry| entry.wear));
                     self.packed.live.insert(*segment, 0);

@@ -41,8 +41,14 @@ impl Entries {
     /// Of a device of which no part of the table of packed entries is known yet.
     pub fn new(geometry: Geometry) -> Entries {
         let may_pack = geometry.device_bytes <= PACKED_DEVICE_BYTES_MAX;
-        let parts = if may_pack { geometry.segments().min(u64::from(PARTS_MAX)) } else { 0 };
+        let parts = Entries::parts_max_of(&geometry);
         Entries { geometry, may_pack, parts: zeroed(parts), has_part: zeroed(geometry.segments().div_ceil(64)) }
+    }
+
+    /// Parts that the table of a device can have.
+    pub fn parts_max_of(geometry: &Geometry) -> u64 {
+        let may_pack = geometry.device_bytes <= PACKED_DEVICE_BYTES_MAX;
+        if may_pack { geometry.segments().min(u64::from(PARTS_MAX)) } else { 0 }
     }
 
     /// Whether the device can have packed chunks: larger ones need all 32 bits of a word for blocks.

@@ -73,9 +73,15 @@ impl Core {
     /// # Errors
     /// EROFS; those of the device.
     pub(crate) fn reclaim_step(&self, victims: Victims) -> Result<Worked> {
-        self.change_in_background("reclaim space", || match self.reclaim_some(victims) {
-            Worked::Nothing if self.may_collect(victims) => self.collect_some(),
-            worked => Ok(worked),
+        self.change_in_background("reclaim space", || {
+            let worked = match self.reclaim_some(victims) {
+                Worked::Nothing if self.may_collect(victims) => self.collect_some()?,
+                worked => worked,
+            };
+            if worked == Worked::Nothing && victims == Victims::Worthwhile {
+                self.space.end_round();
+            }
+            Ok(worked)
         })
     }
 

@@ -112,7 +112,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
 fn adopt_packed(core: &Core, uses: &[(u64, SegmentUse)]) {
     for (segment, usage) in uses {
         match usage {
-            SegmentUse::Entries(part) if *part < core.chunks.entries.parts_max() => {
+            SegmentUse::Entries(part) => {
                 core.chunks.entries.set_part(*part, Some(*segment));
                 core.space.adopt_table_segment(*segment);
             }

@@ -9,12 +9,12 @@
 //! too.
 //!
 //! All segments are looked at only when the table cannot be whole: an entry is torn and its segment holds inodes, the
-//! parts of a table do not follow one another, or the saved state knows of more inodes. Half an entry by itself is what a
+//! parts of a table do not follow one another, two segments are one part, or the saved state knows of more inodes. Half an entry by itself is what a
 //! crash leaves; another one that is torn is damage where packed chunks lie.
 
 use super::index::index_segments_in;
 use super::saved::Saved;
-use crate::chunk::entries::ENTRIES_PER_SEGMENT;
+use crate::chunk::entries::{ENTRIES_PER_SEGMENT, Entries};
 use crate::inode::table::{read_entries, table_segments, uses_of};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
 use crate::media::inode::{INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead};
@@ -69,6 +69,9 @@ impl Tables {
             }
             Ok(_) if torn().any(holds_inodes) => Some("a segment without an entry holds inodes"),
             Ok(_) if torn().any(holds_packed) => Some("a segment without an entry holds packed chunks"),
+            Ok(_) if !contested(geometry, uses.iter().copied()).is_empty() => {
+                Some("two segments are one part of the packed entries, or one is a part that there cannot be")
+            }
             Ok(_) => None,
         };
         match damage {
@@ -124,6 +127,8 @@ impl Tables {
         }
         let parts = (0..).zip(&inodes).map(|(ordinal, segment)| (*segment, SegmentUse::Inodes(ordinal)));
         uses.extend(parts);
+        let claims = uses.iter().map(|(segment, usage)| (*segment, *usage));
+        uses.extend(contested(geometry, claims).into_iter().map(|segment| (segment, SegmentUse::Torn)));
         find_packed(region, geometry, &mut uses, &mut entries);
         let (entries, uses) = (entries.into_iter().collect(), uses.into_iter().collect());
         Tables { entries, uses, inodes, fresh, damage: None, bad: None }
@@ -186,6 +191,18 @@ fn describes_itself(region: &Region, geometry: &Geometry, slot: u64, head: &Inod
         let footer: PageFooter = region.read(head.head + ENTRY_BYTES_MAX as u64);
         region.check().is_ok() && footer.belongs(head.head, head.ino)
     }
+}
+
+/// Segments that say to be a part of the packed entries that another one says to be too, or that there cannot be.
+fn contested(geometry: &Geometry, uses: impl Iterator<Item = (u64, SegmentUse)>) -> Vec<u64> {
+    let mut claims: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for (segment, usage) in uses {
+        if let SegmentUse::Entries(part) = usage {
+            claims.entry(part).or_default().push(segment);
+        }
+    }
+    let is_wrong = |part: u32, claims: &[u64]| claims.len() > 1 || u64::from(part) >= Entries::parts_max_of(geometry);
+    claims.into_iter().filter(|(part, claims)| is_wrong(*part, claims)).flat_map(|(_, claims)| claims).collect()
 }
 
 /// Finds segments of packed chunks and of their entries among those of which the segment table says nothing.

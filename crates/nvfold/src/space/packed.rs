@@ -25,6 +25,7 @@ use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread_number, zeroed};
 use pmem::{Flight, Region};
+use std::ops::Range;
 
 /// Which pool a chunk goes to (DeEXT III-C, Fig. 6): chunks of one length do not lie among those of all lengths, and data
 /// that is updated does not lie among data that stays, for what is updated together is dead together.
@@ -122,8 +123,10 @@ pub struct PackedSpace {
     lists: Box<[AtomicU8]>,
     /// A free segment that is kept for reclamation.
     pub(super) spare: Mutex<Option<u64>>,
-    /// Where the search for a victim goes on.
-    pub(super) victims_from: Mutex<u64>,
+    /// Bytes of live chunks in each segment when the last round of reclamation in the background was over.
+    live_before: Box<[AtomicU32]>,
+    /// The segments among which a victim was looked for last; the next search goes on behind them.
+    pub(super) compared: Mutex<Range<u64>>,
     sets: Vec<Padded<Mutex<Set>>>,
     /// How many there are on this device.
     pools: usize,
@@ -139,8 +142,9 @@ impl PackedSpace {
             live: zeroed(segments),
             state: zeroed(segments),
             lists: zeroed(segments),
+            live_before: zeroed(segments),
             spare: Mutex::default(),
-            victims_from: Mutex::default(),
+            compared: Mutex::new(0..0),
             sets: (0..sets).map(|_| Padded::default()).collect(),
             pools: if segments < SEGMENTS_FOR_UPDATED { POOLS / 2 } else { POOLS },
             live_bytes: Padded::default(),
@@ -187,6 +191,16 @@ impl PackedSpace {
     pub fn live_in(&self, segment: u64) -> u64 {
         let is_kept = self.state_of(segment) >= MOVING;
         u64::from(self.live[segment as usize].load(Ordering::Relaxed)).saturating_sub(u64::from(is_kept))
+    }
+
+    /// Whether no chunk of a closed segment has died since [`PackedSpace::remember_live`].
+    pub(super) fn rests(&self, segment: u64) -> bool {
+        u64::from(self.live_before[segment as usize].load(Ordering::Relaxed)) == self.live_in(segment)
+    }
+
+    /// Remembers what lives in a segment, for [`PackedSpace::rests`].
+    pub(super) fn remember_live(&self, segment: u64) {
+        self.live_before[segment as usize].store(self.live_in(segment) as u32, Ordering::Relaxed);
     }
 
     /// It is closed, or stuck, from now on. What kept it is still to be taken away.

@@ -3,9 +3,21 @@
 //! The problem: chunks are appended and die one by one, so segments fill with dead bytes. They are free again when what
 //! lives in them has moved, which costs as much as there is of it, and needs room when there is none.
 //!
-//! The idea: the segment with the fewest live bytes goes first. In the background only one that gives more than it costs;
-//! where space is short, one that gives less, too. A spare segment is kept, so that a device without a free one can still
-//! be reclaimed: what lives in the victim goes there, and the victim becomes the spare.
+//! The idea: the segment with the fewest live bytes goes first. In the background only one that gives more than it costs,
+//! and not while its chunks still die, for then it will soon cost less; where space is short, one that gives less, too. A
+//! spare segment is kept, so that a device without a free one can still be reclaimed: what lives in the victim goes there,
+//! and the victim becomes the spare.
+//!
+//! ```text
+//! live bytes     emptied in the background
+//! up to 1/4      at once: three times more becomes free than moves
+//! up to 1/2      when it rests: no chunk of it has died since the round before
+//! up to 3/4      when the device is nearly full
+//! more           never
+//! ```
+//!
+//! Dead bytes are bounded by that: 3/4 of a segment while it is written over, half of one that rests. Emptied at 1/2 all the
+//! time, segments under random overwrites would move a byte for each byte written; at 1/4 they move a third.
 //!
 //! ```text
 //! closed --choose_victim--> moving --what lives goes to the tail of its list--> nothing lives --> free, or the spare
@@ -21,12 +33,13 @@ use super::wear::{Heat, spread};
 use super::{SEGMENT_BYTES, Space};
 use crate::error::Result;
 use crate::media::PACKED_BYTES_MAX;
+use std::ops::Range;
 
 /// Which segments are worth emptying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victims {
-    /// Those that give more than they cost, and somewhat fuller ones when the device is nearly full; and those that lag far
-    /// behind in wear.
+    /// Those that give more than they cost, unless they will soon cost less; somewhat fuller ones when the device is nearly
+    /// full; and those that lag far behind in wear.
     Worthwhile,
     /// All that give room for a chunk.
     All,
@@ -55,31 +68,49 @@ impl Space {
     /// The best of the next [`COMPARED`] segments, if it is good enough.
     fn victim_of_window(&self, victims: Victims) -> Option<u64> {
         let (first, segments) = (self.geometry.first_segment(), self.geometry.segments());
-        let mut from = self.packed.victims_from.lock();
-        let start = (*from).max(first);
-        let end = (start + COMPARED).min(segments);
-        *from = if end == segments { first } else { end };
-        let closed = (start..end).filter(|segment| self.packed.state_of(*segment) == CLOSED);
+        let mut window = self.packed.compared.lock();
+        let start = if window.end < segments { window.end.max(first) } else { first };
+        *window = start..(start + COMPARED).min(segments);
+        let closed = self.closed_in(window.clone());
         let live = |segment: &u64| self.packed.live_in(*segment);
-        let emptiest = closed.clone().min_by_key(live).filter(|segment| live(segment) <= self.live_of_victim(victims));
-        let lagging =
-            || closed.min_by_key(|segment| self.wear_of(*segment)).filter(|least| self.lags(*least, start..end));
+        let is_worth_it = |segment: &u64| live(segment) <= self.live_of_victim(*segment, victims);
+        let emptiest = closed.clone().filter(is_worth_it).min_by_key(live);
+        let lagging = || {
+            let least = closed.min_by_key(|segment| self.wear_of(*segment));
+            least.filter(|least| self.lags(*least, window.clone()))
+        };
         let chosen = emptiest.or_else(|| (victims == Victims::Worthwhile).then(lagging).flatten())?;
         self.begin_moving(chosen).then_some(chosen)
     }
 
-    /// Live bytes that a victim may have.
-    fn live_of_victim(&self, victims: Victims) -> u64 {
+    fn closed_in(&self, window: Range<u64>) -> impl Iterator<Item = u64> + Clone + '_ {
+        window.filter(|segment| self.packed.state_of(*segment) == CLOSED)
+    }
+
+    /// A round in the background is over: in the next one a segment rests if as much lives in it as now.
+    pub fn end_round(&self) {
+        let window = self.packed.compared.lock().clone();
+        self.closed_in(window).for_each(|segment| self.packed.remember_live(segment));
+    }
+
+    /// Live bytes that this segment may have to be a victim.
+    fn live_of_victim(&self, segment: u64, victims: Victims) -> u64 {
         match victims {
             Victims::All => SEGMENT_BYTES - PACKED_BYTES_MAX,
-            Victims::Worthwhile if self.free_blocks() < self.total_blocks() / 8 => SEGMENT_BYTES / 4 * 3,
-            Victims::Worthwhile => SEGMENT_BYTES / 2,
+            Victims::Worthwhile if self.is_nearly_full() => SEGMENT_BYTES / 4 * 3,
+            Victims::Worthwhile if self.packed.rests(segment) => SEGMENT_BYTES / 2,
+            Victims::Worthwhile => SEGMENT_BYTES / 4,
         }
+    }
+
+    /// Whether so little is free that segments are emptied before a write has to wait for one.
+    fn is_nearly_full(&self) -> bool {
+        self.free_blocks() < self.total_blocks() / 32
     }
 
     /// Whether a segment was opened far less often than the most worn free one of a range: then data that stays lies on one
     /// that others should wear.
-    fn lags(&self, segment: u64, others: std::ops::Range<u64>) -> bool {
+    fn lags(&self, segment: u64, others: Range<u64>) -> bool {
         if !self.levels_wear {
             return false;
         }
