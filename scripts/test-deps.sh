@@ -63,7 +63,9 @@ cargo_tool() { # crate version
     installed=$("$TOOLS/bin/$1" --version 2>/dev/null || true)
     if [ "$installed" != "$1 $2" ]; then
         echo "test-deps: installing $1 $2 into $TOOLS/bin"
-        cargo install --quiet "$1@$2" --locked --force --root "$TOOLS" --target-dir "$TOOLS/build"
+        # They wait for the system and for valgrind, so to optimise them takes longer than it saves.
+        CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --debug "$1@$2" --locked --force \
+            --root "$TOOLS" --target-dir "$TOOLS/build"
     fi
 }
 mkdir -p "$TOOLS"

@@ -31,7 +31,7 @@ impl Dedup for Policy {
     }
 }
 
-fn main() {
+pub fn main() {
     let policy: &dyn Dedup = &Policy;
     assert!(policy.fingerprint(&[0; 4096]).weak.is_some());
 }
