@@ -73,6 +73,15 @@ fn check_range(address: usize, length: usize) -> Outcome<()> {
     }
 }
 
+/// An empty vector with room for so many bytes. ENOMEM: the program decides what then, and does not end.
+pub fn room(bytes: usize) -> Outcome<Vec<u8>> {
+    let mut room = Vec::new();
+    match room.try_reserve_exact(bytes) {
+        Ok(()) => Ok(room),
+        Err(error) => Err(Failure::new(libc::ENOMEM, format!("memory for {bytes} bytes: {error}"))),
+    }
+}
+
 impl CText<'_> {
     /// Its bytes without the NUL. EFAULT for NULL, ENAMETOOLONG beyond `PATH_MAX`.
     pub fn bytes(&self) -> Outcome<&[u8]> {
@@ -246,9 +255,9 @@ impl Iovecs<'_> {
         self.parts.iter().map(|(length, base)| (base.addr(), *length))
     }
 
-    /// What they hold, one behind the other: `most` bytes at most.
-    pub fn gather(&self, most: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.total.min(most));
+    /// What they hold, one behind the other: `most` bytes at most. ENOMEM.
+    pub fn gather(&self, most: usize) -> Outcome<Vec<u8>> {
+        let mut bytes = room(self.total.min(most))?;
         for (length, base) in &self.parts {
             let length = (*length).min(most - bytes.len());
             if length > 0 {
@@ -257,7 +266,7 @@ impl Iovecs<'_> {
                 bytes.extend_from_slice(unsafe { slice::from_raw_parts(base.cast::<u8>(), length) });
             }
         }
-        bytes
+        Ok(bytes)
     }
 
     /// Fills them, one after the other.
@@ -310,7 +319,10 @@ mod tests {
         let iovecs = [part(&mut one), libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }, part(&mut two)];
         let array = CIovecs(iovecs.as_ptr(), PhantomData);
         let mut list = array.look(3).unwrap();
-        assert_eq!((list.total(), list.gather(100), list.gather(4)), (5, b"abcde".to_vec(), b"abcd".to_vec()));
+        assert_eq!(
+            (list.total(), list.gather(100).unwrap(), list.gather(4).unwrap()),
+            (5, b"abcde".to_vec(), b"abcd".to_vec())
+        );
         list.scatter(b"vwxy");
         assert_eq!((&one, &two), (b"vwx", b"ye"));
     }

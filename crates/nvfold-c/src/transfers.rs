@@ -52,7 +52,9 @@ pub fn read_vector(open: &Open, source: Source, buffers: &CIovecs<'_>, count: c_
     let mut buffers = buffers.look(count)?;
     let length = buffers.total().min(TRANSFER_BYTES_MAX);
     let (offset, read) = read_from(open, source, |offset| {
-        let mut bytes = vec![0; open.readable(offset, length)?];
+        let length = open.readable(offset, length)?;
+        let mut bytes = caller::room(length)?;
+        bytes.resize(length, 0);
         let read = open.read_at(offset, &mut bytes)?;
         buffers.scatter(&bytes[..read]);
         Ok(read)
@@ -82,7 +84,7 @@ pub fn write(open: &Open, target: Target, buffer: &InBytes<'_>, length: usize) -
 pub fn write_vector(open: &Open, target: Target, buffers: &CIovecs<'_>, count: c_int) -> Outcome<isize> {
     open.check_writes()?;
     let buffers = buffers.look(count)?;
-    let bytes = buffers.gather(TRANSFER_BYTES_MAX);
+    let bytes = buffers.gather(TRANSFER_BYTES_MAX)?;
     if !bytes.is_empty() {
         let sources = Sources::of(open.device.follows_origins, buffers.ranges());
         open.write(target, &bytes, &sources.origins())?;
