@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make results: all figures of all papers, what emulated devices charge, wear, reclamation, and the cost of each
+# make results: all figures of all papers, what emulated devices charge, wear, reclamation, copies, and the cost of each
 # operation, into docs/results/, from one commit. A run that was cut short goes on where it stopped when it is started
 # again; results of other commits are removed first (git has them). Give it a machine with nothing else to do.
 #
@@ -71,4 +71,5 @@ table profiles
 table cost
 table wear --fulls 1000
 table reclaim
+table origins
 printf '\nresults: %s is of %s; %d min %d s\n' "$OUT" "$NVFOLD_COMMIT" $((SECONDS / 60)) $((SECONDS % 60))

@@ -99,6 +99,7 @@ const HOUSES: [House; 4] = [
         rooms: &[
             ("throughput", "report lanes mounts data samples options error"),
             ("meta", "report mounts place samples options error"),
+            ("origins", "cost device data samples origin error"),
             ("cost", "data origin error"),
             ("paper", "recovery mounts device process data samples origin font error rivals"),
             ("recovery", "data samples origin error"),

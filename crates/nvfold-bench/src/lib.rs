@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `throughput` | `bench write`, `bench read`: bytes a second |
 //! | `meta` | `bench meta`: operations on names a second |
+//! | `origins` | `bench origins`: what following copies shares and costs |
 //! | [`cost`] | `bench cost`: fences, lines, locks and instructions of each operation |
 //! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
 //! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
@@ -48,6 +49,7 @@ mod meta;
 mod mounts;
 mod options;
 mod origin;
+mod origins;
 mod paper;
 mod place;
 mod process;
@@ -95,6 +97,8 @@ enum What {
     Chunkers(chunkers::Options),
     /// What a look-up by fingerprint costs: a red-black tree as in DeEXT, and the indexes of nvfold
     Lookups(lookups::Options),
+    /// Bytes that were copied from files: what a compaction shares, a write with an origin beside a plain one
+    Origins(origins::Options),
     /// How evenly a device is worn by overwritten files, with wear levelling and without; lifetime
     Wear(wear::Options),
     /// Random overwrites on a device that is nearly full: throughput, latency, and what reclamation moves for it
@@ -132,6 +136,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Paper(args) => return paper::run(args, json),
         What::Chunkers(options) => return chunkers::run(options, json),
         What::Lookups(options) => return lookups::run(options, json),
+        What::Origins(options) => return origins::run(options, json),
         What::Wear(options) => return wear::run(options, json),
         What::Reclaim(options) => return reclaim::run(options, json),
         What::Profiles(options) => return profiles::run(options, json),

@@ -512,6 +512,33 @@ fn lookups_are_measured_in_a_tree_and_both_indexes() {
 }
 
 #[test]
+fn origins_are_measured_in_a_compaction_in_writes_and_in_the_compare() {
+    let scratch = Scratch::new();
+    let report = scratch.nvfold(&["bench", "--json", "origins", "--smoke", "--out", "out"]).ok().json();
+    let rows = |name: &str| report[name].as_array().unwrap_or_else(|| panic!("no {name}"));
+    let variants: Vec<&str> = rows("compactions").iter().map(|row| row["variant"].as_str().unwrap()).collect();
+    assert_eq!(variants, ["ICID", "ICID_DO", "ICID_KA"]);
+    for row in rows("compactions") {
+        let figure = |name: &str| row[name].as_f64().unwrap();
+        assert!(0.0 < figure("shared_bytes") && figure("shared_bytes") < figure("written_bytes"), "{row}");
+        assert!(figure("extents") > 0.0 && figure("media_metadata_percent") > 0.0, "{row}");
+        let stored = |stage: &str| row[stage]["stored_bytes"].as_u64().unwrap();
+        assert!(stored("collected") < stored("removed") && stored("removed") <= stored("compacted"), "{row}");
+    }
+    let lanes = ["aligned", "unaligned", "unaligned, cold"].map(|lane| format!("origins, {lane}"));
+    let plain = ["icid", "off", "inline"].map(|policy| format!("plain, {policy}"));
+    let of_a_size: Vec<String> = lanes.into_iter().chain(plain).collect();
+    let found: Vec<&str> = rows("writes").iter().map(|row| row["lane"].as_str().unwrap()).collect();
+    assert_eq!(found, [of_a_size.as_slice(), of_a_size.as_slice()].concat());
+    assert!(rows("writes").iter().all(|row| row["charged_ns"]["optane"].as_f64() > Some(0.0)));
+    assert_eq!(rows("compares").len(), 5, "as many as the paper's Table 3 has");
+    let page = std::fs::read_to_string(scratch.path("out").join("README.md")).expect("the page");
+    for title in ["Aims", "metadata beside the paper's Table 6", "from which size on", "the paper's Table 3"] {
+        assert!(page.contains(title), "{page}");
+    }
+}
+
+#[test]
 fn chunkers_say_which_corpus_is_not_there() {
     let run = Scratch::new().nvfold(&["bench", "chunkers", "--smoke", "--corpus", "nowhere"]);
     run.fails(1, "list nowhere/versions");

@@ -108,7 +108,7 @@ pub struct NewInode {
 pub struct OriginStats {
     /// Requests that had any.
     pub requests: u64,
-    /// Bytes that origins were told for.
+    /// Bytes that origins were told for, and those of short gaps before them.
     pub offered_bytes: u64,
     /// Bytes of them that are shared: they were still equal, in runs of 64 bytes or more.
     pub shared_bytes: u64,

@@ -90,6 +90,56 @@ fn short_records_that_lie_side_by_side_are_one_extent() {
     unmount(&region, fs);
 }
 
+/// Records of 100 bytes, of which the program makes the first four anew.
+#[test]
+fn short_gaps_before_origins_are_shared_as_far_as_they_are_equal() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region, Policy::Icid);
+    let source = create(&fs, "source");
+    let content = noise(40_000, 21);
+    source.write_at(0, &content).unwrap();
+    let origins: Vec<Origin<'_>> = (0..400).map(|at| origin(at * 100 + 4, 96, &source, at * 100 + 4)).collect();
+    let as_they_were = create(&fs, "as they were");
+    assert_eq!(as_they_were.write_at_from(0, &content, &origins).unwrap(), 40_000);
+    let mut changed = content.clone();
+    (0..400).for_each(|at| changed[at * 100 + 1] ^= 1);
+    let others = create(&fs, "others");
+    // The first byte of a gap goes on with the record before it; in front of the first record there is none.
+    assert_eq!(others.write_at_from(0, &changed, &origins).unwrap(), 400 * 98 + 399);
+    let begins_early = create(&fs, "begins early");
+    let more = [&noise(10, 22), &content[..100]].concat();
+    assert_eq!(begins_early.write_at_from(0, &more, &[origin(12, 98, &source, 2)]).unwrap(), 100);
+    assert!(read(&as_they_were) == content && read(&others) == changed && read(&begins_early) == more);
+    drop((source, as_they_were, others, begins_early));
+    unmount(&region, fs);
+}
+
+#[test]
+fn a_block_is_counted_once_for_all_records_of_a_request() {
+    each_system(|policy, region, fs| {
+        let sources = [create(&fs, "one"), create(&fs, "other")];
+        let contents = [noise(40_000, 23), noise(40_000, 24)];
+        sources.iter().zip(&contents).for_each(|(file, content)| file.write_at(0, content).unwrap());
+        settle(&fs);
+        let (mut data, mut origins) = (Vec::new(), Vec::new());
+        for record in 0..800 {
+            let (of, at) = (record % 2, record / 2 * 100);
+            origins.push(origin(data.len() as u64, 100, &sources[of], at as u64));
+            data.extend_from_slice(&contents[of][at..at + 100]);
+        }
+        let target = create(&fs, "target");
+        let before = fs.region().counters();
+        let shared = target.write_at_from(0, &data, &origins).unwrap();
+        let lines = (fs.region().counters() - before).lines_written();
+        assert!(shared > 79_000, "{policy:?}: {shared}");
+        // 800 extents are 150 lines of the log, two dozen blocks and packed chunks a line each.
+        assert!(lines < 300, "{policy:?}: {lines} lines");
+        assert!(read(&target) == data);
+        drop((sources, target));
+        unmount(region, fs);
+    });
+}
+
 #[test]
 fn wrong_origins_cost_nothing_but_time() {
     each_system(|policy, region, fs| {

@@ -53,7 +53,7 @@ impl Kind {
 pub type Lines = BTreeMap<Kind, u64>;
 
 /// Lines written to and read from each block of a device since it was opened.
-pub struct Traffic {
+pub(crate) struct Traffic {
     written: Vec<u64>,
     read: Vec<u64>,
 }

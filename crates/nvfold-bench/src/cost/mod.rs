@@ -26,6 +26,7 @@ mod page;
 mod report;
 mod system;
 
+pub(crate) use kinds::Traffic;
 pub use kinds::{Kind, Lines};
 pub use measure::{CALLS, Cell, WARM_UP, all_cells, counted};
 pub use operation::{Calls, Operation, Stage, run_measured_calls};

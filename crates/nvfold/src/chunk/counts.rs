@@ -8,7 +8,7 @@
 //! stored before its count, by one thread alone.
 //!
 //! ```text
-//! share              0 -> 2      n -> n+1    flushed; durable before the extent can be reached
+//! share              0 -> 1+m    n -> n+m    flushed; durable before the extent can be reached
 //! clear_if_unshared  1 -> 0                  flushed; durable with the commit word that drops the extent
 //! release            1 -> 0                  flushed; durable before the block gets another user
 //!                    n -> n-1                not flushed until the unmount
@@ -21,16 +21,16 @@ use pmem::{Flight, InFlight, Pm};
 use zerocopy::IntoBytes;
 
 impl Chunks {
-    /// One more reference on a block that the caller knows to be referenced (it holds the lock of an
+    /// More references, at least one, on a block that the caller knows to be referenced (it holds the lock of an
     /// inode that names it).
-    pub(super) fn share(&self, chunk: ChunkRef, tx: u64, flight: &mut Flight) -> Result<(), Unshareable> {
+    pub(super) fn share(&self, chunk: ChunkRef, more: u32, tx: u64, flight: &mut Flight) -> Result<(), Unshareable> {
         self.assert_is_data(chunk);
         let offset = self.entry_offset(chunk);
         loop {
             let seen = CountWord::decode(self.region.load_u128(offset));
             self.region.check_writable(offset, ENTRY_BYTES).map_err(Unshareable::Bad)?;
             if seen.count > 0 {
-                match self.increase(chunk, tx, flight) {
+                match self.increase(chunk, more, tx, flight) {
                     Some(result) => return result,
                     None => continue,
                 }
@@ -38,14 +38,15 @@ impl Chunks {
             if chunk.packed().is_some() {
                 return Err(Unshareable::Lost);
             }
-            // Private: its one reference becomes explicit together with the new one. The rest of the line
+            let Some(count) = more.checked_add(1) else { return Err(Unshareable::Saturated) };
+            // Private: its one reference becomes explicit together with the new ones. The rest of the line
             // is stored first, so that the count is never seen with what another block left there; by one alone, for
             // as soon as it is counted it may get its fingerprints.
             let _alone = self.lines.lock(chunk);
             if self.region.load_u128(offset) != seen.encode() {
                 continue;
             }
-            let word = CountWord { tag: tag::ADD, tx, count: 2, update_count: 0 };
+            let word = CountWord { tag: tag::ADD, tx, count, update_count: 0 };
             let entry = ChunkEntry::bare(chunk, &ChunkEntry::default(), word);
             let _ = self.region.write(offset + 16, &entry.as_bytes()[16..LINKS_WORD as usize]);
             // After a crash the block may still hang in a chain, which must not break.
@@ -55,15 +56,20 @@ impl Chunks {
             self.record_there(chunk);
             if let Ok(line) = self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
                 flight.add(line.flush());
-                self.record_entry(chunk, 2);
+                self.record_entry(chunk, count);
                 return Ok(());
             }
         }
     }
 
-    /// One more reference on a block that is tracked and known not to be freed meanwhile; `None` when it is not
-    /// tracked.
-    pub(super) fn increase(&self, chunk: ChunkRef, tx: u64, flight: &mut Flight) -> Option<Result<(), Unshareable>> {
+    /// More references on a block that is tracked and known not to be freed meanwhile; `None` when it is not tracked.
+    pub(super) fn increase(
+        &self,
+        chunk: ChunkRef,
+        more: u32,
+        tx: u64,
+        flight: &mut Flight,
+    ) -> Option<Result<(), Unshareable>> {
         let offset = self.entry_offset(chunk);
         loop {
             let stored = self.region.load_u128(offset);
@@ -71,13 +77,11 @@ impl Chunks {
             if !self.region.sound_or_forget(offset, ENTRY_BYTES) || seen.count == 0 {
                 return None;
             }
-            if seen.count == u32::MAX {
-                return Some(Err(Unshareable::Saturated));
-            }
-            let word = CountWord { tag: tag::INCREASE, tx, count: seen.count + 1, ..seen };
+            let Some(count) = seen.count.checked_add(more) else { return Some(Err(Unshareable::Saturated)) };
+            let word = CountWord { tag: tag::INCREASE, tx, count, ..seen };
             if let Ok(line) = self.region.compare_exchange_u128(offset, stored, word.encode()) {
                 flight.add(line.flush());
-                self.record_extra(chunk, 1);
+                self.record_extra(chunk, u64::from(more));
                 return Some(Ok(()));
             }
         }

@@ -255,10 +255,27 @@ impl<'a> Transaction<'a> {
     /// that names it).
     pub(crate) fn share(&mut self, chunk: impl Into<ChunkRef>) -> Result<Reference, Unshareable> {
         let chunk = chunk.into();
-        let id = self.id();
-        self.chunks.share(chunk, id, &mut self.flight)?;
-        self.counted.insert(chunk);
+        self.count(chunk, 1)?;
         Ok(Reference::new(chunk))
+    }
+
+    /// As many references at once: the entry changes and is flushed one time. Whoever does not go through all that are
+    /// returned leaks the rest.
+    #[must_use = "references are published or given back, or their chunk stays in use for ever"]
+    pub(crate) fn share_times(
+        &mut self,
+        chunk: ChunkRef,
+        times: u32,
+    ) -> Result<impl ExactSizeIterator<Item = Reference> + use<>, Unshareable> {
+        self.count(chunk, times)?;
+        Ok((0..times).map(move |_| Reference::new(chunk)))
+    }
+
+    fn count(&mut self, chunk: ChunkRef, more: u32) -> Result<(), Unshareable> {
+        let id = self.id();
+        self.chunks.share(chunk, more, id, &mut self.flight)?;
+        self.counted.insert(chunk);
+        Ok(())
     }
 
     /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
@@ -310,7 +327,7 @@ impl<'a> Transaction<'a> {
             return false;
         }
         let id = self.id();
-        let is_shared = matches!(self.chunks.increase(chunk, id, &mut self.flight), Some(Ok(())));
+        let is_shared = matches!(self.chunks.increase(chunk, 1, id, &mut self.flight), Some(Ok(())));
         if is_shared {
             self.counted.insert(chunk);
         }

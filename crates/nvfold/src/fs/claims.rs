@@ -79,6 +79,19 @@ pub(super) fn runs_of(blocks: &[BlockNumber]) -> Runs {
     blocks.iter().map(|start| BlockRun { start: *start, count: 1 }).collect()
 }
 
+/// Why a chunk got no more references.
+fn unshareable(core: &Core, chunk: ChunkRef, refused: Unshareable) -> Error {
+    match refused {
+        Unshareable::Saturated => Error::Posix {
+            doing: "share a chunk",
+            why: "it has as many references as can be counted",
+            errno: errno::EMLINK,
+        },
+        Unshareable::Lost => core.lost_chunk(chunk),
+        Unshareable::Bad(error) => Error::Device(error),
+    }
+}
+
 impl<'a> Claims<'a> {
     /// Of an operation that stores no data of its own.
     pub(super) fn new(core: &'a Core) -> Claims<'a> {
@@ -154,20 +167,13 @@ impl<'a> Claims<'a> {
     }
 
     fn one_more(&mut self, chunk: ChunkRef) -> Result<Reference> {
-        let refused = |refused| match refused {
-            Unshareable::Saturated => Error::Posix {
-                doing: "share a chunk",
-                why: "it has as many references as can be counted",
-                errno: errno::EMLINK,
-            },
-            Unshareable::Lost => self.core.lost_chunk(chunk),
-            Unshareable::Bad(error) => Error::Device(error),
-        };
-        if !self.core.chunks.entries.exists(chunk) {
-            // The extent that names it is damaged.
-            return Err(self.core.lost_chunk(chunk));
-        }
-        self.tx.share(chunk).map_err(refused)
+        self.require_entry(chunk)?;
+        self.tx.share(chunk).map_err(|refused| unshareable(self.core, chunk, refused))
+    }
+
+    fn require_entry(&self, chunk: ChunkRef) -> Result<()> {
+        // Without one the extent that names it is damaged.
+        if self.core.chunks.entries.exists(chunk) { Ok(()) } else { Err(self.core.lost_chunk(chunk)) }
     }
 
     /// Takes one more reference on a packed chunk that an inode names which is locked.
@@ -183,6 +189,19 @@ impl<'a> Claims<'a> {
             Some(chunk) => self.share_packed(chunk),
             None => extent.blocks().blocks().try_for_each(|block| self.share(block)),
         }
+    }
+
+    /// Takes as many more references on a chunk that an inode names which is locked.
+    pub(super) fn share_times(&mut self, chunk: ChunkRef, times: u32) -> Result<()> {
+        self.require_entry(chunk)?;
+        let references = self.tx.share_times(chunk, times).map_err(|refused| unshareable(self.core, chunk, refused))?;
+        for reference in references {
+            match chunk {
+                ChunkRef::Block(_) => _ = self.keep(reference),
+                ChunkRef::Packed(_) => _ = self.keep_packed(reference),
+            }
+        }
+        Ok(())
     }
 
     /// Writes the chunk entry of a new block.

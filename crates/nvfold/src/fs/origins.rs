@@ -31,7 +31,7 @@ use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::CLASS_UNKNOWN;
-use crate::media::{BLOCK_BYTES, BlockNumber, Location, PACKED_BYTES_MAX};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PACKED_BYTES_MAX};
 use crate::padded::Padded;
 use crate::space::Purpose;
 use crate::space::packed::Pool;
@@ -59,6 +59,17 @@ pub(crate) struct Origin<'f> {
 }
 
 impl Origin<'_> {
+    /// With what lies before it from `at` on, in request and source, if that is too short for an extent of its own: the
+    /// few bytes in front of a record are often made anew, as they were.
+    fn with_gap_from(self, at: u64) -> Self {
+        if self.at - at >= EQUAL_BYTES_MIN {
+            return self;
+        }
+        let gap = (self.at - at).min(self.source_offset);
+        let (length, source_offset) = (self.length + gap, self.source_offset - gap);
+        Origin { at: self.at - gap, length, source_offset, ..self }
+    }
+
     /// What is left of it from `at` on.
     fn from(self, at: u64) -> Self {
         let skipped = at.saturating_sub(self.at).min(self.length);
@@ -341,7 +352,8 @@ impl Core {
         Ok(Ok(()))
     }
 
-    /// Takes the references of all that is equal, if its sources still name it.
+    /// Takes the references of all that is equal, if its sources still name it: those of one source at once, and so each
+    /// of its chunks is counted once, however many short records come from it.
     fn share_equal(
         &self,
         inode: &Inode,
@@ -350,17 +362,18 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> std::result::Result<(), Refused> {
         let Request { origins, compared, .. } = request;
-        for equal in compared.equal.chunk_by(|equal, next| equal.origin == next.origin) {
-            let number = equal[0].origin;
-            let source = origins[number].source;
+        let source_of = |equal: &Equal| origins[equal.origin].source;
+        let mut by_source: SmallVec<[&Equal; 4]> = compared.equal.iter().collect();
+        by_source.sort_by_key(|equal| source_of(equal).ino);
+        for equal in by_source.chunk_by(|equal, next| source_of(equal).ino == source_of(next).ino) {
+            let source = source_of(equal[0]);
             // Whoever holds the lock of one inode does not wait for another.
             let locked = (source.ino != inode.ino).then(|| source.try_read().ok_or(Refused::Changed)).transpose()?;
-            if locked.as_deref().unwrap_or(state).drops != compared.drops[number] {
+            let drops = locked.as_deref().unwrap_or(state).drops;
+            if equal.iter().any(|equal| compared.drops[equal.origin] != drops) {
                 return Err(Refused::Changed);
             }
-            for Equal { extent, .. } in equal {
-                claims.share_extent(extent).map_err(|_| Refused::Unshareable(number))?;
-            }
+            share_chunks_of(equal, claims)?;
         }
         Ok(())
     }
@@ -450,6 +463,23 @@ impl Compared {
     }
 }
 
+/// Takes a reference for each chunk that an extent names, all of one chunk at once.
+fn share_chunks_of(equal: &[&Equal], claims: &mut Claims<'_>) -> std::result::Result<(), Refused> {
+    let mut named: SmallVec<[(ChunkRef, usize); 8]> = SmallVec::new();
+    for Equal { extent, origin, .. } in equal {
+        match extent.packed() {
+            Some(chunk) => named.push((chunk.into(), *origin)),
+            None => named.extend(extent.blocks().blocks().map(|block| (block.into(), *origin))),
+        }
+    }
+    named.sort_unstable();
+    for same in named.chunk_by(|(chunk, _), (next, _)| chunk == next) {
+        let (chunk, origin) = same[0];
+        claims.share_times(chunk, same.len() as u32).map_err(|_| Refused::Unshareable(origin))?;
+    }
+    Ok(())
+}
+
 /// A request, and what of it is new.
 struct Request<'r> {
     offset: u64,
@@ -481,7 +511,8 @@ fn parts_of(origin: &Origin<'_>, parts: &mut SmallVec<[(u64, Extent); 4]>) -> u6
     state.drops
 }
 
-/// Origins in the order of the request, as far as they lie in it; of two for the same bytes the one that begins first.
+/// Origins in the order of the request, as far as they lie in it; of two for the same bytes the one that begins first. Short
+/// gaps before them are taken in.
 fn without_overlaps<'f>(origins: &[Origin<'f>], length: u64) -> Vec<Origin<'f>> {
     let mut sorted: Vec<Origin<'f>> = origins.iter().copied().filter(|origin| origin.at < length).collect();
     sorted.sort_by_key(|origin| origin.at);
@@ -489,8 +520,12 @@ fn without_overlaps<'f>(origins: &[Origin<'f>], length: u64) -> Vec<Origin<'f>> 
     sorted.retain_mut(|origin| {
         *origin = origin.from(at);
         origin.length = origin.length.min(length - origin.at);
-        at = at.max(origin.at + origin.length);
-        origin.length > 0
+        if origin.length == 0 {
+            return false;
+        }
+        *origin = origin.with_gap_from(at);
+        at = origin.at + origin.length;
+        true
     });
     sorted
 }

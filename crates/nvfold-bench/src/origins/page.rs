@@ -1,0 +1,336 @@
+//! The report as tables for a terminal and as Markdown.
+
+use super::compaction::{INPUTS, PAPER_EXTENT_BYTES, VARIANTS};
+use super::merge::{OUTPUT_BYTES, WRITE_BUFFER_BYTES};
+use super::write::{Lane, SIZES};
+use super::{Report, compaction, compare, write};
+use crate::origin::heading;
+use comfy_table::{Table as TerminalTable, presets};
+use std::fmt::Write;
+
+/// A table: its title, what has to be known to read it, and its cells.
+struct Table {
+    title: &'static str,
+    text: String,
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+/// For a terminal.
+pub fn terminal(report: &Report) -> String {
+    let mut text = heading(&report.command, report.commit.as_deref());
+    for Table { title, head, rows, .. } in tables(report) {
+        let mut table = TerminalTable::new();
+        table.load_preset(presets::NOTHING).set_header(head);
+        rows.into_iter().for_each(|row| _ = table.add_row(row));
+        let lines = table.to_string();
+        let lines: Vec<&str> = lines.lines().map(str::trim_end).collect();
+        write!(text, "\n\n{title}\n{}", lines.join("\n")).expect("a string takes it");
+    }
+    text
+}
+
+/// For docs/results/origins.
+pub fn markdown(report: &Report) -> String {
+    let mut text = format!(
+        "# Following copies\n\nMade by `{}`{}. Figures: [origins.json](origins.json).\n\n{INTRODUCTION}",
+        report.command,
+        report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
+    );
+    for Table { title, text: said, head, rows } in tables(report) {
+        let mut line = |line: String| writeln!(text, "{line}").expect("a string takes it");
+        line(format!("\n## {title}\n\n{said}\n"));
+        line(format!("| {} |\n|---|{}", head.join(" | "), "--:|".repeat(head.len() - 1)));
+        rows.iter().for_each(|row| line(format!("| {} |", row.join(" | "))));
+    }
+    text
+}
+
+const INTRODUCTION: &str = "\
+Policy `icid` under the core's own interface: a program tells what it copies ([`RecTree`](../../../crates/nvfold/src/dedup/icid/mod.rs)),
+asks where its buffer came from before it writes it, and hands the answer to `File::append_from`. All devices are in\n\
+memory. One thread. What was written is read back and compared in every row, and fsck finds nothing on any device of a\n\
+compaction.
+";
+
+fn tables(report: &Report) -> Vec<Table> {
+    let mut tables = vec![aims(report), shares(report), metadata(report), on_media(report), space(report)];
+    tables.extend([break_even(report), charged(report), wall(report), counts(report), compares(report)]);
+    tables
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).into()).collect()
+}
+
+fn kib(bytes: usize) -> String {
+    if bytes < 1024 { bytes.to_string() } else { format!("{} KiB", bytes >> 10) }
+}
+
+fn mb(bytes: u64) -> String {
+    format!("{:.2}", bytes as f64 / 1e6)
+}
+
+fn aims(report: &Report) -> Table {
+    let row = |aim: &super::Aim| {
+        let sign = if aim.is_least { "at least" } else { "at most" };
+        let found = aim.found.map_or("-".into(), |found| format!("{found:.2}"));
+        let (aimed, floor) = (format!("{sign} {}", aim.aim), aim.floor.to_string());
+        vec![aim.what.to_owned(), aimed, floor, found, aim.verdict().into()]
+    };
+    Table {
+        title: "Aims",
+        text: "Set before the first measurement. Where there are several sizes, the worst one counts.".into(),
+        head: owned(&["what", "aim", "floor", "found", ""]),
+        rows: report.aims.iter().map(row).collect(),
+    }
+}
+
+/// The rows of ICID, one for each size of values.
+fn of_icid(report: &Report) -> impl Iterator<Item = &compaction::Row> {
+    report.compactions.iter().filter(|row| row.variant == VARIANTS[0].1)
+}
+
+fn shares(report: &Report) -> Table {
+    let row = |row: &compaction::Row| {
+        let of = |variant: &str| {
+            let is_it = |other: &&compaction::Row| other.variant == variant && other.value_bytes == row.value_bytes;
+            report.compactions.iter().find(is_it).expect("all variants are measured")
+        };
+        let mut cells = vec![row.value_bytes.to_string(), row.records.to_string(), mb(row.written_bytes)];
+        cells.extend(VARIANTS.map(|(_, name)| format!("{:.2} %", of(name).shared_of_written_percent)));
+        cells.extend(VARIANTS.map(|(_, name)| format!("{:.2} %", of(name).shared_of_records_percent)));
+        cells
+    };
+    let names = VARIANTS.map(|(_, name)| name);
+    let mut head = owned(&["value, bytes", "live records", "written, MB"]);
+    head.extend(names.map(|name| format!("{name}, of all")));
+    head.extend(names.map(|name| format!("{name}, of records")));
+    Table {
+        title: "A compaction: what is shared",
+        text: format!(
+            "{INPUTS} sorted tables with {} MiB of records in all are merged: data blocks of 4 KiB, each with a checksum,\n\
+             keys of 16 bytes. A tenth of the records is overwritten by a newer table, and half of these are deleted by it.\n\
+             Records are copied from block to block, blocks to a write buffer of {} KiB, and this is appended to a table of\n\
+             at most {} MiB. *Of all*: bytes shared to bytes written. *Of records*: to the keys and values that were copied.\n\
+             The 4 bytes in front of a key are written and not copied; where they are equal too and lie beside the record\n\
+             in its source, they are shared with it, so it may be more than 100 %. The paper reports 81.36 % for LevelDB\n\
+             as a whole, where what comes from outside is written too, which is in no file yet.",
+            report.mebibytes,
+            WRITE_BUFFER_BYTES >> 10,
+            OUTPUT_BYTES >> 20
+        ),
+        head,
+        rows: of_icid(report).map(row).collect(),
+    }
+}
+
+fn metadata(report: &Report) -> Table {
+    let row = |row: &compaction::Row| {
+        vec![
+            row.value_bytes.to_string(),
+            row.extents.to_string(),
+            format!("{:.2}", row.extents_a_record),
+            format!("{:.2} %", row.metadata_percent),
+            format!("{:.1} %", row.paper_metadata_percent),
+            format!("{:.2} %", row.media_metadata_percent),
+        ]
+    };
+    Table {
+        title: "A compaction: metadata beside the paper's Table 6",
+        text: format!(
+            "Metadata in percent of the data that is shared, variant ICID. *As the paper counts*: {PAPER_EXTENT_BYTES} bytes\n\
+             for each extent of the new tables, which is what it takes in a B-tree (the paper does not say how many its\n\
+             extents take). *On our media*: what the compaction has added to log, chunk entries and headers; the next table\n\
+             tells it by kind."
+        ),
+        head: owned(&["value, bytes", "extents", "a record", "as the paper counts", "paper", "on our media"]),
+        rows: of_icid(report).map(row).collect(),
+    }
+}
+
+fn on_media(report: &Report) -> Table {
+    let row = |row: &compaction::Row| {
+        let (before, after) = (&row.before, &row.compacted);
+        let each = |now: u64, was: u64| format!("{:.1}", (now - was) as f64 / row.records as f64);
+        vec![
+            row.value_bytes.to_string(),
+            each(after.log_bytes, before.log_bytes),
+            each(after.log_room_bytes, before.log_room_bytes),
+            each(after.block_entry_bytes, before.block_entry_bytes),
+            each(after.packed_entry_bytes, before.packed_entry_bytes),
+            each(after.header_bytes, before.header_bytes),
+            each(after.stored_bytes, before.stored_bytes),
+        ]
+    };
+    Table {
+        title: "A compaction: what it adds to the media",
+        text: "Bytes for each live record, variant ICID. *Log*: lines of vector records, 12 bytes an extent and a line for\n\
+               each request; *pages*: the log pages that these lie in. *Entries of blocks*: 64 bytes for each block that\n\
+               is named more than once, in a table that is there anyway. *Entries* and *headers* of packed chunks: 64 and\n\
+               16 bytes for what was new in a request. *New data*: bytes stored."
+            .into(),
+        head: owned(&["value, bytes", "log", "pages", "entries of blocks", "entries", "headers", "new data"]),
+        rows: of_icid(report).map(row).collect(),
+    }
+}
+
+fn space(report: &Report) -> Table {
+    let row = |row: &compaction::Row| {
+        let of = |media: &compaction::Media| {
+            let ratio = media.stored_bytes as f64 / row.live_bytes as f64;
+            format!("{} ({ratio:.3}), {}", mb(media.stored_bytes), media.data_segments)
+        };
+        let needed = row.live_bytes.div_ceil(nvfold::media::SEGMENT_BYTES);
+        let extents = row.collected.extents;
+        let live = format!("{}, {needed}", mb(row.live_bytes));
+        vec![
+            row.value_bytes.to_string(),
+            live,
+            of(&row.compacted),
+            of(&row.removed),
+            of(&row.collected),
+            extents.to_string(),
+        ]
+    };
+    Table {
+        title: "A compaction: space, before and after collection",
+        text: "MB stored, its ratio to the bytes of the new tables, and segments of 2 MiB with data; variant ICID. *Live*: what\n\
+               the new tables hold, and the segments that takes at least. The old tables are removed, then everything is\n\
+               collected that gives any room (`reclaim_step` with all victims), until nothing more is gained. One segment\n\
+               is kept spare, log pages lie in segments of blocks, and an open segment of each kind counts."
+            .into(),
+        head: owned(&["value, bytes", "live", "with the old tables", "without", "collected", "extents then"]),
+        rows: of_icid(report).map(row).collect(),
+    }
+}
+
+fn break_even(report: &Report) -> Table {
+    let lanes = [Lane::Aligned, Lane::Unaligned, Lane::Cold];
+    let row = |profile: &pmem::Profile| {
+        let of = |lane: Lane| {
+            let found =
+                report.break_even.iter().find(|even| even.lane == lane.name() && even.profile == profile.name());
+            found.map_or("-".into(), |even| even.bytes.map_or("never".into(), kib))
+        };
+        let mut cells = vec![profile.name().to_owned()];
+        cells.extend(lanes.map(of));
+        cells
+    };
+    let largest = report.writes.iter().map(|row| row.bytes).max().unwrap_or(SIZES[0]);
+    Table {
+        title: "Writes: from which size on an origin pays",
+        text: format!(
+            "The smallest write from which on, up to {}, one whose bytes all have an origin costs less than a plain one\n\
+             under policy `off`: charged time on emulated devices, the wall clock on `native`. *Aligned*: the bytes lie in\n\
+             the source where they come to lie in the target, and go on with those of the write before. *Unaligned*: they\n\
+             lie anywhere, and each write is an extent of its own. The source was read right before, as it is when it is\n\
+             copied; *cold*: it is in no cache.",
+            kib(largest)
+        ),
+        head: std::iter::once("device".to_owned()).chain(lanes.map(|lane| lane.name().to_owned())).collect(),
+        rows: pmem::Profile::all().iter().map(row).collect(),
+    }
+}
+
+/// A row for each size and lane.
+fn by_write(report: &Report, cells: impl Fn(&write::Row) -> Vec<String>) -> Vec<Vec<String>> {
+    let row = |row: &write::Row| [vec![kib(row.bytes), row.lane.to_owned()], cells(row)].concat();
+    report.writes.iter().map(row).collect()
+}
+
+fn charged(report: &Report) -> Table {
+    let profiles: Vec<&str> = report.writes.first().map_or(Vec::new(), |row| row.charged_ns.keys().copied().collect());
+    let mut head = owned(&["bytes", "write"]);
+    head.extend(profiles.iter().map(|profile| format!("{profile}, ns")));
+    Table {
+        title: "Writes: what emulated devices charge",
+        text: "Appends to one file, a call: mean of 64 behind 8 others. Processor time is not in it. A plain append that ends\n\
+               inside a block stores that block anew, so it writes 64 lines even for 128 bytes; one with an origin writes\n\
+               its log line, a chunk entry, the TX_ID generator and the commit word."
+            .into(),
+        head,
+        rows: by_write(report, |row| row.charged_ns.values().map(|ns| format!("{ns:.0}")).collect()),
+    }
+}
+
+fn wall(report: &Report) -> Table {
+    let cells = |row: &write::Row| {
+        let spread = |value: Option<f64>, half: Option<f64>, digits: usize| match (value, half) {
+            (Some(value), Some(half)) => format!("{value:.digits$} +- {:.digits$}", half / 2.0),
+            _ => "-".into(),
+        };
+        vec![spread(row.wall_ns, row.wall_middle_half_ns, 0), spread(row.wall_ratio, row.wall_ratio_middle_half, 2)]
+    };
+    Table {
+        title: "Writes: wall clock",
+        text: format!(
+            "On this machine's memory, with flush instructions as on a DAX device: median of {} passes in which the lanes\n\
+             take turns, each the median of its calls, plus or minus half of the width of the middle half of the passes;\n\
+             the ratio is that of each pass to `plain, off`. The clock runs in the append alone, and its own two looks are\n\
+             in it. The machine is shared, and its memory is faster to write than any persistent memory.",
+            report.repeats
+        ),
+        head: owned(&["bytes", "write", "ns", "to plain, off"]),
+        rows: by_write(report, cells),
+    }
+}
+
+fn counts(report: &Report) -> Table {
+    let cells = |row: &write::Row| {
+        let kinds = row.written_of_all_calls.iter().map(|(kind, lines)| {
+            let each = *lines as f64 / 64.0;
+            format!("{each:.2} {}", kind.name())
+        });
+        let kinds: Vec<String> = kinds.collect();
+        vec![
+            format!("{:.2}", row.fences),
+            format!("{:.2}: {}", row.lines_written, kinds.join(", ")),
+            format!("{:.2}", row.lines_read),
+            format!("{:.1}", row.locked),
+        ]
+    };
+    Table {
+        title: "Writes: counted",
+        text: "A call. Lines read are those that the modelled cache of 1 MiB does not hold. *Locked*: locked instructions."
+            .into(),
+        head: owned(&["bytes", "write", "fences", "lines written", "lines read", "locked"]),
+        rows: by_write(report, cells),
+    }
+}
+
+fn compares(report: &Report) -> Table {
+    let row = |row: &compare::Row| {
+        let [write, one_by_one, avx2] = row.paper_ns;
+        let spread = |value: f64, half: f64| format!("{value:.1} +- {:.1}", half / 2.0);
+        vec![
+            row.bytes.to_string(),
+            format!("{:.0}", row.write_optane_ns),
+            format!("{:.0}", row.write_native_ns),
+            spread(row.one_by_one_ns, row.one_by_one_middle_half_ns),
+            spread(row.vectors_ns, row.vectors_middle_half_ns),
+            format!("{:.0}", row.faster),
+            format!("{write:.0} / {one_by_one:.0} / {avx2:.0}"),
+            format!("{:.0}", row.paper_faster),
+        ]
+    };
+    Table {
+        title: "The compare alone: the paper's Table 3",
+        text: "Nanoseconds to write bytes, to compare them one by one, and by vectors (`pmem::equal_runs`). Both buffers are in\n\
+               the processor's cache, as they are when the source was just read. The write is a streaming store and a\n\
+               fence: charged by an emulated Optane, and on this machine's memory; the paper's seems to be one of a file.\n\
+               The paper's loop takes 3.8 ns a byte, as unoptimised code does: hence its factor."
+            .into(),
+        head: owned(&[
+            "bytes",
+            "write, optane",
+            "write, here",
+            "one by one",
+            "vectors",
+            "times faster",
+            "paper: write / one by one / AVX2",
+            "paper: times faster",
+        ]),
+        rows: report.compares.iter().map(row).collect(),
+    }
+}
