@@ -533,7 +533,7 @@ fn origins_are_measured_in_a_compaction_in_writes_and_in_the_compare() {
     assert!(rows("writes").iter().all(|row| row["charged_ns"]["optane"].as_f64() > Some(0.0)));
     assert_eq!(rows("compares").len(), 5, "as many as the paper's Table 3 has");
     let page = std::fs::read_to_string(scratch.path("out").join("README.md")).expect("the page");
-    for title in ["Aims", "metadata beside the paper's Table 6", "from which size on", "the paper's Table 3"] {
+    for title in ["Aims", "metadata beside the paper's Table 6", "where an origin pays", "the paper's Table 3"] {
         assert!(page.contains(title), "{page}");
     }
 }

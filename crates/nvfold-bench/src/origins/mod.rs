@@ -61,17 +61,17 @@ struct Report {
     aims: Vec<Aim>,
     compactions: Vec<compaction::Row>,
     writes: Vec<write::Row>,
-    break_even: Vec<BreakEven>,
+    pays: Vec<Pays>,
     compares: Vec<compare::Row>,
 }
 
-/// From how many bytes on a write with an origin costs less than a plain one under policy `off`.
+/// Where a write with an origin costs less than a plain one under policy `off`.
 #[derive(Debug, Serialize)]
-struct BreakEven {
+struct Pays {
     lane: &'static str,
     profile: &'static str,
-    /// `None`: not with any size that was measured.
-    bytes: Option<usize>,
+    /// Those of the sizes that were measured.
+    bytes: Vec<usize>,
 }
 
 /// Measures, and prints the report.
@@ -116,23 +116,23 @@ fn measure(options: &Options) -> Result<Report> {
         mebibytes: options.mebibytes,
         repeats: options.repeats,
         aims: aims::of(&compactions, &writes, &compares),
-        break_even: break_evens(&writes),
+        pays: where_it_pays(&writes),
         compactions,
         writes,
         compares,
     })
 }
 
-fn break_evens(writes: &[write::Row]) -> Vec<BreakEven> {
+fn where_it_pays(writes: &[write::Row]) -> Vec<Pays> {
     use write::Lane;
     let lanes = [Lane::Aligned, Lane::Unaligned, Lane::Cold];
     let of = |lane: Lane| {
         let profiles =
             pmem::Profile::all().into_iter().filter(move |profile| lane != Lane::Cold || !profile.is_native());
-        profiles.map(move |profile| BreakEven {
+        profiles.map(move |profile| Pays {
             lane: lane.name(),
             profile: profile.name(),
-            bytes: write::break_even(writes, lane, profile.name()),
+            bytes: write::pays(writes, lane, profile.name()),
         })
     };
     lanes.into_iter().flat_map(of).collect()

@@ -317,14 +317,13 @@ fn timed_pass(stage: &mut Stage, calls: usize) -> Result<f64> {
     Ok(median(&nanoseconds))
 }
 
-/// The smallest size from which on a lane is charged less than a plain write under policy `off`, on a device; by the
-/// wall clock for `native`. `None`: not up to the largest.
-pub fn break_even(rows: &[Row], lane: Lane, profile: &str) -> Option<usize> {
+/// The sizes with which a lane costs less than a plain write under policy `off`: charged by a device, or by the wall clock
+/// for `native`.
+pub fn pays(rows: &[Row], lane: Lane, profile: &str) -> Vec<usize> {
     let cost = |row: &Row| if profile == "native" { row.wall_ratio } else { row.charged_ns.get(profile).copied() };
     let of = |lane: Lane, bytes: usize| cost(rows.iter().find(|row| row.lane == lane.name() && row.bytes == bytes)?);
-    let sizes = rows.iter().filter(|row| row.lane == lane.name()).map(|row| row.bytes).rev();
     let wins = |bytes: &usize| of(lane, *bytes).zip(of(Lane::Plain(Policy::Off), *bytes)).is_some_and(|(a, b)| a < b);
-    sizes.take_while(wins).last()
+    rows.iter().filter(|row| row.lane == lane.name()).map(|row| row.bytes).filter(wins).collect()
 }
 
 #[cfg(test)]
@@ -345,15 +344,15 @@ mod tests {
     }
 
     #[test]
-    fn the_break_even_is_where_it_wins_from_there_on() {
+    fn an_origin_pays_where_it_costs_less() {
         let rows = [128, 256].map(|bytes| measure(bytes, 1).unwrap()).concat();
         let mut made = rows.clone();
         for row in &mut made {
             let is_plain = row.lane == Lane::Plain(Policy::Off).name();
             row.charged_ns = [("optane", if is_plain || row.bytes == 128 { 5.0 } else { 4.0 })].into();
         }
-        assert_eq!(break_even(&made, Lane::Aligned, "optane"), Some(256));
+        assert_eq!(pays(&made, Lane::Aligned, "optane"), [256]);
         made.iter_mut().for_each(|row| _ = row.charged_ns.insert("optane", 5.0));
-        assert_eq!(break_even(&made, Lane::Aligned, "optane"), None);
+        assert_eq!(pays(&made, Lane::Aligned, "optane"), []);
     }
 }
