@@ -440,7 +440,9 @@ impl<'a> Explorer<'a> {
             let is_new_image = self.seen.note(state.image_hash());
             let count = if depth == 0 { &mut self.tally.in_operations } else { &mut self.tally.in_recovery };
             *count += u64::from(is_new_image);
-            let road = Road::of(state.image_hash());
+            // Where recoveries are asked for, each state is to have one, and nothing behind it.
+            let whole = Road::of(state.image_hash());
+            let road = if self.recoveries.is_some() { whole.up_to_recovery() } else { whole };
             let recovery = match self.judge(&state, point.allowed, road) {
                 Ok(recovery) => recovery,
                 Err(why) => {

@@ -14,10 +14,12 @@
 //! nothing else.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::{fmt, fs};
 
+use nvfold::IndexKind;
 use nvfold::media::superblock::COPIES;
 use pmem::{Action, Event, Site};
 
@@ -71,7 +73,7 @@ pub struct Verdict {
     pub place: Place,
     /// What was changed there.
     pub mutation: Mutation,
-    /// Recordings in which it changes something.
+    /// Recordings that come by there.
     pub recordings: usize,
     /// States that were judged.
     pub states: u64,
@@ -82,15 +84,12 @@ pub struct Verdict {
 /// How many recordings a mutation is tried in, of operations first, and of recoveries then.
 const OPERATIONS_MAX: usize = 100;
 const RECOVERIES_TRIED_MAX: usize = 400;
-/// The same of a mutation that is known to survive: nothing ends its search early, so it would take most of the time.
-/// `make soak` does not spare it.
+/// The same of a mutation that is known to survive, and gets no more than a first look: nothing ends its search early, so
+/// it would take most of the time. `make soak` does not spare it.
 const KEPT_OPERATIONS_MAX: usize = 8;
 const KEPT_RECOVERIES_MAX: usize = 20;
 /// Recoveries that are kept of one workload.
 const RECOVERIES_MAX: usize = 30;
-
-/// Of the recordings without a mutation, all states of which hold in the test of the crash states.
-const RECORDING: Effort = Effort { bounds: Bounds { exhaustive: 5, each_max: 16, subsets: 8, torn: 8 }, ..EFFORT };
 
 const EFFORT: Effort = Effort {
     bounds: Bounds { exhaustive: 6, each_max: 24, subsets: 16, torn: 16 },
@@ -99,10 +98,20 @@ const EFFORT: Effort = Effort {
     idle_recoveries: 1,
 };
 
+/// A first look, which kills most that can be killed: only what survives it is worth [`EFFORT`].
+const FIRST_LOOK: Effort = Effort { bounds: Bounds { exhaustive: 3, each_max: 4, subsets: 2, torn: 2 }, ..EFFORT };
+
+/// Of the recordings without a mutation, for the sake of their recoveries: the test of the crash states judges them.
+const RECORDING: Effort = Effort { bounds: Bounds { exhaustive: 5, each_max: 16, subsets: 8, torn: 8 }, ..EFFORT };
+/// The same in `make test` where no chains lie on the media: what recoveries do is not so various then.
+const RECORDING_OF_LESS: Effort =
+    Effort { bounds: Bounds { exhaustive: 4, each_max: 8, subsets: 2, torn: 2 }, ..EFFORT };
+
 /// A recording of an operation, or of a recovery with the state it began with.
 struct Recorded {
     subject: usize,
     trace: Trace,
+    kind: Kind,
     state: Option<super::Difference>,
 }
 
@@ -153,9 +162,12 @@ pub fn try_all(choice: &Choice, seed: u64, is_kept: impl Fn(&Place, Mutation) ->
     on_all_cores(&bases, &tasks, |disks, number, (place, sites, mutation)| {
         let random = fastrand::Rng::with_seed(seed.wrapping_add(number as u64));
         let is_spared = soak_factor() == 1 && is_kept(place, *mutation);
-        let most =
-            if is_spared { [KEPT_OPERATIONS_MAX, KEPT_RECOVERIES_MAX] } else { [OPERATIONS_MAX, RECOVERIES_TRIED_MAX] };
-        let verdict = try_mutation(disks, &seen, &recorded, place, sites, *mutation, most, random);
+        let (most, looks): (_, &[Effort]) = if is_spared {
+            ([KEPT_OPERATIONS_MAX, KEPT_RECOVERIES_MAX], &[FIRST_LOOK])
+        } else {
+            ([OPERATIONS_MAX, RECOVERIES_TRIED_MAX], &[FIRST_LOOK, EFFORT])
+        };
+        let verdict = try_mutation(disks, &seen, &recorded, place, sites, *mutation, most, looks, random);
         lock(&verdicts).extend(verdict);
     });
     let mut verdicts = verdicts.into_inner().expect("no panic");
@@ -176,12 +188,15 @@ fn record(bases: &[Base], seen: &[Seen], choice: &Choice, seed: u64) -> Vec<Reco
         let seen_here = Seen::default();
         let mut explorer = Explorer::new(&SUBJECTS[*subject], &mut disks[*subject], &seen_here);
         explorer.recoveries = Some(Vec::new());
-        if let Err(violation) = explorer.explore(&trace, &RECORDING, seed.wrapping_add(number as u64)) {
+        let is_spared = soak_factor() == 1 && SUBJECTS[*subject].index == IndexKind::Dram;
+        let effort = if is_spared { RECORDING_OF_LESS } else { RECORDING };
+        if let Err(violation) = explorer.explore(&trace, &effort, seed.wrapping_add(number as u64)) {
             panic!("without a mutation: {}", violation.text);
         }
         let recoveries = most_telling(explorer.recoveries.take().expect("asked for"));
-        let operation = Recorded { subject: *subject, trace, state: None };
-        let of_recovery = |case: Case| Recorded { subject: *subject, trace: case.trace, state: Some(case.state) };
+        let recorded_one = |trace: Trace, state| Recorded { subject: *subject, kind: kind(&trace), trace, state };
+        let operation = recorded_one(trace, None);
+        let of_recovery = |case: Case| recorded_one(case.trace, Some(case.state));
         let all: Vec<Recorded> = std::iter::once(operation).chain(recoveries.into_iter().map(of_recovery)).collect();
         lock(&recorded).insert(number, all);
         seen[*subject].extend(seen_here);
@@ -191,7 +206,7 @@ fn record(bases: &[Base], seen: &[Seen], choice: &Choice, seed: u64) -> Vec<Reco
 
 /// The first few recoveries of each kind, none of which crowds out another.
 fn most_telling(cases: Vec<Case>) -> Vec<Case> {
-    let mut cases = rare_ones_too(cases, |case| &case.trace);
+    let mut cases = rare_ones_too(cases, |case| kind(&case.trace));
     cases.truncate(RECOVERIES_MAX);
     cases
 }
@@ -209,11 +224,11 @@ fn kind(trace: &Trace) -> Kind {
 }
 
 /// The first of each kind, then the second of each, and so on: the rare ones are tried too.
-fn rare_ones_too<T>(recoveries: Vec<T>, trace: impl Fn(&T) -> &Trace) -> Vec<T> {
-    let mut counts: HashMap<Kind, usize> = HashMap::new();
+fn rare_ones_too<T, K: Eq + Hash>(recoveries: Vec<T>, kind: impl Fn(&T) -> K) -> Vec<T> {
+    let mut counts: HashMap<K, usize> = HashMap::new();
     let mut ranked: Vec<(usize, T)> = Vec::new();
     for recovery in recoveries {
-        let count = counts.entry(kind(trace(&recovery))).or_insert(0);
+        let count = counts.entry(kind(&recovery)).or_insert(0);
         *count += 1;
         ranked.push((*count, recovery));
     }
@@ -229,25 +244,29 @@ fn try_mutation(
     sites: &[Site],
     mutation: Mutation,
     [operations_max, recoveries_max]: [usize; 2],
+    looks: &[Effort],
     mut random: fastrand::Rng,
 ) -> Option<Verdict> {
+    let comes_by = |recorded: &&Recorded| first(recorded, sites, mutation).is_some();
+    let (mut operations, mut recoveries): (Vec<_>, Vec<_>) =
+        recorded.iter().filter(comes_by).partition(|recorded| recorded.state.is_none());
+    let recordings = operations.len() + recoveries.len();
+    [&mut operations, &mut recoveries].into_iter().for_each(|some| random.shuffle(some));
+    let recoveries = rare_ones_too(recoveries, |recorded| &recorded.kind);
     let mutated = |recorded| Some((recorded, mutate(recorded, sites, mutation)?));
-    let changed: Vec<(&Recorded, Trace)> = recorded.iter().filter_map(mutated).collect();
-    if changed.is_empty() {
+    let operations = operations.into_iter().filter_map(mutated).take(operations_max);
+    let recoveries = recoveries.into_iter().filter_map(mutated).take(recoveries_max);
+    let tried: Vec<(&Recorded, Trace)> = operations.chain(recoveries).collect();
+    if tried.is_empty() {
         return None;
     }
-    let mut verdict = Verdict { place: place.clone(), mutation, recordings: changed.len(), states: 0, killed_by: None };
-    let (mut operations, mut recoveries): (Vec<_>, Vec<_>) =
-        changed.iter().partition(|(recorded, _)| recorded.state.is_none());
-    [&mut operations, &mut recoveries].into_iter().for_each(|some| random.shuffle(some));
-    let recoveries = rare_ones_too(recoveries, |(recorded, _)| &recorded.trace);
-    let tried = operations.into_iter().take(operations_max).chain(recoveries.into_iter().take(recoveries_max));
-    for (recorded, trace) in tried {
+    let mut verdict = Verdict { place: place.clone(), mutation, recordings, states: 0, killed_by: None };
+    for (effort, (recorded, trace)) in looks.iter().flat_map(|effort| tried.iter().map(move |tried| (effort, tried))) {
         let (subject, disk) = (&SUBJECTS[recorded.subject], &mut disks[recorded.subject]);
         let mark = disk.mark();
         recorded.state.iter().for_each(|state| disk.advance(state));
         let mut explorer = Explorer::new(subject, disk, &seen[recorded.subject]);
-        let explored = explorer.explore(trace, &EFFORT, random.u64(..));
+        let explored = explorer.explore(trace, effort, random.u64(..));
         verdict.states += explorer.tally.distinct();
         disk.roll_back(mark);
         if let Err(violation) = explored {
@@ -258,18 +277,23 @@ fn try_mutation(
     Some(verdict)
 }
 
-/// The recording with the mutation; `None` when it changes nothing.
-fn mutate(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<Trace> {
-    let trace = &recorded.trace;
-    let is_here = |event: &Event| sites.contains(&event.site);
-    let first = trace.steps.iter().position(|step| match step {
-        Step::Event(event) if is_here(event) => match mutation {
+/// The first step of a recording that the mutation could change.
+fn first(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<usize> {
+    recorded.trace.steps.iter().position(|step| match step {
+        Step::Event(event) if sites.contains(&event.site) => match mutation {
             Mutation::DropFlush => matches!(event.action, Action::Flush { .. } | Action::Stream { .. }),
             Mutation::DropFence => is_barrier(event),
             Mutation::Swap => event.action == Action::Fence,
         },
         _ => false,
-    })?;
+    })
+}
+
+/// The recording with the mutation; `None` when it changes nothing.
+fn mutate(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<Trace> {
+    let trace = &recorded.trace;
+    let is_here = |event: &Event| sites.contains(&event.site);
+    let first = first(recorded, sites, mutation)?;
     let steps = match mutation {
         Mutation::DropFlush => trace.steps.iter().filter_map(|step| without_flush(step, is_here)).collect(),
         Mutation::DropFence => {

@@ -68,6 +68,12 @@ impl Road {
         }
     }
 
+    /// Reconciled first, and no more than that.
+    pub fn up_to_recovery(self) -> Road {
+        let unmounted = !matches!(self, Road::ReconciledFirst { unmounted: false, .. });
+        Road::ReconciledFirst { unmounted, used: false }
+    }
+
     /// All of them.
     pub fn all() -> impl Iterator<Item = Road> {
         (0..6).map(Road::of)
