@@ -353,6 +353,6 @@ mod tests {
         }
         assert_eq!(pays(&made, Lane::Aligned, "optane"), [256]);
         made.iter_mut().for_each(|row| _ = row.charged_ns.insert("optane", 5.0));
-        assert_eq!(pays(&made, Lane::Aligned, "optane"), []);
+        assert!(pays(&made, Lane::Aligned, "optane").is_empty());
     }
 }
