@@ -92,6 +92,17 @@ impl Naive {
                 Record { file, page_offset: from, length: to - from, file_offset: file_offset + (start - address) };
             let records = self.pages.entry(page).or_default();
             match self.variant {
+                // The end of a long copy deletes what it overlaps, and what is above it stays.
+                Variant::Icid
+                    if length >= PAGE_BYTES
+                        && start != address
+                        && start + (to - from) == address.saturating_add(length)
+                        && records.last().is_some_and(|last| last.page_offset >= new.end()) =>
+                {
+                    records.retain(|old| old.page_offset >= new.end());
+                    records.insert(0, new);
+                    continue;
+                }
                 Variant::Icid => {
                     records.retain(|old| old.page_offset < new.page_offset);
                     // One that goes on where the last one ends makes it longer.
@@ -218,7 +229,20 @@ impl Pair {
             _ => u64::MAX - u64::from(255 - extra) * 1000,
         };
         match kind % KINDS {
-            0..=2 => {
+            // As a program that puts small pieces together.
+            2 => {
+                let piece = 1 + length % 100;
+                let stride = piece + u64::from(record[6] >> 4);
+                for at in 0..1 + u64::from(extra % 48) {
+                    let offset = at * (stride + 1);
+                    self.recorded.push((file, offset, offset + piece));
+                    self.tree.record_read(address.saturating_add(at * stride), piece, file, offset);
+                    if self.is_exact {
+                        self.naive.insert(address.saturating_add(at * stride), piece, file, offset);
+                    }
+                }
+            }
+            0..=1 => {
                 let length = length.min(u64::MAX - file_offset);
                 self.recorded.push((file, file_offset, file_offset + length));
                 self.tree.record_read(address, length, file, file_offset);
@@ -273,6 +297,7 @@ impl Pair {
             self.recorded.push((file, 0, length.min(u64::MAX - file_offset)));
         }
         self.compare(address, length.min(20_000));
+        self.compare(address & !0xfff, 0x1000);
         self.compare(other, 5000);
     }
 

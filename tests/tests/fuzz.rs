@@ -82,7 +82,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(1000))]
+    #![proptest_config(cases(600))]
 
     #[test]
     fn what_the_rec_tree_says_is_what_a_naive_model_says(

@@ -5,7 +5,7 @@
 //! only read; what lies between is asked of one of eight copies of the list, each under a lock of its own.
 
 use super::files::{FileToken, Files};
-use super::sources::{Found, Source};
+use super::sources::{Found, Source, Store};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, thread_number};
@@ -110,7 +110,7 @@ impl Areas {
 
     /// Adds what is mapped of those parts of `start..end` of which nothing was found: what was copied into an area is newer
     /// than the mapping. False if the areas are changed just now, and `waits` is not set.
-    pub fn fill_gaps(&self, start: u64, end: u64, files: &Files, waits: bool, found: &mut Found) -> bool {
+    pub fn fill_gaps<S: Store>(&self, start: u64, end: u64, files: &Files, waits: bool, found: &mut Found<S>) -> bool {
         let copy = &self.copies[thread_number() % COPIES];
         let areas = if waits { Some(copy.read()) } else { copy.try_read() };
         let Some(areas) = areas else { return false };

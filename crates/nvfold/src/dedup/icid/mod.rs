@@ -35,7 +35,7 @@
 //!
 //! **What never waits.** [`RecTree::try_record_read`] and [`RecTree::try_record_copy`] neither wait for a lock nor
 //! allocate, and drop what they cannot record so. (That a thread which waits elsewhere is woken when they unlock is the one
-//! call of the system that they may make.)
+//! call of the system that they may make.) Where nothing else records, the tree is made by [`RecTree::reserved`].
 //!
 //! **Bounds.** Memory is at most [`Options::memory_bytes_max`] and what the tables below it take, whatever is recorded. An
 //! operation takes time in proportion to the pages of its range, or of the tree if those are fewer. Ranges that wrap are cut at
@@ -66,7 +66,7 @@ use files::{Closed, FILES_MAX, Files};
 use pages::{Pages, SLOT_BYTES};
 use record::Record;
 use reserve::{Budget, GROUP_BYTES, Presence, Reserve, part_of};
-use sources::Found;
+use sources::{Few, Found, Store};
 
 /// Parts, if there is memory for so many.
 const PARTS_MAX: usize = 64;
@@ -111,7 +111,7 @@ pub struct Stats {
     pub pages: u64,
     /// Memory that is reserved, in bytes: for records, areas and files.
     pub memory_bytes: u64,
-    /// Records that were inserted; a copy over several pages is one a page.
+    /// Records that were to be inserted; a copy over several pages is one a page.
     pub insertions: u64,
     /// Look-ups: of origins, and of the source of each copy. A few are missed when threads look up at once.
     pub lookups: u64,
@@ -167,6 +167,17 @@ impl RecTree {
             pages_max: (memory_bytes_max / SLOT_BYTES) as u64,
             variant,
         }
+    }
+
+    /// An empty tree that has all its memory from the beginning, evenly: for those who record by what never allocates, which
+    /// could not grow it. Where the system backs memory when it is used, it costs no more than another tree.
+    pub fn reserved(options: Options) -> RecTree {
+        let tree = RecTree::new(options);
+        let bytes = options.memory_bytes_max / tree.parts.len();
+        for part in &tree.parts {
+            part.pages.write().reserve_evenly(bytes, &tree.reserve(part, How::Waits));
+        }
+        tree
     }
 
     // --- files and areas ---------------------------------------------------------------------------------------------
@@ -276,9 +287,7 @@ impl RecTree {
     /// as long as it can be. `sources` is emptied first.
     pub fn origins(&self, address: u64, length: u64, sources: &mut Vec<Source>) {
         sources.clear();
-        let mut found = Found::new(true);
-        self.look_up(address, length, How::Waits, &mut found);
-        sources.extend_from_slice(found.parts());
+        self.look_up(address, length, How::Waits, &mut Found::new(sources));
     }
 
     /// What the tree holds, and has done.
@@ -319,7 +328,7 @@ impl RecTree {
         }
         // Only what has both a source and a destination.
         let length = length.min(u64::MAX - source).min(u64::MAX - destination);
-        let mut found = Found::new(how == How::Waits);
+        let mut found = Found::new(Few::new(how == How::Waits));
         let mut is_whole = self.look_up(source, length, how, &mut found);
         found.each_gap(length, |from, to| self.overwrite(destination + from, destination + to, how));
         for part in found.parts() {
@@ -333,7 +342,8 @@ impl RecTree {
     fn insert(&self, address: u64, length: u64, file: FileToken, file_offset: u64, how: How) -> bool {
         let length = length.min(u64::MAX - file_offset).min(self.pages_max.saturating_mul(PAGE_BYTES));
         let mut is_whole = true;
-        for piece in Pieces::new(address, address.saturating_add(length)) {
+        let end = address.saturating_add(length);
+        for piece in Pieces::new(address, end) {
             let part = self.part(piece.group);
             let Some(mut pages) = write(part, how) else {
                 is_whole = false;
@@ -347,7 +357,8 @@ impl RecTree {
             piece.each_page(|page, from, to, start| {
                 let file_offset = file_offset + (start - address);
                 let record = Record { file, page_offset: from, length: to - from, file_offset };
-                is_whole &= pages.insert(page, record, &reserve);
+                let ends_region = length >= PAGE_BYTES && start != address && start + u64::from(to) == end;
+                is_whole &= pages.insert(page, record, ends_region, &reserve);
             });
         }
         is_whole
@@ -374,7 +385,7 @@ impl RecTree {
 
     /// False if a lock was held that is not waited for.
     #[inline]
-    fn look_up(&self, address: u64, length: u64, how: How, found: &mut Found) -> bool {
+    fn look_up<S: Store>(&self, address: u64, length: u64, how: How, found: &mut Found<S>) -> bool {
         let end = address.saturating_add(length);
         let count = &self.lookups[thread_number() % COUNTERS];
         count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);

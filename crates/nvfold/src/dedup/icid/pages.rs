@@ -13,17 +13,20 @@
 //!
 //! **Icid.** An insertion deletes all records that begin at its own address or higher (optimisation 1), so the records are
 //! in ascending order of address, which is that of time too, and deletion never moves one (optimisation 2); what is higher
-//! than the last is appended without a search. Where two overlap the later one is right. Changed: a record that continues
-//! the last one, in the page and in the file, makes it longer. So a file that is read byte by byte takes no more records
-//! than one that is read at once.
+//! than the last is appended without a search. Where two overlap the later one is right. Two things are changed:
+//! - A record that continues the last one, in the page and in the file, makes it longer. So a file that is read byte by
+//!   byte takes no more records than one that is read at once.
+//! - Inference 1 speaks of a single continuous memory region. A copy of a page or more fills its region at once, and what
+//!   lies above its end is another buffer: there it deletes only what it overlaps. Small copies that go on page by page
+//!   delete all above, as in the paper.
 //!
 //! **Given up.** When the memory is used up, the page that has been neither written nor asked for longest, roughly, makes
 //! room: a hand goes around the slots, and passes a page that was touched since it last came by.
 
-use super::files::Files;
+use super::files::{FileToken, Files};
 use super::record::{PAGE_BYTES, Record};
 use super::reserve::Reserve;
-use super::sources::{Found, Source};
+use super::sources::{Found, Source, Store};
 use super::tree::{BRANCH_BYTES, PageTree};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use smallvec::SmallVec;
@@ -35,6 +38,10 @@ const NONE: u32 = u32::MAX;
 const NO_PAGE: u64 = u64::MAX;
 /// Flag in the count of a node: it was written or asked for since the hand came by.
 const TOUCHED: u32 = 1 << 31;
+/// Flag in the count of a node: a record may reach over the beginning of the next one.
+const OVERLAPS: u32 = 1 << 30;
+/// Arrays of a page that a look-up goes through from the first to the last; of more it begins with the last.
+const ARRAYS_IN_ORDER: usize = 32;
 /// Slots that are reserved at once, at least.
 const SLOTS_AT_ONCE: usize = 16;
 /// For so many slots one branch is reserved.
@@ -59,7 +66,7 @@ struct Slot {
     records: [Record; ARRAY_RECORDS],
     /// Of a node its page.
     page: u64,
-    /// Of a node how many records its page has, and [`TOUCHED`]. An atomic for look-ups, which touch under a shared lock.
+    /// Of a node how many records its page has, [`TOUCHED`] and [`OVERLAPS`]. An atomic for look-ups, which touch under a shared lock.
     count: AtomicU32,
     /// The array before this one; of a free slot the next free one.
     previous: u32,
@@ -72,7 +79,11 @@ const _: () = assert!(SLOT_BYTES == 16 * ARRAY_RECORDS + 16);
 
 impl Slot {
     fn count(&self) -> usize {
-        (self.count.load(Ordering::Relaxed) & !TOUCHED) as usize
+        (self.count.load(Ordering::Relaxed) & !(TOUCHED | OVERLAPS)) as usize
+    }
+
+    fn overlaps(&self) -> bool {
+        self.count.load(Ordering::Relaxed) & OVERLAPS != 0
     }
 
     /// Records in the last array: all of them only when it is full.
@@ -91,7 +102,12 @@ impl Slot {
     /// the first to go.
     fn set_count(&mut self, count: usize) {
         let touched = if count > 1 { TOUCHED } else { 0 };
-        self.count.store(count as u32 | touched, Ordering::Relaxed);
+        let overlaps = if count > 1 { self.count.load(Ordering::Relaxed) & OVERLAPS } else { 0 };
+        self.count.store(count as u32 | touched | overlaps, Ordering::Relaxed);
+    }
+
+    fn set_overlaps(&mut self) {
+        self.count.store(self.count.load(Ordering::Relaxed) | OVERLAPS, Ordering::Relaxed);
     }
 
     fn touch(&self) {
@@ -110,7 +126,7 @@ pub struct Counts {
     pub records: u64,
     /// Pages that have any.
     pub pages: u64,
-    /// Records that were inserted, or made the last one longer.
+    /// Records that were inserted, made the last one longer, or found no memory.
     pub insertions: u64,
     /// Records that were deleted for newer ones, or because their memory was.
     pub deletions: u64,
@@ -143,8 +159,9 @@ impl Pages {
     // --- insertion ---------------------------------------------------------------------------------------------------
 
     /// Adds the record of a copy to this page, and deletes what the variant says; false when there is no memory for it.
+    /// `ends_region`: it is the last of a long copy, and begins at the beginning of the page.
     #[inline]
-    pub fn insert(&mut self, page: u64, record: Record, reserve: &Reserve<'_>) -> bool {
+    pub fn insert(&mut self, page: u64, record: Record, ends_region: bool, reserve: &Reserve<'_>) -> bool {
         let node = match self.tree.find(page) {
             Some(node) => node,
             None => match self.add_page(page, reserve) {
@@ -156,6 +173,9 @@ impl Pages {
             Variant::Icid => {
                 if let Some(last) = self.slots[node as usize].last() {
                     if last.page_offset >= record.page_offset {
+                        if ends_region && last.page_offset >= record.end() {
+                            return self.insert_first(node, record, reserve);
+                        }
                         self.delete_from(node, record.page_offset);
                     } else if last.continues_as(&record) {
                         self.lengthen_last(node, record.length);
@@ -172,6 +192,7 @@ impl Pages {
     }
 
     fn no_memory(&mut self) -> bool {
+        self.counts.insertions += 1;
         self.counts.given_up += 1;
         false
     }
@@ -189,15 +210,34 @@ impl Pages {
     fn append(&mut self, node: u32, record: Record, reserve: &Reserve<'_>) -> bool {
         let count = self.slots[node as usize].count();
         let place = count % ARRAY_RECORDS;
+        let reaches_over = self.slots[node as usize].last().is_some_and(|last| last.end() > record.page_offset);
         if place == 0 && count > 0 && !self.push_array(node, reserve) {
             return self.no_memory();
         }
         let slot = &mut self.slots[node as usize];
         slot.records[place] = record;
         slot.set_count(count + 1);
+        if reaches_over {
+            slot.set_overlaps();
+        }
         self.counts.records += 1;
         self.counts.insertions += 1;
         true
+    }
+
+    /// Puts a record before those that begin where it ends, or higher; what is lower is deleted.
+    fn insert_first(&mut self, node: u32, record: Record, reserve: &Reserve<'_>) -> bool {
+        let is_above = |old: &&Record| old.page_offset >= record.end();
+        let above: SmallVec<[Record; 64]> = self.newest_first(node).take_while(is_above).copied().collect();
+        self.delete_last_while(node, |_| true);
+        let is_whole = self.append(node, record, reserve);
+        let moved = above.iter().rev().take_while(|old| self.append(node, **old, reserve)).count();
+        // They were counted when they came; one for which there is no memory now was deleted.
+        let is_one_lost = moved < above.len();
+        self.counts.insertions -= moved as u64 + u64::from(is_one_lost);
+        self.counts.given_up -= u64::from(is_one_lost);
+        self.counts.deletions -= moved as u64;
+        is_whole && !is_one_lost
     }
 
     /// Moves the full array of a node to a slot of its own.
@@ -266,8 +306,12 @@ impl Pages {
                 self.slots[node as usize].previous = array;
             }
             let slot = &mut self.slots[node as usize];
+            let reaches_over = slot.last().is_some_and(|last| last.end() > record.page_offset);
             slot.records[count % ARRAY_RECORDS] = *record;
             slot.set_count(count + 1);
+            if reaches_over {
+                slot.set_overlaps();
+            }
         }
         self.counts.records += kept.len() as u64;
         self.counts.deletions -= kept.len() as u64;
@@ -349,14 +393,69 @@ impl Pages {
     /// Adds what bytes `from..to` of a page were copied from to `found`. `page_at` is where the page begins in the range
     /// that is looked up, which may begin within it.
     #[inline]
-    pub fn sources(&self, page: u64, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found) {
+    pub fn sources<S: Store>(&self, page: u64, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found<S>) {
         let Some(node) = self.tree.find(page) else { return };
-        self.sources_of(node, from, to, page_at, files, found);
-        found.end_page();
+        if self.variant != Variant::Icid || !self.sources_in_order(node, from, to, page_at, files, found) {
+            self.sources_of(node, from, to, page_at, files, found);
+            found.end_page();
+        }
+    }
+
+    /// The usual case: the records of a page do not overlap, and are walked in ascending order. False if they may.
+    #[inline]
+    fn sources_in_order<S: Store>(
+        &self,
+        node: u32,
+        from: u16,
+        to: u16,
+        page_at: u64,
+        files: &Files,
+        found: &mut Found<S>,
+    ) -> bool {
+        let last = &self.slots[node as usize];
+        if last.overlaps() || last.count() > ARRAYS_IN_ORDER * ARRAY_RECORDS {
+            return false;
+        }
+        last.touch();
+        // From the last array back to the one in which the range begins: first records tell (optimisation 2).
+        let (mut arrays, mut depth, mut at) = ([NONE; ARRAYS_IN_ORDER], 0, node);
+        loop {
+            let array = &self.slots[at as usize];
+            arrays[depth] = at;
+            depth += 1;
+            if array.previous == NONE || array.records[0].page_offset <= from {
+                break;
+            }
+            at = array.previous;
+        }
+        // Most records of a page are of one file.
+        let mut open = FileToken::default();
+        for at in arrays[..depth].iter().rev() {
+            let array = &self.slots[*at as usize];
+            let filled = if *at == node { last.count_in_last() } else { ARRAY_RECORDS };
+            for record in &array.records[..filled] {
+                if record.page_offset >= to {
+                    return true;
+                }
+                let (first, end) = (record.page_offset.max(from), record.end().min(to));
+                if first < end && (record.file == open || files.is_open(record.file)) {
+                    open = record.file;
+                    let file_offset = record.file_offset + u64::from(first - record.page_offset);
+                    let at = page_at.wrapping_add(u64::from(first));
+                    found.add_next(Source { at, length: u64::from(end - first), file: record.file, file_offset });
+                }
+            }
+        }
+        true
     }
 
     /// As [`sources`](Pages::sources) for all pages of which `range` names bytes and a place.
-    pub fn sources_where(&self, range: impl Fn(u64) -> Option<(u16, u16, u64)>, files: &Files, found: &mut Found) {
+    pub fn sources_where<S: Store>(
+        &self,
+        range: impl Fn(u64) -> Option<(u16, u16, u64)>,
+        files: &Files,
+        found: &mut Found<S>,
+    ) {
         for (node, slot) in self.slots.iter().enumerate() {
             if let Some((from, to, page_at)) = Some(slot.page).filter(|page| *page != NO_PAGE).and_then(&range) {
                 self.sources_of(node as u32, from, to, page_at, files, found);
@@ -364,11 +463,15 @@ impl Pages {
         }
     }
 
-    fn sources_of(&self, node: u32, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found) {
+    #[inline]
+    fn sources_of<S: Store>(&self, node: u32, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found<S>) {
         self.slots[node as usize].touch();
         let may_allocate = found.may_allocate();
+        // Most records of a page are of one file.
+        let mut open = FileToken::default();
         let mut add = |record: &Record, first: u16, end: u16| {
-            if files.is_open(record.file) {
+            if record.file == open || files.is_open(record.file) {
+                open = record.file;
                 let file_offset = record.file_offset + u64::from(first - record.page_offset);
                 let at = page_at.wrapping_add(u64::from(first));
                 found.add(Source { at, length: u64::from(end - first), file: record.file, file_offset });
@@ -403,58 +506,69 @@ impl Pages {
         let mut low = to;
         // The lowest is the last.
         let mut holes: SmallVec<[(u16, u16); 32]> = SmallVec::new();
-        for record in self.newest_first(node) {
-            let (first, end) = (record.page_offset.max(from), record.end().min(to));
-            if first >= end {
-                continue;
-            }
-            while let Some((hole_first, hole_end)) = holes.last_mut() {
-                if *hole_first >= end {
-                    break;
+        let mut array = &self.slots[node as usize];
+        let mut filled = array.count_in_last();
+        loop {
+            // The first record of an array tells whether any of it can be meant.
+            if filled > 0 && array.records[0].page_offset < to {
+                for record in array.records[..filled].iter().rev() {
+                    let (first, end) = (record.page_offset.max(from), record.end().min(to));
+                    if first >= end {
+                        continue;
+                    }
+                    while let Some((hole_first, hole_end)) = holes.last_mut() {
+                        if *hole_first >= end {
+                            break;
+                        }
+                        add(record, *hole_first, end.min(*hole_end));
+                        if end < *hole_end {
+                            *hole_first = end;
+                            break;
+                        }
+                        holes.pop();
+                    }
+                    if first < low {
+                        let end = end.min(low);
+                        add(record, first, end);
+                        // Who must not allocate takes what is too much for closed.
+                        if end < low && (may_allocate || holes.len() < holes.inline_size()) {
+                            holes.push((end, low));
+                        }
+                        low = first;
+                    }
+                    if low == from && holes.is_empty() {
+                        return;
+                    }
                 }
-                add(record, *hole_first, end.min(*hole_end));
-                if end < *hole_end {
-                    *hole_first = end;
-                    break;
-                }
-                holes.pop();
             }
-            if first < low {
-                let end = end.min(low);
-                add(record, first, end);
-                // Who must not allocate takes what is too much for closed.
-                if end < low && (may_allocate || holes.len() < holes.inline_size()) {
-                    holes.push((end, low));
-                }
-                low = first;
+            if array.previous == NONE {
+                return;
             }
-            if low == from && holes.is_empty() {
-                break;
-            }
+            (array, filled) = (&self.slots[array.previous as usize], ARRAY_RECORDS);
         }
     }
 
     /// Of each byte the newest record, whatever their order: a bit of `open` for each byte that is still asked for.
     fn newest_of_any(&self, node: u32, from: u16, to: u16, add: &mut impl FnMut(&Record, u16, u16)) {
         let mut open = [0u64; PAGE_BYTES as usize / 64];
-        let is_open = |open: &[u64], at: u16| open[at as usize / 64] & (1 << (at % 64)) != 0;
-        (from..to).for_each(|at| open[at as usize / 64] |= 1 << (at % 64));
+        open[from as usize / 64..(to as usize).div_ceil(64)].fill(u64::MAX);
         let mut left = to - from;
         for record in self.newest_first(node).take(LOOKED_AT_MAX as usize) {
-            let (first, end) = (record.page_offset.max(from), record.end().min(to));
-            let mut at = first;
+            let (mut at, end) = (record.page_offset.max(from), record.end().min(to));
             while at < end {
-                if !is_open(&open, at) {
-                    at += 1;
+                // Runs of open and of closed bytes, word by word.
+                let word = &mut open[at as usize / 64];
+                let shifted = *word >> (at % 64);
+                let in_word = (64 - at % 64).min(end - at);
+                if shifted & 1 == 0 {
+                    at += (shifted.trailing_zeros() as u16).min(in_word);
                     continue;
                 }
-                let start = at;
-                while at < end && is_open(&open, at) {
-                    open[at as usize / 64] &= !(1 << (at % 64));
-                    at += 1;
-                }
-                left -= at - start;
-                add(record, start, at);
+                let run = (shifted.trailing_ones() as u16).min(in_word);
+                *word &= !((u64::MAX >> (64 - run)) << (at % 64));
+                left -= run;
+                add(record, at, at + run);
+                at += run;
             }
             if left == 0 {
                 break;
@@ -550,10 +664,19 @@ impl Pages {
 
     /// Reserves a quarter more slots, and branches for them.
     fn grow(&mut self, reserve: &Reserve<'_>) -> bool {
-        let slots = (self.slots.capacity() / 4).max(SLOTS_AT_ONCE);
+        self.grow_by((self.slots.capacity() / 4).max(SLOTS_AT_ONCE), |bytes, own| reserve.take(bytes, own), reserve)
+    }
+
+    /// Reserves so many bytes, or a little less, for slots and branches: nothing is reserved yet.
+    pub fn reserve_evenly(&mut self, bytes: usize, reserve: &Reserve<'_>) {
+        let slots = bytes.saturating_sub(BRANCH_BYTES) / (SLOT_BYTES + BRANCH_BYTES.div_ceil(SLOTS_A_BRANCH));
+        self.grow_by(slots, |bytes, _| reserve.take_evenly(bytes), reserve);
+    }
+
+    fn grow_by(&mut self, slots: usize, take: impl Fn(usize, usize) -> bool, reserve: &Reserve<'_>) -> bool {
         let branches = (self.slots.capacity() + slots).div_ceil(SLOTS_A_BRANCH).saturating_sub(self.tree.capacity());
         let bytes = slots * SLOT_BYTES + branches * BRANCH_BYTES;
-        if !reserve.take(bytes, self.memory_bytes()) {
+        if !take(bytes, self.memory_bytes()) {
             return false;
         }
         let before = self.memory_bytes();

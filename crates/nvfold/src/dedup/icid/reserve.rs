@@ -92,6 +92,12 @@ impl Reserve<'_> {
         self.may_allocate && self.budget.take(bytes, own)
     }
 
+    /// Takes memory for a part that gets no more than all others.
+    pub fn take_evenly(&self, bytes: usize) -> bool {
+        self.budget.reserved_bytes.fetch_add(bytes, Ordering::Relaxed);
+        true
+    }
+
     /// Gives back memory that the system did not have.
     pub fn give(&self, bytes: usize) {
         self.budget.reserved_bytes.fetch_sub(bytes, Ordering::Relaxed);

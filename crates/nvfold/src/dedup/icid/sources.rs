@@ -28,47 +28,123 @@ impl Source {
     }
 }
 
-/// Parts that a copy usually has; more than these are looked up on the heap, or dropped by those who must not allocate.
+/// Where the parts of an answer are put.
+pub trait Store {
+    /// Adds a part, if there is room.
+    fn push(&mut self, part: Source);
+    /// Whether the heap may be used.
+    fn may_allocate(&self) -> bool;
+    /// What was added.
+    fn parts(&mut self) -> &mut [Source];
+    /// Keeps the first so many.
+    fn truncate(&mut self, length: usize);
+}
+
+impl Store for &mut Vec<Source> {
+    #[inline]
+    fn push(&mut self, part: Source) {
+        Vec::push(self, part);
+    }
+
+    fn may_allocate(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn parts(&mut self) -> &mut [Source] {
+        self
+    }
+
+    fn truncate(&mut self, length: usize) {
+        Vec::truncate(self, length);
+    }
+}
+
+/// Parts that a copy usually has; more than these lie on the heap, or are dropped by those who must not allocate.
 const FEW: usize = 16;
 
-/// The parts found so far, sorted, not overlapping, each as long as it can be.
-pub struct Found {
+/// What a copy is made of.
+pub struct Few {
     parts: SmallVec<[Source; FEW]>,
     may_allocate: bool,
+}
+
+impl Few {
+    /// Nothing yet.
+    pub fn new(may_allocate: bool) -> Few {
+        Few { parts: SmallVec::new(), may_allocate }
+    }
+}
+
+impl Store for Few {
+    #[inline]
+    fn push(&mut self, part: Source) {
+        if self.parts.len() < FEW || self.may_allocate {
+            self.parts.push(part);
+        }
+    }
+
+    fn may_allocate(&self) -> bool {
+        self.may_allocate
+    }
+
+    #[inline]
+    fn parts(&mut self) -> &mut [Source] {
+        &mut self.parts
+    }
+
+    fn truncate(&mut self, length: usize) {
+        self.parts.truncate(length);
+    }
+}
+
+/// The parts found so far, sorted, not overlapping, each as long as it can be.
+pub struct Found<S> {
+    store: S,
     /// Those from here on are of the page that is looked at, in any order.
     page_start: usize,
 }
 
-impl Found {
-    /// Nothing yet.
-    pub fn new(may_allocate: bool) -> Found {
-        Found { parts: SmallVec::new(), may_allocate, page_start: 0 }
+impl<S: Store> Found<S> {
+    /// To be put into an empty store.
+    pub fn new(store: S) -> Found<S> {
+        Found { store, page_start: 0 }
     }
 
     /// Whether the heap may be used.
     pub fn may_allocate(&self) -> bool {
-        self.may_allocate
+        self.store.may_allocate()
     }
 
     /// What was found.
-    pub fn parts(&self) -> &[Source] {
-        &self.parts
+    pub fn parts(&mut self) -> &[Source] {
+        self.store.parts()
     }
 
     /// Adds a part that overlaps none.
     #[inline]
     pub fn add(&mut self, part: Source) {
-        if self.parts.len() < FEW || self.may_allocate {
-            self.parts.push(part);
+        self.store.push(part);
+    }
+
+    /// Adds a part that lies behind all others.
+    #[inline]
+    pub fn add_next(&mut self, part: Source) {
+        match self.store.parts().last_mut() {
+            Some(last) if last.continues_as(&part) => last.length += part.length,
+            _ => {
+                self.store.push(part);
+                self.page_start = self.store.parts().len();
+            }
         }
     }
 
     /// All parts of a page were added, and those of later pages lie behind them.
     #[inline]
     pub fn end_page(&mut self) {
-        if self.parts.len() > self.page_start + 1 {
+        let page = &mut self.store.parts()[self.page_start..];
+        if page.len() > 1 {
             // A page is walked from its end.
-            let page = &mut self.parts[self.page_start..];
             page.reverse();
             if !page.is_sorted_by_key(|part| part.at) {
                 page.sort_unstable_by_key(|part| part.at);
@@ -79,30 +155,36 @@ impl Found {
 
     /// Sorts all that was added, in whatever order its pages came.
     pub fn sort(&mut self) {
-        self.parts.sort_unstable_by_key(|part| part.at);
+        self.store.parts().sort_unstable_by_key(|part| part.at);
         self.merge(0);
     }
 
     /// Joins parts that continue each other, from this one on.
+    #[inline]
     fn merge(&mut self, first: usize) {
+        let parts = self.store.parts();
         let mut kept = first;
-        for at in first + 1..self.parts.len() {
-            let part = self.parts[at];
-            if self.parts[kept].continues_as(&part) {
-                self.parts[kept].length += part.length;
+        for at in first + 1..parts.len() {
+            let part = parts[at];
+            if parts[kept].continues_as(&part) {
+                parts[kept].length += part.length;
             } else {
                 kept += 1;
-                self.parts[kept] = part;
+                if kept < at {
+                    parts[kept] = part;
+                }
             }
         }
-        self.parts.truncate(kept + 1);
-        self.page_start = self.parts.len();
+        let length = parts.len().min(kept + 1);
+        self.store.truncate(length);
+        self.page_start = length;
     }
 
     /// Calls `fill` with each part of `0..length` of which nothing is known, as where it begins and ends.
-    pub fn each_gap(&self, length: u64, mut fill: impl FnMut(u64, u64)) {
+    #[inline]
+    pub fn each_gap(&mut self, length: u64, mut fill: impl FnMut(u64, u64)) {
         let mut known = 0;
-        for part in &self.parts {
+        for part in self.store.parts() {
             if known < part.at {
                 fill(known, part.at);
             }

@@ -162,6 +162,29 @@ fn where_records_overlap_the_newer_one_is_told_and_the_older_one_around_it() {
 }
 
 #[test]
+fn a_long_copy_deletes_nothing_of_the_buffer_behind_its_own() {
+    let tree = tree();
+    let file = tree.open_file().unwrap();
+    // Two buffers of blocks, side by side, which share a page.
+    let (first, second, length) = (PAGE + 1000, PAGE + 1000 + 4229, 4229);
+    tree.record_read(second, length, file, 50_000);
+    for at in 0..30 {
+        tree.record_read(first, length, file, at * 100_000);
+        assert_eq!(known(&tree, second, length, file), [(0, length, 50_000)]);
+        assert_eq!(known(&tree, first, length, file), [(0, length, at * 100_000)]);
+    }
+    assert_eq!(records(&tree), 4);
+    // Many records behind it stay in their order.
+    (0..40).for_each(|at| tree.record_read(second + at * 50, 40, file, 900_000 + at * 60));
+    tree.record_read(first, length, file, 7);
+    let values: Vec<_> = (0..40).map(|at| (at * 50, 40, 900_000 + at * 60)).collect();
+    assert_eq!(known(&tree, second, 2000, file), values);
+    // A small copy deletes them, whatever page it begins on.
+    tree.record_read(2 * PAGE - 10, 20, file, 8);
+    assert_eq!(known(&tree, second, 2000, file).iter().filter(|(at, ..)| second + at < 3 * PAGE).count(), 0);
+}
+
+#[test]
 fn delete_overlapping_deletes_the_whole_of_what_overlaps_and_keeps_what_lies_above() {
     let (tree, file) = figure_7(Variant::DeleteOverlapping);
     tree.record_read(halved(23700), 250, file, 50_000);
@@ -416,6 +439,20 @@ fn what_does_not_wait_drops_what_is_locked_or_would_take_more_memory() {
     assert_eq!(known(&tree, 3 * PAGE, 100, file), [(0, 100, 0)]);
     assert!(tree.try_record_copy(3 * PAGE, 2 * PAGE, 100));
     assert_eq!(known(&tree, 3 * PAGE, 100, file), [(0, 100, 50)]);
+}
+
+#[test]
+fn a_reserved_tree_has_all_its_memory_and_never_asks_for_more() {
+    for bytes in [0, 5000, 100_000, 5_700_000] {
+        let options = Options { memory_bytes_max: bytes, ..Options::default() };
+        let tree = RecTree::reserved(options);
+        let file = tree.open_file().unwrap();
+        let reserved = tree.budget.reserved_bytes();
+        assert!(reserved <= bytes && reserved >= bytes * 9 / 10 - bytes.min(1000), "{reserved} of {bytes}");
+        let inserted = (0..100_000).filter(|at| tree.try_record_read(at * 500, 400, file, at * 999)).count();
+        assert!(bytes < 100_000 || inserted == 100_000, "{inserted} with {bytes} bytes");
+        assert_eq!(tree.budget.reserved_bytes(), reserved);
+    }
 }
 
 #[test]
