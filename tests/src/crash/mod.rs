@@ -146,6 +146,7 @@ pub const SUBJECTS: [Subject; 18] = [
         index: IndexKind::Pm,
         after_crash: true,
         full: true,
+        mutated: true,
         only_its_own: true,
         ..of(Policy::IcidInline, "icid+inline, pm, crashed")
     },
