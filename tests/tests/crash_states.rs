@@ -1,8 +1,8 @@
 //! Every state that a crash can leave behind, of every operation, is recovered.
 //!
-//! `make test`: all sequences of length 1, a sample of those of length 2, and random longer ones, for each subject, with
-//! fewer random states and crashes in recovery; `make soak`: all of length 2, each for a subject that is drawn, more
-//! random ones, and all states. `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` runs the workloads of length 1 whose
+//! `make test`: all sequences of length 1, for two of three subjects each, and for each subject a sample of those of
+//! length 2 and random longer ones, with fewer random states and crashes in recovery; `make soak`: all of length 1 for all
+//! subjects, all of length 2, each for a subject that is drawn, more random ones, and all states. `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` runs the workloads of length 1 whose
 //! names begin so, `NVFOLD_SUBJECT` those of one subject.
 
 use std::time::Instant;
@@ -29,6 +29,9 @@ const RECOVERIES: u64 = 8;
 /// `make test` has so many states of one line alone, and of all but one, at a point, where `make soak` has those of all
 /// lines: more are of data that nobody names yet.
 const EACH_MAX: usize = 12;
+/// `make test` spares one subject in so many each workload of length 1 that is for all of them: another one for the next
+/// workload, and never all that have the same policy. `make soak` spares none.
+const SPARED_ONE_IN: usize = 3;
 
 /// One operation: every line alone, every state of a few words.
 const LENGTH_1: Effort = Effort {
@@ -131,6 +134,23 @@ fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
         }));
     }
     // The long ones first, so that no thread is left with one at the end.
-    jobs.extend(each_wanted(singles.into_iter(), LENGTH_1));
+    for (number, workload) in singles.into_iter().enumerate() {
+        let is_for_all = workload.only.is_none();
+        let of_all = each_wanted(std::iter::once(workload), LENGTH_1).into_iter();
+        jobs.extend(of_all.filter(|job| soak_factor() > 1 || !is_for_all || !is_spared(number, job.subject)));
+    }
     jobs
+}
+
+/// Whether `make test` leaves out a workload of length 1 for a subject, both by number.
+fn is_spared(workload: usize, subject: usize) -> bool {
+    (workload + subject).is_multiple_of(SPARED_ONE_IN)
+}
+
+#[test]
+fn each_policy_has_a_subject_that_is_not_spared() {
+    for (workload, policy) in (0..SPARED_ONE_IN).flat_map(|number| SUBJECTS.map(|subject| (number, subject.policy))) {
+        let mut subjects = (0..SUBJECTS.len()).filter(|subject| SUBJECTS[*subject].policy == policy);
+        assert!(subjects.any(|subject| !is_spared(workload, subject)), "{policy:?} is spared a workload");
+    }
 }
