@@ -31,8 +31,10 @@ install: build ## The command, and the C library with its headers: make install 
 demo: build ## Import a real tree twice, see the space saved, compare every file (under 3 minutes)
 	scripts/demo.sh
 
+# What the tests run is installed while they are compiled.
 test: ## All tests: units, docs, conformance suites, real programs, crashes (installs the suites)
-	scripts/test-deps.sh
+	scripts/test-deps.sh & installed=$$!; $(CARGO) test --workspace --no-run; compiled=$$?; \
+		wait $$installed && exit $$compiled
 	$(CARGO) test --workspace --no-fail-fast
 	$(RACES)
 	scripts/instructions.sh

@@ -49,7 +49,7 @@ const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK: usize = BLOCK_BYTES as usize;
 const DEVICE_BYTES: u64 = 16 << 20;
 /// Schedules of each test in `make test`: always the same ones.
-const SCHEDULES: usize = 350;
+const SCHEDULES: usize = 250;
 /// The same in `make soak`, times `NVFOLD_SOAK`: new ones.
 const SOAK_SCHEDULES: usize = 1000;
 /// A PCT schedule of depth n has n - 1 switches at places of its choice.
