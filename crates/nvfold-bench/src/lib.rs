@@ -15,6 +15,7 @@
 //! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
 //! | `chunkers` | `bench chunkers`: speed and saving of each chunker, and the compressible check beside lz4 |
 //! | `lookups` | `bench lookups`: finding a chunk by its fingerprint, beside a red-black tree |
+//! | `rec_tree` | `bench rec-tree`: what following copies in memory costs, finds and takes |
 //! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
 //! | `wear` | `bench wear`: how evenly lines and segments are worn, with wear levelling and without |
 //! | `reclaim` | `bench reclaim`: random overwrites on a device that is nearly full |
@@ -52,6 +53,7 @@ mod paper;
 mod place;
 mod process;
 mod profiles;
+mod rec_tree;
 mod reclaim;
 mod recovery;
 mod report;
@@ -95,6 +97,8 @@ enum What {
     Chunkers(chunkers::Options),
     /// What a look-up by fingerprint costs: a red-black tree as in DeEXT, and the indexes of nvfold
     Lookups(lookups::Options),
+    /// Following copies in memory (ICID): what look-ups, insertions and copies cost, what is found, memory
+    RecTree(rec_tree::Options),
     /// How evenly a device is worn by overwritten files, with wear levelling and without; lifetime
     Wear(wear::Options),
     /// Random overwrites on a device that is nearly full: throughput, latency, and what reclamation moves for it
@@ -132,6 +136,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Paper(args) => return paper::run(args, json),
         What::Chunkers(options) => return chunkers::run(options, json),
         What::Lookups(options) => return lookups::run(options, json),
+        What::RecTree(options) => return rec_tree::run(options, json),
         What::Wear(options) => return wear::run(options, json),
         What::Reclaim(options) => return reclaim::run(options, json),
         What::Profiles(options) => return profiles::run(options, json),
