@@ -16,6 +16,7 @@
 //! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
 //! | `chunkers` | `bench chunkers`: speed and saving of each chunker, and the compressible check beside lz4 |
 //! | `lookups` | `bench lookups`: finding a chunk by its fingerprint, beside a red-black tree |
+//! | `rec_tree` | `bench rec-tree`: what following copies in memory costs, finds and takes |
 //! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
 //! | `wear` | `bench wear`: how evenly lines and segments are worn, with wear levelling and without |
 //! | `reclaim` | `bench reclaim`: random overwrites on a device that is nearly full |
@@ -54,6 +55,7 @@ mod paper;
 mod place;
 mod process;
 mod profiles;
+mod rec_tree;
 mod reclaim;
 mod recovery;
 mod report;
@@ -99,6 +101,8 @@ enum What {
     Lookups(lookups::Options),
     /// Bytes that were copied from files: what a compaction shares, a write with an origin beside a plain one
     Origins(origins::Options),
+    /// Following copies in memory (ICID): what look-ups, insertions and copies cost, what is found, memory
+    RecTree(rec_tree::Options),
     /// How evenly a device is worn by overwritten files, with wear levelling and without; lifetime
     Wear(wear::Options),
     /// Random overwrites on a device that is nearly full: throughput, latency, and what reclamation moves for it
@@ -137,6 +141,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Chunkers(options) => return chunkers::run(options, json),
         What::Lookups(options) => return lookups::run(options, json),
         What::Origins(options) => return origins::run(options, json),
+        What::RecTree(options) => return rec_tree::run(options, json),
         What::Wear(options) => return wear::run(options, json),
         What::Reclaim(options) => return reclaim::run(options, json),
         What::Profiles(options) => return profiles::run(options, json),

@@ -539,6 +539,18 @@ fn origins_are_measured_in_a_compaction_in_writes_and_in_the_compare() {
 }
 
 #[test]
+fn the_rec_tree_is_measured_in_each_variant() {
+    let scratch = Scratch::new();
+    scratch.nvfold(&["bench", "rec-tree", "--smoke", "--out", "out"]).ok();
+    let page = std::fs::read_to_string(scratch.path("out").join("README.md")).expect("the page");
+    for row in ["| look-up of 4 KiB, nothing known |", "| Patch |", "| ICID_KA in the paper | 211.1 |"] {
+        assert!(page.contains(row), "{page}");
+    }
+    let report = std::fs::read_to_string(scratch.path("out").join("rec-tree.json")).expect("the figures");
+    assert!(report.contains("\"ICID_DO\"") && report.contains("\"found_bytes\""), "{report}");
+}
+
+#[test]
 fn chunkers_say_which_corpus_is_not_there() {
     let run = Scratch::new().nvfold(&["bench", "chunkers", "--smoke", "--corpus", "nowhere"]);
     run.fails(1, "list nowhere/versions");
