@@ -9,8 +9,8 @@
 //! too.
 //!
 //! All segments are looked at only when the table cannot be whole: an entry is torn and its segment holds inodes, the
-//! parts of a table do not follow one another, two segments are one part, or the saved state knows of more inodes. Half an entry by itself is what a
-//! crash leaves; another one that is torn is damage where packed chunks lie.
+//! parts of a table do not follow one another, two segments are one part, or the saved state knows of more inodes. Half an
+//! entry by itself is what a crash leaves; another one that is torn is damage where packed chunks lie.
 
 use super::index::index_segments_in;
 use super::saved::Saved;
