@@ -329,7 +329,7 @@ mod tests {
         let script = Script::read(&[&[1, 200], &records[..]].concat());
         assert_eq!((script.policy, script.blocks_left, script.ops.len()), (POLICIES[1], Some(72), usize::from(KINDS)));
         let kinds: std::collections::HashSet<_> = script.ops.iter().map(std::mem::discriminant).collect();
-        assert_eq!(kinds.len(), 35, "{:?}", script.ops);
+        assert_eq!(kinds.len(), 36, "{:?}", script.ops);
     }
 
     #[test]
