@@ -138,6 +138,7 @@ fn areas_come_and_go_beside_copies_from_them() {
         let known = [0, 8 * PAGE].map(|file_offset| Source { at: 0, length: 100, file, file_offset });
         assert!(found.is_empty() || known.iter().any(|known| found == [*known]), "{found:?}");
         assert_eq!(origins(&tree, PAGE, 100), [Source { at: 0, length: 100, file, file_offset: 8 * PAGE }]);
+        tree.unmap_area(PAGE, PAGE);
         settle(&tree);
     });
 }

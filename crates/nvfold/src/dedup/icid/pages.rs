@@ -705,7 +705,7 @@ impl Pages {
     }
 
     /// Slots that are nodes or arrays.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub fn slots_in_use(&self) -> usize {
         let mut free = 0;
         let mut next = self.free;
