@@ -2,8 +2,8 @@
 //!
 //! `make test`: all sequences of length 1, for two of three subjects each, and for each subject a sample of those of
 //! length 2 and random longer ones, with fewer random states and crashes in recovery; `make soak`: all of length 1 for all
-//! subjects, all of length 2, each for a subject that is drawn, more random ones, and all states. `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` runs the workloads of length 1 whose
-//! names begin so, `NVFOLD_SUBJECT` those of one subject.
+//! subjects, all of length 2, each for a subject that is drawn, more random ones, and all states. `NVFOLD_SEED` replays
+//! the samples, `NVFOLD_CRASH` runs the workloads of length 1 whose names begin so, `NVFOLD_SUBJECT` those of one subject.
 
 use std::time::Instant;
 
