@@ -75,27 +75,46 @@ impl Version {
     /// # Safety
     /// As there.
     unsafe fn equal_runs(self, media: *const u8, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
-        let mut runs = Runs { least, start: None, found };
-        let (lines, rest) = bytes.as_chunks::<LINE>();
-        let mut masks = [0; MASKS];
-        for (group, lines) in lines.chunks(MASKS).enumerate() {
-            let (start, masks) = (group * MASKS * LINE, &mut masks[..lines.len()]);
-            // SAFETY: a part of the range that the caller vouches for.
-            unsafe { self.masks(media.add(start), lines.as_flattened(), masks) };
-            masks.iter().enumerate().for_each(|(line, mask)| runs.add(start + line * LINE, *mask, LINE));
-        }
-        if !rest.is_empty() {
-            let (mut stored, mut other) = ([0; LINE], [0; LINE]);
-            let start = bytes.len() - rest.len();
-            // SAFETY: what is left of the range, into a buffer that is longer; `detect` knows this CPU.
-            unsafe { Wide::detect().load(media.add(start), stored.as_mut_ptr(), rest.len()) };
-            other[..rest.len()].copy_from_slice(rest);
-            // SAFETY: a line of our own.
-            unsafe { portable(stored.as_ptr(), &other, &mut masks[..1]) };
-            runs.add(start, masks[0], rest.len());
-        }
-        runs.end(bytes.len());
+        // SAFETY: whole lines, and what is left behind them, are parts of the range that the caller vouches for; the buffer
+        // is longer than what is left, and `detect` knows this CPU.
+        let masks = |at: usize, lines: &[u8], masks: &mut [u64]| unsafe { self.masks(media.add(at), lines, masks) };
+        let load = |at: usize, rest: &mut [u8]| unsafe {
+            Wide::detect().load(media.add(at), rest.as_mut_ptr(), rest.len());
+        };
+        equal_runs_by(masks, load, bytes, least, found);
     }
+}
+
+/// Goes through `bytes`: `make_masks` makes the masks of whole lines from an offset on, `load` reads fewer bytes than a line.
+fn equal_runs_by(
+    make_masks: impl Fn(usize, &[u8], &mut [u64]),
+    load: impl Fn(usize, &mut [u8]),
+    bytes: &[u8],
+    least: usize,
+    found: &mut Vec<Range<usize>>,
+) {
+    let mut runs = Runs { least, start: None, found };
+    let (lines, rest) = bytes.as_chunks::<LINE>();
+    let mut masks = [0; MASKS];
+    for (group, lines) in lines.chunks(MASKS).enumerate() {
+        let (start, masks) = (group * MASKS * LINE, &mut masks[..lines.len()]);
+        make_masks(start, lines.as_flattened(), masks);
+        masks.iter().enumerate().for_each(|(line, mask)| runs.add(start + line * LINE, *mask, LINE));
+    }
+    if !rest.is_empty() {
+        let (mut stored, mut other) = ([0; LINE], [0; LINE]);
+        let start = bytes.len() - rest.len();
+        load(start, &mut stored[..rest.len()]);
+        other[..rest.len()].copy_from_slice(rest);
+        runs.add(start, mask_of(&stored, &other), rest.len());
+    }
+    runs.end(bytes.len());
+}
+
+/// Bit n: byte n of two lines is the same.
+fn mask_of(left: &[u8; LINE], right: &[u8; LINE]) -> u64 {
+    let is_equal = |(left, right): (&u8, &u8)| u64::from(left == right);
+    left.iter().zip(right).map(is_equal).rev().fold(0, |mask, bit| mask << 1 | bit)
 }
 
 /// The runs, as masks tell them one after another.
@@ -160,9 +179,19 @@ pub(crate) unsafe fn equal_runs_at(media: *const u8, bytes: &[u8], least: usize,
 /// at the beginning and at the end. Panics when the slices are not of one length.
 pub fn equal_runs(left: &[u8], right: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
     assert_eq!(left.len(), right.len(), "two ranges of one length are compared");
-    // SAFETY: a slice is readable memory, and an aligned word that has a byte of it lies in the same page. Nobody
-    // stores to it while it is borrowed.
-    unsafe { equal_runs_at(left.as_ptr(), right, least, found) }
+    let version = Version::detect();
+    let masks = |at: usize, lines: &[u8], masks: &mut [u64]| match version {
+        // Not as of media: the words at the ends of a slice need not be its own.
+        Version::Portable => {
+            let pairs = left[at..].as_chunks::<LINE>().0.iter().zip(lines.as_chunks::<LINE>().0);
+            masks.iter_mut().zip(pairs).for_each(|(mask, (left, right))| *mask = mask_of(left, right));
+        }
+        // SAFETY: a vector version reads just the lines, which are a part of the slice.
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        _ => unsafe { version.masks(left[at..].as_ptr(), lines, masks) },
+    };
+    let load = |at: usize, rest: &mut [u8]| rest.copy_from_slice(&left[at..at + rest.len()]);
+    equal_runs_by(masks, load, right, least, found);
 }
 
 /// # Safety
@@ -172,8 +201,7 @@ unsafe fn portable(media: *const u8, bytes: &[u8], masks: &mut [u64]) {
         let mut stored = [0; LINE];
         // SAFETY: a line of the range, into a buffer of one.
         unsafe { Wide::Portable.load(media.add(at * LINE), stored.as_mut_ptr(), LINE) };
-        let is_equal = |(stored, byte): (&u8, &u8)| u64::from(stored == byte);
-        *mask = stored.iter().zip(line).map(is_equal).rev().fold(0, |mask, bit| mask << 1 | bit);
+        *mask = mask_of(&stored, line);
     }
 }
 
@@ -245,6 +273,7 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
 
     fn versions() -> Vec<Version> {
         let all = [
@@ -276,12 +305,22 @@ mod tests {
 
     fn assert_all_agree(left: &[u8], right: &[u8], least: usize) {
         let expected = naive(left, right, least);
+        // Media begins and ends with whole words; the bytes lie anywhere in them.
+        let skipped = left.len() % 8;
+        let mut padded = vec![0u8; skipped];
+        padded.extend_from_slice(left);
+        padded.resize(padded.len().next_multiple_of(8), 0);
+        let media: Vec<AtomicU64> =
+            padded.as_chunks::<8>().0.iter().map(|word| AtomicU64::new(u64::from_ne_bytes(*word))).collect();
         for version in versions() {
             let mut found = Vec::new();
-            // SAFETY: as in `equal_runs`, and this CPU runs the version.
-            unsafe { version.equal_runs(left.as_ptr(), right, least, &mut found) };
+            // SAFETY: all words are mapped, and this CPU runs the version.
+            unsafe { version.equal_runs(media.as_ptr().cast::<u8>().add(skipped), right, least, &mut found) };
             assert_eq!(found, expected, "{version:?}, {} bytes, at least {least}", left.len());
         }
+        let mut found = Vec::new();
+        equal_runs(left, right, least, &mut found);
+        assert_eq!(found, expected, "slices, {} bytes, at least {least}", left.len());
     }
 
     #[test]
