@@ -330,7 +330,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) as usize % below
         };
-        let rounds = if cfg!(miri) { 12 } else { 600 };
+        let rounds = if cfg!(miri) { 5 } else { 600 };
         for round in 0..rounds {
             let length = if cfg!(miri) { random(300) } else { random(9000) };
             let (from_left, from_right) = (random(9), random(9));
@@ -345,8 +345,8 @@ mod tests {
                     right[random(length)] = random(4) as u8;
                 }
             }
-            for least in [1, 16, 64, 65] {
-                assert_all_agree(left, right, least);
+            for least in if cfg!(miri) { &[1, 64][..] } else { &[1, 16, 64, 65] } {
+                assert_all_agree(left, right, *least);
             }
         }
     }
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn runs_end_and_begin_anywhere_about_a_line() {
         let left = [7u8; 200];
-        for at in 0..left.len() {
+        for at in (0..left.len()).step_by(if cfg!(miri) { 37 } else { 1 }) {
             let mut right = left;
             right[at] = 0;
             assert_all_agree(&left, &right, 64);
