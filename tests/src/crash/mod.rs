@@ -150,7 +150,7 @@ pub const SUBJECTS: [Subject; 18] = [
         only_its_own: true,
         ..of(Policy::IcidInline, "icid+inline, pm, crashed")
     },
-    Subject { compression: Compression::ZSTD, only_its_own: true, ..of(Policy::IcidDeExt, "icid+deext, compressed") },
+    Subject { only_its_own: true, ..of(Policy::IcidDeExt, "icid+deext") },
 ];
 
 impl Subject {
