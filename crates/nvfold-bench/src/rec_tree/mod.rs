@@ -232,7 +232,7 @@ fn page(report: &Report) -> String {
          of a page from the address of a new one on, ICID_DO those that overlap it, ICID_KA none.\n\n\
          ## What an operation costs\n\n\
          Medians of passes, with half the width of their middle half, in nanoseconds. Look-ups are in random order\n\
-         over 2048 buffers. The paper has 140 ns for a look-up. Copies of bytes that were read look up the source and insert a record.\n\n{}\n\
+         over 2048 buffers. The paper has 140 ns for a look-up. A copy looks its source up and inserts a record.\n\n{}\n\
          ## What is found\n\n\
          Models of the paper's programs on real bytes: what the tree names of each write is compared with the file, and\n\
          equal bytes are counted. What is not found is what the programs made themselves: keys, headers, checksums, new lines.\n\
