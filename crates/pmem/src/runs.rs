@@ -75,9 +75,9 @@ impl Version {
     /// # Safety
     /// As there.
     unsafe fn equal_runs(self, media: *const u8, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
-        // SAFETY: whole lines, and what is left behind them, are parts of the range that the caller vouches for; the buffer
-        // is longer than what is left, and `detect` knows this CPU.
+        // SAFETY: whole lines are a part of the range that the caller vouches for, and `detect` knows this CPU.
         let masks = |at: usize, lines: &[u8], masks: &mut [u64]| unsafe { self.masks(media.add(at), lines, masks) };
+        // SAFETY: what is left behind the lines is a part of that range too, and `rest` is as long.
         let load = |at: usize, rest: &mut [u8]| unsafe {
             Wide::detect().load(media.add(at), rest.as_mut_ptr(), rest.len());
         };
