@@ -18,6 +18,7 @@ mod fsx;
 mod full_mount;
 mod fuzz;
 mod handles;
+mod hints;
 mod host_memory;
 mod model;
 mod mutations;

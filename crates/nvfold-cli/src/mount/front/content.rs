@@ -51,7 +51,8 @@ impl Front {
         }
         let file = self.fs.open(ino).map_err(convert::errno)?;
         let before = file.attr().blocks;
-        let written = self.with_room(|| file.write_at(offset, data));
+        let origins = self.origins_of(&file, offset, data);
+        let written = self.with_room(|| self.write_from(&file, offset, data, &origins));
         if from_cache && matches!(written, Err(nvfold::Error::NoSpace { .. })) {
             self.could_not_store(ino, offset);
         }

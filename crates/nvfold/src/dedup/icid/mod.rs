@@ -22,6 +22,7 @@
 //! | `files` | tokens that files have in records |
 //! | `areas` | mapped memory |
 //! | `sources` | the answer to a look-up |
+//! | `hint` | what a process tells the server of a mount of a write to come |
 //!
 //! **Parts and locks.** The paper has a readers-writer lock for each node and does not say what guards the tree above them.
 //! Here memory is divided into groups of 16 pages, groups by a hash of their number into up to 64 parts, and each part is a
@@ -44,6 +45,7 @@
 
 mod areas;
 mod files;
+pub mod hint;
 mod pages;
 mod record;
 mod reserve;
