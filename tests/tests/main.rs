@@ -7,6 +7,7 @@
 //! otherwise. A time limit says *hung*, not *slow*.
 
 mod badinput;
+mod copies;
 mod cost;
 mod crash;
 mod crash_states;

@@ -11,7 +11,7 @@
 //!                                            +-> xattrs       extended attributes, those that are requests among them
 //!                                            +-> listing      directories, piece by piece
 //!                                            +-> content      reads, writes, space, clones
-//!                                            +-> causality    writes of which somebody said where the bytes are from
+//!                                            +-> causality    writes of what was copied from files
 //!                                            +-> unstored     what the kernel took and could not hand down
 //! ```
 //!
@@ -35,6 +35,7 @@ use crate::mount::lookups::Lookups;
 use crate::mount::notices::Notice;
 use fuser::{Errno, Generation, InitFlags, KernelConfig};
 use listing::Listings;
+use nvfold::dedup::icid::anchors::Anchors;
 use nvfold::{Attr, Clock, FileSystem, InodeNumber};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -75,6 +76,7 @@ pub struct Front {
     lookups: Lookups,
     unstored: Unstored,
     hints: Hints,
+    anchors: Anchors,
     report: Reporter,
     counters: Arc<Counters>,
     access: Access,
@@ -109,6 +111,7 @@ impl Front {
             lookups: Lookups::new(),
             unstored: Unstored::default(),
             hints: Hints::default(),
+            anchors: Anchors::default(),
             report,
             counters,
             access,
