@@ -242,8 +242,8 @@ fn page(report: &Report) -> String {
          the price of inference 1. ICID_DO deletes page by page here, and finds more than in the paper. Look-ups of\n\
          ICID_KA go back over the last 4096 records of a page, so it can miss what ICID finds.\n\n{}\n\
          ## Memory (Table 5)\n\n\
-         A store of so many pairs of 16 and 100 bytes, each merged once for each level of the store ({levels}); the most that\n\
-         the tree had reserved. ICID_KA is run up to {KEEP_ALL_MILLIONS_MAX} million pairs, and 2 GB.\n\n{}\n\
+         A store of so many pairs of 16 and 100 bytes, each merged once for each level of the store ({levels}); the most\n\
+         that the tree had reserved. ICID_KA is run up to {KEEP_ALL_MILLIONS_MAX} million pairs, and 2 GB.\n\n{}\n\
          Figures: [rec-tree.json](rec-tree.json) ({command}).\n",
         times_table(report),
         shares_table(report),
