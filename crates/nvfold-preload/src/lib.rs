@@ -22,11 +22,12 @@
 //! | room | question it answers |
 //! |---|---|
 //! | `start` | what `nvfold run` asked for; opening the device, closing it at exit |
-//! | `calls` | the functions, a file for each family |
 //! | `streams` | stdio: streams on our files, and what their buffers hold |
-//! | `folders` | the working directory; real paths |
+//! | `calls` | the functions, a file for each family |
 //! | `prefix` | is this path ours, and where does it lead? |
+//! | `working` | the working directory, which may be on the device |
 //! | `numbers` | which descriptor is which open file |
+//! | `device` | the device that paths lead to |
 //! | `copies` | memcpy and its like |
 //! | `answer` | errno, and calls that come when there is no device (any more) |
 //! | `process` | are we the process that has the device? |
@@ -37,9 +38,10 @@
 mod answer;
 mod calls;
 pub mod copies;
-mod folders;
+mod device;
 mod numbers;
 mod prefix;
 mod process;
 mod start;
 mod streams;
+mod working;

@@ -16,9 +16,8 @@
 //! path leaves the prefix; what stays within is followed on the device as it was written. A symbolic link on the host that leads
 //! below the prefix leads nowhere.
 
-use crate::folders;
 use crate::numbers::{self, File};
-use crate::start;
+use crate::{device, working};
 use nvfold::InodeNumber;
 use nvfold_c::device::Device;
 use nvfold_c::names::Name;
@@ -56,7 +55,7 @@ impl DevicePath {
 
     pub fn start(&self) -> Start<'_> {
         let directory = self.from.as_ref().map_or(InodeNumber::ROOT, |from| from.open.file.ino());
-        Start { directory, prefix: start::prefix() }
+        Start { directory, prefix: device::prefix() }
     }
 
     /// The path without what it starts from.
@@ -74,7 +73,7 @@ impl DevicePath {
     pub fn absolute(&self) -> Vec<u8> {
         match &self.from {
             Some(from) if self.path.first() != Some(&b'/') => normalized(&[&from.path, b"/".as_slice(), &self.path].concat()),
-            _ => normalized(&[start::prefix(), b"/", &self.path].concat()),
+            _ => normalized(&[device::prefix(), b"/", &self.path].concat()),
         }
     }
 }
@@ -112,7 +111,7 @@ fn has_parents(path: &[u8]) -> bool {
 ///
 /// `path` is NULL or a string of C.
 pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
-    if !start::has_prefix() || path.is_null() {
+    if !device::has_prefix() || path.is_null() {
         return Place::Host;
     }
     // SAFETY: the caller says that it is a string of C.
@@ -131,7 +130,7 @@ pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
 }
 
 fn on_device(from: Option<Arc<File>>, path: &[u8]) -> Place {
-    match start::device() {
+    match device::device() {
         Some(device) => Place::Device(DevicePath { device, from, path: path.to_vec() }),
         None => Place::Nowhere,
     }
@@ -142,7 +141,7 @@ fn on_host(path: &[u8]) -> Place {
 }
 
 fn absolute(path: &[u8]) -> Place {
-    let prefix = start::prefix();
+    let prefix = device::prefix();
     match below(prefix, path) {
         Some(rest) if !has_parents(rest) => on_device(None, if rest.is_empty() { b"/" } else { rest }),
         // It stays within, or leaves.
@@ -163,7 +162,7 @@ fn absolute(path: &[u8]) -> Place {
 fn relative(from: Arc<File>, path: &[u8]) -> Place {
     if has_parents(path) {
         let whole = normalized(&[&from.path, b"/".as_slice(), path].concat());
-        if below(start::prefix(), &whole).is_none() {
+        if below(device::prefix(), &whole).is_none() {
             return on_host(&whole);
         }
     }
@@ -174,10 +173,10 @@ fn from_working_directory(path: &[u8]) -> Place {
     if path.is_empty() {
         return Place::Host;
     }
-    match folders::working_directory() {
+    match working::working_directory() {
         Some(directory) => relative(directory, path),
-        None if !folders::may_lead_below(path) => Place::Host,
-        None => match folders::host_working_directory() {
+        None if !working::may_lead_below(path) => Place::Host,
+        None => match working::host_working_directory() {
             Some(directory) => match absolute(&[&directory, b"/".as_slice(), path].concat()) {
                 // As it was written.
                 Place::HostAt(_) => Place::Host,

@@ -12,52 +12,18 @@
 //! _exit, kill   what was acknowledged is made durable (_exit), and the next one to open the device recovers it
 //! ```
 
-use crate::{folders, numbers, process};
-use nvfold::InodeNumber;
-use nvfold_c::device::{self, Device};
-use nvfold_c::failure::{self, Failure, Outcome};
+use crate::{device, numbers, process, working};
+use nvfold_c::device as devices;
+use nvfold_c::failure::{self, Outcome};
 use nvfold_c::options::Options;
-use nvfold_c::paths::Start;
 use nvfold_c::{causality, transfers};
-use parking_lot::RwLock;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// Exit code when the device cannot be had.
 const NO_DEVICE: c_int = 125;
-
-static PREFIX: OnceLock<Vec<u8>> = OnceLock::new();
-static HAS_PREFIX: AtomicBool = AtomicBool::new(false);
-static DEVICE: RwLock<Option<Arc<Device>>> = RwLock::new(None);
-
-/// Whether any path can be ours.
-#[inline]
-pub fn has_prefix() -> bool {
-    HAS_PREFIX.load(Ordering::Acquire)
-}
-
-/// The prefix: absolute, plain, without a `/` at its end.
-pub fn prefix() -> &'static [u8] {
-    PREFIX.get().map_or(b"", Vec::as_slice)
-}
-
-/// The device; `None` in a process that does not have it, and after it was closed.
-pub fn device() -> Option<Arc<Device>> {
-    if process::is_stranger() { None } else { DEVICE.read().clone() }
-}
-
-/// Its root.
-pub fn root() -> Start<'static> {
-    Start { directory: InodeNumber::ROOT, prefix: prefix() }
-}
-
-pub fn no_device() -> Failure {
-    Failure::new(libc::EIO, "the device has been closed")
-}
 
 /// The constructor of the library.
 #[unsafe(no_mangle)]
@@ -75,11 +41,11 @@ pub extern "C" fn nvfold_preload_start() {
     let (Some(path), Some(prefix)) = (variable("NVFOLD_RUN_DEVICE"), variable("NVFOLD_RUN_PREFIX")) else { return };
     process::remember_stderr();
     let owner = variable("NVFOLD_RUN_PID").and_then(|pid| pid.to_str()?.parse::<u32>().ok());
-    let _ = PREFIX.set(prefix.as_bytes().to_vec());
+    device::name_prefix(prefix.as_bytes());
     if owner != Some(std::process::id()) {
         process::refuse();
         numbers::mark_inherited();
-        HAS_PREFIX.store(true, Ordering::Release);
+        device::begin();
         return;
     }
     let options = variable("NVFOLD_RUN_OPTIONS").unwrap_or_default();
@@ -89,8 +55,8 @@ pub extern "C" fn nvfold_preload_start() {
         // SAFETY: nothing of ours is open.
         unsafe { libc::_exit(NO_DEVICE) };
     }
-    folders::look_again();
-    HAS_PREFIX.store(true, Ordering::Release);
+    working::look_again();
+    device::begin();
 }
 
 fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
@@ -99,9 +65,9 @@ fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
     failure::watch_for_forks();
     let handle = numbers::prepare(|least| {
         options.descriptor_min = least;
-        with_signals_blocked(|| device::open(path, &options)).map_err(|failure| failure.at(path))
+        with_signals_blocked(|| devices::open(path, &options)).map_err(|failure| failure.at(path))
     })?;
-    *DEVICE.write() = Some(device::of(handle)?);
+    device::set(Some(devices::of(handle)?));
     unsafe extern "C" {
         fn __cxa_atexit(function: extern "C" fn(*mut c_void), argument: *mut c_void, of: *mut c_void) -> c_int;
     }
@@ -145,10 +111,10 @@ extern "C" fn at_exit(_: *mut c_void) {
     }
     // SAFETY: NULL stands for all streams. What they hold for our files goes to the device while there is one.
     unsafe { libc::fflush(ptr::null_mut()) };
-    folders::leave();
+    working::leave();
     numbers::clear();
-    *DEVICE.write() = None;
-    device::close_all_at_exit(|device| transfers::leave(device.handle));
+    device::set(None);
+    devices::close_all_at_exit(|device| transfers::leave(device.handle));
 }
 
 /// Stands for a function that libc does not have: ENOSYS.
@@ -161,11 +127,5 @@ pub extern "C" fn nvfold_preload_missing() -> isize {
 /// Called before the program leaves without exit: by exec or `_exit`. What was acknowledged is made durable.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_leaving() {
-    if !has_prefix() || !process::is_owner() {
-        return;
-    }
-    if let Some(device) = device() {
-        // The program goes on as it wanted; there is no answer that could tell it.
-        let _ = device.run(|fs| Ok(fs.sync()?));
-    }
+    device::sync();
 }

@@ -1,9 +1,9 @@
 //! Modes, owners and sizes.
 
-use super::{host, on_number, on_path};
+use super::serve::{host, on_number, on_path};
 use crate::numbers::{self, File};
 use crate::prefix::DevicePath;
-use crate::start;
+use crate::device;
 use nvfold::SetAttr;
 use nvfold_c::failure::Outcome;
 use nvfold_c::files::offset;
@@ -121,8 +121,8 @@ pub unsafe extern "C" fn nvfold_preload_truncate(path: *const c_char, length: li
 /// umask(2): for new files on the device, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_umask(mask: libc::mode_t) -> libc::mode_t {
-    if let Some(device) = start::device() {
-        device.umask.store(mask & MODE_BITS, Ordering::Relaxed);
+    if let Some(of) = device::device() {
+        of.umask.store(mask & MODE_BITS, Ordering::Relaxed);
     }
     host!(libc::umask(mask))
 }

@@ -1,9 +1,9 @@
 //! Numbers: closing and duplicating them, positions, flags, locks, and all that acts on an open file as a whole.
 
-use super::{host, on_number};
+use super::serve::{host, on_number};
 use crate::answer::answer;
 use crate::numbers::{self, File};
-use crate::{process, start};
+use crate::{device, process};
 use nvfold_c::failure::{Failure, Outcome};
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub extern "C" fn nvfold_preload_close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
-    if first <= last && flags & CLOEXEC == 0 && start::has_prefix() && process::is_owner() {
+    if first <= last && flags & CLOEXEC == 0 && device::has_prefix() && process::is_owner() {
         numbers::ours_in(first, last).into_iter().for_each(|fd| drop(numbers::close(fd)));
     }
     // Around the numbers of the library's own.
@@ -95,19 +95,8 @@ fn copy(fd: c_int, file: &Arc<File>, least: c_int, closes_on_exec: bool) -> Outc
     crate::answer::checked("dup", host!(libc::fcntl(fd, how, least)))
 }
 
-/// dup2(2)
-#[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_dup2(fd: c_int, to: c_int) -> c_int {
-    duplicate(fd, to, || host!(libc::dup2(fd, to)))
-}
-
-/// dup3(2)
-#[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    duplicate(fd, to, || host!(libc::dup3(fd, to, flags)))
-}
-
-fn duplicate(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
+/// dup2 and dup3, by what libc does.
+pub fn duplicate(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
     if numbers::is_reserved(fd) || numbers::is_reserved(to) {
         return bad_number();
     }
@@ -117,11 +106,7 @@ fn duplicate(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
     if process::is_stranger() {
         return dup();
     }
-    let made = answer("dup2", || numbers::duplicate(fd, to, dup));
-    if made >= 0 {
-        crate::streams::number_changed(to);
-    }
-    made
+    answer("dup2", || numbers::duplicate(fd, to, dup))
 }
 
 /// fcntl(2)
@@ -292,7 +277,7 @@ pub extern "C" fn nvfold_preload_sync_file_range(
 /// sync(2)
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_sync() {
-    start::nvfold_preload_leaving();
+    device::sync();
     host!(libc::sync());
 }
 

@@ -9,7 +9,8 @@
 //! position   0 at "."   1 at ".."   2 behind both   2 + c behind the entry with cookie c
 //! ```
 
-use super::{host, on_path, open_path};
+use super::opening::open_path;
+use super::serve::{host, on_path};
 use crate::answer::{answer, answer_or};
 use crate::numbers::{self, File};
 use nvfold::FileKind;
@@ -105,7 +106,7 @@ pub unsafe extern "C" fn nvfold_preload_closedir(stream: *mut c_void) -> c_int {
         stream.cast::<u64>().write(0);
         drop(Box::from_raw(stream.cast::<Stream>()));
     }
-    super::close(fd)
+    super::descriptors::close(fd)
 }
 
 /// dirfd(3)

@@ -1,6 +1,6 @@
 //! Mapping files: memory with a copy of what the file holds. See nvfold-c's `mapping`.
 
-use super::host;
+use super::serve::host;
 use crate::answer::{answer, answer_or, errno, is_inside};
 use crate::{numbers, process};
 use nvfold_c::transfers;

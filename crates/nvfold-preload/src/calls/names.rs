@@ -1,6 +1,6 @@
 //! Making, renaming and removing names.
 
-use super::{host, on_path, on_paths};
+use super::serve::{host, on_path, on_paths};
 use nvfold::FileKind;
 use nvfold_c::caller::{CText, OutBytes};
 use nvfold_c::failure::{Failure, Outcome};

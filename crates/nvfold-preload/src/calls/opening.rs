@@ -4,7 +4,7 @@
 //! x86-64 the third argument travels in the register of a function with three. It is what that register held when the program
 //! gave none, so it is looked at with O_CREAT and O_TMPFILE alone, as libc does.
 
-use super::{host, on_path};
+use super::serve::{host, on_path};
 use crate::numbers::{self, File};
 use crate::prefix::DevicePath;
 use nvfold_c::failure::Outcome;

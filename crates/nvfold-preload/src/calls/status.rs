@@ -1,6 +1,6 @@
 //! What is known of files and of the device: stat, access, statfs.
 
-use super::{host, on_number, on_path};
+use super::serve::{host, on_number, on_path};
 use crate::numbers;
 use crate::prefix::DevicePath;
 use nvfold::{Attr, FileKind};

@@ -2,8 +2,8 @@
 //!
 //! libc's own open the file by a call that no interposition sees, so here is the same in short.
 
-use super::{host, on_path};
-use crate::calls::open_path;
+use super::serve::{host, on_path};
+use super::opening::open_path;
 use nvfold_c::failure::{Failure, Outcome};
 use nvfold_c::names::Name;
 use std::ffi::{CStr, c_char, c_int};

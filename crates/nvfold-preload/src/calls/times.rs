@@ -1,7 +1,7 @@
 //! Times of access and modification, in the units of all the calls that there have been for them.
 
 use super::attributes::{change_at, change_open};
-use super::{host, on_number, on_path};
+use super::serve::{host, on_number, on_path};
 use crate::numbers;
 use nvfold::SetAttr;
 use nvfold_c::failure::Outcome;

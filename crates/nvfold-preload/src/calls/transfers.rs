@@ -1,6 +1,6 @@
 //! Reading, writing and copying.
 
-use super::{host, on_number};
+use super::serve::{host, on_number};
 use crate::answer::{answer, os_failure};
 use crate::numbers::{self, File};
 use nvfold_c::caller::{CIovecs, InBytes, OutBytes};

@@ -3,10 +3,10 @@
 use super::directories::{
     nvfold_preload_closedir as closedir, nvfold_preload_opendir as opendir, nvfold_preload_readdir as readdir,
 };
-use super::host;
+use super::serve::host;
 use super::status::{nvfold_preload_lstat as lstat, nvfold_preload_stat as stat};
 use crate::prefix::{Place, look};
-use crate::start;
+use crate::device;
 use nvfold_c::caller;
 use nvfold_c::failure::set_errno;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -96,8 +96,8 @@ pub unsafe extern "C" fn nvfold_preload_glob(
     error: Option<extern "C" fn(*const c_char, c_int) -> c_int>,
     found: *mut Glob,
 ) -> c_int {
-    const ALTDIRFUNC: c_int = 1 << 6;
-    let asks_us = start::has_prefix() && flags & ALTDIRFUNC == 0 && !found.is_null();
+    const ALTDIRFUNC: c_int = 1 << 9;
+    let asks_us = device::has_prefix() && flags & ALTDIRFUNC == 0 && !found.is_null();
     // SAFETY: what the program passed; the functions are of the types that glob asks for.
     unsafe {
         if asks_us {

@@ -1,6 +1,6 @@
 //! Extended attributes: of what a path leads to, of a link itself, of a descriptor.
 
-use super::{host, on_number, on_path};
+use super::serve::{host, on_number, on_path};
 use nvfold::{FileSystem, InodeNumber, XattrMode};
 use nvfold_c::caller::{CText, InBytes, OutBytes};
 use nvfold_c::failure::{Answer, Failure, Outcome};

@@ -1,78 +1,30 @@
-//! The working directory, which may be on the device, and real paths.
-//!
-//! The kernel can have no working directory on the device. So when a program goes there, its real one stays where it was, and
-//! ours is remembered: an open directory, held, and its path. What is relative starts from it, and `getcwd` tells it.
+//! Going to directories, and real paths.
 
 use crate::answer::answer;
-use crate::numbers::File;
+use crate::device;
+use crate::numbers::{self, File};
 use crate::prefix::{self, Place, normalized};
-use crate::start;
+use crate::working::{go_to, look_again, working_directory};
 use nvfold::{FileKind, InodeNumber};
 use nvfold_c::device::Device;
 use nvfold_c::failure::{Failure, Outcome};
 use nvfold_c::files;
 use nvfold_c::paths::below;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::AtomicI32;
 
+/// Symbolic links on the way to a real path, at most.
 const LINKS_MAX: u32 = 40;
 
-/// Ours; `None`: that of the kernel counts.
-static CURRENT: RwLock<Option<Arc<File>>> = RwLock::new(None);
-/// The same, for the quick look.
-static IS_OURS: AtomicBool = AtomicBool::new(false);
-/// The prefix lies below the kernel's working directory: a relative path without `..` may lead to it.
-static IS_ABOVE_PREFIX: AtomicBool = AtomicBool::new(true);
-
-/// Ours, if that is where the program is.
-pub fn working_directory() -> Option<Arc<File>> {
-    if !IS_OURS.load(Ordering::Relaxed) { None } else { CURRENT.read().clone() }
-}
-
-/// Whether a path that is relative to the kernel's working directory may lead below the prefix.
-pub fn may_lead_below(path: &[u8]) -> bool {
-    IS_ABOVE_PREFIX.load(Ordering::Relaxed) || path.windows(2).any(|window| window == b"..")
-}
-
-/// The kernel's working directory.
-pub fn host_working_directory() -> Option<Vec<u8>> {
-    let mut room = vec![0_u8; libc::PATH_MAX as usize];
-    // SAFETY: `room` is ours and as long as is said.
-    let got = unsafe { libc::getcwd(room.as_mut_ptr().cast(), room.len()) };
-    if got.is_null() {
-        return None;
-    }
-    room.truncate(room.iter().position(|byte| *byte == 0)?);
-    Some(room)
-}
-
-/// The kernel's working directory has changed, or counts again.
-pub fn look_again() {
-    let directory = host_working_directory().unwrap_or_else(|| b"/".to_vec());
-    let is_above = directory == b"/" || below(&directory, start::prefix()).is_some();
-    IS_ABOVE_PREFIX.store(is_above, Ordering::Relaxed);
-}
-
-fn go_to(directory: Option<Arc<File>>) {
-    IS_OURS.store(directory.is_some(), Ordering::Relaxed);
-    let before = std::mem::replace(&mut *CURRENT.write(), directory);
-    drop(before);
-}
-
-/// Lets go of ours, when the device is closed.
-pub fn leave() {
-    go_to(None);
-}
-
 /// An open directory by an absolute path of ours.
-fn directory(device: &Arc<Device>, path: Vec<u8>) -> Outcome<File> {
-    let below = below(start::prefix(), &path).unwrap_or(b"/");
+fn directory(of: &Arc<Device>, path: Vec<u8>) -> Outcome<File> {
+    let below = below(device::prefix(), &path).unwrap_or(b"/");
     let below = if below.is_empty() { b"/" } else { below };
-    let open = files::open(device, start::root(), below, libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    let open = files::open(of, device::root(), below, libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
     Ok(File { open, path, flags: AtomicI32::new(libc::O_RDONLY), listing: Mutex::new(None) })
 }
 
@@ -83,7 +35,7 @@ pub unsafe extern "C" fn nvfold_preload_chdir(path: *const c_char) -> c_int {
     match unsafe { prefix::look(libc::AT_FDCWD, path) } {
         Place::Host => host_chdir(path),
         Place::HostAt(path) => host_chdir(path.as_ptr()),
-        Place::Nowhere => answer("chdir", || Err(start::no_device())),
+        Place::Nowhere => answer("chdir", || Err(device::no_device())),
         Place::Device(path) => answer("chdir", || {
             let real = real_path(path.device(), &path.absolute())?;
             go_to(Some(Arc::new(directory(path.device(), real)?)));
@@ -95,7 +47,7 @@ pub unsafe extern "C" fn nvfold_preload_chdir(path: *const c_char) -> c_int {
 fn host_chdir(path: *const c_char) -> c_int {
     // SAFETY: the program's own string, or one of ours.
     let answer = unsafe { libc::chdir(path) };
-    if answer == 0 && start::has_prefix() {
+    if answer == 0 && device::has_prefix() {
         go_to(None);
         look_again();
     }
@@ -105,9 +57,9 @@ fn host_chdir(path: *const c_char) -> c_int {
 /// fchdir(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fchdir(fd: c_int) -> c_int {
-    if crate::numbers::is_ours(fd) {
+    if numbers::is_ours(fd) {
         return answer("fchdir", || {
-            let file = crate::numbers::get(fd)?;
+            let file = numbers::get(fd)?;
             if file.open.kind != FileKind::Directory {
                 return Err(Failure::new(libc::ENOTDIR, "it is no directory"));
             }
@@ -117,7 +69,7 @@ pub unsafe extern "C" fn nvfold_preload_fchdir(fd: c_int) -> c_int {
     }
     // SAFETY: fchdir takes any number.
     let answer = unsafe { libc::fchdir(fd) };
-    if answer == 0 && start::has_prefix() {
+    if answer == 0 && device::has_prefix() {
         go_to(None);
         look_again();
     }
@@ -180,15 +132,15 @@ unsafe fn put_string(into: *mut c_char, path: &[u8]) {
 }
 
 /// The path of what a path leads to, without symbolic links. ENOENT, ENOTDIR, ELOOP; EXDEV when a link leads to the host.
-fn real_path(device: &Arc<Device>, path: &[u8]) -> Outcome<Vec<u8>> {
+fn real_path(of: &Arc<Device>, path: &[u8]) -> Outcome<Vec<u8>> {
     let names = |path: &[u8]| -> Vec<Vec<u8>> { path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect() };
-    let prefix = start::prefix();
+    let prefix = device::prefix();
     let rest = below(prefix, path).ok_or_else(|| Failure::new(libc::EXDEV, "it is not on the device"))?;
     let mut pending: VecDeque<Vec<u8>> = names(rest).into();
     // Names from the root on, and the directories that they led through.
     let (mut found, mut inodes) = (Vec::<Vec<u8>>::new(), vec![InodeNumber::ROOT]);
     let mut links_left = LINKS_MAX;
-    device.run(|fs| {
+    of.run(|fs| {
         while let Some(name) = pending.pop_front() {
             match name.as_slice() {
                 b"" | b"." => continue,
@@ -229,7 +181,7 @@ pub unsafe extern "C" fn nvfold_preload_realpath(path: *const c_char, resolved: 
         Place::Host => unsafe { libc::realpath(path, resolved) },
         // SAFETY: a string of ours, and the program's buffer.
         Place::HostAt(path) => unsafe { libc::realpath(path.as_ptr(), resolved) },
-        Place::Nowhere => answer::<*mut c_void>("realpath", || Err(start::no_device())).cast(),
+        Place::Nowhere => answer::<*mut c_void>("realpath", || Err(device::no_device())).cast(),
         Place::Device(path) => {
             let put = || {
                 let real = real_path(path.device(), &path.absolute())?;
