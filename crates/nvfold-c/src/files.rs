@@ -165,7 +165,11 @@ impl Open {
 
     /// EBADF for what is open to append.
     pub fn check_not_appends(&self) -> Outcome<()> {
-        if self.appends.load(Ordering::Relaxed) { Err(Failure::new(libc::EBADF, "it is open with O_APPEND")) } else { Ok(()) }
+        if self.appends.load(Ordering::Relaxed) {
+            Err(Failure::new(libc::EBADF, "it is open with O_APPEND"))
+        } else {
+            Ok(())
+        }
     }
 
     fn check(&self, may: bool, what: &str) -> Outcome<()> {

@@ -42,6 +42,7 @@ compile_error!("exports/icid.rs knows how C passes the third argument of a varia
 
 mod background;
 mod exports;
+mod mapping;
 mod table;
 
 // The rooms that nvfold-preload puts the names of libc on. They are no API for anybody else.
@@ -57,8 +58,6 @@ pub mod failure;
 pub mod files;
 #[doc(hidden)]
 pub mod listing;
-#[doc(hidden)]
-pub mod mapping;
 #[doc(hidden)]
 pub mod names;
 #[doc(hidden)]

@@ -5,10 +5,12 @@ use crate::device::Device;
 use crate::failure::{Failure, Outcome};
 use crate::files::new_inode;
 use crate::paths::{self, LastLink, Place, Start};
-use crate::status::MODE_BITS;
 use nvfold::{Attr, File, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr};
 use std::ffi::c_uint;
 use std::sync::Arc;
+
+/// Permission bits of symbolic links, as Linux has them.
+const LINK_MODE: u32 = 0o777;
 
 /// A path on a device.
 #[derive(Clone, Copy)]
@@ -52,11 +54,7 @@ impl<'n> Name<'n> {
     }
 
     /// Does something with what is there. ENOENT.
-    pub fn on<T>(
-        &self,
-        last_link: LastLink,
-        operation: impl FnOnce(&FileSystem, &Attr) -> Outcome<T>,
-    ) -> Outcome<T> {
+    pub fn on<T>(&self, last_link: LastLink, operation: impl FnOnce(&FileSystem, &Attr) -> Outcome<T>) -> Outcome<T> {
         self.on_place(last_link, |fs, place| operation(fs, &place.existing()?))
     }
 
@@ -126,7 +124,8 @@ impl<'n> Name<'n> {
     pub fn symlink(&self, target: &[u8]) -> Outcome<()> {
         self.on_place(LastLink::Keep, |fs, place| {
             check_takes_a_file(&place)?;
-            let new = new_inode(self.device, FileKind::Symlink, MODE_BITS);
+            // No umask applies to links, and nobody looks at their bits.
+            let new = NewInode { mode: LINK_MODE, ..new_inode(self.device, FileKind::Symlink, 0) };
             Ok(fs.symlink(place.directory, &place.name, target, &new).map(drop)?)
         })
     }
@@ -144,7 +143,8 @@ impl<'n> Name<'n> {
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Failure::invalid(format!("there is no rename with flags {flags:#x}"))),
         };
-        let (from, to) = (self.on_place(LastLink::Keep, |_, place| Ok(place))?, new.on_place(LastLink::Keep, |_, place| Ok(place))?);
+        let (from, to) =
+            (self.on_place(LastLink::Keep, |_, place| Ok(place))?, new.on_place(LastLink::Keep, |_, place| Ok(place))?);
         let what = from.existing().map_err(|failure| failure.at(self.path))?;
         if !from.has_own_name() || !to.has_own_name() {
             return Err(Failure::new(libc::EBUSY, "neither the root nor . nor .. can be renamed"));

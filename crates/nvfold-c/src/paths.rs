@@ -65,12 +65,7 @@ impl Place {
 
 /// Finds a place, whether something is there or not; the directories on the way must be. ENOENT, ENOTDIR, ELOOP,
 /// ENAMETOOLONG; EXDEV when a link leads out of the prefix.
-pub fn locate<'p>(
-    fs: &FileSystem,
-    start: impl Into<Start<'p>>,
-    path: &[u8],
-    last_link: LastLink,
-) -> Outcome<Place> {
+pub fn locate<'p>(fs: &FileSystem, start: impl Into<Start<'p>>, path: &[u8], last_link: LastLink) -> Outcome<Place> {
     let Start { directory: start, prefix } = start.into();
     if path.is_empty() {
         return Err(Failure::new(libc::ENOENT, "the path is empty"));
@@ -127,12 +122,7 @@ fn leads_away(target: &[u8]) -> Failure {
 }
 
 /// Finds what is there. ENOENT and the errors of `locate`.
-pub fn resolve<'p>(
-    fs: &FileSystem,
-    start: impl Into<Start<'p>>,
-    path: &[u8],
-    last_link: LastLink,
-) -> Outcome<Attr> {
+pub fn resolve<'p>(fs: &FileSystem, start: impl Into<Start<'p>>, path: &[u8], last_link: LastLink) -> Outcome<Attr> {
     locate(fs, start, path, last_link)?.existing()
 }
 

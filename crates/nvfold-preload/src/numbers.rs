@@ -60,7 +60,11 @@ pub fn is_ours(fd: c_int) -> bool {
 fn mark(fd: c_int, ours: bool) {
     let word = &OURS[fd as usize / 64];
     let bit = 1 << (fd % 64);
-    if ours { word.fetch_or(bit, Ordering::Release) } else { word.fetch_and(!bit, Ordering::Release) };
+    if ours {
+        word.fetch_or(bit, Ordering::Release)
+    } else {
+        word.fetch_and(!bit, Ordering::Release)
+    };
 }
 
 /// Whether this number is the library's own, which a program is not to know of.
@@ -122,16 +126,19 @@ fn empty_file() -> Outcome<c_int> {
     Ok(writes_alone)
 }
 
-/// After exec in a child: descriptors that the parent left open and that are of its files.
-pub fn mark_inherited() {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+/// After exec in a child: descriptors that the parent left open and that are of its files. True if a standard one is: it will be
+/// used where nobody sees it, by libc.
+pub fn mark_inherited() -> bool {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
     for entry in entries.flatten() {
-        let is_placeholder = std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == "/memfd:nvfold (deleted)");
+        let is_placeholder =
+            std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == "/memfd:nvfold (deleted)");
         let number = entry.file_name().to_str().and_then(|name| name.parse::<c_int>().ok());
         if let Some(number) = number.filter(|number| is_placeholder && (*number as usize) < NUMBERS_MAX) {
             mark(number, true);
         }
     }
+    (0..=2).any(is_ours)
 }
 
 fn bad(fd: c_int) -> Failure {

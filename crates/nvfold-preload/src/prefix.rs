@@ -72,7 +72,9 @@ impl DevicePath {
     /// The whole path as the program sees it, without `.`, `..` and `//`.
     pub fn absolute(&self) -> Vec<u8> {
         match &self.from {
-            Some(from) if self.path.first() != Some(&b'/') => normalized(&[&from.path, b"/".as_slice(), &self.path].concat()),
+            Some(from) if self.path.first() != Some(&b'/') => {
+                normalized(&[&from.path, b"/".as_slice(), &self.path].concat())
+            }
             _ => normalized(&[device::prefix(), b"/", &self.path].concat()),
         }
     }
@@ -193,13 +195,9 @@ mod tests {
 
     #[test]
     fn paths_lose_what_they_take_back() {
-        for (path, expected) in [
-            ("/a/b", "/a/b"),
-            ("//a//b/", "/a/b"),
-            ("/a/./b/../c", "/a/c"),
-            ("/../..", "/"),
-            ("/a/b/../../..", "/"),
-        ] {
+        for (path, expected) in
+            [("/a/b", "/a/b"), ("//a//b/", "/a/b"), ("/a/./b/../c", "/a/c"), ("/../..", "/"), ("/a/b/../../..", "/")]
+        {
             assert_eq!(normalized(path.as_bytes()), expected.as_bytes(), "{path}");
         }
         assert!(is_plain(b"/a/b/") && is_plain(b"/a/..b") && !is_plain(b"/a/..") && !is_plain(b"/a/../b"));

@@ -44,7 +44,9 @@ pub extern "C" fn nvfold_preload_start() {
     device::name_prefix(prefix.as_bytes());
     if owner != Some(std::process::id()) {
         process::refuse();
-        numbers::mark_inherited();
+        if numbers::mark_inherited() {
+            process::say_stranger();
+        }
         device::begin();
         return;
     }

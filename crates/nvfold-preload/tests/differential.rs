@@ -53,10 +53,13 @@ fn same_script(tools: &[&str], script: &str) {
         let words = |dir: &str| -> Vec<String> {
             let put = |word: &str| word.replace('@', dir).replace('%', sample.to_str().expect("a name of ours"));
             // A quoted word is one word.
-            line.split('\'').enumerate().flat_map(|(at, part)| match at % 2 {
-                0 => part.split_whitespace().map(put).collect::<Vec<_>>(),
-                _ => vec![put(part)],
-            }).collect()
+            line.split('\'')
+                .enumerate()
+                .flat_map(|(at, part)| match at % 2 {
+                    0 => part.split_whitespace().map(put).collect::<Vec<_>>(),
+                    _ => vec![put(part)],
+                })
+                .collect()
         };
         let (on_host, on_device) = (words(host.to_str().expect("a name of ours")), words(PREFIX));
         let expected = Command::new(&on_host[0]).args(&on_host[1..]).env("LC_ALL", "C").output().unwrap();
@@ -81,11 +84,17 @@ fn sample(dir: &Path) -> std::path::PathBuf {
     let sample = dir.join("sample");
     fs::create_dir_all(sample.join("one/two")).unwrap();
     let text = |lines: usize, seed: usize| -> String {
-        (0..lines).map(|line| format!("line {} of {line}: {}\n", seed, (line * 7919 + seed * 104_729) % 100_003)).collect()
+        (0..lines)
+            .map(|line| format!("line {} of {line}: {}\n", seed, (line * 7919 + seed * 104_729) % 100_003))
+            .collect()
     };
     fs::write(sample.join("a.txt"), text(2000, 1)).unwrap();
     fs::write(sample.join("one/b.txt"), text(500, 2)).unwrap();
-    fs::write(sample.join("one/two/c.bin"), (0..300_000_u32).flat_map(|n| (n * n).to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    fs::write(
+        sample.join("one/two/c.bin"),
+        (0..300_000_u32).flat_map(|n| n.wrapping_mul(n).to_le_bytes()).collect::<Vec<_>>(),
+    )
+    .unwrap();
     fs::write(sample.join("one/two/empty"), "").unwrap();
     std::os::unix::fs::symlink("../a.txt", sample.join("one/link")).unwrap();
     fs::hard_link(sample.join("a.txt"), sample.join("one/hard")).unwrap();
@@ -161,14 +170,15 @@ fn tar_and_patch_leave_the_same_files() {
         &["tar", "-xf", "ARCHIVE", "-C", "DIR"],
         &["patch", "-s", "-b", "-i", "CHANGE", "DIR/a.txt"],
         &["patch", "-s", "-d", "DIR", "-R", "-i", "CHANGE", "a.txt"],
-        &["tar", "--mtime=@0", "-cf", "DIR/packed.tar", "-C", "DIR", "one", "patched"],
+        &["tar", "--sort=name", "--mtime=@0", "-cf", "DIR/packed.tar", "-C", "DIR", "one", "patched"],
         &["tar", "-rf", "DIR/packed.tar", "-C", "DIR", "--mtime=@0", "a.txt"],
         &["tar", "--delete", "-f", "DIR/packed.tar", "patched"],
     ];
     for step in steps {
         let words = |dir: &str| -> Vec<String> {
             let put = |word: &&str| {
-                let word = word.replace("ARCHIVE", archive.to_str().unwrap()).replace("CHANGE", change.to_str().unwrap());
+                let word =
+                    word.replace("ARCHIVE", archive.to_str().unwrap()).replace("CHANGE", change.to_str().unwrap());
                 word.replace("DIR", dir)
             };
             step.iter().map(put).collect()

@@ -119,17 +119,24 @@ impl Lab {
 /// Modes and content; times and the directory's own differ.
 const ARCHIVE: [&str; 6] = ["--sort=name", "--mtime=@0", "--numeric-owner", "--format=gnu", "-c", "-f-"];
 
-/// What differs in two archives, for a message: the names and sizes in each.
+/// Fails when the device and a folder of the host differ, with what `diff` says of them.
 #[track_caller]
 pub fn assert_same_files(lab: &Lab, host: &Path, what: &str) {
     let (ours, expected) = (lab.archive(), lab.archive_of(host));
     if ours == expected {
         return;
     }
-    let list = |bytes: &[u8], name: &str| {
-        fs::write(lab.path(name), bytes).unwrap();
-        let output = ok(Command::new("tar").arg("-tvf").arg(lab.path(name)));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+    let unpack = |bytes: &[u8], name: &str| {
+        let (archive, folder) = (lab.path(&format!("{name}.tar")), lab.path(name));
+        fs::write(&archive, bytes).unwrap();
+        fs::create_dir(&folder).unwrap();
+        ok(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&folder));
+        let list = ok(Command::new("tar").arg("-tvf").arg(&archive));
+        (folder, String::from_utf8_lossy(&list.stdout).into_owned())
     };
-    panic!("{what}: on the device\n{}\non the host\n{}", list(&ours, "ours.tar"), list(&expected, "expected.tar"));
+    let ((ours, our_list), (expected, expected_list)) = (unpack(&ours, "ours"), unpack(&expected, "expected"));
+    let differs = Command::new("diff").arg("-r").arg(ours).arg(expected).output().unwrap();
+    let lines = our_list.lines().zip(expected_list.lines()).filter(|(ours, expected)| ours != expected);
+    let lines: Vec<_> = lines.take(10).collect();
+    panic!("{what}: the device and the host differ:\n{}{lines:#?}", String::from_utf8_lossy(&differs.stdout));
 }

@@ -15,9 +15,13 @@ fn content(lab: &Lab, name: &str) -> Option<String> {
 fn what_is_in_buffers_is_there_after_exit_and_what_was_written_after_any_end() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("exits.c");
-    for (way, code, ends_in_order) in
-        [("return", Some(6), true), ("exit", Some(5), true), ("_exit", Some(3), false), ("quick_exit", Some(4), false), ("abort", None, false)]
-    {
+    for (way, code, ends_in_order) in [
+        ("return", Some(6), true),
+        ("exit", Some(5), true),
+        ("_exit", Some(3), false),
+        ("quick_exit", Some(4), false),
+        ("abort", None, false),
+    ] {
         let output = lab.preloaded(&program).args([way, PREFIX]).output().unwrap();
         assert_eq!(output.status.code(), code, "{way}: {output:?}");
         if code.is_none() {
@@ -30,7 +34,10 @@ fn what_is_in_buffers_is_there_after_exit_and_what_was_written_after_any_end() {
             assert_eq!(content(&lab, "atexit").as_deref(), Some("by atexit"), "{way}");
             assert_eq!(content(&lab, "destructor").as_deref(), Some("by a destructor"), "{way}");
         }
-        ok(lab.preloaded("rm").arg("-f").args(["written", "left", "atexit", "destructor"].map(|name| format!("{PREFIX}/{name}"))));
+        ok(lab
+            .preloaded("rm")
+            .arg("-f")
+            .args(["written", "left", "atexit", "destructor"].map(|name| format!("{PREFIX}/{name}"))));
     }
 }
 

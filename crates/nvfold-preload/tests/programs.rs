@@ -96,6 +96,7 @@ DELETE FROM t WHERE id % 11 = 0;
 VACUUM;
 SELECT count(*), sum(length(value)), max(name) FROM t;
 PRAGMA integrity_check;
+PRAGMA journal_mode = delete;
 ";
 
 #[test]
@@ -110,7 +111,7 @@ fn sqlite_makes_the_same_database() {
         let expected = ok(Command::new("sqlite3").arg(host.join(mode)).arg(&sql));
         let ours = ok(lab.preloaded("sqlite3").arg(format!("{PREFIX}/{mode}")).arg(&sql));
         assert_eq!(String::from_utf8_lossy(&ours.stdout), String::from_utf8_lossy(&expected.stdout), "{mode}");
-        assert!(String::from_utf8_lossy(&ours.stdout).ends_with("ok\n"));
+        assert!(String::from_utf8_lossy(&ours.stdout).contains("\nok\n"));
     }
     // A log that processes share in memory needs a shared mapping; the one process can do without.
     let alone = "PRAGMA locking_mode = exclusive; PRAGMA journal_mode = wal; CREATE TABLE t (x); INSERT INTO t VALUES (1), (2); SELECT sum(x) FROM t;";
@@ -140,7 +141,10 @@ print(found)
 #[test]
 fn leveldb_reads_what_it_wrote() {
     let Some(lab) = lab() else { return };
-    let has_plyvel = Command::new("/usr/bin/python3").args(["-c", "import plyvel"]).output().is_ok_and(|output| output.status.success());
+    let has_plyvel = Command::new("/usr/bin/python3")
+        .args(["-c", "import plyvel"])
+        .output()
+        .is_ok_and(|output| output.status.success());
     if !has_plyvel {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "python3-plyvel is missing; run scripts/test-deps.sh");
         eprintln!("skipped: there is no python3-plyvel; run scripts/test-deps.sh");

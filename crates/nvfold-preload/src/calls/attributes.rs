@@ -1,9 +1,9 @@
 //! Modes, owners and sizes.
 
 use super::serve::{host, on_number, on_path};
+use crate::device;
 use crate::numbers::{self, File};
 use crate::prefix::DevicePath;
-use crate::device;
 use nvfold::SetAttr;
 use nvfold_c::failure::Outcome;
 use nvfold_c::files::offset;

@@ -164,16 +164,23 @@ const FIOCLEX: c_ulong = 0x5451;
 /// ioctl(2): clones, and what every file knows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    on_number("ioctl", fd, || host!(libc::ioctl(fd, request, argument)), |file| match request {
-        FICLONE => clone_range(file, CloneRange { source: argument.addr() as i64, source_at: 0, length: 0, target_at: 0 }),
-        FICLONERANGE if !argument.is_null() => {
-            // SAFETY: the program passes a structure for this request, as FICLONERANGE asks.
-            clone_range(file, unsafe { argument.cast::<CloneRange>().read_unaligned() })
-        }
-        FIONBIO => Ok(0),
-        FIOCLEX | FIONCLEX => crate::answer::checked("ioctl", host!(libc::ioctl(fd, request))),
-        _ => Err(Failure::new(libc::ENOTTY, format!("there is no ioctl {request:#x} for files of the device"))),
-    })
+    on_number(
+        "ioctl",
+        fd,
+        || host!(libc::ioctl(fd, request, argument)),
+        |file| match request {
+            FICLONE => {
+                clone_range(file, CloneRange { source: argument.addr() as i64, source_at: 0, length: 0, target_at: 0 })
+            }
+            FICLONERANGE if !argument.is_null() => {
+                // SAFETY: the program passes a structure for this request, as FICLONERANGE asks.
+                clone_range(file, unsafe { argument.cast::<CloneRange>().read_unaligned() })
+            }
+            FIONBIO => Ok(0),
+            FIOCLEX | FIONCLEX => crate::answer::checked("ioctl", host!(libc::ioctl(fd, request))),
+            _ => Err(Failure::new(libc::ENOTTY, format!("there is no ioctl {request:#x} for files of the device"))),
+        },
+    )
 }
 
 /// FICLONERANGE; length 0: to the end of the source.
@@ -186,11 +193,8 @@ fn clone_range(target: &File, range: CloneRange) -> Outcome<c_int> {
     source.open.check_reads()?;
     target.open.check_writes()?;
     target.open.check_not_appends()?;
-    let length = if range.length == 0 {
-        source.open.attr()?.size.saturating_sub(range.source_at)
-    } else {
-        range.length
-    };
+    let length =
+        if range.length == 0 { source.open.attr()?.size.saturating_sub(range.source_at) } else { range.length };
     if length > 0 {
         let clone = || Ok(target.open.file.clone_from(&source.open.file, range.source_at, range.target_at, length)?);
         target.open.run(|_| clone().map(drop))?;
@@ -231,7 +235,12 @@ pub extern "C" fn nvfold_preload_posix_fallocate(fd: c_int, at: libc::off_t, len
 
 /// posix_fadvise(2), which returns the error: there is nothing to advise.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_posix_fadvise(fd: c_int, at: libc::off_t, length: libc::off_t, advice: c_int) -> c_int {
+pub extern "C" fn nvfold_preload_posix_fadvise(
+    fd: c_int,
+    at: libc::off_t,
+    length: libc::off_t,
+    advice: c_int,
+) -> c_int {
     if numbers::is_ours(fd) { 0 } else { host!(libc::posix_fadvise(fd, at, length, advice)) }
 }
 

@@ -158,7 +158,8 @@ fn real_path(of: &Arc<Device>, path: &[u8]) -> Outcome<Vec<u8>> {
                 inodes.push(attr.ino);
                 continue;
             }
-            links_left = links_left.checked_sub(1).ok_or_else(|| Failure::new(libc::ELOOP, "too many symbolic links"))?;
+            links_left =
+                links_left.checked_sub(1).ok_or_else(|| Failure::new(libc::ELOOP, "too many symbolic links"))?;
             let target = fs.readlink(attr.ino)?;
             let mut rest = target.as_slice();
             if target.first() == Some(&b'/') {
@@ -211,7 +212,11 @@ pub unsafe extern "C" fn nvfold_preload_canonicalize_file_name(path: *const c_ch
 
 /// `__realpath_chk`: the compiler knows the buffer's size, which must be PATH_MAX at least.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_realpath_chk(path: *const c_char, into: *mut c_char, _room: usize) -> *mut c_char {
+pub unsafe extern "C" fn nvfold_preload_realpath_chk(
+    path: *const c_char,
+    into: *mut c_char,
+    _room: usize,
+) -> *mut c_char {
     // SAFETY: what the program passed.
     unsafe { nvfold_preload_realpath(path, into) }
 }

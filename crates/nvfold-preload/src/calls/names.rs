@@ -106,10 +106,15 @@ pub unsafe extern "C" fn nvfold_preload_rmdir(path: *const c_char) -> c_int {
 pub unsafe extern "C" fn nvfold_preload_remove(path: *const c_char) -> c_int {
     // SAFETY: what the program passed.
     unsafe {
-        on_path("remove", (HERE, path), |_, path| host!(libc::remove(path)), |path| {
-            let is_directory = path.name().attr(LastLink::Keep)?.kind == FileKind::Directory;
-            if is_directory { path.name().rmdir() } else { path.name().unlink() }.map(|()| 0)
-        })
+        on_path(
+            "remove",
+            (HERE, path),
+            |_, path| host!(libc::remove(path)),
+            |path| {
+                let is_directory = path.name().attr(LastLink::Keep)?.kind == FileKind::Directory;
+                if is_directory { path.name().rmdir() } else { path.name().unlink() }.map(|()| 0)
+            },
+        )
     }
 }
 
@@ -191,9 +196,7 @@ pub unsafe extern "C" fn nvfold_preload_symlinkat(target: *const c_char, dirfd: 
     let from_host = |dirfd, path| host!(libc::symlinkat(target, dirfd, path));
     // SAFETY: what the program passed.
     unsafe {
-        on_path("symlink", (dirfd, path), from_host, |path| {
-            path.name().symlink(CText::of(target).bytes()?).map(|()| 0)
-        })
+        on_path("symlink", (dirfd, path), from_host, |path| path.name().symlink(CText::of(target).bytes()?).map(|()| 0))
     }
 }
 

@@ -88,9 +88,12 @@ pub unsafe extern "C" fn nvfold_preload_fstatat(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fstat(fd: c_int, into: *mut libc::stat) -> c_int {
     // SAFETY: what the program passed.
-    on_number("fstat", fd, || host!(libc::fstat(fd, into)), |file| unsafe {
-        tell(into, &file.open.attr()?, &file.open.device)
-    })
+    on_number(
+        "fstat",
+        fd,
+        || host!(libc::fstat(fd, into)),
+        |file| unsafe { tell(into, &file.open.attr()?, &file.open.device) },
+    )
 }
 
 /// `stat` as programs for older versions of libc call it.
@@ -265,9 +268,12 @@ pub unsafe extern "C" fn nvfold_preload_statvfs(path: *const c_char, into: *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut libc::statvfs) -> c_int {
     // SAFETY: what the program passed.
-    on_number("fstatvfs", fd, || host!(libc::fstatvfs(fd, into)), |file| unsafe {
-        tell_statvfs(into, &file.open.device)
-    })
+    on_number(
+        "fstatvfs",
+        fd,
+        || host!(libc::fstatvfs(fd, into)),
+        |file| unsafe { tell_statvfs(into, &file.open.device) },
+    )
 }
 
 /// statfs(2)
@@ -282,9 +288,7 @@ pub unsafe extern "C" fn nvfold_preload_statfs(path: *const c_char, into: *mut l
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int {
     // SAFETY: what the program passed.
-    on_number("fstatfs", fd, || host!(libc::fstatfs(fd, into)), |file| unsafe {
-        tell_statfs(into, &file.open.device)
-    })
+    on_number("fstatfs", fd, || host!(libc::fstatfs(fd, into)), |file| unsafe { tell_statfs(into, &file.open.device) })
 }
 
 /// pathconf(3): what holds for the host's root holds here.

@@ -2,8 +2,8 @@
 //!
 //! libc's own open the file by a call that no interposition sees, so here is the same in short.
 
-use super::serve::{host, on_path};
 use super::opening::open_path;
+use super::serve::{host, on_path};
 use nvfold_c::failure::{Failure, Outcome};
 use nvfold_c::names::Name;
 use std::ffi::{CStr, c_char, c_int};
@@ -29,11 +29,7 @@ fn place_of(template: &[u8], suffix: c_int) -> Outcome<std::ops::Range<usize>> {
 /// # Safety
 ///
 /// `template` is a string that may be written to.
-unsafe fn name_of<T>(
-    template: *mut c_char,
-    suffix: c_int,
-    mut make: impl FnMut(&[u8]) -> Outcome<T>,
-) -> Outcome<T> {
+unsafe fn name_of<T>(template: *mut c_char, suffix: c_int, mut make: impl FnMut(&[u8]) -> Outcome<T>) -> Outcome<T> {
     // SAFETY: the caller says that it is a string.
     let mut name = unsafe { CStr::from_ptr(template) }.to_bytes().to_vec();
     let place = place_of(&name, suffix)?;

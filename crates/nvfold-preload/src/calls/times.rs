@@ -49,9 +49,7 @@ unsafe fn set(
         return on_number("futimens", dirfd, || -1, |file| change_open(file, &change_of(times)?));
     }
     // SAFETY: as the caller says.
-    unsafe {
-        on_path("utimensat", (dirfd, path), from_host, |path| change_at(dirfd, path, flags, &change_of(times)?))
-    }
+    unsafe { on_path("utimensat", (dirfd, path), from_host, |path| change_at(dirfd, path, flags, &change_of(times)?)) }
 }
 
 /// utimensat(2)
@@ -70,10 +68,15 @@ pub unsafe extern "C" fn nvfold_preload_utimensat(
 /// futimens(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_futimens(fd: c_int, times: *const libc::timespec) -> c_int {
-    on_number("futimens", fd, || host!(libc::futimens(fd, times)), |file| {
-        // SAFETY: what the program passed.
-        change_open(file, &change_of(unsafe { read(times) })?)
-    })
+    on_number(
+        "futimens",
+        fd,
+        || host!(libc::futimens(fd, times)),
+        |file| {
+            // SAFETY: what the program passed.
+            change_open(file, &change_of(unsafe { read(times) })?)
+        },
+    )
 }
 
 /// utimes(2)
@@ -95,10 +98,15 @@ pub unsafe extern "C" fn nvfold_preload_lutimes(path: *const c_char, times: *con
 /// futimes(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_futimes(fd: c_int, times: *const libc::timeval) -> c_int {
-    on_number("futimes", fd, || host!(libc::futimes(fd, times)), |file| {
-        // SAFETY: what the program passed.
-        change_open(file, &change_of(unsafe { read(times) }.map(of_micro))?)
-    })
+    on_number(
+        "futimes",
+        fd,
+        || host!(libc::futimes(fd, times)),
+        |file| {
+            // SAFETY: what the program passed.
+            change_open(file, &change_of(unsafe { read(times) }.map(of_micro))?)
+        },
+    )
 }
 
 unsafe extern "C" {

@@ -29,26 +29,31 @@ pub fn check_room(needed: usize, room: usize) {
 /// read(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_read(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
-    on_number("read", fd, || host!(libc::read(fd, buffer, length)), |file| {
-        // SAFETY: the buffer of a call of the program's, which lasts.
-        let mut buffer = unsafe { OutBytes::of(buffer) };
-        transfers::read(&file.open, Source::Position, &mut buffer, length)
-    })
+    on_number(
+        "read",
+        fd,
+        || host!(libc::read(fd, buffer, length)),
+        |file| {
+            // SAFETY: the buffer of a call of the program's, which lasts.
+            let mut buffer = unsafe { OutBytes::of(buffer) };
+            transfers::read(&file.open, Source::Position, &mut buffer, length)
+        },
+    )
 }
 
 /// pread(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pread(
-    fd: c_int,
-    buffer: *mut c_void,
-    length: usize,
-    at: libc::off_t,
-) -> isize {
-    on_number("pread", fd, || host!(libc::pread(fd, buffer, length, at)), |file| {
-        // SAFETY: the buffer of a call of the program's, which lasts.
-        let mut buffer = unsafe { OutBytes::of(buffer) };
-        transfers::read(&file.open, Source::Offset(offset(at)?), &mut buffer, length)
-    })
+pub unsafe extern "C" fn nvfold_preload_pread(fd: c_int, buffer: *mut c_void, length: usize, at: libc::off_t) -> isize {
+    on_number(
+        "pread",
+        fd,
+        || host!(libc::pread(fd, buffer, length, at)),
+        |file| {
+            // SAFETY: the buffer of a call of the program's, which lasts.
+            let mut buffer = unsafe { OutBytes::of(buffer) };
+            transfers::read(&file.open, Source::Offset(offset(at)?), &mut buffer, length)
+        },
+    )
 }
 
 /// `read` of programs that were compiled with checks.
@@ -76,11 +81,16 @@ pub unsafe extern "C" fn nvfold_preload_pread_chk(
 /// write(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_write(fd: c_int, buffer: *const c_void, length: usize) -> isize {
-    on_number("write", fd, || host!(libc::write(fd, buffer, length)), |file| {
-        // SAFETY: the buffer of a call of the program's, which lasts.
-        let buffer = unsafe { InBytes::of(buffer) };
-        transfers::write(&file.open, Target::Position, &buffer, length)
-    })
+    on_number(
+        "write",
+        fd,
+        || host!(libc::write(fd, buffer, length)),
+        |file| {
+            // SAFETY: the buffer of a call of the program's, which lasts.
+            let buffer = unsafe { InBytes::of(buffer) };
+            transfers::write(&file.open, Target::Position, &buffer, length)
+        },
+    )
 }
 
 /// pwrite(2)
@@ -91,11 +101,16 @@ pub unsafe extern "C" fn nvfold_preload_pwrite(
     length: usize,
     at: libc::off_t,
 ) -> isize {
-    on_number("pwrite", fd, || host!(libc::pwrite(fd, buffer, length, at)), |file| {
-        // SAFETY: the buffer of a call of the program's, which lasts.
-        let buffer = unsafe { InBytes::of(buffer) };
-        transfers::write(&file.open, Target::Offset(offset(at)?), &buffer, length)
-    })
+    on_number(
+        "pwrite",
+        fd,
+        || host!(libc::pwrite(fd, buffer, length, at)),
+        |file| {
+            // SAFETY: the buffer of a call of the program's, which lasts.
+            let buffer = unsafe { InBytes::of(buffer) };
+            transfers::write(&file.open, Target::Offset(offset(at)?), &buffer, length)
+        },
+    )
 }
 
 /// The position, for -1, as in preadv2.
@@ -139,9 +154,12 @@ unsafe fn write_vector(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_readv(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: what the program passed.
-    on_number("readv", fd, || host!(libc::readv(fd, vector, count)), |file| unsafe {
-        read_vector(file, vector, count, None)
-    })
+    on_number(
+        "readv",
+        fd,
+        || host!(libc::readv(fd, vector, count)),
+        |file| unsafe { read_vector(file, vector, count, None) },
+    )
 }
 
 /// preadv(2)
@@ -153,9 +171,12 @@ pub unsafe extern "C" fn nvfold_preload_preadv(
     at: libc::off_t,
 ) -> isize {
     // SAFETY: what the program passed.
-    on_number("preadv", fd, || host!(libc::preadv(fd, vector, count, at)), |file| unsafe {
-        read_vector(file, vector, count, Some(at))
-    })
+    on_number(
+        "preadv",
+        fd,
+        || host!(libc::preadv(fd, vector, count, at)),
+        |file| unsafe { read_vector(file, vector, count, Some(at)) },
+    )
 }
 
 /// preadv2(2): of its flags none changes what is read.
@@ -168,18 +189,24 @@ pub unsafe extern "C" fn nvfold_preload_preadv2(
     flags: c_int,
 ) -> isize {
     // SAFETY: what the program passed.
-    on_number("preadv2", fd, || host!(libc::preadv2(fd, vector, count, at, flags)), |file| unsafe {
-        read_vector(file, vector, count, (at != -1).then_some(at))
-    })
+    on_number(
+        "preadv2",
+        fd,
+        || host!(libc::preadv2(fd, vector, count, at, flags)),
+        |file| unsafe { read_vector(file, vector, count, (at != -1).then_some(at)) },
+    )
 }
 
 /// writev(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: what the program passed.
-    on_number("writev", fd, || host!(libc::writev(fd, vector, count)), |file| unsafe {
-        write_vector(file, vector, count, None)
-    })
+    on_number(
+        "writev",
+        fd,
+        || host!(libc::writev(fd, vector, count)),
+        |file| unsafe { write_vector(file, vector, count, None) },
+    )
 }
 
 /// pwritev(2)
@@ -191,9 +218,12 @@ pub unsafe extern "C" fn nvfold_preload_pwritev(
     at: libc::off_t,
 ) -> isize {
     // SAFETY: what the program passed.
-    on_number("pwritev", fd, || host!(libc::pwritev(fd, vector, count, at)), |file| unsafe {
-        write_vector(file, vector, count, Some(at))
-    })
+    on_number(
+        "pwritev",
+        fd,
+        || host!(libc::pwritev(fd, vector, count, at)),
+        |file| unsafe { write_vector(file, vector, count, Some(at)) },
+    )
 }
 
 /// pwritev2(2). With RWF_APPEND: EOPNOTSUPP.
@@ -205,27 +235,27 @@ pub unsafe extern "C" fn nvfold_preload_pwritev2(
     at: libc::off_t,
     flags: c_int,
 ) -> isize {
-    on_number("pwritev2", fd, || host!(libc::pwritev2(fd, vector, count, at, flags)), |file| {
-        if flags & libc::RWF_APPEND != 0 {
-            return Err(Failure::new(libc::EOPNOTSUPP, "there is no RWF_APPEND here"));
-        }
-        // SAFETY: what the program passed.
-        let written = unsafe { write_vector(file, vector, count, (at != -1).then_some(at)) }?;
-        if flags & (libc::RWF_SYNC | libc::RWF_DSYNC) != 0 {
-            file.open.run(|_| Ok(file.open.file.sync()?))?;
-        }
-        Ok(written)
-    })
+    on_number(
+        "pwritev2",
+        fd,
+        || host!(libc::pwritev2(fd, vector, count, at, flags)),
+        |file| {
+            if flags & libc::RWF_APPEND != 0 {
+                return Err(Failure::new(libc::EOPNOTSUPP, "there is no RWF_APPEND here"));
+            }
+            // SAFETY: what the program passed.
+            let written = unsafe { write_vector(file, vector, count, (at != -1).then_some(at)) }?;
+            if flags & (libc::RWF_SYNC | libc::RWF_DSYNC) != 0 {
+                file.open.run(|_| Ok(file.open.file.sync()?))?;
+            }
+            Ok(written)
+        },
+    )
 }
 
 /// sendfile(2): from a file or to a file of ours, through memory, so a copy within the device is shared.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_sendfile(
-    to: c_int,
-    from: c_int,
-    at: *mut libc::off_t,
-    count: usize,
-) -> isize {
+pub unsafe extern "C" fn nvfold_preload_sendfile(to: c_int, from: c_int, at: *mut libc::off_t, count: usize) -> isize {
     if !numbers::is_ours(to) && !numbers::is_ours(from) {
         return host!(libc::sendfile(to, from, at, count));
     }

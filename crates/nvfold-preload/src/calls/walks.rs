@@ -5,8 +5,8 @@ use super::directories::{
 };
 use super::serve::host;
 use super::status::{nvfold_preload_lstat as lstat, nvfold_preload_stat as stat};
-use crate::prefix::{Place, look};
 use crate::device;
+use crate::prefix::{Place, look};
 use nvfold_c::caller;
 use nvfold_c::failure::set_errno;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -27,14 +27,20 @@ impl About {
         ours: impl FnOnce(&FileSystem, InodeNumber) -> Outcome<T>,
     ) -> T {
         match self {
-            About::Number(fd) => on_number(function, fd, || host(std::ptr::null()), |file| {
-                file.open.run(|fs| ours(fs, file.open.file.ino()))
-            }),
+            About::Number(fd) => on_number(
+                function,
+                fd,
+                || host(std::ptr::null()),
+                |file| file.open.run(|fs| ours(fs, file.open.file.ino())),
+            ),
             // SAFETY: as the caller says.
             About::Path(path, last_link) => unsafe {
-                on_path(function, (libc::AT_FDCWD, path), |_, path| host(path), |path| {
-                    path.name().on(last_link, |fs, attr| ours(fs, attr.ino))
-                })
+                on_path(
+                    function,
+                    (libc::AT_FDCWD, path),
+                    |_, path| host(path),
+                    |path| path.name().on(last_link, |fs, attr| ours(fs, attr.ino)),
+                )
             },
         }
     }
@@ -56,6 +62,16 @@ unsafe fn give(value: &[u8], buffer: *mut c_void, size: usize) -> Outcome<isize>
     Ok(value.len() as isize)
 }
 
+/// A name of the program's. EOPNOTSUPP for the kernel's own (`system.posix_acl_access`), which mean something that is not kept
+/// here; programs such as cp set the mode then.
+fn checked<'n>(name: &'n CText<'_>) -> Outcome<&'n [u8]> {
+    let name = name.bytes()?;
+    if name.starts_with(b"system.") {
+        return Err(Failure::new(libc::EOPNOTSUPP, "attributes of the system are not kept here"));
+    }
+    Ok(name)
+}
+
 /// # Safety
 ///
 /// What the program passed.
@@ -67,9 +83,7 @@ unsafe fn get(
 ) -> isize {
     // SAFETY: as the caller says.
     unsafe {
-        about.serve("getxattr", host, |fs, ino| {
-            give(&fs.get_xattr(ino, CText::of(name).bytes()?)?, buffer, size)
-        })
+        about.serve("getxattr", host, |fs, ino| give(&fs.get_xattr(ino, checked(&CText::of(name))?)?, buffer, size))
     }
 }
 
@@ -92,7 +106,7 @@ unsafe fn set(
                 libc::XATTR_REPLACE => XattrMode::Replace,
                 _ => return Err(Failure::invalid(format!("unknown flags {flags:#x}"))),
             };
-            fs.set_xattr(ino, CText::of(name).bytes()?, InBytes::of(value).slice(size)?, mode)?;
+            fs.set_xattr(ino, checked(&CText::of(name))?, InBytes::of(value).slice(size)?, mode)?;
             Ok(0)
         })
     }
@@ -101,11 +115,7 @@ unsafe fn set(
 /// # Safety
 ///
 /// What the program passed.
-unsafe fn list(
-    about: About,
-    (buffer, size): (*mut c_char, usize),
-    host: impl FnOnce(*const c_char) -> isize,
-) -> isize {
+unsafe fn list(about: About, (buffer, size): (*mut c_char, usize), host: impl FnOnce(*const c_char) -> isize) -> isize {
     // SAFETY: as the caller says.
     unsafe {
         about.serve("listxattr", host, |fs, ino| {
@@ -122,7 +132,7 @@ unsafe fn remove(about: About, name: *const c_char, host: impl FnOnce(*const c_c
     // SAFETY: as the caller says.
     unsafe {
         about.serve("removexattr", host, |fs, ino| {
-            fs.remove_xattr(ino, CText::of(name).bytes()?)?;
+            fs.remove_xattr(ino, checked(&CText::of(name))?)?;
             Ok(0)
         })
     }

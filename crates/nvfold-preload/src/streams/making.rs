@@ -138,7 +138,10 @@ mod tests {
     fn modes_are_what_fopen_says() {
         assert_eq!(parse(b"r"), Some((libc::O_RDONLY, c"r")));
         assert_eq!(parse(b"rb+"), Some((libc::O_RDWR, c"r+")));
-        assert_eq!(parse(b"wxe"), Some((libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL | libc::O_CLOEXEC, c"w")));
+        assert_eq!(
+            parse(b"wxe"),
+            Some((libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL | libc::O_CLOEXEC, c"w"))
+        );
         assert_eq!(parse(b"a+"), Some((libc::O_RDWR | libc::O_CREAT | libc::O_APPEND, c"a+")));
         assert_eq!(parse(b"r,ccs=+x"), Some((libc::O_RDONLY, c"r")));
         assert_eq!(parse(b""), None);

@@ -67,7 +67,9 @@ pub fn check(program: &Path) -> Outcome<()> {
             continue;
         }
         if metadata.mode() & SET_ID != 0 || has_capabilities {
-            return refuse("it is setuid, setgid or has capabilities: the loader ignores what is preloaded for such programs");
+            return refuse(
+                "it is setuid, setgid or has capabilities: the loader ignores what is preloaded for such programs",
+            );
         }
         if !start.starts_with(b"\x7fELF") {
             // A script without #!: a shell runs it, which is a program like others.
