@@ -47,18 +47,37 @@ type Sixteen = [u64; 2];
 unsafe fn copy(target: *mut u8, source: *const u8, length: usize) {
     // SAFETY: as the caller says; each arm has the length that it asks for.
     unsafe {
+        if length >= 16 {
+            match length {
+                16..=32 => both_ends::<Sixteen>(target, source, length),
+                33..=64 => both_ends::<[Sixteen; 2]>(target, source, length),
+                65..=SHORT_MAX => both_ends::<[Sixteen; 4]>(target, source, length),
+                _ => drop(libc::memmove(target.cast(), source.cast(), length)),
+            }
+            return;
+        }
         match length {
-            0 => {}
-            1 => target.write(source.read()),
-            2..4 => both_ends::<u16>(target, source, length),
-            4..8 => both_ends::<u32>(target, source, length),
             8..16 => both_ends::<u64>(target, source, length),
-            16..=32 => both_ends::<Sixteen>(target, source, length),
-            33..=64 => both_ends::<[Sixteen; 2]>(target, source, length),
-            65..=SHORT_MAX => both_ends::<[Sixteen; 4]>(target, source, length),
-            _ => drop(libc::memmove(target.cast(), source.cast(), length)),
+            4..8 => both_ends::<u32>(target, source, length),
+            2..4 => both_ends::<u16>(target, source, length),
+            1 => target.write(source.read()),
+            _ => {}
         }
     }
+}
+
+/// Copies, and notes it.
+///
+/// # Safety
+///
+/// As for memmove.
+#[cold]
+#[inline(never)]
+unsafe fn copy_and_note(target: *mut c_void, source: *const c_void, length: usize) -> *mut c_void {
+    // SAFETY: as the caller says.
+    unsafe { copy(target.cast(), source.cast(), length) };
+    note(target.addr(), source.addr(), length);
+    target
 }
 
 #[cold]
@@ -89,9 +108,12 @@ pub unsafe extern "C" fn nvfold_preload_memcpy(
     source: *const c_void,
     length: usize,
 ) -> *mut c_void {
+    if length >= NOTED_MIN && causality::has_sources() {
+        // SAFETY: what the program passed.
+        return unsafe { copy_and_note(target, source, length) };
+    }
     // SAFETY: what the program passed.
     unsafe { copy(target.cast(), source.cast(), length) };
-    made(target, source, length);
     target
 }
 

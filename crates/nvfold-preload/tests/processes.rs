@@ -1,8 +1,10 @@
 //! Processes: how a program ends, what its children see, what it does to its descriptors, and crashes.
 
 use crate::lab::{Lab, PREFIX, lab, ok, report};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// What `cat` says of a file of the device.
@@ -126,6 +128,37 @@ fn a_device_that_cannot_be_had_ends_the_program_before_it_starts() {
     owner.wait().unwrap();
     assert!(said.as_deref().is_some_and(|said| said.contains(&owner.id().to_string())), "{said:?}");
     ok(&mut lab.preloaded("true"));
+}
+
+/// The command itself: the one that cargo built, or NVFOLD_BIN.
+fn nvfold() -> Option<PathBuf> {
+    let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("nvfold"));
+    let path = std::env::var_os("NVFOLD_BIN").map(PathBuf::from).or_else(built).filter(|path| path.is_file());
+    if path.is_none() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "the nvfold command is not built; run `make test`");
+        eprintln!("skipped: the nvfold command is not built; run `make test`");
+    }
+    path
+}
+
+#[test]
+fn the_command_runs_programs_on_a_device() {
+    let (Some(lab), Some(nvfold)) = (lab(), nvfold()) else { return };
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&nvfold);
+        command.args(["run", "--device", "pool"]).args(arguments).env("NVFOLD_PRELOAD", lab.library);
+        command.current_dir(lab.dir.path());
+        command
+    };
+    ok(&mut run(&["-o", "create,size=64M", "--", "cp", "/etc/passwd", "/nvfold/copy"]));
+    let there = ok(&mut run(&["--", "cat", "/nvfold/copy"]));
+    assert_eq!(there.stdout, fs::read("/etc/passwd").unwrap());
+    // Elsewhere, and by a program that is executed in place of another one.
+    let there = ok(&mut run(&["--prefix", "/some/where", "--", "env", "nice", "cat", "/some/where/copy"]));
+    assert_eq!(there.stdout, fs::read("/etc/passwd").unwrap());
+    // Others see it as any device.
+    let info = ok(Command::new(&nvfold).arg("fsck").arg(lab.path("pool")));
+    assert!(info.status.success());
 }
 
 #[test]

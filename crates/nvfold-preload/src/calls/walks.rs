@@ -240,7 +240,7 @@ unsafe fn walk(
         if lstat(path, &raw mut found) != 0 {
             return -1;
         }
-        walk.go(&CStr::from_ptr(path).to_owned(), 0)
+        walk.go(CStr::from_ptr(path), 0)
     }
 }
 
