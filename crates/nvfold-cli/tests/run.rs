@@ -67,6 +67,7 @@ fn wrong_calls_are_told() {
         assert_eq!(output.status.code(), Some(2), "{prefix}");
     }
     assert_eq!(run(&["--device", "/nowhere"]).status.code(), Some(2));
+    assert_eq!(run(&["--device", "/nowhere", "-o", "size=1G,format", "--", "true"]).status.code(), Some(2));
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfold"));
     let output =
         command.args(["run", "--device", "d", "true"]).env("NVFOLD_PRELOAD", "/no/library.so").output().unwrap();

@@ -17,7 +17,7 @@
 //! below the prefix leads nowhere.
 
 use crate::numbers::{self, File};
-use crate::{device, working};
+use crate::{device, process, working};
 use nvfold::InodeNumber;
 use nvfold_c::device::Device;
 use nvfold_c::names::Name;
@@ -120,6 +120,11 @@ pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     if path.first() == Some(&b'/') {
         return absolute(path);
+    }
+    let starts_from_ours = numbers::is_ours(dirfd) || (dirfd == libc::AT_FDCWD && working::is_ours());
+    // In a child of fork no lock may be taken.
+    if starts_from_ours && process::is_stranger() {
+        return Place::Nowhere;
     }
     match numbers::is_ours(dirfd) {
         true => match numbers::get(dirfd) {

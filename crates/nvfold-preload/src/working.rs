@@ -1,12 +1,15 @@
 //! The working directory, which may be on the device.
 //!
-//! The kernel can have no working directory on the device. So when a program goes there, its real one stays where it was, and
-//! ours is remembered: an open directory, held, and its path. What is relative starts from it, and `getcwd` tells it.
+//! The kernel can have no working directory on the device. So when a program goes there, ours is remembered: an open directory,
+//! held, and its path. What is relative starts from it, and `getcwd` tells it. The kernel's becomes a directory that was
+//! removed: a relative path that reaches the kernel past us, or in a program that a child executes, leads nowhere (ENOENT)
+//! instead of to where the program was before.
 
-use crate::device;
 use crate::numbers::File;
+use crate::{device, process};
 use nvfold_c::paths::below;
 use parking_lot::RwLock;
+use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,9 +20,14 @@ static IS_OURS: AtomicBool = AtomicBool::new(false);
 /// The prefix lies below the kernel's working directory: a relative path without `..` may lead to it.
 static IS_ABOVE_PREFIX: AtomicBool = AtomicBool::new(true);
 
-/// Ours, if that is where the program is.
+/// Whether the program is in a directory of ours. Takes no lock.
+pub fn is_ours() -> bool {
+    IS_OURS.load(Ordering::Relaxed)
+}
+
+/// Ours, if that is where the program is. In a child of fork: none.
 pub fn working_directory() -> Option<Arc<File>> {
-    if !IS_OURS.load(Ordering::Relaxed) { None } else { CURRENT.read().clone() }
+    if !is_ours() || process::is_stranger() { None } else { CURRENT.read().clone() }
 }
 
 /// Whether a path that is relative to the kernel's working directory may lead below the prefix.
@@ -48,6 +56,9 @@ pub fn look_again() {
 
 /// The program goes there; `None`: the kernel's counts.
 pub fn go_to(directory: Option<Arc<File>>) {
+    if directory.is_some() && !is_ours() {
+        leave_the_host();
+    }
     IS_OURS.store(directory.is_some(), Ordering::Relaxed);
     let before = std::mem::replace(&mut *CURRENT.write(), directory);
     drop(before);
@@ -56,4 +67,20 @@ pub fn go_to(directory: Option<Arc<File>>) {
 /// Lets go of ours, when the device is closed.
 pub fn leave() {
     go_to(None);
+}
+
+/// Makes the kernel's working directory one that is gone. If none can be made it stays.
+fn leave_the_host() {
+    for template in [c"/tmp/nvfold-XXXXXX", c"/dev/shm/nvfold-XXXXXX"] {
+        let mut path = template.to_bytes_with_nul().to_vec();
+        let path: *mut c_char = path.as_mut_ptr().cast();
+        // SAFETY: a string of ours that may be written to.
+        unsafe {
+            if !libc::mkdtemp(path).is_null() {
+                libc::chdir(path);
+                libc::rmdir(path);
+                return;
+            }
+        }
+    }
 }

@@ -51,6 +51,7 @@ pub struct Run {
 /// Runs it: does not return, if all is well.
 pub fn run(command: &Run) -> Outcome<Infallible> {
     let prefix = checked_prefix(&command.prefix)?;
+    check_options(&command.options)?;
     let library = library()?;
     let (name, arguments) = command.command.split_first().expect("clap asks for one");
     let program = program::find(name)?;
@@ -65,6 +66,17 @@ pub fn run(command: &Run) -> Outcome<Infallible> {
         .env("LD_PRELOAD", before(&library, env::var_os("LD_PRELOAD")))
         .exec();
     Err(Failure::new(format!("run {}", program.display()), error).exits_with(CANNOT_RUN))
+}
+
+/// What the library would do again with each program that is executed in place of another.
+fn check_options(options: &[String]) -> Outcome<()> {
+    match options.iter().flat_map(|list| list.split(',')).any(|option| option.trim() == "format") {
+        true => {
+            Err(Failure::usage("option format", "it would empty the device again with each program that is executed")
+                .hint("format it by nvfold mkfs; create makes a device where there is none"))
+        }
+        false => Ok(()),
+    }
 }
 
 /// An absolute path without anything that could be written in another way.

@@ -71,7 +71,23 @@ int main(int count, char **arguments) {
     FILE *pipe = popen(command, "r");
     CHECK(pipe != NULL && fgetc(pipe) == EOF && pclose(pipe) != 0);
 
+    /* Relative paths of children lead nowhere, and not to where the program was before. */
     struct stat stat;
+    char *before = getcwd(NULL, 0);
+    CHECK(chdir(arguments[1]) == 0);
+    CHECK(lstat("f", &stat) == 0);
+    fflush(NULL);
+    child = fork();
+    if (child == 0)
+        _exit(open("relative", O_CREAT | O_WRONLY, 0600) == -1 && errno == EIO && chdir("/") == 0);
+    CHECK(code_of(child) == 1);
+    char *const touch[] = {"/bin/touch", "relative", NULL};
+    CHECK(posix_spawn(&child, touch[0], NULL, NULL, touch, environ) == 0);
+    CHECK(code_of(child) == 1);
+    CHECK(access("relative", F_OK) == -1);
+    CHECK(chdir(before) == 0 && access("relative", F_OK) == -1);
+    free(before);
+
     CHECK(fstat(fd, &stat) == 0 && stat.st_size == 7);
     CHECK(fgets(text, sizeof text, stream) != NULL && strcmp(text, "content") == 0);
     /* Ours again, in this process: the device is opened anew by the program in our place. */
