@@ -114,7 +114,8 @@ fn sqlite_makes_the_same_database() {
         assert!(String::from_utf8_lossy(&ours.stdout).contains("\nok\n"));
     }
     // A log that processes share in memory needs a shared mapping; the one process can do without.
-    let alone = "PRAGMA locking_mode = exclusive; PRAGMA journal_mode = wal; CREATE TABLE t (x); INSERT INTO t VALUES (1), (2); SELECT sum(x) FROM t;";
+    let alone = "PRAGMA locking_mode = exclusive; PRAGMA journal_mode = wal; CREATE TABLE t (x); \
+                 INSERT INTO t VALUES (1), (2); SELECT sum(x) FROM t;";
     let expected = ok(Command::new("sqlite3").arg(host.join("alone")).arg(alone));
     let ours = ok(lab.preloaded("sqlite3").arg(format!("{PREFIX}/alone")).arg(alone));
     assert_eq!(String::from_utf8_lossy(&ours.stdout), String::from_utf8_lossy(&expected.stdout));

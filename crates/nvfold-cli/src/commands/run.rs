@@ -23,13 +23,16 @@ const CANNOT_RUN: u8 = 126;
 /// Run a program with its files below a prefix on a device: inside its process, no mount and no kernel between
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The program is not changed. What it opens below the prefix is on the device, everything else is on the host. Its own copies
-through memory are followed, so what it copies from file to file is shared, unless the options name another policy.
-ONE process has the device: the one that `nvfold run` becomes, and programs that it executes in its place. A child's use of the
-prefix fails with EIO, and says so once. Statically linked and setuid programs, Go programs and users of io_uring
+The program is not changed. What it opens below the prefix is on the device, everything else is on the host. Its own \
+copies through memory are followed, so what it copies from file to file is shared, unless the options name another \
+policy.
+
+ONE process has the device: the one that `nvfold run` becomes, and programs that it executes in its place. A child's use \
+of the prefix fails with EIO, and says so once. Statically linked and setuid programs, Go programs and users of io_uring \
 are refused, for they cannot be served. What works and what does not: docs/run.md.
 
-Exit code: that of the program; 125 when the device cannot be opened, 126 when the program cannot be run, 127 when there is none.
+Exit code: that of the program; 125 when the device cannot be opened, 126 when the program cannot be run, 127 when there \
+is none.
 
 Example: nvfold run --device pool -o create,size=1G -- tar -C /nvfold -xf linux.tar")]
 pub struct Run {
