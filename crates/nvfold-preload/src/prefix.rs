@@ -118,6 +118,10 @@ pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
     }
     // SAFETY: the caller says that it is a string of C.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path.len() >= libc::PATH_MAX as usize {
+        // ENAMETOOLONG.
+        return Place::Host;
+    }
     if path.first() == Some(&b'/') {
         return absolute(path);
     }

@@ -107,6 +107,21 @@ extern "C" fn in_child() {
     }
 }
 
+/// `_Fork`, which calls no handlers.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
+    unsafe extern "C" {
+        fn _Fork() -> libc::pid_t;
+    }
+    // SAFETY: it has no conditions.
+    let child = unsafe { _Fork() };
+    if child == 0 {
+        failure::be_forked();
+        in_child();
+    }
+    child
+}
+
 extern "C" fn at_exit(_: *mut c_void) {
     if !process::is_owner() {
         return;

@@ -44,6 +44,11 @@ int main(int count, char **arguments) {
     }
     CHECK(code_of(child) == 9);
 
+    child = _Fork();
+    if (child == 0)
+        _exit(open(path, O_RDONLY) == -1 && errno == EIO);
+    CHECK(code_of(child) == 1);
+
     child = vfork();
     if (child == 0) {
         close(fd);

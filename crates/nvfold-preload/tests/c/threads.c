@@ -3,6 +3,7 @@
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,6 +22,15 @@ static void *work(void *argument) {
     CHECK(file != NULL);
     CHECK(fprintf(file, "thread %ld\n", number) > 0);
     CHECK(fclose(file) == 0);
+    /* Numbers of the host and of the device are never taken for each other. */
+    for (int round = 0; round < 5; round++) {
+        struct stat stat;
+        int host = open("/dev/null", O_RDWR), ours = open(path, O_RDONLY);
+        CHECK(host >= 0 && ours >= 0 && host != ours);
+        CHECK(fstat(host, &stat) == 0 && S_ISCHR(stat.st_mode));
+        CHECK(fstat(ours, &stat) == 0 && S_ISREG(stat.st_mode));
+        CHECK(close(round % 2 ? host : ours) == 0 && close(round % 2 ? ours : host) == 0);
+    }
     int length = snprintf(line, sizeof line, "line of thread %06ld\n", number);
     for (int round = 0; round < 3; round++)
         CHECK(write(shared, line, length) == length);
@@ -30,6 +40,11 @@ static void *work(void *argument) {
 int main(int count, char **arguments) {
     CHECK(count == 2);
     prefix = arguments[1];
+    /* As many may be open at once as threads and more. */
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    limit.rlim_cur = limit.rlim_max < 10000 ? limit.rlim_max : 10000;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     char path[200];
     snprintf(path, sizeof path, "%s/shared", prefix);
     shared = open(path, O_CREAT | O_WRONLY | O_APPEND | O_TRUNC, 0644);
