@@ -60,6 +60,46 @@ fn programs_that_cannot_be_served_are_refused_with_the_reason() {
     assert_eq!(run(&["--device", "/nowhere", "--", "no-such-program-anywhere"]).status.code(), Some(127));
 }
 
+/// Compiles a program of C; false when there is no compiler.
+fn compiled(arguments: &[&str], source: &str, folder: &Path) -> bool {
+    let file = folder.join("source.c");
+    fs::write(&file, source).unwrap();
+    match Command::new("cc").arg(&file).args(arguments).current_dir(folder).output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            true
+        }
+        Err(_) => {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "cc is missing; run scripts/test-deps.sh");
+            eprintln!("skipped: there is no cc; run scripts/test-deps.sh");
+            false
+        }
+    }
+}
+
+#[test]
+fn go_programs_and_users_of_io_uring_are_told_by_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let library = ["-shared", "-fPIC", "-Wl,-soname,liburing.so.2", "-o", "liburing.so.2"];
+    if !compiled(&library, "int io_uring_setup_of_a_test(void) { return 0; }", folder.path()) {
+        return;
+    }
+    let source = "int io_uring_setup_of_a_test(void); int main(void) { return io_uring_setup_of_a_test(); }";
+    compiled(&["-o", "uring", "-L.", "-l:liburing.so.2"], source, folder.path());
+    let (code, said) = refused(&path("uring"));
+    assert!(code == Some(126) && said.contains("io_uring"), "{code:?} {said}");
+    // What Go's linker leaves in each of its programs.
+    let note = "__asm__(\".pushsection .note.go.buildid, \\\"a\\\", @note\\n.long 4, 4, 4\\n.asciz \\\"Go\\\"\\n\
+                .byte 0\\n.long 1\\n.popsection\"); int main(void) { return 0; }";
+    compiled(&["-o", "go"], note, folder.path());
+    let (code, said) = refused(&path("go"));
+    assert!(code == Some(126) && said.contains("Go program"), "{code:?} {said}");
+    compiled(&["-static", "-o", "static"], "int main(void) { return 0; }", folder.path());
+    let (code, said) = refused(&path("static"));
+    assert!(code == Some(126) && said.contains("statically linked"), "{code:?} {said}");
+}
+
 #[test]
 fn wrong_calls_are_told() {
     for prefix in ["/", "relative", "/a/../b", "/end/"] {
