@@ -28,8 +28,9 @@ pub fn own() {
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
-/// The device is another process's.
-pub fn refuse() {
+/// The device is another process's: this one's, if that is known.
+pub fn refuse(owner: Option<u32>) {
+    OWNER.store(owner.map_or(0, |owner| owner as i32), Ordering::Relaxed);
     REFUSES.store(true, Ordering::Relaxed);
 }
 
@@ -71,7 +72,7 @@ pub fn say(message: &str) {
 /// Says once a process that its files below the prefix are another's.
 pub fn say_stranger() {
     if !HAS_SAID.swap(true, Ordering::Relaxed) {
-        let owner = std::env::var("NVFOLD_RUN_PID").unwrap_or_else(|_| "another".into());
+        let owner = OWNER.load(Ordering::Relaxed);
         say(&format!(
             "process {}: files below the prefix belong to process {owner}, which `nvfold run` started; \
              here every use of them fails with EIO",

@@ -43,7 +43,7 @@ pub extern "C" fn nvfold_preload_start() {
     let owner = variable("NVFOLD_RUN_PID").and_then(|pid| pid.to_str()?.parse::<u32>().ok());
     device::name_prefix(prefix.as_bytes());
     if owner != Some(std::process::id()) {
-        process::refuse();
+        process::refuse(owner);
         if numbers::mark_inherited() {
             process::say_stranger();
         }
