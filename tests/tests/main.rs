@@ -7,6 +7,7 @@
 //! otherwise. A time limit says *hung*, not *slow*.
 
 mod badinput;
+mod copies;
 mod cost;
 mod crash;
 mod crash_states;
@@ -18,6 +19,7 @@ mod fsx;
 mod full_mount;
 mod fuzz;
 mod handles;
+mod hints;
 mod host_memory;
 mod model;
 mod mutations;

@@ -161,14 +161,14 @@ fn a_policy_that_there_is_not_is_refused_and_one_of_a_newer_version_counts_as_no
     let at = bytes.windows(POLICY_ATTRIBUTE.len()).position(|at| at == POLICY_ATTRIBUTE).expect("stored") - head;
     let time = i64::from_le_bytes(bytes[at + 16..at + 24].try_into().expect("eight bytes"));
     assert_eq!(bytes[at..at + 64], entry(b"off", time), "the entry as it is");
-    let _ = region.fence(region.stream(at as u64, &entry(b"icid", time)));
+    let _ = region.fence(region.stream(at as u64, &entry(b"zzzz", time)));
     drop(region);
     device.check();
     let fs = device.mount(Policy::Inline);
     assert_eq!(fs.policy_of(dir).expect("policy"), PolicyOf::Mount(Policy::Inline));
     let file = create(&fs, dir, "file");
     assert_eq!(fs.policy_of(file.ino()).expect("policy"), PolicyOf::Mount(Policy::Inline));
-    assert_eq!(fs.get_xattr(file.ino(), POLICY_ATTRIBUTE).expect("copied as it is"), b"icid");
+    assert_eq!(fs.get_xattr(file.ino(), POLICY_ATTRIBUTE).expect("copied as it is"), b"zzzz");
     file.write_at(0, &distinct(1, 1)).expect("write");
     drop(file);
     fs.unmount().expect("unmount");

@@ -11,7 +11,7 @@ use crate::report;
 use crate::size;
 use crate::traffic::{SegmentWear, Traffic};
 use nvfold::media::superblock::{STATE_CLEAN, Superblock};
-use nvfold::{DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, Policy, PolicyStats, Stats};
+use nvfold::{DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, OriginStats, Policy, PolicyStats, Stats};
 use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,6 +48,9 @@ pub struct Snapshot {
     pub nv_dedup: Option<NvDedup>,
     /// What policy denova does, where it is used or something is queued.
     pub denova: Option<DeNova>,
+    /// Writes of which somebody said where their bytes are from, of a mounted file system.
+    #[serde(default)]
+    pub origins: Option<Origins>,
     /// Requests that the mount has served.
     pub requests: Option<Requests>,
     pub process: Option<Process>,
@@ -109,6 +112,23 @@ impl NvDedup {
             switches: stats.switches,
             pieces: Method::ALL.map(|method| (method.name().to_owned(), stats.pieces[method as usize])).into(),
         }
+    }
+}
+
+/// What became of bytes of which somebody said where they were copied from, since mount; see `nvfold::OriginStats`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Origins {
+    pub writes: u64,
+    pub offered_bytes: u64,
+    /// Of these; they were still equal.
+    pub shared_bytes: u64,
+    pub shared_extents: u64,
+}
+
+impl Origins {
+    fn of(stats: &OriginStats) -> Origins {
+        let OriginStats { requests: writes, offered_bytes, shared_bytes, shared_extents, .. } = *stats;
+        Origins { writes, offered_bytes, shared_bytes, shared_extents }
     }
 }
 
@@ -355,6 +375,7 @@ impl Snapshot {
             recovery: Some(recovery(&stats.recovery)),
             nv_dedup: stats.nv_dedup.map(NvDedup::of),
             denova: stats.denova.map(DeNova::of),
+            origins: Some(Origins::of(&stats.origins)),
             requests: Some(served.now()),
             process: Process::this(),
             traffic: Some(Traffic::of(fs)),
@@ -378,6 +399,7 @@ impl Snapshot {
             recovery: None,
             nv_dedup: None,
             denova: None,
+            origins: None,
             requests: None,
             process: None,
             traffic: None,

@@ -114,6 +114,29 @@ fn short_gaps_before_origins_are_shared_as_far_as_they_are_equal() {
     unmount(&region, fs);
 }
 
+/// Who finds sources by samples knows that two follow one another, and not where one ends.
+#[test]
+fn where_origins_overlap_each_byte_is_shared_with_the_one_that_it_equals() {
+    each_system(|policy, region, fs| {
+        let (a, b) = (create(&fs, "a"), create(&fs, "b"));
+        let (of_a, of_b) = (noise(50_000, 31), noise(50_000, 32));
+        a.write_at(0, &of_a).unwrap();
+        b.write_at(0, &of_b).unwrap();
+        settle(&fs);
+        // The first 20,001 bytes of a, then others of b; what lies between 19,000 and 22,000 may be of either.
+        let data = [&of_a[..20_001], &of_b[5_000..35_000]].concat();
+        let origins = [origin(0, 22_000, &a, 0), origin(19_000, data.len() - 19_000, &b, 3_999)];
+        let target = create(&fs, "target");
+        let shared = target.write_at_from(0, &data, &origins).unwrap();
+        assert_eq!(shared, data.len() as u64, "{policy:?}");
+        assert_eq!(fs.stats().origins.offered_bytes, data.len() as u64);
+        drop((a, b));
+        assert!(read(&target) == data);
+        drop(target);
+        unmount(region, fs);
+    });
+}
+
 #[test]
 fn a_block_is_counted_once_for_all_records_of_a_request() {
     each_system(|policy, region, fs| {

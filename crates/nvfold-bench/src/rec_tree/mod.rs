@@ -239,10 +239,11 @@ fn page(report: &Report) -> String {
          In the paper ICID finds 81.36 % of LevelDB's writes with values of 100 bytes, 98.43 % of Patch's, and 53.24 % of\n\
          FFmpeg's. Where a program uses buffers again, ICID loses little beside ICID_KA. Where every buffer lies elsewhere,\n\
          small copies at the end of one buffer delete what was read to the beginning of the next one, if they share a page:\n\
-         the price of inference 1. ICID_DO deletes page by page here, and finds more than in the paper.\n\n{}\n\
+         the price of inference 1. ICID_DO deletes page by page here, and finds more than in the paper. Look-ups of\n\
+         ICID_KA go back over the last 4096 records of a page, so it can miss what ICID finds.\n\n{}\n\
          ## Memory (Table 5)\n\n\
-         A store of so many pairs of 16 and 100 bytes, each merged once for each level of the store ({levels}); the most that\n\
-         the tree had reserved. ICID_KA is run up to {KEEP_ALL_MILLIONS_MAX} million pairs, and 2 GB.\n\n{}\n\
+         A store of so many pairs of 16 and 100 bytes, each merged once for each level of the store ({levels}); the most\n\
+         that the tree had reserved. ICID_KA is run up to {KEEP_ALL_MILLIONS_MAX} million pairs, and 2 GB.\n\n{}\n\
          Figures: [rec-tree.json](rec-tree.json) ({command}).\n",
         times_table(report),
         shares_table(report),

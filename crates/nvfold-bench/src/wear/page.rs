@@ -90,8 +90,9 @@ Lines of metadata that are written more often than those of data, and why:
 - *headers of packed chunks*: four share a line, and each is made durable with its chunk.
 - *packed entries*: an entry is written when its chunk is stored and when it is dropped. Entries take turns.
 
-Before they took turns the hottest TX_ID generator had 2,846 times the writes of a mean line of data, the hottest line of
-the journal 112 times and the hottest packed entry 39 times (uniform overwrites of files that took 5 % of the device).
+Before they took turns the hottest TX_ID generator had 2,846 times the writes of a mean line of data, the hottest line
+of the journal 112 times and the hottest packed entry 39 times (uniform overwrites of files that took 5 % of the
+device).
 ";
 
 fn section(text: &mut String, run: &Run) {

@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::{CostsNs, DeNova, Index, NvDedup, Snapshot, Space};
+use crate::snapshot::{CostsNs, DeNova, Index, NvDedup, Origins, Snapshot, Space};
 use crate::traffic::{SegmentWear, Traffic, lines_words};
 use clap::Args;
 use serde::Serialize;
@@ -141,6 +141,13 @@ pub fn collected_words(chunks: u64, bytes: u64) -> String {
     format!("{} of {chunks} chunks of which only a part lived", size::show(bytes))
 }
 
+/// What became of bytes of which somebody said where they were copied from.
+fn origin_words(origins: &Origins) -> String {
+    let Origins { writes, offered_bytes, shared_bytes, shared_extents } = *origins;
+    let (shared, offered) = (size::show(shared_bytes), size::show(offered_bytes));
+    format!("{shared} of {offered} that {writes} writes told an origin for, in {shared_extents} extents")
+}
+
 fn describe(report: &Report, space: &Space) -> String {
     let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
     let per_block = |figure: Option<f64>| figure.map_or("-".into(), |bytes| format!("{bytes:.2} B"));
@@ -178,6 +185,8 @@ fn describe(report: &Report, space: &Space) -> String {
     rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
     rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
     rows.extend(report.snapshot.denova.iter().flat_map(describe_queue));
+    let origins = report.snapshot.origins.as_ref().filter(|origins| origins.writes > 0);
+    rows.extend(origins.map(|origins| ("shared by origin", origin_words(origins))));
     if let Some(requests) = &report.snapshot.requests {
         rows.push(("reads", format!("{}, {}", requests.reads, with_bytes(requests.bytes_read))));
         rows.push(("writes", format!("{}, {}", requests.writes, with_bytes(requests.bytes_written))));

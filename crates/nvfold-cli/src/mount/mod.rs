@@ -17,6 +17,7 @@ mod acl;
 mod convert;
 mod daemon;
 mod front;
+mod hints;
 mod house;
 mod lookups;
 mod notices;

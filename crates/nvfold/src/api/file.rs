@@ -125,6 +125,11 @@ impl File {
         self.write_from(None, data, origins)
     }
 
+    /// Whether origins that are told of a write are looked at: by the policy of the file, its directory or the mount.
+    pub fn follows_origins(&self) -> bool {
+        self.pin.mounted.core.follows_origins(&self.pin.inode)
+    }
+
     fn write_from(&self, at: Option<u64>, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
         let is_here = |origin: &&Origin<'_>| Arc::ptr_eq(&origin.source.pin.mounted, &self.pin.mounted);
         let origins: Vec<fs::Origin<'_>> = origins.iter().filter(is_here).map(Origin::of_inode).collect();

@@ -59,6 +59,10 @@ pub(crate) struct Origin<'f> {
 }
 
 impl Origin<'_> {
+    fn end(&self) -> u64 {
+        self.at + self.length
+    }
+
     /// With what lies before it from `at` on, in request and source, if that is too short for an extent of its own: the
     /// few bytes in front of a record are often made anew, as they were.
     fn with_gap_from(self, at: u64) -> Self {
@@ -135,6 +139,8 @@ struct Compared {
     equal: Vec<Equal>,
     /// How often each source had dropped something when it was looked at.
     drops: Vec<u64>,
+    /// End of the last bytes that are worth an extent.
+    end: u64,
 }
 
 /// Why nothing can be shared with an origin.
@@ -166,7 +172,7 @@ impl Core {
     ) -> Result<(u64, u64)> {
         range_end("write", at.unwrap_or(0), data.len() as u64)?;
         let mut origins = match self.follows_origins(inode) {
-            true => without_overlaps(origins, data.len() as u64),
+            true => in_order(origins, data.len() as u64),
             false => Vec::new(),
         };
         let mut compares = 0;
@@ -194,7 +200,7 @@ impl Core {
             }
         };
         if !origins.is_empty() {
-            let offered = origins.iter().map(|origin| origin.length).sum();
+            let offered = offered_bytes(&origins);
             self.origin_tally.requests.fetch_add(1, Ordering::Relaxed);
             self.origin_tally.offered_bytes.fetch_add(offered, Ordering::Relaxed);
             self.origin_tally.shared_bytes.fetch_add(shared, Ordering::Relaxed);
@@ -212,7 +218,7 @@ impl Core {
         let mut parts: SmallVec<[(u64, Extent); 4]> = SmallVec::new();
         let mut runs = Vec::new();
         for (number, origin) in origins.iter().enumerate() {
-            compared.drops.push(parts_of(origin, &mut parts));
+            compared.drops.push(parts_of(&origin.from(compared.end), &mut parts));
             for (at, extent) in parts.drain(..) {
                 let bytes = &data[at as usize..(at + extent.length) as usize];
                 self.chunks.equal_runs(extent.location, bytes, EQUAL_BYTES_MIN as usize, &mut runs);
@@ -457,9 +463,12 @@ impl Compared {
             && self.drops[last.origin] == self.drops[next.origin]
         {
             last.extent.length += next.extent.length;
-            return;
+        } else {
+            self.equal.push(next);
         }
-        self.equal.push(next);
+        if let Some(last) = self.equal.last().filter(|last| last.extent.length >= EQUAL_BYTES_MIN) {
+            self.end = last.end();
+        }
     }
 }
 
@@ -511,23 +520,34 @@ fn parts_of(origin: &Origin<'_>, parts: &mut SmallVec<[(u64, Extent); 4]>) -> u6
     state.drops
 }
 
-/// Origins in the order of the request, as far as they lie in it; of two for the same bytes the one that begins first. Short
-/// gaps before them are taken in.
-fn without_overlaps<'f>(origins: &[Origin<'f>], length: u64) -> Vec<Origin<'f>> {
+/// Origins in the order of the request, as far as they lie in it. One may begin before the end of the one in front of it,
+/// whose bytes are looked at first; no byte is in more than two. Short gaps between them are taken in.
+fn in_order<'f>(origins: &[Origin<'f>], length: u64) -> Vec<Origin<'f>> {
     let mut sorted: Vec<Origin<'f>> = origins.iter().copied().filter(|origin| origin.at < length).collect();
     sorted.sort_by_key(|origin| origin.at);
-    let mut at = 0;
+    // Of the last one, and of those in front of that.
+    let (mut end, mut end_before) = (0, 0);
     sorted.retain_mut(|origin| {
-        *origin = origin.from(at);
+        *origin = origin.from(end_before);
         origin.length = origin.length.min(length - origin.at);
         if origin.length == 0 {
             return false;
         }
-        *origin = origin.with_gap_from(at);
-        at = origin.at + origin.length;
+        *origin = origin.with_gap_from(end.min(origin.at));
+        (end, end_before) = (end.max(origin.end()), end);
         true
     });
     sorted
+}
+
+/// Bytes that origins in order speak of.
+fn offered_bytes(origins: &[Origin<'_>]) -> u64 {
+    let (mut bytes, mut end) = (0, 0);
+    for origin in origins {
+        bytes += origin.end().saturating_sub(end.max(origin.at));
+        end = end.max(origin.end());
+    }
+    bytes
 }
 
 /// The parts of a request of so many bytes that are equal to nothing.

@@ -51,7 +51,7 @@ impl Core {
 
     /// Whether new data of a file is shared with what it was copied from.
     #[inline]
-    pub(super) fn follows_origins(&self, inode: &Inode) -> bool {
+    pub(crate) fn follows_origins(&self, inode: &Inode) -> bool {
         self.policies.follow_origins(own(inode))
     }
 

@@ -35,11 +35,19 @@ impl Front {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            let read = self.fs.open(ino).and_then(|file| file.read_at(offset, &mut buffer[..size]));
-            if let Ok(length) = read {
-                self.counters.read(length);
+            let read = self.fs.open(ino).and_then(|file| {
+                let length = file.read_at(offset, &mut buffer[..size])?;
+                Ok((file, length))
+            });
+            match read {
+                Ok((file, length)) => {
+                    self.counters.read(length);
+                    let sent = send(Ok(&buffer[..length]));
+                    self.note_read(&file, offset, &buffer[..length]);
+                    sent
+                }
+                Err(error) => send(Err(convert::errno(error))),
             }
-            send(read.map(|length| &buffer[..length]).map_err(convert::errno))
         })
     }
 
@@ -51,11 +59,13 @@ impl Front {
         }
         let file = self.fs.open(ino).map_err(convert::errno)?;
         let before = file.attr().blocks;
-        let written = self.with_room(|| file.write_at(offset, data));
+        let causes = self.causes_of(&file, offset, data);
+        let written = self.with_room(|| causes.write(&file, offset, data));
         if from_cache && matches!(written, Err(nvfold::Error::NoSpace { .. })) {
             self.could_not_store(ino, offset);
         }
-        written.map_err(convert::errno)?;
+        let shared = written.map_err(convert::errno)?;
+        self.note_written(&file, offset, causes, shared);
         self.counters.write(data.len());
         if !from_cache {
             return Ok(());

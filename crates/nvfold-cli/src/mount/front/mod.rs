@@ -11,6 +11,7 @@
 //!                                            +-> xattrs       extended attributes, those that are requests among them
 //!                                            +-> listing      directories, piece by piece
 //!                                            +-> content      reads, writes, space, clones
+//!                                            +-> causality    writes of what was copied from files
 //!                                            +-> unstored     what the kernel took and could not hand down
 //! ```
 //!
@@ -18,6 +19,7 @@
 //! taking away set-user-id bits when a file changes hands or content.
 
 mod attributes;
+mod causality;
 mod content;
 mod listing;
 mod names;
@@ -28,10 +30,12 @@ mod xattrs;
 use crate::counters::Counters;
 use crate::mount::access::Access;
 use crate::mount::convert;
+use crate::mount::hints::Hints;
 use crate::mount::lookups::Lookups;
 use crate::mount::notices::Notice;
 use fuser::{Errno, Generation, InitFlags, KernelConfig};
 use listing::Listings;
+use nvfold::dedup::icid::anchors::Anchors;
 use nvfold::{Attr, Clock, FileSystem, InodeNumber};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -71,6 +75,8 @@ pub struct Front {
     clock: Clock,
     lookups: Lookups,
     unstored: Unstored,
+    hints: Hints,
+    anchors: Anchors,
     report: Reporter,
     counters: Arc<Counters>,
     access: Access,
@@ -104,6 +110,8 @@ impl Front {
             clock,
             lookups: Lookups::new(),
             unstored: Unstored::default(),
+            hints: Hints::default(),
+            anchors: Anchors::default(),
             report,
             counters,
             access,

@@ -9,9 +9,10 @@ use super::{Answer, Front};
 use crate::mount::convert;
 use crate::mount::notices::Notice;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use nvfold::{Attr, DirEntry, FileKind, SetAttr};
 use std::ffi::OsStr;
@@ -384,6 +385,24 @@ impl Filesystem for Front {
             Ok(found) => reply.offset(found as i64),
             Err(errno) => reply.error(errno),
         });
+    }
+
+    /// Hints alone: what a process will write, and where it copied it from.
+    fn ioctl(
+        &self,
+        _who: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        number: u32,
+        passed: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        match self.take_hint(convert::ino(ino), number, passed) {
+            Ok(()) => reply.ioctl(0, &[]),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     /// A clone: metadata only.

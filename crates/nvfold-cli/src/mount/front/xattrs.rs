@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! user.nvfold.stats                     the report of the mount     read only
+//! user.nvfold.token                     names a file in hints       read only, `causality`
 //! user.nvfold.{method,mode,paused}      settings of the mount       `settings`
 //! user.nvfold.{dedup-range,...}.N.N     do something with the file  `requests`
 //! system.posix_acl_access               stored; the mode follows    `acl`
@@ -17,6 +18,7 @@ use crate::mount::requests::{self, Request as Asked};
 use crate::mount::settings::Setting;
 use crate::snapshot::REPORT_ATTRIBUTE;
 use fuser::{Errno, INodeNo, Request};
+use nvfold::dedup::icid::hint::TOKEN_ATTRIBUTE;
 use nvfold::{FileSystem, InodeNumber, SetAttr, XattrChange, XattrMode, errno};
 
 const XATTR_CREATE: i32 = 1;
@@ -32,7 +34,7 @@ impl Front {
         };
         match name {
             name if name == acl::ACCESS => self.set_access_acl(who, ino, value),
-            name if name == REPORT_ATTRIBUTE.as_bytes() => Err(Errno::EPERM),
+            name if is_read_only(name) => Err(Errno::EPERM),
             name => match Setting::named(name) {
                 Some(setting) => {
                     check_may_manage(who)?;
@@ -72,6 +74,9 @@ impl Front {
         check_name(name)?;
         if name == REPORT_ATTRIBUTE.as_bytes() {
             return Ok((self.report)());
+        }
+        if name == TOKEN_ATTRIBUTE.as_bytes() {
+            return self.token(ino);
         }
         if let Some(setting) = Setting::named(name) {
             return Ok(setting.get(&self.fs).into_bytes());
@@ -117,7 +122,7 @@ impl Front {
     }
 
     pub fn remove_attribute(&self, ino: InodeNumber, name: &[u8]) -> Answer<()> {
-        if name == REPORT_ATTRIBUTE.as_bytes() || Setting::named(name).is_some() {
+        if is_read_only(name) || Setting::named(name).is_some() {
             return Err(Errno::EPERM);
         }
         check_name(name)?;
@@ -128,6 +133,11 @@ impl Front {
             removed => removed.map_err(convert::errno),
         }
     }
+}
+
+/// Attributes that are made when they are read.
+fn is_read_only(name: &[u8]) -> bool {
+    [REPORT_ATTRIBUTE, TOKEN_ATTRIBUTE].iter().any(|made| name == made.as_bytes())
 }
 
 /// Names of extended attributes there may be.

@@ -22,6 +22,8 @@
 //! | `files` | tokens that files have in records |
 //! | `areas` | mapped memory |
 //! | `sources` | the answer to a look-up |
+//! | `anchors` | copies that nobody records, found by samples of their content |
+//! | `hint` | what a process tells the server of a mount of a write to come |
 //!
 //! **Parts and locks.** The paper has a readers-writer lock for each node and does not say what guards the tree above them.
 //! Here memory is divided into groups of 16 pages, groups by a hash of their number into up to 64 parts, and each part is a
@@ -42,8 +44,10 @@
 //! the end of the address space, copies longer than all records could tell of after as many pages as the memory could hold,
 //! files at 2^64.
 
+pub mod anchors;
 mod areas;
 mod files;
+pub mod hint;
 mod pages;
 mod record;
 mod reserve;

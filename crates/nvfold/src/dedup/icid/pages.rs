@@ -21,7 +21,8 @@
 //!   delete all above, as in the paper.
 //!
 //! **Given up.** When the memory is used up, the page that has been neither written nor asked for longest, roughly, makes
-//! room: a hand goes around the slots, and passes a page that was touched since it last came by.
+//! room: a hand goes around the slots, and gives up a page at its second visit, or at its third if the page was asked for
+//! or written again. (At the first it would often be a page that came just now: slots become free anywhere.)
 
 use super::files::{FileToken, Files};
 use super::record::{PAGE_BYTES, Record};
@@ -36,10 +37,14 @@ const ARRAY_RECORDS: usize = 6;
 const NONE: u32 = u32::MAX;
 /// The page of a slot that is no node.
 const NO_PAGE: u64 = u64::MAX;
-/// Flag in the count of a node: it was written or asked for since the hand came by.
-const TOUCHED: u32 = 1 << 31;
+/// Two bits in the count of a node: visits of the hand that the page outlives. One that is new has one, one that was asked
+/// for or written again two.
+const AGE: u32 = 3 << AGE_SHIFT;
+const AGE_SHIFT: u32 = 30;
+const NEW: u32 = 1 << AGE_SHIFT;
+const TOUCHED: u32 = 2 << AGE_SHIFT;
 /// Flag in the count of a node: a record may reach over the beginning of the next one.
-const OVERLAPS: u32 = 1 << 30;
+const OVERLAPS: u32 = 1 << 29;
 /// Arrays of a page that a look-up goes through from the first to the last; of more it begins with the last.
 const ARRAYS_IN_ORDER: usize = 32;
 /// Slots that are reserved at once, at least.
@@ -66,7 +71,7 @@ struct Slot {
     records: [Record; ARRAY_RECORDS],
     /// Of a node its page.
     page: u64,
-    /// Of a node how many records its page has, [`TOUCHED`] and [`OVERLAPS`]. An atomic for look-ups, which touch under a shared lock.
+    /// Of a node how many records its page has, [`AGE`] and [`OVERLAPS`]. An atomic for look-ups, which touch under a shared lock.
     count: AtomicU32,
     /// The array before this one; of a free slot the next free one.
     previous: u32,
@@ -79,7 +84,7 @@ const _: () = assert!(SLOT_BYTES == 16 * ARRAY_RECORDS + 16);
 
 impl Slot {
     fn count(&self) -> usize {
-        (self.count.load(Ordering::Relaxed) & !(TOUCHED | OVERLAPS)) as usize
+        (self.count.load(Ordering::Relaxed) & !(AGE | OVERLAPS)) as usize
     }
 
     fn overlaps(&self) -> bool {
@@ -98,12 +103,11 @@ impl Slot {
         self.records[..self.count_in_last()].last()
     }
 
-    /// Sets the count of a page that has been touched, but for one that is new: what is never written or asked for again is
-    /// the first to go.
+    /// Sets the count of a page that has been written again, or is new.
     fn set_count(&mut self, count: usize) {
-        let touched = if count > 1 { TOUCHED } else { 0 };
+        let age = if count > 1 { TOUCHED } else { NEW };
         let overlaps = if count > 1 { self.count.load(Ordering::Relaxed) & OVERLAPS } else { 0 };
-        self.count.store(count as u32 | touched | overlaps, Ordering::Relaxed);
+        self.count.store(count as u32 | age | overlaps, Ordering::Relaxed);
     }
 
     fn set_overlaps(&mut self) {
@@ -112,9 +116,9 @@ impl Slot {
 
     fn touch(&self) {
         let count = self.count.load(Ordering::Relaxed);
-        if count & TOUCHED == 0 {
+        if count & AGE != TOUCHED {
             // The count itself changes under the exclusive lock alone.
-            self.count.store(count | TOUCHED, Ordering::Relaxed);
+            self.count.store(count & !AGE | TOUCHED, Ordering::Relaxed);
         }
     }
 }
@@ -717,18 +721,18 @@ impl Pages {
 
     /// Removes the page that the hand comes to, but not this one; false when there is none.
     fn give_up_a_page(&mut self, keep: Option<u32>, reserve: &Reserve<'_>) -> bool {
-        for _ in 0..2 * self.slots.len() {
+        for _ in 0..3 * self.slots.len() {
             self.hand = if self.hand + 1 < self.slots.len() { self.hand + 1 } else { 0 };
             let slot = &mut self.slots[self.hand];
             if slot.page == NO_PAGE || Some(self.hand as u32) == keep {
                 continue;
             }
             let count = slot.count.load(Ordering::Relaxed);
-            if count & TOUCHED != 0 {
-                slot.count.store(count & !TOUCHED, Ordering::Relaxed);
+            if count & AGE != 0 {
+                slot.count.store(count - NEW, Ordering::Relaxed);
                 continue;
             }
-            self.counts.given_up += u64::from(count);
+            self.counts.given_up += self.slots[self.hand].count() as u64;
             self.remove_page(self.hand as u32, reserve);
             return true;
         }

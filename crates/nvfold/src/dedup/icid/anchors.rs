@@ -1,0 +1,421 @@
+//! Anchors: finding by samples of their content which bytes were read or written lately.
+//!
+//! The problem: a program that nobody watches copies bytes from file to file (`cat a b > c`, an editor that saves), and no
+//! record says so. To look each byte up would cost more than it saves. The idea: what passes is sampled where its own content
+//! says so, about once a KiB: where a rolling hash of the last 64 bytes has ten zeros. The same bytes have the same anchors
+//! wherever they lie, so a write that holds an anchor of before was likely copied from there, and likely around it too. It is a
+//! hint, as a record of the rec-tree is: the bytes are compared, to the byte, before anything is shared.
+//!
+//! ```text
+//! read of a     ....x.........x..........x....x......      x: anchors, noted with file and offset
+//! write of c         ..x..........x....x.....|....x...     found: two stretches, each as far as the other one begins
+//! origins of c       [------- a at 4 --------]
+//!                                        [-- b at 9 --]    they overlap: which byte is whose the compare tells
+//! ```
+//!
+//! **Going on.** A write of a few hundred bytes may hold no anchor. If it goes on where the one before it ended, and that was
+//! copied, its bytes are likely those behind the ones of before; so the end of the last copy is kept for a few files.
+//!
+//! **Bounds.** A table of [`SLOTS`] anchors, each noted where its hash says, the newest in place of the one before: about
+//! twice the anchors of 64 MiB. It is made when the first anchor is noted.
+//!
+//! **Worth it.** Hashing takes about as long as storing. So the table watches what it finds: if of the last 16 MiB that were
+//! looked up less than a sixteenth was found, it lets [`REST_BYTES`] pass without a look.
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Anchors that are known, at most: 24 bytes each.
+pub const SLOTS: usize = 1 << 17;
+/// Bytes that a hash looks at.
+const WINDOW: usize = 64;
+/// An anchor is where so many bits of the hash are 0.
+const ZERO_BITS: u32 = 10;
+/// Two anchors are not nearer to one another than this: bytes that repeat would have one at each.
+const APART: usize = 128;
+/// Files whose last copy is remembered.
+const TAILS: usize = 64;
+/// Bytes looked up after which it is decided whether to go on, and between rests.
+const TRIAL_BYTES: u64 = 16 << 20;
+/// The part of them that must have been found: one in so many.
+const FOUND_ONE_IN: u64 = 16;
+/// Bytes that pass without a look when too little was found.
+pub const REST_BYTES: u64 = 128 << 20;
+
+/// A file that bytes were read from or written to. The numbers are the caller's: an inode and its generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the inode.
+    pub ino: u64,
+    /// Tells it from others of that number.
+    pub generation: u32,
+}
+
+/// A range of a write that was likely copied from a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// First byte, counted from the beginning of the write.
+    pub at: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The file.
+    pub source: Place,
+    /// First byte in it.
+    pub source_offset: u64,
+}
+
+/// The anchors of some bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Sampled {
+    /// How many bytes were looked at; 0 when none, because it is not worth it at present.
+    bytes: u64,
+    /// Where each one ends, and its hash.
+    anchors: Vec<(u32, u64)>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    hash: u32,
+    generation: u32,
+    ino: u64,
+    /// Where the window ends.
+    offset: u64,
+}
+
+/// Where the last copy to a file ended, there and in its source.
+#[derive(Clone, Copy, Default)]
+struct Tail {
+    target: u64,
+    end: u64,
+    source: Place,
+    source_end: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Anchors {
+    slots: Mutex<Vec<Slot>>,
+    tails: Mutex<Vec<Tail>>,
+    worth: Worth,
+}
+
+/// Whether a look is worth its time.
+#[derive(Default)]
+struct Worth {
+    looked_up: AtomicU64,
+    found: AtomicU64,
+    /// Bytes that will pass without a look.
+    rest: AtomicU64,
+}
+
+impl Anchors {
+    /// The anchors of bytes that are read or about to be written; none while it is not worth a look.
+    pub fn sample(&self, bytes: &[u8]) -> Sampled {
+        if !self.worth.a_look(bytes.len() as u64) {
+            return Sampled::default();
+        }
+        Sampled { bytes: bytes.len() as u64, anchors: anchors_of(bytes) }
+    }
+
+    /// Notes that a file holds what was sampled, from an offset on.
+    pub fn note(&self, sampled: &Sampled, place: Place, offset: u64) {
+        if sampled.anchors.is_empty() {
+            return;
+        }
+        let mut slots = self.slots.lock();
+        if slots.is_empty() {
+            slots.resize(SLOTS, Slot::default());
+        }
+        for (end, hash) in &sampled.anchors {
+            let Place { ino, generation } = place;
+            let offset = offset.saturating_add((*end).into());
+            slots[slot_of(*hash)] = Slot { hash: *hash as u32, generation, ino, offset };
+        }
+    }
+
+    /// Where bytes that were sampled, and are written to a file at an offset, were likely copied from: stretches in order, each
+    /// as far as the anchors of its neighbours lie apart, so that two of them may overlap.
+    pub fn find(&self, sampled: &Sampled, target: Place, offset: u64) -> Vec<Stretch> {
+        if sampled.bytes == 0 {
+            return Vec::new();
+        }
+        let mut runs: Vec<Run> = self.run_that_goes_on(target, offset).into_iter().collect();
+        let slots = self.slots.lock();
+        if !slots.is_empty() {
+            for (end, hash) in &sampled.anchors {
+                let slot = slots[slot_of(*hash)];
+                if slot.hash == *hash as u32 && slot.ino != 0 {
+                    Run::add(&mut runs, *end, &slot);
+                }
+            }
+        }
+        drop(slots);
+        stretches(&runs, sampled.bytes)
+    }
+
+    /// Of what was sampled and written so many bytes were equal to one of the stretches.
+    pub fn looked_up(&self, sampled: &Sampled, target: Place, offset: u64, last: Option<&Stretch>, equal_bytes: u64) {
+        if sampled.bytes == 0 {
+            return;
+        }
+        self.worth.looked_up(sampled.bytes, equal_bytes);
+        let mut tails = self.tails.lock();
+        if tails.is_empty() {
+            tails.resize(TAILS, Tail::default());
+        }
+        let tail = last.filter(|_| equal_bytes > 0).map(|last| Tail {
+            target: target.ino,
+            end: offset.saturating_add(last.at + last.length),
+            source: last.source,
+            source_end: last.source_offset.saturating_add(last.length),
+        });
+        tails[target.ino as usize % TAILS] = tail.unwrap_or_default();
+    }
+
+    /// Nothing yet, at the distance of the last copy to this place.
+    fn run_that_goes_on(&self, target: Place, offset: u64) -> Option<Run> {
+        let tails = self.tails.lock();
+        let tail = tails.get(target.ino as usize % TAILS)?;
+        let goes_on = tail.target == target.ino && tail.end == offset && tail.source.ino != 0;
+        goes_on.then_some(Run { place: tail.source, start: 0, end: 0, source_end: tail.source_end })
+    }
+}
+
+impl Worth {
+    /// Whether bytes are looked at, or pass.
+    fn a_look(&self, bytes: u64) -> bool {
+        let rest = self.rest.load(Ordering::Relaxed);
+        if rest > 0 {
+            // Two threads that count at once let a few bytes more pass.
+            self.rest.store(rest.saturating_sub(bytes), Ordering::Relaxed);
+        }
+        rest == 0
+    }
+
+    fn looked_up(&self, bytes: u64, equal: u64) {
+        let found = self.found.fetch_add(equal, Ordering::Relaxed) + equal;
+        let looked_up = self.looked_up.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if looked_up < TRIAL_BYTES {
+            return;
+        }
+        self.looked_up.store(0, Ordering::Relaxed);
+        self.found.store(0, Ordering::Relaxed);
+        if found < looked_up / FOUND_ONE_IN {
+            self.rest.store(REST_BYTES, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Anchors that follow one another at the same distance in the write and in a file.
+struct Run {
+    place: Place,
+    /// Where the window of the first one begins, and the last one ends, in the write.
+    start: u64,
+    end: u64,
+    /// Where the last one ends in the file.
+    source_end: u64,
+}
+
+impl Run {
+    fn add(runs: &mut Vec<Run>, end: u32, slot: &Slot) {
+        let (end, source_end) = (u64::from(end), slot.offset);
+        let place = Place { ino: slot.ino, generation: slot.generation };
+        match runs.last_mut() {
+            Some(last) if last.place == place && source_end.checked_sub(last.source_end) == Some(end - last.end) => {
+                (last.end, last.source_end) = (end, source_end);
+            }
+            _ if source_end >= WINDOW as u64 => {
+                runs.push(Run { place, start: end - WINDOW as u64, end, source_end });
+            }
+            _ => {}
+        }
+    }
+}
+
+fn stretches(runs: &[Run], bytes: u64) -> Vec<Stretch> {
+    let stretch = |(number, run): (usize, &Run)| {
+        let before = number.checked_sub(1).map_or(0, |before| runs[before].end);
+        let behind = runs.get(number + 1).map_or(bytes, |behind| behind.start);
+        // Not in front of the file's first byte.
+        let start = before.min(run.start).max(run.end.saturating_sub(run.source_end));
+        let source_offset = run.source_end - (run.end - start);
+        Stretch { at: start, length: behind.max(run.end) - start, source: run.place, source_offset }
+    };
+    runs.iter().enumerate().map(stretch).collect()
+}
+
+/// Where anchors end, and the hash of each.
+fn anchors_of(bytes: &[u8]) -> Vec<(u32, u64)> {
+    let mut found = Vec::new();
+    let (mut hash, mut next) = (0u64, WINDOW);
+    for (at, byte) in bytes.iter().enumerate() {
+        // Shifted out after 64 bytes.
+        hash = (hash << 1).wrapping_add(GEAR[usize::from(*byte)]);
+        if hash >> (64 - ZERO_BITS) == 0 && at + 1 >= next {
+            found.push((at as u32 + 1, mixed(hash)));
+            next = at + 1 + APART;
+        }
+    }
+    found
+}
+
+/// Bit n of a rolling hash depends on the last n + 1 bytes alone; of this each bit on all of them.
+fn mixed(hash: u64) -> u64 {
+    let hash = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ hash >> 29
+}
+
+fn slot_of(hash: u64) -> usize {
+    (hash >> 32) as usize % SLOTS
+}
+
+/// A random number for each byte (splitmix64).
+static GEAR: [u64; 256] = {
+    let mut table = [0; 256];
+    let (mut state, mut at) = (0u64, 0);
+    while at < table.len() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        table[at] = z ^ z >> 31;
+        at += 1;
+    }
+    table
+};
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    const A: Place = Place { ino: 1, generation: 1 };
+    const B: Place = Place { ino: 2, generation: 1 };
+    const C: Place = Place { ino: 3, generation: 1 };
+
+    fn noise(length: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed << 1 | 1;
+        let byte = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        };
+        std::iter::repeat_with(byte).take(length).collect()
+    }
+
+    fn note(anchors: &Anchors, bytes: &[u8], place: Place, offset: u64) {
+        anchors.note(&anchors.sample(bytes), place, offset);
+    }
+
+    fn find(anchors: &Anchors, bytes: &[u8]) -> Vec<Stretch> {
+        anchors.find(&anchors.sample(bytes), C, 0)
+    }
+
+    #[test]
+    fn bytes_are_found_wherever_they_lie_now() {
+        let anchors = Anchors::default();
+        let bytes = noise(100_000, 1);
+        note(&anchors, &bytes, A, 1 << 30);
+        let written = [&noise(777, 2)[..], &bytes[5_000..90_001]].concat();
+        let found = find(&anchors, &written);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let Stretch { at, length, source, source_offset } = found[0];
+        assert_eq!((source, source_offset + 777), (A, (1 << 30) + 5_000 + at), "the same distance");
+        assert_eq!((at, at + length), (0, written.len() as u64), "as far as it may go");
+    }
+
+    #[test]
+    fn of_two_files_that_follow_one_another_each_reaches_to_the_anchors_of_the_other() {
+        let anchors = Anchors::default();
+        let (a, b) = (noise(50_000, 3), noise(50_000, 4));
+        note(&anchors, &a, A, 0);
+        note(&anchors, &b, B, 0);
+        let found = find(&anchors, &[&a[..30_000], &b[..]].concat());
+        assert_eq!(found.iter().map(|found| found.source).collect::<Vec<_>>(), [A, B]);
+        assert!(found[0].at + found[0].length >= 30_000 && found[0].length < 35_000, "{found:?}");
+        // In front of its first byte there is nothing of b.
+        assert_eq!((found[1].at, found[1].source_offset, found[1].length), (30_000, 0, 50_000), "{found:?}");
+    }
+
+    #[test]
+    fn short_writes_go_on_where_the_copy_before_them_ended() {
+        let anchors = Anchors::default();
+        let bytes = noise(100_000, 12);
+        note(&anchors, &bytes, A, 0);
+        let mut found_bytes = 0;
+        for at in (0..100_000).step_by(100) {
+            let (offset, part) = (at as u64 + 7, &bytes[at..at + 100]);
+            let sampled = anchors.sample(part);
+            let found = anchors.find(&sampled, C, offset);
+            let length = found.iter().map(|found| found.length).sum::<u64>();
+            assert!(found.iter().all(|found| found.source_offset + 7 == offset + found.at), "{found:?}");
+            anchors.looked_up(&sampled, C, offset, found.last(), length);
+            found_bytes += length;
+        }
+        assert!(found_bytes > 90_000, "{found_bytes}: all from the first anchor on");
+        assert_eq!(anchors.find(&anchors.sample(&bytes[..100]), C, 50), [], "it goes on nowhere");
+        assert_eq!(anchors.find(&anchors.sample(&bytes[..100]), B, 100_007), [], "another file");
+    }
+
+    #[test]
+    fn what_was_never_seen_is_not_found() {
+        let anchors = Anchors::default();
+        assert_eq!(find(&anchors, &noise(100_000, 5)), []);
+        note(&anchors, &noise(100_000, 6), A, 0);
+        assert_eq!(find(&anchors, &noise(100_000, 7)), []);
+        for short in [&[][..], &[0; 63]] {
+            note(&anchors, short, A, 0);
+            assert_eq!(find(&anchors, short), []);
+        }
+    }
+
+    #[test]
+    fn the_newest_place_counts() {
+        let anchors = Anchors::default();
+        let bytes = noise(20_000, 8);
+        note(&anchors, &bytes, A, 0);
+        note(&anchors, &bytes, B, 64);
+        assert_eq!(find(&anchors, &bytes), [Stretch { at: 0, length: 20_000, source: B, source_offset: 64 }]);
+    }
+
+    #[test]
+    fn bytes_that_repeat_have_anchors_that_are_apart() {
+        for byte in 0..=255 {
+            let anchors = anchors_of(&[byte; 10_000]);
+            assert!(anchors.len() <= 10_000 / APART + 1, "{byte}: {}", anchors.len());
+        }
+        // One a KiB of others.
+        let anchors = anchors_of(&noise(10 << 20, 9)).len();
+        assert!((8_000..11_000).contains(&anchors), "{anchors}");
+    }
+
+    #[test]
+    fn a_table_is_as_large_whatever_passes_and_holds_what_passed_last() {
+        let anchors = Anchors::default();
+        let parts: Vec<Vec<u8>> = (0..96).map(|part| noise(1 << 20, 100 + part)).collect();
+        for (number, part) in parts.iter().enumerate() {
+            note(&anchors, part, Place { ino: 1 + number as u64, generation: 0 }, 0);
+        }
+        let length = |part: &[u8]| find(&anchors, part).iter().map(|found| found.length).sum::<u64>();
+        assert_eq!(anchors.slots.lock().len(), SLOTS);
+        assert!(length(&parts[95]) > 1_000_000);
+        assert!(length(&parts[40]) > 1_000_000, "55 MiB ago");
+    }
+
+    #[test]
+    fn what_finds_nothing_rests_and_looks_again_later() {
+        let anchors = Anchors::default();
+        let (known, new) = (noise(1 << 20, 10), noise(1 << 20, 11));
+        note(&anchors, &known, A, 0);
+        let write = |bytes: &[u8], equal| {
+            let sampled = anchors.sample(bytes);
+            anchors.looked_up(&sampled, C, 0, None, equal);
+            sampled.bytes > 0
+        };
+        assert!((0..100).all(|_| write(&known, 1 << 20)), "it finds all");
+        let looks = (0..100).filter(|_| write(&new, 0)).count() as u64;
+        assert!((15..=32).contains(&looks), "{looks} MiB: not when it finds nothing");
+        let passed = (0..200).take_while(|_| !write(&new, 0)).count() as u64;
+        assert!(passed + 100 - looks >= REST_BYTES >> 20 && passed < 100, "{passed}");
+    }
+}

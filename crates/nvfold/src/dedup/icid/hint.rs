@@ -1,0 +1,248 @@
+//! A hint: what a process tells the server of a mount about a write that it is going to make.
+//!
+//! The problem: a program that works on a mount copies bytes from file to file in its own memory, where the server cannot see
+//! it; the bytes themselves come through the kernel, later, and without a word of where they are from. The idea: the
+//! process leaves a note first. It names the range that it is about to write, and which ranges of which files its
+//! bytes were copied from. When the bytes arrive they are compared with those, and shared where they are equal: a note that
+//! is wrong, or of bytes that never come, costs a compare, and nothing else.
+//!
+//! A source is named by a [`Token`], the value of the attribute [`TOKEN_ATTRIBUTE`]. The kernel gives attributes of users to those
+//! alone who may read the file, so nobody can find out by a hint what a file holds that he cannot read.
+//!
+//! ```text
+//! ioctl(target, request(length), hint)            all integers little-endian
+//!
+//! 0   u64  offset in the target        8  u32  length      12  u16  sources    14  u16  origins
+//! 16  sources times   { u64 inode number, u64 proof }
+//!     origins times   { u32 at, u32 length, u48 offset in the source, u16 number of the source }
+//! ```
+
+/// Attribute of a regular file on a mount: its value is the [`Token`] of the file. It is not listed.
+pub const TOKEN_ATTRIBUTE: &str = "user.nvfold.token";
+/// Most bytes of a hint: what the size in the number of an ioctl can say.
+pub const HINT_BYTES_MAX: usize = (1 << 14) - 1;
+/// Most bytes that one hint speaks of. Longer writes get several.
+pub const TARGET_BYTES_MAX: u32 = 1 << 20;
+
+const HEADER_BYTES: usize = 16;
+const TOKEN_BYTES: usize = 16;
+const ORIGIN_BYTES: usize = 16;
+/// Largest offset in a source: six bytes.
+const SOURCE_OFFSET_MAX: u64 = (1 << 48) - 1;
+
+/// Type and number of the ioctl; the rest of the request says that it passes bytes in, and how many.
+const IOCTL: u32 = 0xe6 << 8 | 0x01;
+const IOCTL_PASSES_BYTES_IN: u32 = 1 << 30;
+const IOCTL_SIZE_SHIFT: u32 = 16;
+
+/// Names a file as a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Token {
+    /// Number of its inode.
+    pub ino: u64,
+    /// What only the server can have made.
+    pub proof: u64,
+}
+
+/// A part of a range that was copied from a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HintedOrigin {
+    /// First byte, counted from the beginning of the range.
+    pub at: u32,
+    /// Bytes.
+    pub length: u32,
+    /// Which of the hint's sources.
+    pub source: u16,
+    /// First byte in the source.
+    pub source_offset: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// First byte in the target.
+    pub offset: u64,
+    /// Bytes, at most [`TARGET_BYTES_MAX`].
+    pub length: u32,
+    sources: Vec<Token>,
+    origins: Vec<HintedOrigin>,
+}
+
+/// Number of the ioctl that passes so many bytes of a hint, [`HINT_BYTES_MAX`] at most.
+pub fn request(hint_bytes: usize) -> u32 {
+    debug_assert!(hint_bytes <= HINT_BYTES_MAX);
+    IOCTL_PASSES_BYTES_IN | (hint_bytes as u32) << IOCTL_SIZE_SHIFT | IOCTL
+}
+
+/// Whether the number of an ioctl is that of a hint, of whatever size.
+pub fn is_request(number: u32) -> bool {
+    number & !((HINT_BYTES_MAX as u32) << IOCTL_SIZE_SHIFT) == request(0)
+}
+
+impl Token {
+    /// As the attribute's value.
+    pub fn to_bytes(self) -> [u8; TOKEN_BYTES] {
+        let mut bytes = [0; TOKEN_BYTES];
+        bytes[..8].copy_from_slice(&self.ino.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.proof.to_le_bytes());
+        bytes
+    }
+
+    /// Of the attribute's value.
+    pub fn of_bytes(bytes: &[u8; TOKEN_BYTES]) -> Token {
+        Token { ino: word(bytes, 0), proof: word(bytes, 8) }
+    }
+}
+
+impl Hint {
+    /// Of a range of a target; says nothing yet.
+    pub fn new(offset: u64, length: u32) -> Hint {
+        Hint { offset, length, ..Hint::default() }
+    }
+
+    /// Its sources, as the origins number them.
+    pub fn sources(&self) -> &[Token] {
+        &self.sources
+    }
+
+    /// What it says.
+    pub fn origins(&self) -> &[HintedOrigin] {
+        &self.origins
+    }
+
+    /// Adds that `length` bytes at `at` were copied from a file; false when there is no room for it, or no way to say it.
+    pub fn add(&mut self, at: u32, length: u32, source: Token, source_offset: u64) -> bool {
+        let known = self.sources.iter().position(|known| *known == source);
+        let grows_by = ORIGIN_BYTES + if known.is_some() { 0 } else { TOKEN_BYTES };
+        if self.bytes() + grows_by > HINT_BYTES_MAX || source_offset > SOURCE_OFFSET_MAX {
+            return false;
+        }
+        let number = known.unwrap_or_else(|| {
+            self.sources.push(source);
+            self.sources.len() - 1
+        });
+        self.origins.push(HintedOrigin { at, length, source: number as u16, source_offset });
+        true
+    }
+
+    fn bytes(&self) -> usize {
+        HEADER_BYTES + self.sources.len() * TOKEN_BYTES + self.origins.len() * ORIGIN_BYTES
+    }
+
+    /// What the ioctl passes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.bytes());
+        bytes.extend(self.offset.to_le_bytes());
+        bytes.extend(self.length.to_le_bytes());
+        bytes.extend((self.sources.len() as u16).to_le_bytes());
+        bytes.extend((self.origins.len() as u16).to_le_bytes());
+        bytes.extend(self.sources.iter().flat_map(|source| source.to_bytes()));
+        for origin in &self.origins {
+            bytes.extend(origin.at.to_le_bytes());
+            bytes.extend(origin.length.to_le_bytes());
+            bytes.extend((origin.source_offset | u64::from(origin.source) << 48).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Of what an ioctl passed; `None` when that is no hint: too short or too long, a range that is too long or goes past the
+    /// end of files, an origin outside the range or of a source that is not there.
+    pub fn decode(bytes: &[u8]) -> Option<Hint> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let (offset, counts) = (word(header, 0), word(header, 8));
+        let (length, sources, origins) = (counts as u32, (counts >> 32 & 0xffff) as usize, (counts >> 48) as usize);
+        let (tokens, rest) = rest.split_at_checked(sources * TOKEN_BYTES)?;
+        let is_a_range =
+            length <= TARGET_BYTES_MAX && offset.checked_add(u64::from(length)).is_some_and(|end| end >> 63 == 0);
+        if rest.len() != origins * ORIGIN_BYTES || !is_a_range {
+            return None;
+        }
+        let sources: Vec<Token> = tokens.as_chunks().0.iter().map(Token::of_bytes).collect();
+        let origins: Vec<HintedOrigin> = rest.as_chunks().0.iter().map(HintedOrigin::of_bytes).collect();
+        let is_said_well = |origin: &HintedOrigin| {
+            usize::from(origin.source) < sources.len()
+                && origin.at.checked_add(origin.length).is_some_and(|end| end <= length)
+        };
+        origins.iter().all(is_said_well).then_some(Hint { offset, length, sources, origins })
+    }
+}
+
+impl HintedOrigin {
+    fn of_bytes(bytes: &[u8; ORIGIN_BYTES]) -> HintedOrigin {
+        let (range, source) = (word(bytes, 0), word(bytes, 8));
+        HintedOrigin {
+            at: range as u32,
+            length: (range >> 32) as u32,
+            source: (source >> 48) as u16,
+            source_offset: source & SOURCE_OFFSET_MAX,
+        }
+    }
+}
+
+/// The eight bytes from an offset on.
+fn word(bytes: &[u8; 16], at: usize) -> u64 {
+    let half = if at == 0 { bytes.first_chunk() } else { bytes.last_chunk() };
+    u64::from_le_bytes(*half.expect("16 bytes have two halves"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TOKEN: Token = Token { ino: 7, proof: 0x0123_4567_89ab_cdef };
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let mut hint = Hint::new(4096, 1000);
+        assert!(hint.add(0, 100, TOKEN, 5));
+        assert!(hint.add(100, 900, Token { ino: 8, ..TOKEN }, (1 << 48) - 1));
+        assert!(hint.add(200, 0, TOKEN, 0));
+        let bytes = hint.encode();
+        assert!(is_request(request(bytes.len())) && !is_request(request(bytes.len()) + 1) && !is_request(0));
+        assert_eq!(Hint::decode(&bytes), Some(hint.clone()));
+        assert_eq!((hint.sources().len(), hint.origins().len()), (2, 3));
+        assert_eq!(Token::of_bytes(&TOKEN.to_bytes()), TOKEN);
+    }
+
+    #[test]
+    fn six_hundred_origins_of_four_hundred_files_fit_and_no_more_than_an_ioctl_passes() {
+        let mut hint = Hint::new(0, TARGET_BYTES_MAX);
+        let added = (0..).take_while(|n| hint.add(*n, 1, Token { ino: u64::from(*n % 400), ..TOKEN }, 0)).count();
+        assert!(added >= 600, "{added}");
+        assert!((HINT_BYTES_MAX - 16..=HINT_BYTES_MAX).contains(&hint.encode().len()));
+        assert!(!Hint::new(0, 1).add(0, 1, TOKEN, 1 << 48), "more than six bytes can say");
+    }
+
+    #[test]
+    fn what_is_no_hint_is_refused() {
+        let mut hint = Hint::new(0, 100);
+        assert!(hint.add(0, 100, TOKEN, 0));
+        let good = hint.encode();
+        let changed = |at: usize, to: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = to;
+            Hint::decode(&bytes)
+        };
+        assert_eq!(changed(8, 100), Some(hint));
+        assert_eq!(changed(7, 0x80), None, "past the end of files");
+        assert_eq!(changed(10, 0x11), None, "a range that is too long");
+        assert_eq!(changed(12, 0), None, "a source that is not there");
+        assert_eq!(changed(14, 2), None, "an origin that is not there");
+        assert_eq!(changed(32, 1), None, "an origin that goes past the range");
+        assert_eq!(changed(39, 0xff), None, "an origin whose end overflows");
+        assert_eq!(changed(47, 1), None, "an origin of a source that is not there");
+        assert_eq!(Hint::decode(&good[..good.len() - 1]), None);
+        assert_eq!(Hint::decode(&[good, vec![0]].concat()), None);
+        assert_eq!(Hint::decode(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_hint_that_reads_the_same_again_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(hint) = Hint::decode(&bytes) {
+                prop_assert_eq!(hint.encode(), bytes);
+            }
+        }
+    }
+}

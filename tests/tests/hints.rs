@@ -1,0 +1,164 @@
+//! Hints: a process says where the bytes are from that it is going to write to a file of a mount. They save space when they
+//! are true, cost nothing but a compare when they are not, and tell nobody what he may not read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nvfold_tests::mount::{Mount, nvfold_json};
+use nvfold_tests::probe::compiled;
+use nvfold_tests::random::{self, Seed};
+use nvfold_tests::{requires, run};
+
+/// A mount with a file of random bytes in it, and the program that gives hints.
+struct House {
+    mount: Mount,
+    program: PathBuf,
+    source: PathBuf,
+    bytes: Vec<u8>,
+}
+
+const SOURCE_BYTES: usize = 1 << 20;
+
+impl House {
+    fn new(options: &str) -> House {
+        let mount = Mount::with_options(64, options);
+        let program = compiled("hints", mount.scratch());
+        let source = mount.join("source");
+        let mut bytes = vec![0; SOURCE_BYTES];
+        random::fill(&mut Seed::new("hints").generator(), &mut bytes);
+        fs::write(&source, &bytes).expect("write the source");
+        House { mount, program, source, bytes }
+    }
+
+    /// Runs the program and returns what it printed.
+    #[track_caller]
+    fn run(&self, words: &[&str]) -> String {
+        run::ok(Command::new(&self.program).args(words)).stdout.trim().to_owned()
+    }
+
+    /// Copies bytes of the source to a file, with a hint that says they were copied from `claimed` on.
+    #[track_caller]
+    fn copy(&self, from: usize, length: usize, target: &Path, at: usize, claimed: u64) -> String {
+        let number = |number: usize| number.to_string();
+        let (source, target) = (self.source.to_str().unwrap(), target.to_str().unwrap());
+        self.run(&["copy", source, &number(from), &number(length), target, &number(at), &claimed.to_string()])
+    }
+
+    /// Bytes of files that are shared through hints, once the kernel has handed down what it keeps.
+    fn shared(&self) -> u64 {
+        run::ok(Command::new("sync").arg("-f").arg(self.mount.path()));
+        nvfold_json(&["stats", "--json"], &[self.mount.path()])["origins"]["shared_bytes"]
+            .as_u64()
+            .expect("origins in stats")
+    }
+
+    /// The files hold what they should, also when they are read from the device.
+    fn check(mut self, target: &Path, expected: &[u8]) {
+        assert!(fs::read(target).unwrap() == expected, "as written");
+        self.mount.remount();
+        assert!(fs::read(target).unwrap() == expected, "as stored");
+        self.mount.check();
+    }
+}
+
+#[test]
+fn bytes_that_a_hint_names_are_shared_at_any_offset() {
+    requires!(fuse, tool("cc"));
+    for writeback in ["on", "off"] {
+        let house = House::new(&format!("policy=icid,writeback={writeback}"));
+        let target = house.mount.join("target");
+        fs::write(&target, b"a few bytes in front").unwrap();
+        assert_eq!(house.copy(1001, 300_000, &target, 20, 1001), "");
+        assert_eq!(house.shared(), 300_000, "writeback={writeback}");
+        let expected = [&b"a few bytes in front"[..], &house.bytes[1001..301_001]].concat();
+        house.check(&target, &expected);
+    }
+}
+
+#[test]
+fn a_file_can_be_its_own_source() {
+    requires!(fuse, tool("cc"));
+    let house = House::new("policy=icid");
+    let source = house.source.clone();
+    assert_eq!(house.copy(7, 100_000, &source, 500_003, 7), "");
+    assert_eq!(house.shared(), 100_000);
+    let mut expected = house.bytes.clone();
+    expected.copy_within(7..100_007, 500_003);
+    house.check(&source, &expected);
+}
+
+#[test]
+fn a_hint_that_lies_costs_nothing_but_a_compare() {
+    requires!(fuse, tool("cc"));
+    let house = House::new("policy=icid");
+    let target = house.mount.join("target");
+    for (n, claimed) in [5000, SOURCE_BYTES as u64 - 10, SOURCE_BYTES as u64, (1 << 48) - 1].into_iter().enumerate() {
+        assert_eq!(house.copy(n * 1000, 1000, &target, n * 1000, claimed), "");
+    }
+    assert_eq!(house.shared(), 0);
+    let expected = house.bytes[..4000].to_vec();
+    house.check(&target, &expected);
+}
+
+#[test]
+fn a_source_that_changes_or_goes_after_the_hint_is_no_source_any_more() {
+    requires!(fuse, tool("cc"));
+    for gone in [true, false] {
+        let house = House::new("policy=icid,writeback=on");
+        let target = house.mount.join("target");
+        // The bytes of the target wait in the kernel meanwhile.
+        house.copy(0, 100_000, &target, 0, 0);
+        if gone {
+            fs::remove_file(&house.source).unwrap();
+        } else {
+            fs::write(&house.source, vec![7; SOURCE_BYTES]).unwrap();
+        }
+        let expected = house.bytes[..100_000].to_vec();
+        house.check(&target, &expected);
+    }
+}
+
+#[test]
+fn what_is_no_hint_is_refused() {
+    requires!(fuse, tool("cc"));
+    let house = House::new("policy=icid");
+    let source = house.source.to_str().unwrap();
+    for bytes in ["0", "1", "15", "16", "100", "16383"] {
+        assert_eq!(house.run(&["pass", source, bytes]), "EINVAL", "{bytes} bytes");
+    }
+    for number in ["0x4030e602", "0x8030e601", "0x40300001"] {
+        assert_eq!(house.run(&["ask", source, number]), "ENOTTY", "{number}");
+    }
+    assert_eq!(house.run(&["token", source]), "told");
+    let attribute = |how: &[&str]| run::run(Command::new("setfattr").args(how).arg(&house.source)).code();
+    assert_ne!(attribute(&["-n", "user.nvfold.token", "-v", "x"]), 0, "a token cannot be set");
+    assert_ne!(attribute(&["-x", "user.nvfold.token"]), 0, "a token cannot be removed");
+}
+
+#[test]
+fn a_file_that_does_not_follow_origins_says_so() {
+    requires!(fuse, tool("cc"));
+    let house = House::new("policy=inline");
+    let target = house.mount.join("target");
+    assert_eq!(house.copy(1, 10_000, &target, 0, 1), "EOPNOTSUPP");
+    let expected = house.bytes[1..10_001].to_vec();
+    house.check(&target, &expected);
+}
+
+#[test]
+fn who_cannot_read_a_file_gets_no_token_of_it() {
+    requires!(root, fuse, tool("cc"), tool("setpriv"));
+    use std::os::unix::fs::PermissionsExt;
+    let house = House::new("policy=icid,allow_other");
+    fs::set_permissions(&house.source, fs::Permissions::from_mode(0o622)).unwrap();
+    let program = house.mount.join("program");
+    fs::copy(&house.program, &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut stranger = Command::new("setpriv");
+    stranger.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program).arg("token").arg(&house.source);
+    let told = run::ok(&mut stranger);
+    assert_eq!(told.stdout.trim(), "EACCES", "{}", told.report());
+    let mut house = house;
+    house.mount.check();
+}
