@@ -23,10 +23,12 @@ help: ## This list
 build: ## The nvfold command, optimised: target/release/nvfold
 	$(CARGO) build --release -p nvfold-cli
 
-install: build ## The command, and the C library with its headers: make install PREFIX=/usr/local [DESTDIR=]
-	$(CARGO) build --release -p nvfold-c
+install: build ## The command, the C library with its headers, what `nvfold run` preloads: make install PREFIX=/usr/local [DESTDIR=]
+	$(CARGO) build --release -p nvfold-c -p nvfold-preload
 	install -D -m 755 $(RELEASE) $(DESTDIR)$(PREFIX)/bin/nvfold
 	scripts/c-install.sh target/release/libnvfold_c.a $(PREFIX) $(DESTDIR)
+	[ "$$(uname -m)" != x86_64 ] || \
+		scripts/preload-library.sh target/release/libnvfold_preload.a $(DESTDIR)$(PREFIX)/lib/nvfold
 
 demo: build ## Import a real tree twice, see the space saved, compare every file (under 3 minutes)
 	scripts/demo.sh

@@ -37,6 +37,9 @@ declare -A PACKAGE_OF=(
     [readelf]=binutils
     [pkg-config]=pkgconf
     [valgrind]=valgrind
+    [patch]=patch
+    [diff]=diffutils
+    [gzip]=gzip
 )
 
 as_root() {
@@ -48,6 +51,8 @@ for command in "${!PACKAGE_OF[@]}"; do
     # The mkfs programs live in sbin, which a user's PATH may not hold.
     PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null || missing+=("${PACKAGE_OF[$command]}")
 done
+# LevelDB, for the Python of the system.
+/usr/bin/python3 -c 'import plyvel' 2>/dev/null || missing+=(python3-plyvel)
 if [ "${#missing[@]}" -gt 0 ]; then
     if ! command -v apt-get >/dev/null; then
         echo "test-deps: install these yourself (no apt-get here): ${missing[*]}" >&2

@@ -28,7 +28,7 @@ struct House {
 const COMMANDS_USE: &str = "stored mount snapshot traffic device dedup_options counters mounts problems stop output \
                             report progress size failure";
 
-const HOUSES: [House; 4] = [
+const HOUSES: [House; 5] = [
     House {
         crate_name: "nvfold",
         rooms: &[
@@ -78,7 +78,8 @@ const HOUSES: [House; 4] = [
     House {
         crate_name: "nvfold-c",
         rooms: &[
-            ("exports", "transfers table files listing paths status device options caller failure"),
+            ("exports", "names transfers table files listing paths status device options caller failure"),
+            ("names", "files paths device failure"),
             ("transfers", "files mapping causality caller failure"),
             ("table", "files device failure"),
             ("files", "paths status device causality failure"),
@@ -92,6 +93,21 @@ const HOUSES: [House; 4] = [
             ("mapping", "failure"),
             ("caller", "failure"),
             ("failure", ""),
+        ],
+    },
+    House {
+        crate_name: "nvfold-preload",
+        rooms: &[
+            ("start", "working numbers device process"),
+            ("streams", "calls prefix numbers device answer process"),
+            ("calls", "prefix working numbers device answer process"),
+            ("prefix", "working numbers device process"),
+            ("working", "numbers device process"),
+            ("numbers", "answer process"),
+            ("device", "process"),
+            ("answer", "process"),
+            ("process", ""),
+            ("copies", ""),
         ],
     },
     House {

@@ -2,7 +2,8 @@
 //!
 //! The problem: a pointer that C passes can be anything, and Rust can tell of few that they are wrong. The idea: the
 //! parameters of exported functions that are pointers have types of their own, transparent to C, which **only a call from C
-//! can make**: their field is private, and nothing here makes one. So one argument carries all of the unsafe code below:
+//! can make**: their field is private, and nothing here makes one but the unsafe `of`, by which nvfold-preload passes on what
+//! a program gave to the function of libc that it stands for. So one argument carries all of the unsafe code below:
 //!
 //! > The value came from C, through a function that `nvfold.h` or `icid.h` declares, and the header says what it must point
 //! > to while the call lasts: a string that ends in NUL, or so many bytes, or one structure of its type, which nobody else
@@ -83,6 +84,13 @@ pub fn room(bytes: usize) -> Outcome<Vec<u8>> {
 }
 
 impl CText<'_> {
+    /// # Safety
+    ///
+    /// The pointer came from C, as an argument of a call that lasts as long as this value; see the top.
+    pub unsafe fn of(pointer: *const c_char) -> Self {
+        Self(pointer, PhantomData)
+    }
+
     /// Its bytes without the NUL. EFAULT for NULL, ENAMETOOLONG beyond `PATH_MAX`.
     pub fn bytes(&self) -> Outcome<&[u8]> {
         if self.0.is_null() {
@@ -105,6 +113,13 @@ impl CText<'_> {
 }
 
 impl InBytes<'_> {
+    /// # Safety
+    ///
+    /// The pointer came from C, as an argument of a call that lasts as long as this value; see the top.
+    pub unsafe fn of(pointer: *const c_void) -> Self {
+        Self(pointer, PhantomData)
+    }
+
     /// EINVAL and EFAULT by `check_range`.
     pub fn slice(&self, length: usize) -> Outcome<&[u8]> {
         check_range(self.address(), length)?;
@@ -122,6 +137,13 @@ impl InBytes<'_> {
 }
 
 impl OutBytes<'_> {
+    /// # Safety
+    ///
+    /// The pointer came from C, as an argument of a call that lasts as long as this value; see the top.
+    pub unsafe fn of(pointer: *mut c_void) -> Self {
+        Self(pointer, PhantomData)
+    }
+
     /// EINVAL and EFAULT by `check_range`. It is taken by `&mut self`, so there is one such slice at a time.
     pub fn slice(&mut self, length: usize) -> Outcome<&mut [u8]> {
         check_range(self.address(), length)?;
@@ -221,6 +243,13 @@ pub struct Iovecs<'c> {
 }
 
 impl CIovecs<'_> {
+    /// # Safety
+    ///
+    /// The pointer came from C, as an argument of a call that lasts as long as this value; see the top.
+    pub unsafe fn of(pointer: *const libc::iovec) -> Self {
+        Self(pointer, PhantomData)
+    }
+
     /// Looks at the array. EINVAL for a count below 0 or above 1024, and for more bytes than `SSIZE_MAX` together.
     pub fn look(&self, count: c_int) -> Outcome<Iovecs<'_>> {
         if !(0..=IOVECS_MAX).contains(&count) {

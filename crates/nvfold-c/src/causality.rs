@@ -15,10 +15,11 @@
 //! stored to, costs a compare when it is written.
 #![forbid(unsafe_code)]
 
-use nvfold::dedup::icid::{FileToken, RecTree, Source};
+use nvfold::dedup::icid::{FileToken, Options, RecTree, Source};
 use nvfold::{File, Origin};
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Made when the first device that follows origins is opened.
@@ -26,10 +27,15 @@ static TREE: OnceLock<RecTree> = OnceLock::new();
 /// Followed files by the number of their token.
 static FOLLOWED: RwLock<Option<HashMap<u32, Weak<Followed>>>> = RwLock::new(None);
 
+/// Files of which bytes lie in memory. While there are none a copy has nothing to tell.
+static READ: AtomicUsize = AtomicUsize::new(0);
+
 /// A file of which the bytes are followed. Dropped, they are forgotten.
 pub struct Followed {
     token: FileToken,
     file: File,
+    /// Counted in `READ`.
+    is_read: AtomicBool,
     /// Handle of its device.
     pub device: usize,
 }
@@ -53,9 +59,16 @@ impl Followed {
     pub fn new(device: Follows, file: &File) -> Option<Arc<Followed>> {
         let device = device.0?;
         let token = TREE.get()?.open_file()?;
-        let followed = Arc::new(Followed { token, file: file.clone(), device });
+        let followed = Arc::new(Followed { token, file: file.clone(), is_read: AtomicBool::new(false), device });
         FOLLOWED.write().get_or_insert_default().insert(token.number(), Arc::downgrade(&followed));
         Some(followed)
+    }
+
+    /// Bytes of it come into memory.
+    fn is_being_read(&self) {
+        if !self.is_read.load(Ordering::Relaxed) && !self.is_read.swap(true, Ordering::Relaxed) {
+            READ.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -68,6 +81,9 @@ impl Drop for Followed {
         if let Some(tree) = TREE.get() {
             tree.forget_file(self.token);
         }
+        if *self.is_read.get_mut() {
+            READ.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -75,7 +91,10 @@ impl Drop for Followed {
 pub fn note_read(address: usize, length: usize, file: Option<&Followed>, offset: u64) {
     let Some(tree) = TREE.get() else { return };
     match file {
-        Some(file) => tree.record_read(address as u64, length as u64, file.token, offset),
+        Some(file) => {
+            file.is_being_read();
+            tree.record_read(address as u64, length as u64, file.token, offset);
+        }
         None => tree.forget_range(address as u64, length as u64),
     }
 }
@@ -87,9 +106,29 @@ pub fn note_copy(target: usize, source: usize, length: usize) {
     }
 }
 
+/// Whether a copy may have something to tell: one relaxed load.
+#[inline]
+pub fn has_sources() -> bool {
+    READ.load(Ordering::Relaxed) != 0
+}
+
+/// As `note_copy`, from within a program's own memcpy: neither waits nor allocates, and drops what it cannot note so.
+pub fn try_note_copy(target: usize, source: usize, length: usize) {
+    if let Some(tree) = TREE.get() {
+        tree.try_record_copy(target as u64, source as u64, length as u64);
+    }
+}
+
+/// Makes the tree with all of its memory, for a process whose copies are noted by `try_note_copy`. To be called before the
+/// first device is opened.
+pub fn reserve() {
+    TREE.get_or_init(|| RecTree::reserved(Options::default()));
+}
+
 /// Memory is a mapping of a file from an offset on.
 pub fn note_map(address: usize, length: usize, file: &Followed, offset: u64) {
     if let Some(tree) = TREE.get() {
+        file.is_being_read();
         tree.map_area(address as u64, length as u64, file.token, offset);
     }
 }

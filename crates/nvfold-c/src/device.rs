@@ -135,8 +135,12 @@ fn next_handle() -> usize {
 
 /// Opens the device, and makes and formats it where that is asked for.
 fn region(spec: &DeviceSpec, options: &Options) -> Outcome<Region> {
-    let open_options =
-        OpenOptions { read_only: options.read_only, profile: options.profile.clone(), ..OpenOptions::default() };
+    let open_options = OpenOptions {
+        read_only: options.read_only,
+        profile: options.profile.clone(),
+        descriptor_min: options.descriptor_min,
+        ..OpenOptions::default()
+    };
     let bytes = match spec {
         DeviceSpec::Memory => None,
         DeviceSpec::Path(path) => std::fs::metadata(path).ok().map(|metadata| metadata.len()),

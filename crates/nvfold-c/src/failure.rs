@@ -91,11 +91,16 @@ static IS_FORKED: AtomicBool = AtomicBool::new(false);
 /// Makes a child of fork know that it is one. Called when the first device is opened.
 pub fn watch_for_forks() {
     extern "C" fn in_child() {
-        IS_FORKED.store(true, Ordering::Relaxed);
+        be_forked();
     }
     // SAFETY: `in_child` stays loaded as long as this library, and does what is allowed between fork and exec: it stores a
     // word. (glibc forgets the handlers of a library that is unloaded.)
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+}
+
+/// This is a child of fork.
+pub fn be_forked() {
+    IS_FORKED.store(true, Ordering::Relaxed);
 }
 
 /// Whether this is a child of fork.

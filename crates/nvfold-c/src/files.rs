@@ -7,13 +7,13 @@
 use crate::causality::Followed;
 use crate::device::Device;
 use crate::failure::{Failure, Outcome};
-use crate::paths::{self, LastLink};
+use crate::paths::{self, LastLink, Start};
 use crate::status::MODE_BITS;
-use nvfold::{AllocateMode, Attr, File, FileKind, FileSystem, InodeNumber, NewInode, Origin, Whence};
+use nvfold::{AllocateMode, Attr, File, FileKind, FileSystem, NewInode, Origin, Whence};
 use parking_lot::Mutex;
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How often `open` with O_CREAT looks again when a name comes and goes meanwhile.
 const TRIES_MAX: usize = 100;
@@ -23,7 +23,6 @@ const TRIES_MAX: usize = 100;
 struct Access {
     reads: bool,
     writes: bool,
-    appends: bool,
     /// O_SYNC, O_DSYNC: each write is durable when it returns.
     syncs: bool,
 }
@@ -36,6 +35,8 @@ pub struct Open {
     /// Says of its bytes in memory that they are its.
     pub followed: Option<Arc<Followed>>,
     access: Access,
+    /// O_APPEND: every write goes to the end.
+    appends: AtomicBool,
     position: Mutex<u64>,
 }
 
@@ -49,7 +50,14 @@ pub enum Target {
 }
 
 /// `open`.
-pub fn open(device: &Arc<Device>, start: InodeNumber, path: &[u8], flags: c_int, mode: u32) -> Outcome<Open> {
+pub fn open<'p>(
+    device: &Arc<Device>,
+    start: impl Into<Start<'p>>,
+    path: &[u8],
+    flags: c_int,
+    mode: u32,
+) -> Outcome<Open> {
+    let start = start.into();
     let access = check_flags(flags)?;
     device.run(|fs| {
         let attr = find(device, fs, start, path, flags, mode)?;
@@ -62,7 +70,8 @@ pub fn open(device: &Arc<Device>, start: InodeNumber, path: &[u8], flags: c_int,
             file.set_len(0)?;
         }
         let followed = if attr.kind == FileKind::Regular { Followed::new(device.follows_origins, &file) } else { None };
-        Ok(Open { device: device.clone(), file, kind: attr.kind, followed, access, position: Mutex::new(0) })
+        let appends = AtomicBool::new(flags & libc::O_APPEND != 0);
+        Ok(Open { device: device.clone(), file, kind: attr.kind, followed, access, appends, position: Mutex::new(0) })
     })
 }
 
@@ -83,11 +92,11 @@ fn check_flags(flags: c_int) -> Outcome<Access> {
     if has(libc::O_TRUNC) && !writes {
         return Err(Failure::invalid("O_TRUNC needs O_WRONLY or O_RDWR"));
     }
-    Ok(Access { reads, writes, appends: has(libc::O_APPEND), syncs: flags & (libc::O_SYNC | libc::O_DSYNC) != 0 })
+    Ok(Access { reads, writes, syncs: flags & (libc::O_SYNC | libc::O_DSYNC) != 0 })
 }
 
 /// Finds what is to be opened, or makes it.
-fn find(device: &Device, fs: &FileSystem, start: InodeNumber, path: &[u8], flags: c_int, mode: u32) -> Outcome<Attr> {
+fn find(device: &Device, fs: &FileSystem, start: Start<'_>, path: &[u8], flags: c_int, mode: u32) -> Outcome<Attr> {
     let creates = flags & libc::O_CREAT != 0;
     let is_exclusive = creates && flags & libc::O_EXCL != 0;
     // O_EXCL does not follow a link at the end, and finds it there.
@@ -149,9 +158,18 @@ impl Open {
         self.check(self.access.writes, "writing")
     }
 
+    /// Writes go to the end from now on, or to the position: `fcntl` with O_APPEND.
+    pub fn set_appends(&self, appends: bool) {
+        self.appends.store(appends, Ordering::Relaxed);
+    }
+
     /// EBADF for what is open to append.
     pub fn check_not_appends(&self) -> Outcome<()> {
-        if self.access.appends { Err(Failure::new(libc::EBADF, "it is open with O_APPEND")) } else { Ok(()) }
+        if self.appends.load(Ordering::Relaxed) {
+            Err(Failure::new(libc::EBADF, "it is open with O_APPEND"))
+        } else {
+            Ok(())
+        }
     }
 
     fn check(&self, may: bool, what: &str) -> Outcome<()> {
@@ -206,7 +224,7 @@ impl Open {
             Target::Offset(offset) => put(Some(offset)),
             Target::Position => {
                 let mut position = self.position.lock();
-                let at = put((!self.access.appends).then_some(*position))?;
+                let at = put((!self.appends.load(Ordering::Relaxed)).then_some(*position))?;
                 *position = at + data.len() as u64;
                 Ok(at)
             }

@@ -21,11 +21,14 @@
 //! | `files` | open files: reads, writes, positions |
 //! | `table` | which descriptor is which open file |
 //! | `causality` | which memory came from which file |
+//! | `names` | what is asked of a path |
 //! | `paths` | from a path to an inode |
 //! | `status` | `struct stat` and its like |
 //! | `device`, `background`, `options` | opening and closing devices, what goes on meanwhile |
 //! | `caller` | memory of the C program |
 //! | `failure` | errno, the sentence behind it, and panics, which end here |
+//!
+//! The crate nvfold-preload uses the rooms below `exports` for programs that were never written for any of this.
 //!
 //! `unsafe` is in `caller`, `failure`, `mapping` and `exports` alone (a test holds that): the first three touch memory and
 //! errno, and the last exports symbols by name.
@@ -38,16 +41,30 @@ compile_error!("libnvfold turns panics into EIO, which needs panic=unwind");
 compile_error!("exports/icid.rs knows how C passes the third argument of a variadic call on x86-64 and AArch64 alone");
 
 mod background;
-mod caller;
-mod causality;
-mod device;
 mod exports;
-mod failure;
-mod files;
-mod listing;
 mod mapping;
-mod options;
-mod paths;
-mod status;
 mod table;
-mod transfers;
+
+// The rooms that nvfold-preload puts the names of libc on. They are no API for anybody else.
+#[doc(hidden)]
+pub mod caller;
+#[doc(hidden)]
+pub mod causality;
+#[doc(hidden)]
+pub mod device;
+#[doc(hidden)]
+pub mod failure;
+#[doc(hidden)]
+pub mod files;
+#[doc(hidden)]
+pub mod listing;
+#[doc(hidden)]
+pub mod names;
+#[doc(hidden)]
+pub mod options;
+#[doc(hidden)]
+pub mod paths;
+#[doc(hidden)]
+pub mod status;
+#[doc(hidden)]
+pub mod transfers;

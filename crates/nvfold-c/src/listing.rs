@@ -40,14 +40,14 @@ static LISTINGS: RwLock<BTreeMap<usize, Arc<Listing>>> = RwLock::new(BTreeMap::n
 /// Begins to read a directory; returns the handle. ENOTDIR.
 pub fn open(device: &Arc<Device>, directory: File) -> Outcome<usize> {
     static LAST: AtomicUsize = AtomicUsize::new(0);
-    device.run(|fs| Ok(fs.last_cookie(directory.ino())?))?;
+    let listing = Arc::new(Listing::new(device, directory)?);
     let handle = LAST.fetch_add(1, Ordering::Relaxed) * HANDLE_STEP + HANDLE_STEP / 2;
     let mut listings = LISTINGS.write();
     // Under the lock, as for descriptors.
     if device.is_closing() {
         return Err(Failure::new(libc::EBADF, "the device is being closed"));
     }
-    listings.insert(handle, Arc::new(Listing { device: device.clone(), directory, at: Mutex::default() }));
+    listings.insert(handle, listing);
     Ok(handle)
 }
 
@@ -75,6 +75,12 @@ pub fn close_all_of(device: &Arc<Device>) {
 }
 
 impl Listing {
+    /// Of a directory, from its start. ENOTDIR.
+    pub fn new(device: &Arc<Device>, directory: File) -> Outcome<Listing> {
+        device.run(|fs| Ok(fs.last_cookie(directory.ino())?))?;
+        Ok(Listing { device: device.clone(), directory, at: Mutex::default() })
+    }
+
     pub fn device(&self) -> Arc<Device> {
         self.device.clone()
     }

@@ -11,6 +11,7 @@ use crate::failure::{Failure, Outcome};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, ptr, slice};
 
 /// Bytes of a page.
@@ -19,6 +20,8 @@ pub const PAGE_BYTES: usize = 4096;
 /// Mappings by their first address. `T`: what is known of the file.
 pub struct Mappings<T> {
     by_start: RwLock<BTreeMap<usize, Mapping<T>>>,
+    /// Something was ever mapped.
+    is_used: AtomicBool,
 }
 
 /// A mapping, or what is left of one.
@@ -62,7 +65,7 @@ fn check(length: usize, prot: c_int, flags: c_int, offset: libc::off_t) -> Outco
 
 impl<T: Clone> Mappings<T> {
     pub const fn new() -> Mappings<T> {
-        Mappings { by_start: RwLock::new(BTreeMap::new()) }
+        Mappings { by_start: RwLock::new(BTreeMap::new()), is_used: AtomicBool::new(false) }
     }
 
     /// Makes memory of `length` bytes and lets `read` fill it: it gets the memory and puts there what the file holds from
@@ -95,8 +98,14 @@ impl<T: Clone> Mappings<T> {
             unsafe { libc::munmap(start, bytes) };
             return Err(failure);
         }
+        self.is_used.store(true, Ordering::Release);
         self.by_start.write().insert(start.addr(), Mapping { bytes, file });
         Ok(start)
+    }
+
+    /// Whether anything was ever mapped. Takes no lock.
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Acquire)
     }
 
     /// Changes what is known of the files; the memory stays.

@@ -35,6 +35,8 @@ pub struct Options {
     pub threads: usize,
     pub discard: Option<bool>,
     pub profile: Profile,
+    /// Least number of the descriptor that holds the device; no word of the list.
+    pub descriptor_min: i32,
 }
 
 impl Default for Options {
@@ -54,6 +56,7 @@ impl Default for Options {
             threads: THREADS,
             discard: None,
             profile: Profile::default(),
+            descriptor_min: 0,
         }
     }
 }

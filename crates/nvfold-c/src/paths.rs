@@ -11,6 +11,27 @@ use std::collections::VecDeque;
 
 const LINKS_MAX: u32 = 40;
 
+/// Where a path begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'p> {
+    /// The directory that a relative path is relative to.
+    pub directory: InodeNumber,
+    /// Where the program believes the root of the device to be: what the absolute target of a symbolic link begins with
+    /// when it leads to this device. Empty: every absolute target does.
+    pub prefix: &'p [u8],
+}
+
+impl From<InodeNumber> for Start<'_> {
+    fn from(directory: InodeNumber) -> Self {
+        Start { directory, prefix: b"" }
+    }
+}
+
+/// What of an absolute path is below a prefix; `None`: it is elsewhere.
+pub fn below<'p>(prefix: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    path.strip_prefix(prefix).filter(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
 /// Whether a link at the end of a path is followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum LastLink {
@@ -43,8 +64,9 @@ impl Place {
 }
 
 /// Finds a place, whether something is there or not; the directories on the way must be. ENOENT, ENOTDIR, ELOOP,
-/// ENAMETOOLONG.
-pub fn locate(fs: &FileSystem, start: InodeNumber, path: &[u8], last_link: LastLink) -> Outcome<Place> {
+/// ENAMETOOLONG; EXDEV when a link leads out of the prefix.
+pub fn locate<'p>(fs: &FileSystem, start: impl Into<Start<'p>>, path: &[u8], last_link: LastLink) -> Outcome<Place> {
+    let Start { directory: start, prefix } = start.into();
     if path.is_empty() {
         return Err(Failure::new(libc::ENOENT, "the path is empty"));
     }
@@ -72,11 +94,13 @@ pub fn locate(fs: &FileSystem, start: InodeNumber, path: &[u8], last_link: LastL
                 .checked_sub(1)
                 .ok_or_else(|| Failure::new(libc::ELOOP, format!("more than {LINKS_MAX} symbolic links on the way")))?;
             let target = fs.readlink(attr.ino)?;
+            let mut rest = target.as_slice();
             if target.first() == Some(&b'/') {
+                rest = below(prefix, &target).ok_or_else(|| leads_away(&target))?;
                 at = InodeNumber::ROOT;
             }
             must_be_directory |= is_last && target.ends_with(b"/");
-            for name in names(&target).into_iter().rev() {
+            for name in names(rest).into_iter().rev() {
                 pending.push_front(name);
             }
         } else if is_last {
@@ -92,8 +116,13 @@ pub fn locate(fs: &FileSystem, start: InodeNumber, path: &[u8], last_link: LastL
     }
 }
 
+fn leads_away(target: &[u8]) -> Failure {
+    let why = format!("a symbolic link leads to {}, which is not on the device", String::from_utf8_lossy(target));
+    Failure::new(libc::EXDEV, why)
+}
+
 /// Finds what is there. ENOENT and the errors of `locate`.
-pub fn resolve(fs: &FileSystem, start: InodeNumber, path: &[u8], last_link: LastLink) -> Outcome<Attr> {
+pub fn resolve<'p>(fs: &FileSystem, start: impl Into<Start<'p>>, path: &[u8], last_link: LastLink) -> Outcome<Attr> {
     locate(fs, start, path, last_link)?.existing()
 }
 
@@ -164,5 +193,11 @@ mod tests {
         }
         assert_eq!(follow("chain1"), name("d", Some(Directory)), "40 links");
         assert_eq!(follow(&"x".repeat(256)), Err(libc::ENAMETOOLONG));
+        let below = |prefix: &str| {
+            let start = Start { directory: ROOT, prefix: prefix.as_bytes() };
+            locate(&fs, start, b"to-f", LastLink::Follow).map(|place| place.name).map_err(|failure| failure.errno)
+        };
+        assert_eq!(below("/d"), Ok(b"f".to_vec()), "/d/f is /f of a device that is seen at /d");
+        assert_eq!(below("/dd"), Err(libc::EXDEV));
     }
 }

@@ -100,7 +100,7 @@ pub fn copy(target: &mut OutBytes<'_>, source: &InBytes<'_>, length: usize) -> O
 }
 
 /// `mmap`.
-pub fn map(open: &Arc<Open>, length: usize, prot: c_int, flags: c_int, at: libc::off_t) -> Outcome<*mut c_void> {
+pub fn map(open: &Open, length: usize, prot: c_int, flags: c_int, at: libc::off_t) -> Outcome<*mut c_void> {
     open.check_reads().map_err(|failure| match failure.errno {
         libc::EBADF => Failure { errno: libc::EACCES, ..failure },
         _ => failure,
@@ -124,6 +124,11 @@ pub fn map(open: &Arc<Open>, length: usize, prot: c_int, flags: c_int, at: libc:
 /// `munmap`.
 pub fn unmap(start: *mut c_void, length: usize) -> Outcome<()> {
     MAPPINGS.unmap(start, length, |bytes| causality::note_unmap(start.addr(), bytes))
+}
+
+/// Whether `unmap` may have anything to give back. Takes no lock.
+pub fn has_mappings() -> bool {
+    MAPPINGS.is_used()
 }
 
 /// A device is closed: mappings of its files stay, as memory that comes from nowhere.

@@ -40,6 +40,7 @@ pub enum Command {
     Verify(verify::Verify),
     /// Estimate what each policy would save on files and directories; changes nothing
     Estimate(estimate::Estimate),
+    Run(run::Run),
     /// Measure this machine: writes, reads and names, beside the raw limit and other file systems
     Bench(nvfold_bench::BenchArgs),
     Completions(completions::Completions),

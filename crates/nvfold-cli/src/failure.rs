@@ -31,6 +31,12 @@ impl Failure {
         Failure { code: USAGE, ..Failure::new(what, why) }
     }
 
+    /// With another exit code.
+    pub fn exits_with(mut self, code: u8) -> Failure {
+        self.code = code;
+        self
+    }
+
     /// Adds what to do about it.
     pub fn hint(mut self, hint: impl Display) -> Failure {
         self.hint = Some(hint.to_string());

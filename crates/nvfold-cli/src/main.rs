@@ -82,6 +82,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Export(command) => export::run(command, output),
         Command::Verify(command) => verify::run(command, output),
         Command::Estimate(command) => estimate::run(command, output),
+        Command::Run(command) => commands::run::run(command).map(|never| match never {}),
         Command::Bench(command) => commands::bench::run(command, output),
         Command::Completions(command) => completions::run(command, Cli::command()),
         Command::Man(command) => man::run(command, Cli::command()),

@@ -9,6 +9,7 @@ mod devices;
 mod mounts;
 mod nv_dedup;
 mod reclaim;
+mod run;
 mod sharing;
 mod top;
 mod trees;

@@ -122,6 +122,8 @@ pub struct OpenOptions {
     pub as_file: bool,
     /// At level `file`, record every change of the file: `Region::take_host_events`.
     pub record_host: bool,
+    /// Least number of the descriptor that the device is held by, for a process whose program counts on the low ones.
+    pub descriptor_min: i32,
 }
 
 impl Default for OpenOptions {
@@ -137,6 +139,7 @@ impl Default for OpenOptions {
             huge_pages: true,
             as_file: false,
             record_host: false,
+            descriptor_min: 0,
         }
     }
 }
@@ -320,7 +323,7 @@ impl Mapping {
             DeviceSpec::Memory => {
                 let file = host::memfd_create("nvfold", MemfdFlags::CLOEXEC);
                 let file = file.map_err(|errno| io("create", spec, errno))?;
-                let file = HostFile::new(file.into(), options.record_host);
+                let file = hold(file, spec, options)?;
                 Mapping::resize_and_map(Opened { file, is_character_device: false }, spec, size_bytes, options)
             }
             DeviceSpec::Path(path) => match create_path(path, options)? {
@@ -460,7 +463,16 @@ fn open_path(path: &Path, options: &OpenOptions) -> Result<Opened, PmemError> {
     let is_character_device = device_kind(path, &file.metadata().map_err(failed)?)?;
     let file = file.into();
     lock(&file, path, read_only)?;
-    Ok(Opened { file: HostFile::new(file.into(), options.record_host), is_character_device })
+    Ok(Opened { file: hold(file, device(), options)?, is_character_device })
+}
+
+/// The file by a descriptor whose number is as the options ask for. A lock on it stays.
+fn hold(file: OwnedFd, device: impl fmt::Display, options: &OpenOptions) -> Result<HostFile, PmemError> {
+    let file = match options.descriptor_min {
+        0 => file,
+        least => rustix::io::fcntl_dupfd_cloexec(&file, least).map_err(|errno| io("hold", device, errno))?,
+    };
+    Ok(HostFile::new(file.into(), options.record_host))
 }
 
 /// Makes and locks a new file; `None` when something is there already. A device holds the files of many users: only
@@ -470,7 +482,7 @@ fn create_path(path: &Path, options: &OpenOptions) -> Result<Option<Opened>, Pme
         Ok(file) => {
             let file = file.into();
             lock(&file, path, false)?;
-            let file = HostFile::new(file.into(), options.record_host);
+            let file = hold(file, path.display(), options)?;
             Ok(Some(Opened { file, is_character_device: false }))
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),

@@ -247,7 +247,7 @@ pub fn map(
     fd: c_int,
     at: libc::off_t,
 ) -> *mut c_void {
-    answer(function, libc::MAP_FAILED, || transfers::map(&table::get(fd)?, length, prot, flags, at))
+    answer(function, libc::MAP_FAILED, || transfers::map(&*table::get(fd)?, length, prot, flags, at))
 }
 
 /// Gives back memory of nvfold_mmap, or whole pages of it. EINVAL for any other memory.

@@ -16,6 +16,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod policy;
 pub mod reclaim;
+pub mod run;
 pub mod stats;
 pub mod top;
 mod trees;

@@ -1,0 +1,159 @@
+//! Names: everything that is asked of a path, from wherever it begins.
+#![forbid(unsafe_code)]
+
+use crate::device::Device;
+use crate::failure::{Failure, Outcome};
+use crate::files::new_inode;
+use crate::paths::{self, LastLink, Place, Start};
+use nvfold::{Attr, File, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr};
+use std::ffi::c_uint;
+use std::sync::Arc;
+
+/// Permission bits of symbolic links, as Linux has them.
+const LINK_MODE: u32 = 0o777;
+
+/// A path on a device.
+#[derive(Clone, Copy)]
+pub struct Name<'n> {
+    pub device: &'n Arc<Device>,
+    pub start: Start<'n>,
+    pub path: &'n [u8],
+}
+
+/// A place that something new is to have.
+fn check_is_free(place: &Place) -> Outcome<()> {
+    match place.attr {
+        Some(_) => Err(Failure::new(libc::EEXIST, "it exists")),
+        None => Ok(()),
+    }
+}
+
+/// The same, for what is no directory.
+fn check_takes_a_file(place: &Place) -> Outcome<()> {
+    check_is_free(place)?;
+    if place.must_be_directory {
+        return Err(Failure::new(libc::ENOENT, "it ends in / and is no directory"));
+    }
+    Ok(())
+}
+
+impl<'n> Name<'n> {
+    /// A path from the root of a device.
+    pub fn of_root(device: &'n Arc<Device>, path: &'n [u8]) -> Name<'n> {
+        Name { device, start: InodeNumber::ROOT.into(), path }
+    }
+
+    /// Does something with the place that the path leads to.
+    pub fn on_place<T>(
+        &self,
+        last_link: LastLink,
+        operation: impl FnOnce(&FileSystem, Place) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let found = self.device.run(|fs| operation(fs, paths::locate(fs, self.start, self.path, last_link)?));
+        found.map_err(|failure| failure.at(self.path))
+    }
+
+    /// Does something with what is there. ENOENT.
+    pub fn on<T>(&self, last_link: LastLink, operation: impl FnOnce(&FileSystem, &Attr) -> Outcome<T>) -> Outcome<T> {
+        self.on_place(last_link, |fs, place| operation(fs, &place.existing()?))
+    }
+
+    /// What is known of it.
+    pub fn attr(&self, last_link: LastLink) -> Outcome<Attr> {
+        self.on(last_link, |_, attr| Ok(*attr))
+    }
+
+    /// Changes attributes.
+    pub fn change(&self, last_link: LastLink, change: &SetAttr) -> Outcome<()> {
+        self.on(last_link, |fs, attr| Ok(fs.setattr(attr.ino, change).map(drop)?))
+    }
+
+    /// The directory, held. ENOTDIR.
+    pub fn directory(&self) -> Outcome<File> {
+        self.on(LastLink::Follow, |fs, attr| match attr.kind {
+            FileKind::Directory => Ok(fs.open(attr.ino)?),
+            _ => Err(Failure::new(libc::ENOTDIR, "it is no directory")),
+        })
+    }
+
+    pub fn mkdir(&self, mode: u32) -> Outcome<()> {
+        self.on_place(LastLink::Keep, |fs, place| {
+            check_is_free(&place)?;
+            let new = new_inode(self.device, FileKind::Directory, mode);
+            Ok(fs.mkdir(place.directory, &place.name, &new).map(drop)?)
+        })
+    }
+
+    /// Makes a file, a pipe, a socket or a device node. EEXIST.
+    pub fn mknod(&self, kind: FileKind, mode: u32, rdev: u32) -> Outcome<()> {
+        self.on_place(LastLink::Keep, |fs, place| {
+            check_takes_a_file(&place)?;
+            let new = NewInode { rdev, ..new_inode(self.device, kind, mode) };
+            Ok(fs.create(place.directory, &place.name, &new).map(drop)?)
+        })
+    }
+
+    pub fn rmdir(&self) -> Outcome<()> {
+        self.on_place(LastLink::Keep, |fs, place| {
+            if place.existing()?.ino == InodeNumber::ROOT {
+                return Err(Failure::new(libc::EBUSY, "it is the root of the device"));
+            }
+            Ok(fs.rmdir(place.directory, &place.name)?)
+        })
+    }
+
+    pub fn unlink(&self) -> Outcome<()> {
+        self.on_place(LastLink::Keep, |fs, place| {
+            if place.existing()?.kind == FileKind::Directory {
+                return Err(Failure::new(libc::EISDIR, "it is a directory; use nvfold_rmdir"));
+            }
+            Ok(fs.unlink(place.directory, &place.name)?)
+        })
+    }
+
+    /// Gives what is here another name.
+    pub fn link(&self, last_link: LastLink, new: &Name<'_>) -> Outcome<()> {
+        let ino = self.attr(last_link)?.ino;
+        new.on_place(LastLink::Keep, |fs, place| {
+            check_takes_a_file(&place)?;
+            Ok(fs.link(ino, place.directory, &place.name).map(drop)?)
+        })
+    }
+
+    /// Makes a symbolic link here.
+    pub fn symlink(&self, target: &[u8]) -> Outcome<()> {
+        self.on_place(LastLink::Keep, |fs, place| {
+            check_takes_a_file(&place)?;
+            // No umask applies to links, and nobody looks at their bits.
+            let new = NewInode { mode: LINK_MODE, ..new_inode(self.device, FileKind::Symlink, 0) };
+            Ok(fs.symlink(place.directory, &place.name, target, &new).map(drop)?)
+        })
+    }
+
+    /// The target of a symbolic link. EINVAL.
+    pub fn readlink(&self) -> Outcome<Vec<u8>> {
+        self.on(LastLink::Keep, |fs, attr| Ok(fs.readlink(attr.ino)?))
+    }
+
+    /// Renames, with the flags of renameat2.
+    pub fn rename(&self, new: &Name<'_>, flags: c_uint) -> Outcome<()> {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Failure::invalid(format!("there is no rename with flags {flags:#x}"))),
+        };
+        let (from, to) =
+            (self.on_place(LastLink::Keep, |_, place| Ok(place))?, new.on_place(LastLink::Keep, |_, place| Ok(place))?);
+        let what = from.existing().map_err(|failure| failure.at(self.path))?;
+        if !from.has_own_name() || !to.has_own_name() {
+            return Err(Failure::new(libc::EBUSY, "neither the root nor . nor .. can be renamed"));
+        }
+        if to.must_be_directory && what.kind != FileKind::Directory {
+            let why = "the new path ends in / and the old one is no directory";
+            return Err(Failure::new(libc::ENOTDIR, why).at(new.path));
+        }
+        let renamed = self.device.run(|fs| Ok(fs.rename(from.directory, &from.name, to.directory, &to.name, mode)?));
+        renamed.map_err(|failure| failure.at(self.path))
+    }
+}

@@ -1,0 +1,156 @@
+//! `nvfold run`: becomes a program that has its files below a prefix on a device.
+//!
+//! This command looks at the program, says in the environment what is wanted, puts libnvfold_preload before libc, and executes
+//! the program in its own place: signals, the terminal and the exit code are the program's own, and its process number tells
+//! the library that it is the one process that owns the device (crates/nvfold-preload).
+
+mod program;
+
+use crate::failure::{Doing, Failure, Outcome};
+use clap::Args;
+use std::convert::Infallible;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+const LIBRARY: &str = "libnvfold_preload.so";
+/// As env(1): the program is there and cannot be run.
+const CANNOT_RUN: u8 = 126;
+
+/// Run a program with its files below a prefix on a device: inside its process, no mount and no kernel between
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The program is not changed. What it opens below the prefix is on the device, everything else is on the host. Its own \
+copies through memory are followed, so what it copies from file to file is shared, unless the options name another \
+policy.
+
+ONE process has the device: the one that `nvfold run` becomes, and programs that it executes in its place. A child's use \
+of the prefix fails with EIO, and says so once. Statically linked and setuid programs, Go programs and users of io_uring \
+are refused, for they cannot be served. What works and what does not: docs/run.md.
+
+Exit code: that of the program; 125 when the device cannot be opened, 126 when the program cannot be run, 127 when there \
+is none.
+
+Example: nvfold run --device pool -o create,size=1G -- tar -C /nvfold -xf linux.tar")]
+pub struct Run {
+    /// The device: a file, a DAX file or a device-dax node
+    #[arg(long, value_name = "DEVICE")]
+    device: PathBuf,
+    /// Where the program sees the device: an absolute path, which need not be there
+    #[arg(long, default_value = "/nvfold", value_name = "PATH")]
+    prefix: PathBuf,
+    /// Options of the device, as nvfold_device_open of the C library has them: create, size=SIZE, policy=NAME (icid, unless
+    /// given), ro, label=, index=, pack=, compress=, mode=, threads=, profile=
+    #[arg(short, long, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Runs it: does not return, if all is well.
+pub fn run(command: &Run) -> Outcome<Infallible> {
+    let prefix = checked_prefix(&command.prefix)?;
+    check_options(&command.options)?;
+    let library = library()?;
+    let (name, arguments) = command.command.split_first().expect("clap asks for one");
+    let program = program::find(name)?;
+    program::check(&program).map_err(|failure| failure.exits_with(CANNOT_RUN))?;
+    let error = Command::new(&program)
+        .arg0(name)
+        .args(arguments)
+        .env("NVFOLD_RUN_DEVICE", absolute(&command.device)?)
+        .env("NVFOLD_RUN_PREFIX", prefix)
+        .env("NVFOLD_RUN_OPTIONS", command.options.join(","))
+        .env("NVFOLD_RUN_PID", std::process::id().to_string())
+        .env("LD_PRELOAD", before(&library, env::var_os("LD_PRELOAD")))
+        .exec();
+    Err(Failure::new(format!("run {}", program.display()), error).exits_with(CANNOT_RUN))
+}
+
+/// What the library would do again with each program that is executed in place of another.
+fn check_options(options: &[String]) -> Outcome<()> {
+    match options.iter().flat_map(|list| list.split(',')).any(|option| option.trim() == "format") {
+        true => {
+            Err(Failure::usage("option format", "it would empty the device again with each program that is executed")
+                .hint("format it by nvfold mkfs; create makes a device where there is none"))
+        }
+        false => Ok(()),
+    }
+}
+
+/// An absolute path without anything that could be written in another way.
+fn checked_prefix(prefix: &Path) -> Outcome<&Path> {
+    let is_plain = prefix.components().skip(1).all(|component| matches!(component, Component::Normal(_)));
+    let rebuilt: PathBuf = prefix.components().collect();
+    if !prefix.is_absolute() || !is_plain || prefix == Path::new("/") || rebuilt.as_os_str() != prefix.as_os_str() {
+        let why = "it must be an absolute path other than /, without ., .. or a / at its end";
+        return Err(Failure::usage(format!("prefix {}", prefix.display()), why));
+    }
+    Ok(prefix)
+}
+
+/// The device's path, wherever the program goes. mem: is memory of the process.
+fn absolute(device: &Path) -> Outcome<PathBuf> {
+    if device == Path::new("mem:") {
+        return Ok(device.to_owned());
+    }
+    std::path::absolute(device).doing(format!("device {}", device.display()))
+}
+
+/// The library, where it is installed, or where NVFOLD_PRELOAD says.
+fn library() -> Outcome<PathBuf> {
+    let named = env::var_os("NVFOLD_PRELOAD").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let beside = env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
+    let folder = beside.parent().unwrap_or(Path::new("/"));
+    let installed = [folder.join(LIBRARY), folder.join("../lib/nvfold").join(LIBRARY)];
+    let found = match named {
+        Some(named) => Some(named).filter(|path| path.is_file()),
+        None => installed.into_iter().find(|path| path.is_file()),
+    };
+    let found = found.ok_or_else(|| {
+        Failure::new(format!("find {LIBRARY}"), "it is neither beside this command nor in ../lib/nvfold")
+            .hint("make install puts it there; NVFOLD_PRELOAD=PATH names another")
+    })?;
+    let path = found.canonicalize().doing(format!("find {}", found.display()))?;
+    if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ')) {
+        let why = "the loader takes a : or a space in LD_PRELOAD for the end of a name";
+        return Err(Failure::new(format!("preload {}", path.display()), why));
+    }
+    Ok(path)
+}
+
+/// Ours first; what the user preloads stays behind it.
+fn before(library: &Path, others: Option<OsString>) -> OsString {
+    let mut all = library.as_os_str().to_owned();
+    for other in others.iter().flat_map(|others| others.as_bytes().split(|byte| matches!(byte, b':' | b' '))) {
+        if !other.is_empty() && other != library.as_os_str().as_bytes() {
+            all.push(":");
+            all.push(OsStr::from_bytes(other));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_absolute_and_plain() {
+        assert!(checked_prefix(Path::new("/nvfold")).is_ok() && checked_prefix(Path::new("/a/b")).is_ok());
+        for wrong in ["", "/", "nvfold", "/nvfold/", "/a/../b", "/a/./b", "//a"] {
+            assert!(checked_prefix(Path::new(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_preloads_stays_behind_ours() {
+        let list = |others: Option<&str>| before(Path::new("/l/ours.so"), others.map(OsString::from));
+        assert_eq!(list(None), "/l/ours.so");
+        assert_eq!(list(Some("a.so b.so:/l/ours.so::c.so")), "/l/ours.so:a.so:b.so:c.so");
+    }
+}

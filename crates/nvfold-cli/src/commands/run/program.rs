@@ -1,0 +1,211 @@
+//! Finding a program, and telling before it starts whether it can be served.
+//!
+//! What is preloaded gets the calls that a program makes through libc. Programs that make their own, or for which the loader
+//! ignores what is preloaded, would find an empty prefix, or another. They are told by their file:
+//!
+//! | program | told by |
+//! |---|---|
+//! | statically linked | an ELF file without PT_INTERP |
+//! | setuid, setgid, or with capabilities | mode bits, the attribute `security.capability`: the loader drops LD_PRELOAD |
+//! | of another architecture | the ELF header |
+//! | Go | a note by the name of `Go`: its runtime calls the kernel by itself |
+//! | uses io_uring | needs liburing: the kernel reads and writes for it, past libc |
+//! | a script | `#!`: its interpreter is looked at |
+
+use crate::failure::{Doing, Failure, Outcome};
+use rustix::fs::getxattr;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// As env(1): there is no such program.
+const NOT_FOUND: u8 = 127;
+/// Scripts of scripts, as Linux has it.
+const INTERPRETERS_MAX: usize = 4;
+const ANY_EXECUTES: u32 = 0o111;
+const SET_ID: u32 = 0o6000;
+/// Longest `#!` line, as in Linux.
+const LINE_BYTES_MAX: usize = 256;
+
+/// Where a program is: a path, or a name that is looked for in PATH.
+pub fn find(name: &OsStr) -> Outcome<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.mode() & ANY_EXECUTES != 0)
+    };
+    let not_found = |why: &str| Failure::new(format!("run {}", name.display()), why).exits_with(NOT_FOUND);
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return if path.exists() { Ok(path) } else { Err(not_found("there is no such program")) };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(is_program);
+    found.ok_or_else(|| not_found("no folder of PATH has it"))
+}
+
+/// Refuses a program that cannot be served.
+pub fn check(program: &Path) -> Outcome<()> {
+    let mut program = program.to_owned();
+    for _ in 0..INTERPRETERS_MAX {
+        let refuse = |why: &str| Err(Failure::new(format!("run {}", program.display()), why));
+        let file = File::open(&program).doing(format!("look at {}", program.display()))?;
+        let metadata = file.metadata().doing(format!("look at {}", program.display()))?;
+        if metadata.is_dir() {
+            return refuse("it is a directory");
+        }
+        let has_capabilities = getxattr(&program, "security.capability", &mut [0_u8; 64][..]).is_ok();
+        let start = read(&file, 0, LINE_BYTES_MAX).doing(format!("read {}", program.display()))?;
+        if let Some(line) = start.strip_prefix(b"#!") {
+            let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            let words = line.split(|byte| matches!(byte, b' ' | b'\t' | b'\r'));
+            let Some(interpreter) = words.into_iter().find(|word| !word.is_empty()) else {
+                return refuse("its first line is #! without an interpreter");
+            };
+            program = PathBuf::from(OsStr::from_bytes(interpreter));
+            continue;
+        }
+        if metadata.mode() & SET_ID != 0 || has_capabilities {
+            return refuse(
+                "it is setuid, setgid or has capabilities: the loader ignores what is preloaded for such programs",
+            );
+        }
+        if !start.starts_with(b"\x7fELF") {
+            // A script without #!: a shell runs it, which is a program like others.
+            return Ok(());
+        }
+        return match look(&file) {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) => refuse(why),
+            Err(error) => Err(Failure::new(format!("read {}", program.display()), error)),
+        };
+    }
+    Err(Failure::new(format!("run {}", program.display()), "scripts are interpreted by scripts too many times"))
+}
+
+fn read(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let mut done = 0;
+    // No file has bytes behind that.
+    while done < length && at < i64::MAX as u64 - length as u64 {
+        match file.read_at(&mut bytes[done..], at + done as u64)? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes)
+}
+
+/// Little-endian numbers of a structure; what is behind its end is 0.
+struct Fields(Vec<u8>);
+
+impl Fields {
+    fn number(&self, at: usize, bytes: usize) -> u64 {
+        let part = self.0.get(at..at + bytes).unwrap_or_default();
+        part.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    }
+}
+
+/// A program header of ELF.
+struct Segment {
+    kind: u64,
+    offset: u64,
+    address: u64,
+    bytes: u64,
+}
+
+const PT_LOAD: u64 = 1;
+const PT_DYNAMIC: u64 = 2;
+const PT_INTERP: u64 = 3;
+const PT_NOTE: u64 = 4;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+const X86_64: u64 = 62;
+/// More of a note or a dynamic section is not looked at.
+const SECTION_BYTES_MAX: u64 = 1 << 16;
+
+/// Why an ELF file cannot be served.
+fn look(file: &File) -> io::Result<Option<&'static str>> {
+    let header = Fields(read(file, 0, 64)?);
+    if header.number(4, 1) != 2 || header.number(18, 2) != X86_64 {
+        return Ok(Some("it is not a program for x86-64, which libnvfold_preload is made for"));
+    }
+    let (table, entry_bytes, entries) = (header.number(32, 8), header.number(54, 2), header.number(56, 2));
+    let mut segments = Vec::new();
+    for entry in 0..entries {
+        let fields = Fields(read(file, table.saturating_add(entry * entry_bytes), 56)?);
+        segments.push(Segment {
+            kind: fields.number(0, 4),
+            offset: fields.number(8, 8),
+            address: fields.number(16, 8),
+            bytes: fields.number(32, 8),
+        });
+    }
+    let has = |kind| segments.iter().any(|segment| segment.kind == kind);
+    if !has(PT_INTERP) {
+        return Ok(Some("it is statically linked: nothing can be preloaded"));
+    }
+    for segment in segments.iter().filter(|segment| segment.kind == PT_NOTE) {
+        let note = read(file, segment.offset, segment.bytes.min(SECTION_BYTES_MAX) as usize)?;
+        if note.windows(4).skip(12).step_by(4).any(|name| name == b"Go\0\0") {
+            return Ok(Some("it is a Go program, whose runtime calls the kernel past libc"));
+        }
+    }
+    if needed(file, &segments)?.iter().any(|name| name.starts_with(b"liburing.so")) {
+        return Ok(Some("it uses io_uring, by which the kernel reads and writes past libc"));
+    }
+    Ok(None)
+}
+
+/// The libraries that it needs.
+fn needed(file: &File, segments: &[Segment]) -> io::Result<Vec<Vec<u8>>> {
+    let Some(dynamic) = segments.iter().find(|segment| segment.kind == PT_DYNAMIC) else { return Ok(Vec::new()) };
+    let section = Fields(read(file, dynamic.offset, dynamic.bytes.min(SECTION_BYTES_MAX) as usize)?);
+    let entries: Vec<(u64, u64)> =
+        (0..section.0.len() / 16).map(|at| (section.number(at * 16, 8), section.number(at * 16 + 8, 8))).collect();
+    let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB).map_or(0, |(_, address)| *address);
+    let holds = |segment: &&Segment| {
+        segment.kind == PT_LOAD && (segment.address..segment.address.saturating_add(segment.bytes)).contains(&strings)
+    };
+    let Some(segment) = segments.iter().find(holds) else { return Ok(Vec::new()) };
+    let start = segment.offset.saturating_add(strings - segment.address);
+    let name = |offset: u64| {
+        let bytes = read(file, start.saturating_add(offset), LINE_BYTES_MAX)?;
+        Ok(bytes.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
+    };
+    entries.iter().filter(|(tag, _)| *tag == DT_NEEDED).map(|(_, offset)| name(*offset)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_can_be_served_and_needs_libc() {
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(look(&file).unwrap(), None);
+        assert!(read(&file, 0, 4).unwrap() == b"\x7fELF");
+    }
+
+    #[test]
+    fn nonsense_is_no_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("elf");
+        for length in [4, 63, 64, 200] {
+            let mut bytes = vec![0xff; length];
+            bytes[..4].copy_from_slice(b"\x7fELF");
+            if length > 20 {
+                (bytes[4], bytes[18], bytes[19]) = (2, 62, 0);
+            }
+            if length > 60 {
+                // Few entries, at places that are not there.
+                (bytes[56], bytes[57]) = (9, 0);
+                bytes[32..40].copy_from_slice(&40_u64.to_le_bytes());
+            }
+            fs::write(&path, bytes).unwrap();
+            assert!(look(&File::open(&path).unwrap()).is_ok());
+        }
+    }
+}

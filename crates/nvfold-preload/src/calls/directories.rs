@@ -1,0 +1,220 @@
+//! Directory streams.
+//!
+//! libc's `DIR` is its own secret, and so is ours. Which of the two a program hands us is told by the first eight bytes: ours
+//! begins with a mark, glibc's with a descriptor and a lock, which are small numbers. No table and no lock, so a child of fork
+//! may ask too. What is read is kept with the open file, so that nothing holds the device when the program ends without
+//! closing its streams.
+//!
+//! ```text
+//! position   0 at "."   1 at ".."   2 behind both   2 + c behind the entry with cookie c
+//! ```
+
+use super::opening::open_path;
+use super::serve::{host, on_path};
+use crate::answer::{answer, answer_or};
+use crate::numbers::{self, File};
+use nvfold::FileKind;
+use nvfold_c::failure::{Failure, Outcome};
+use nvfold_c::listing::Listing;
+use nvfold_c::status::entry_type;
+use parking_lot::Mutex;
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+const MARK: u64 = 0x6e76_666f_6c64_6469;
+/// Longest name.
+const NAME_BYTES_MAX: usize = 255;
+const BEHIND_DOTS: c_long = 2;
+
+/// A stream of ours: what `DIR *` points to.
+#[repr(C)]
+pub struct Stream {
+    mark: u64,
+    fd: c_int,
+    at: Mutex<At>,
+}
+
+struct At {
+    /// How many of "." and ".." have been given.
+    dots: c_long,
+    /// What `readdir` points to.
+    entry: libc::dirent64,
+}
+
+/// Whether a `DIR *` is one of ours.
+///
+/// # Safety
+///
+/// It is what opendir of libc or of ours returned, and is not closed.
+unsafe fn ours<'s>(stream: *mut c_void) -> Option<&'s Stream> {
+    // SAFETY: glibc's and ours have eight bytes and more, aligned to eight.
+    let is_ours = !stream.is_null() && unsafe { stream.cast::<u64>().read() } == MARK;
+    // SAFETY: it has the mark, so `begin` made it; `closedir` takes the mark away before it goes.
+    is_ours.then(|| unsafe { &*stream.cast::<Stream>() })
+}
+
+/// Begins a stream on a number of ours, which the stream owns from then on. ENOTDIR.
+fn begin(fd: c_int) -> Outcome<*mut c_void> {
+    let file = numbers::get(fd)?;
+    rewind(&file)?;
+    // SAFETY: a structure of integers: all zeros are a value.
+    let entry = unsafe { std::mem::zeroed() };
+    let stream = Stream { mark: MARK, fd, at: Mutex::new(At { dots: 0, entry }) };
+    Ok(Box::into_raw(Box::new(stream)).cast())
+}
+
+fn rewind(file: &File) -> Outcome<()> {
+    if file.open.kind != FileKind::Directory {
+        return Err(Failure::new(libc::ENOTDIR, "it is no directory"));
+    }
+    *file.listing.lock() = Some(Arc::new(Listing::new(&file.open.device, file.open.file.clone())?));
+    Ok(())
+}
+
+fn listing(stream: &Stream) -> Outcome<(Arc<File>, Arc<Listing>)> {
+    let file = numbers::get(stream.fd)?;
+    let listing = file.listing.lock().clone();
+    Ok((file, listing.ok_or_else(|| Failure::new(libc::EBADF, "the number is of no directory stream any more"))?))
+}
+
+/// opendir(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_opendir(path: *const c_char) -> *mut c_void {
+    let open = |path: &_| {
+        let fd = open_path(path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?;
+        begin(fd).inspect_err(|_| drop(numbers::close(fd)))
+    };
+    // SAFETY: what the program passed.
+    unsafe { on_path("opendir", (libc::AT_FDCWD, path), |_, path| host!(libc::opendir(path)).cast(), open) }
+}
+
+/// fdopendir(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_fdopendir(fd: c_int) -> *mut c_void {
+    if numbers::is_ours(fd) { answer("fdopendir", || begin(fd)) } else { host!(libc::fdopendir(fd)).cast() }
+}
+
+/// closedir(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_closedir(stream: *mut c_void) -> c_int {
+    // SAFETY: what the program passed.
+    let Some(of_ours) = (unsafe { ours(stream) }) else { return host!(libc::closedir(stream.cast())) };
+    let fd = of_ours.fd;
+    // SAFETY: `begin` made it with Box, and the program gives it up; the mark goes first.
+    unsafe {
+        stream.cast::<u64>().write(0);
+        drop(Box::from_raw(stream.cast::<Stream>()));
+    }
+    super::descriptors::close(fd)
+}
+
+/// dirfd(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_dirfd(stream: *mut c_void) -> c_int {
+    // SAFETY: what the program passed.
+    match unsafe { ours(stream) } {
+        Some(stream) => stream.fd,
+        None => host!(libc::dirfd(stream.cast())),
+    }
+}
+
+/// readdir(3): NULL at the end, with errno as it was.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_readdir(stream: *mut c_void) -> *mut libc::dirent64 {
+    // SAFETY: what the program passed.
+    let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::readdir64(stream.cast())) };
+    answer_or("readdir", ptr::null_mut(), || {
+        let mut at = stream.at.lock();
+        Ok(if next(stream, &mut at)? { &raw mut at.entry } else { ptr::null_mut() })
+    })
+}
+
+/// readdir_r(3), which returns the error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_readdir_r(
+    stream: *mut c_void,
+    entry: *mut libc::dirent64,
+    result: *mut *mut libc::dirent64,
+) -> c_int {
+    // SAFETY: what the program passed.
+    let Some(stream) = (unsafe { ours(stream) }) else {
+        return host!(libc::readdir64_r(stream.cast(), entry, result));
+    };
+    let read = || {
+        let mut at = stream.at.lock();
+        let is_there = next(stream, &mut at)?;
+        // SAFETY: the program passes room for an entry and for a pointer.
+        unsafe {
+            if is_there {
+                entry.write(at.entry);
+            }
+            result.write(if is_there { entry } else { ptr::null_mut() });
+        }
+        Ok(0)
+    };
+    if answer("readdir_r", read) == 0 { 0 } else { crate::answer::errno() }
+}
+
+/// Puts the next entry into its place; false at the end.
+fn next(stream: &Stream, at: &mut At) -> Outcome<bool> {
+    let (file, listing) = listing(stream)?;
+    if at.dots < BEHIND_DOTS {
+        let own = file.open.file.ino();
+        let (name, ino): (&[u8], _) = match at.dots {
+            0 => (b".", own),
+            _ => (b"..", file.open.run(|fs| Ok(fs.parent(own)?))?),
+        };
+        at.dots += 1;
+        put(&mut at.entry, ino.0, at.dots, FileKind::Directory, name);
+        return Ok(true);
+    }
+    let Some(found) = listing.next()? else { return Ok(false) };
+    put(&mut at.entry, found.ino.0, BEHIND_DOTS + found.cookie as c_long, found.kind, &found.name);
+    Ok(true)
+}
+
+fn put(entry: &mut libc::dirent64, ino: u64, behind: c_long, kind: FileKind, name: &[u8]) {
+    let name = &name[..name.len().min(NAME_BYTES_MAX)];
+    entry.d_ino = ino;
+    entry.d_off = behind;
+    entry.d_reclen = size_of::<libc::dirent64>() as u16;
+    entry.d_type = entry_type(kind);
+    entry.d_name.iter_mut().zip(name.iter().chain([&0])).for_each(|(to, from)| *to = *from as c_char);
+}
+
+/// telldir(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_telldir(stream: *mut c_void) -> c_long {
+    // SAFETY: what the program passed.
+    let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::telldir(stream.cast())) };
+    answer("telldir", || {
+        let at = stream.at.lock();
+        Ok(at.dots + if at.dots < BEHIND_DOTS { 0 } else { listing(stream)?.1.tell() as c_long })
+    })
+}
+
+/// seekdir(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_seekdir(stream: *mut c_void, position: c_long) {
+    // SAFETY: what the program passed.
+    let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::seekdir(stream.cast(), position)) };
+    answer("seekdir", || {
+        let mut at = stream.at.lock();
+        at.dots = position.clamp(0, BEHIND_DOTS);
+        listing(stream)?.1.seek((position - BEHIND_DOTS).max(0) as u64);
+        Ok(0)
+    });
+}
+
+/// rewinddir(3): what has come since is listed too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_rewinddir(stream: *mut c_void) {
+    // SAFETY: what the program passed.
+    let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::rewinddir(stream.cast())) };
+    answer("rewinddir", || {
+        stream.at.lock().dots = 0;
+        rewind(&*numbers::get(stream.fd)?)?;
+        Ok(0)
+    });
+}

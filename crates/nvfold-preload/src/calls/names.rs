@@ -1,0 +1,265 @@
+//! Making, renaming and removing names.
+
+use super::serve::{host, on_path, on_paths};
+use nvfold::FileKind;
+use nvfold_c::caller::{CText, OutBytes};
+use nvfold_c::failure::{Failure, Outcome};
+use nvfold_c::paths::LastLink;
+use std::ffi::{c_char, c_int, c_uint};
+
+const HERE: c_int = libc::AT_FDCWD;
+
+/// mkdirat(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mkdirat(dirfd: c_int, path: *const c_char, mode: libc::mode_t) -> c_int {
+    let from_host = |dirfd, path| host!(libc::mkdirat(dirfd, path, mode));
+    // SAFETY: what the program passed.
+    unsafe { on_path("mkdir", (dirfd, path), from_host, |path| path.name().mkdir(mode).map(|()| 0)) }
+}
+
+/// mkdir(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mkdir(path: *const c_char, mode: libc::mode_t) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_mkdirat(HERE, path, mode) }
+}
+
+fn kind_of(mode: libc::mode_t) -> Outcome<FileKind> {
+    match mode & libc::S_IFMT {
+        0 | libc::S_IFREG => Ok(FileKind::Regular),
+        libc::S_IFIFO => Ok(FileKind::Fifo),
+        libc::S_IFSOCK => Ok(FileKind::Socket),
+        libc::S_IFCHR => Ok(FileKind::CharDevice),
+        libc::S_IFBLK => Ok(FileKind::BlockDevice),
+        kind => Err(Failure::invalid(format!("{kind:o} is nothing that mknod makes"))),
+    }
+}
+
+/// mknodat(2): the name is there; to open a pipe or a node needs a kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mknodat(
+    dirfd: c_int,
+    path: *const c_char,
+    mode: libc::mode_t,
+    rdev: libc::dev_t,
+) -> c_int {
+    let from_host = |dirfd, path| host!(libc::mknodat(dirfd, path, mode, rdev));
+    // SAFETY: what the program passed.
+    unsafe {
+        on_path("mknod", (dirfd, path), from_host, |path| {
+            path.name().mknod(kind_of(mode)?, mode, rdev as u32).map(|()| 0)
+        })
+    }
+}
+
+/// mknod(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mknod(path: *const c_char, mode: libc::mode_t, rdev: libc::dev_t) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_mknodat(HERE, path, mode, rdev) }
+}
+
+/// mkfifoat(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mkfifoat(dirfd: c_int, path: *const c_char, mode: libc::mode_t) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_mknodat(dirfd, path, mode & !libc::S_IFMT | libc::S_IFIFO, 0) }
+}
+
+/// mkfifo(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mkfifo(path: *const c_char, mode: libc::mode_t) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_mkfifoat(HERE, path, mode) }
+}
+
+/// unlinkat(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+    let from_host = |dirfd, path| host!(libc::unlinkat(dirfd, path, flags));
+    // SAFETY: what the program passed.
+    unsafe {
+        on_path("unlink", (dirfd, path), from_host, |path| match flags {
+            0 => path.name().unlink().map(|()| 0),
+            libc::AT_REMOVEDIR => path.name().rmdir().map(|()| 0),
+            _ => Err(Failure::invalid(format!("unknown flags {flags:#x}"))),
+        })
+    }
+}
+
+/// unlink(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_unlink(path: *const c_char) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_unlinkat(HERE, path, 0) }
+}
+
+/// rmdir(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_rmdir(path: *const c_char) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_unlinkat(HERE, path, libc::AT_REMOVEDIR) }
+}
+
+/// remove(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_remove(path: *const c_char) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe {
+        on_path(
+            "remove",
+            (HERE, path),
+            |_, path| host!(libc::remove(path)),
+            |path| {
+                let is_directory = path.name().attr(LastLink::Keep)?.kind == FileKind::Directory;
+                if is_directory { path.name().rmdir() } else { path.name().unlink() }.map(|()| 0)
+            },
+        )
+    }
+}
+
+/// renameat2(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_renameat2(
+    dirfd: c_int,
+    path: *const c_char,
+    new_dirfd: c_int,
+    new_path: *const c_char,
+    flags: c_uint,
+) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe {
+        on_paths(
+            "rename",
+            (dirfd, path),
+            (new_dirfd, new_path),
+            |(dirfd, path), (new_dirfd, new_path)| match flags {
+                0 => host!(libc::renameat(dirfd, path, new_dirfd, new_path)),
+                flags => host!(libc::renameat2(dirfd, path, new_dirfd, new_path, flags)),
+            },
+            |path, new| path.name().rename(&new.name(), flags).map(|()| 0),
+        )
+    }
+}
+
+/// renameat(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_renameat(
+    dirfd: c_int,
+    path: *const c_char,
+    new_dirfd: c_int,
+    new_path: *const c_char,
+) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_renameat2(dirfd, path, new_dirfd, new_path, 0) }
+}
+
+/// rename(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_rename(path: *const c_char, new_path: *const c_char) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_renameat2(HERE, path, HERE, new_path, 0) }
+}
+
+/// linkat(2); AT_EMPTY_PATH is not known to it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_linkat(
+    dirfd: c_int,
+    path: *const c_char,
+    new_dirfd: c_int,
+    new_path: *const c_char,
+    flags: c_int,
+) -> c_int {
+    let last_link = if flags & libc::AT_SYMLINK_FOLLOW != 0 { LastLink::Follow } else { LastLink::Keep };
+    // SAFETY: what the program passed.
+    unsafe {
+        on_paths(
+            "link",
+            (dirfd, path),
+            (new_dirfd, new_path),
+            |(dirfd, path), (new_dirfd, new_path)| host!(libc::linkat(dirfd, path, new_dirfd, new_path, flags)),
+            |path, new| path.name().link(last_link, &new.name()).map(|()| 0),
+        )
+    }
+}
+
+/// link(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_link(path: *const c_char, new_path: *const c_char) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_linkat(HERE, path, HERE, new_path, 0) }
+}
+
+/// symlinkat(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_symlinkat(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
+    let from_host = |dirfd, path| host!(libc::symlinkat(target, dirfd, path));
+    // SAFETY: what the program passed.
+    unsafe {
+        on_path("symlink", (dirfd, path), from_host, |path| path.name().symlink(CText::of(target).bytes()?).map(|()| 0))
+    }
+}
+
+/// symlink(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_symlink(target: *const c_char, path: *const c_char) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_symlinkat(target, HERE, path) }
+}
+
+/// readlinkat(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_readlinkat(
+    dirfd: c_int,
+    path: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+) -> isize {
+    let from_host = |dirfd, path| host!(libc::readlinkat(dirfd, path, buffer, size));
+    // SAFETY: what the program passed.
+    unsafe {
+        on_path("readlink", (dirfd, path), from_host, |path| {
+            let mut buffer = OutBytes::of(buffer.cast());
+            let room = buffer.slice(size)?;
+            if room.is_empty() {
+                return Err(Failure::invalid("there is no room for the target"));
+            }
+            let target = path.name().readlink()?;
+            let length = target.len().min(room.len());
+            room[..length].copy_from_slice(&target[..length]);
+            Ok(length as isize)
+        })
+    }
+}
+
+/// readlink(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_readlink(path: *const c_char, buffer: *mut c_char, size: usize) -> isize {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_readlinkat(HERE, path, buffer, size) }
+}
+
+/// `readlink` of programs that were compiled with checks; no more than the buffer has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_readlink_chk(
+    path: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+    room: usize,
+) -> isize {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_readlinkat(HERE, path, buffer, size.min(room)) }
+}
+
+/// `readlinkat` of programs that were compiled with checks; no more than the buffer has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_readlinkat_chk(
+    dirfd: c_int,
+    path: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+    room: usize,
+) -> isize {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_readlinkat(dirfd, path, buffer, size.min(room)) }
+}

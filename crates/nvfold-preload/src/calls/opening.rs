@@ -1,0 +1,90 @@
+//! Opening files.
+//!
+//! `open` takes a variable number of arguments, and a function that does cannot be written in stable Rust. It need not be: on
+//! x86-64 the third argument travels in the register of a function with three. It is what that register held when the program
+//! gave none, so it is looked at with O_CREAT and O_TMPFILE alone, as libc does.
+
+use super::serve::{host, on_path};
+use crate::numbers::{self, File};
+use crate::prefix::DevicePath;
+use nvfold_c::failure::Outcome;
+use nvfold_c::files;
+use parking_lot::Mutex;
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+
+/// Flags that say how to open, and are not told afterwards.
+const ONLY_TO_OPEN: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC;
+/// What O_PATH leaves of the other flags.
+const WITH_PATH: c_int = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+
+/// Opens a file of ours; returns its number.
+pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome<c_int> {
+    // A descriptor of O_PATH can do less than this one, and that is no matter.
+    let flags = if flags & libc::O_PATH != 0 { flags & WITH_PATH } else { flags };
+    let open = files::open(path.device(), path.start(), path.path(), flags, mode);
+    let file = File {
+        open: open.map_err(|failure| failure.at(path.path()))?,
+        path: path.absolute(),
+        flags: AtomicI32::new(flags & !ONLY_TO_OPEN | libc::O_LARGEFILE),
+        listing: Mutex::new(None),
+    };
+    numbers::insert(Arc::new(file), 0, flags & libc::O_CLOEXEC != 0)
+}
+
+/// Opens whatever a path leads to.
+///
+/// # Safety
+///
+/// `path` is NULL or a string of C.
+pub unsafe fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    let from_host = |dirfd, path| {
+        let fd = host!(libc::openat(dirfd, path, flags, mode));
+        // One of ours that the kernel was made to close past us.
+        numbers::forget(fd);
+        fd
+    };
+    // SAFETY: the caller says that it is a string.
+    unsafe { on_path("open", (dirfd, path), from_host, |path| open_path(path, flags, mode)) }
+}
+
+/// open(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    // SAFETY: the program passes a string.
+    unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
+}
+
+/// openat(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_openat(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+) -> c_int {
+    // SAFETY: the program passes a string.
+    unsafe { open_at(dirfd, path, flags, mode) }
+}
+
+/// `open` of programs that were compiled with checks, without a mode.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_open_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program passes a string.
+    unsafe { open_at(libc::AT_FDCWD, path, flags, 0) }
+}
+
+/// `openat` of programs that were compiled with checks, without a mode.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program passes a string.
+    unsafe { open_at(dirfd, path, flags, 0) }
+}
+
+/// creat(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_creat(path: *const c_char, mode: libc::mode_t) -> c_int {
+    // SAFETY: the program passes a string.
+    unsafe { open_at(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
+}

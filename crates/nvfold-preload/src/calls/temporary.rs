@@ -1,0 +1,105 @@
+//! Files and directories of names that nothing has yet: mkstemp and its like.
+//!
+//! libc's own open the file by a call that no interposition sees, so here is the same in short.
+
+use super::opening::open_path;
+use super::serve::{host, on_path};
+use nvfold_c::failure::{Failure, Outcome};
+use nvfold_c::names::Name;
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+
+const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+const TRIES_MAX: usize = 1000;
+/// What a template must have at its end.
+const PLACE_HOLDER: &[u8] = b"XXXXXX";
+
+/// The range of a template that is replaced. EINVAL.
+fn place_of(template: &[u8], suffix: c_int) -> Outcome<std::ops::Range<usize>> {
+    let end = usize::try_from(suffix).ok().and_then(|suffix| template.len().checked_sub(suffix));
+    let start = end.and_then(|end| end.checked_sub(PLACE_HOLDER.len()));
+    match (start, end) {
+        (Some(start), Some(end)) if template[start..end] == *PLACE_HOLDER => Ok(start..end),
+        _ => Err(Failure::invalid("the template does not end in XXXXXX")),
+    }
+}
+
+/// Tries names until `make` finds one that nothing has, and puts the name into the template.
+///
+/// # Safety
+///
+/// `template` is a string that may be written to.
+unsafe fn name_of<T>(template: *mut c_char, suffix: c_int, mut make: impl FnMut(&[u8]) -> Outcome<T>) -> Outcome<T> {
+    // SAFETY: the caller says that it is a string.
+    let mut name = unsafe { CStr::from_ptr(template) }.to_bytes().to_vec();
+    let place = place_of(&name, suffix)?;
+    for _ in 0..TRIES_MAX {
+        let letters = pmem::random_bytes::<6>().map(|byte| LETTERS[byte as usize % LETTERS.len()]);
+        name[place.clone()].copy_from_slice(&letters);
+        match make(&name) {
+            Err(failure) if failure.errno == libc::EEXIST => {}
+            Err(failure) => return Err(failure),
+            Ok(made) => {
+                // SAFETY: within the string, which may be written to.
+                unsafe { ptr::copy_nonoverlapping(letters.as_ptr(), template.add(place.start).cast(), letters.len()) };
+                return Ok(made);
+            }
+        }
+    }
+    Err(Failure::new(libc::EEXIST, "all names that were tried are there"))
+}
+
+/// mkostemps(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+    let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    // SAFETY: the program passes a string that may be written to; the template's name differs in its last bytes alone, so each
+    // name is in the directory that the template is in.
+    unsafe {
+        on_path(
+            "mkstemp",
+            (libc::AT_FDCWD, template),
+            |_, _| host!(libc::mkostemps(template, suffix, flags)),
+            |path| name_of(template, suffix, |name| open_path(&path.with_end_of(name), flags, 0o600)),
+        )
+    }
+}
+
+/// mkstemp(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mkstemp(template: *mut c_char) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_mkostemps(template, 0, 0) }
+}
+
+/// mkostemp(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mkostemp(template: *mut c_char, flags: c_int) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_mkostemps(template, 0, flags) }
+}
+
+/// mkstemps(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_mkostemps(template, suffix, 0) }
+}
+
+/// mkdtemp(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mkdtemp(template: *mut c_char) -> *mut c_char {
+    // SAFETY: the program passes a string that may be written to.
+    let made = unsafe {
+        on_path(
+            "mkdtemp",
+            (libc::AT_FDCWD, template),
+            |_, _| host!(libc::mkdtemp(template)).cast(),
+            |path| {
+                let make = |name: &[u8]| Name { path: path.with_end_of(name).path(), ..path.name() }.mkdir(0o700);
+                name_of(template, 0, make).map(|()| template.cast())
+            },
+        )
+    };
+    made.cast()
+}

@@ -1,0 +1,383 @@
+//! Reading, writing and copying.
+
+use super::serve::{host, on_number};
+use crate::answer::{answer, os_failure};
+use crate::numbers::{self, File};
+use nvfold_c::caller::{CIovecs, InBytes, OutBytes};
+use nvfold_c::failure::{Failure, Outcome};
+use nvfold_c::files::{Target, offset};
+use nvfold_c::transfers::{self, Source};
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+/// Bytes that sendfile moves at a time.
+const AT_A_TIME: usize = 1 << 20;
+
+unsafe extern "C" {
+    /// Ends a program that was compiled with checks, and asks for more than its buffer has.
+    fn __chk_fail() -> !;
+}
+
+/// Ends a program that asks for more than its buffer has.
+pub fn check_room(needed: usize, room: usize) {
+    if needed > room {
+        // SAFETY: it ends the program.
+        unsafe { __chk_fail() };
+    }
+}
+
+/// read(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_read(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
+    on_number(
+        "read",
+        fd,
+        || host!(libc::read(fd, buffer, length)),
+        |file| {
+            // SAFETY: the buffer of a call of the program's, which lasts.
+            let mut buffer = unsafe { OutBytes::of(buffer) };
+            transfers::read(&file.open, Source::Position, &mut buffer, length)
+        },
+    )
+}
+
+/// pread(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_pread(fd: c_int, buffer: *mut c_void, length: usize, at: libc::off_t) -> isize {
+    on_number(
+        "pread",
+        fd,
+        || host!(libc::pread(fd, buffer, length, at)),
+        |file| {
+            // SAFETY: the buffer of a call of the program's, which lasts.
+            let mut buffer = unsafe { OutBytes::of(buffer) };
+            transfers::read(&file.open, Source::Offset(offset(at)?), &mut buffer, length)
+        },
+    )
+}
+
+/// `read` of programs that were compiled with checks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_read_chk(fd: c_int, buffer: *mut c_void, length: usize, room: usize) -> isize {
+    check_room(length, room);
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_read(fd, buffer, length) }
+}
+
+/// `pread` of programs that were compiled with checks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_pread_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    at: libc::off_t,
+    room: usize,
+) -> isize {
+    check_room(length, room);
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_pread(fd, buffer, length, at) }
+}
+
+/// write(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_write(fd: c_int, buffer: *const c_void, length: usize) -> isize {
+    on_number(
+        "write",
+        fd,
+        || host!(libc::write(fd, buffer, length)),
+        |file| {
+            // SAFETY: the buffer of a call of the program's, which lasts.
+            let buffer = unsafe { InBytes::of(buffer) };
+            transfers::write(&file.open, Target::Position, &buffer, length)
+        },
+    )
+}
+
+/// pwrite(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_pwrite(
+    fd: c_int,
+    buffer: *const c_void,
+    length: usize,
+    at: libc::off_t,
+) -> isize {
+    on_number(
+        "pwrite",
+        fd,
+        || host!(libc::pwrite(fd, buffer, length, at)),
+        |file| {
+            // SAFETY: the buffer of a call of the program's, which lasts.
+            let buffer = unsafe { InBytes::of(buffer) };
+            transfers::write(&file.open, Target::Offset(offset(at)?), &buffer, length)
+        },
+    )
+}
+
+/// The position, for -1, as in preadv2.
+fn source(at: Option<libc::off_t>) -> Outcome<Source> {
+    at.map_or(Ok(Source::Position), |at| Ok(Source::Offset(offset(at)?)))
+}
+
+fn target(at: Option<libc::off_t>) -> Outcome<Target> {
+    at.map_or(Ok(Target::Position), |at| Ok(Target::Offset(offset(at)?)))
+}
+
+/// # Safety
+///
+/// `vector` is what the program passed, with `count` buffers.
+unsafe fn read_vector(
+    file: &File,
+    vector: *const libc::iovec,
+    count: c_int,
+    at: Option<libc::off_t>,
+) -> Outcome<isize> {
+    // SAFETY: as the caller says.
+    let buffers = unsafe { CIovecs::of(vector) };
+    transfers::read_vector(&file.open, source(at)?, &buffers, count)
+}
+
+/// # Safety
+///
+/// `vector` is what the program passed, with `count` buffers.
+unsafe fn write_vector(
+    file: &File,
+    vector: *const libc::iovec,
+    count: c_int,
+    at: Option<libc::off_t>,
+) -> Outcome<isize> {
+    // SAFETY: as the caller says.
+    let buffers = unsafe { CIovecs::of(vector) };
+    transfers::write_vector(&file.open, target(at)?, &buffers, count)
+}
+
+/// readv(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_readv(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
+    // SAFETY: what the program passed.
+    on_number(
+        "readv",
+        fd,
+        || host!(libc::readv(fd, vector, count)),
+        |file| unsafe { read_vector(file, vector, count, None) },
+    )
+}
+
+/// preadv(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_preadv(
+    fd: c_int,
+    vector: *const libc::iovec,
+    count: c_int,
+    at: libc::off_t,
+) -> isize {
+    // SAFETY: what the program passed.
+    on_number(
+        "preadv",
+        fd,
+        || host!(libc::preadv(fd, vector, count, at)),
+        |file| unsafe { read_vector(file, vector, count, Some(at)) },
+    )
+}
+
+/// preadv2(2): of its flags none changes what is read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_preadv2(
+    fd: c_int,
+    vector: *const libc::iovec,
+    count: c_int,
+    at: libc::off_t,
+    flags: c_int,
+) -> isize {
+    // SAFETY: what the program passed.
+    on_number(
+        "preadv2",
+        fd,
+        || host!(libc::preadv2(fd, vector, count, at, flags)),
+        |file| unsafe { read_vector(file, vector, count, (at != -1).then_some(at)) },
+    )
+}
+
+/// writev(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
+    // SAFETY: what the program passed.
+    on_number(
+        "writev",
+        fd,
+        || host!(libc::writev(fd, vector, count)),
+        |file| unsafe { write_vector(file, vector, count, None) },
+    )
+}
+
+/// pwritev(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_pwritev(
+    fd: c_int,
+    vector: *const libc::iovec,
+    count: c_int,
+    at: libc::off_t,
+) -> isize {
+    // SAFETY: what the program passed.
+    on_number(
+        "pwritev",
+        fd,
+        || host!(libc::pwritev(fd, vector, count, at)),
+        |file| unsafe { write_vector(file, vector, count, Some(at)) },
+    )
+}
+
+/// pwritev2(2). With RWF_APPEND: EOPNOTSUPP.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_pwritev2(
+    fd: c_int,
+    vector: *const libc::iovec,
+    count: c_int,
+    at: libc::off_t,
+    flags: c_int,
+) -> isize {
+    on_number(
+        "pwritev2",
+        fd,
+        || host!(libc::pwritev2(fd, vector, count, at, flags)),
+        |file| {
+            if flags & libc::RWF_APPEND != 0 {
+                return Err(Failure::new(libc::EOPNOTSUPP, "there is no RWF_APPEND here"));
+            }
+            // SAFETY: what the program passed.
+            let written = unsafe { write_vector(file, vector, count, (at != -1).then_some(at)) }?;
+            if flags & (libc::RWF_SYNC | libc::RWF_DSYNC) != 0 {
+                file.open.run(|_| Ok(file.open.file.sync()?))?;
+            }
+            Ok(written)
+        },
+    )
+}
+
+/// sendfile(2): from a file or to a file of ours, through memory, so a copy within the device is shared.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_sendfile(to: c_int, from: c_int, at: *mut libc::off_t, count: usize) -> isize {
+    if !numbers::is_ours(to) && !numbers::is_ours(from) {
+        return host!(libc::sendfile(to, from, at, count));
+    }
+    answer("sendfile", || {
+        // SAFETY: NULL, or an offset of the program's, as sendfile asks.
+        let mut offset = unsafe { at.as_ref() }.copied();
+        let mut buffer = nvfold_c::caller::room(count.min(AT_A_TIME))?;
+        buffer.resize(count.min(AT_A_TIME), 0);
+        let mut sent = 0;
+        while sent < count {
+            let part = &mut buffer[..(count - sent).min(AT_A_TIME)];
+            let read = receive(from, part, offset)?;
+            let written = if read > 0 { send(to, &part[..read])? } else { 0 };
+            sent += written;
+            match &mut offset {
+                Some(offset) => *offset += written as libc::off_t,
+                None if written < read => {
+                    let unread = (read - written) as libc::off_t;
+                    super::descriptors::nvfold_preload_lseek(from, -unread, libc::SEEK_CUR);
+                }
+                None => {}
+            }
+            if read == 0 || written < read {
+                break;
+            }
+        }
+        if let Some(offset) = offset {
+            // SAFETY: it is not NULL, as there was an offset.
+            unsafe { at.write(offset) };
+        }
+        Ok(sent as isize)
+    })
+}
+
+fn receive(from: c_int, into: &mut [u8], at: Option<libc::off_t>) -> Outcome<usize> {
+    let (pointer, length) = (into.as_mut_ptr().cast(), into.len());
+    // SAFETY: memory of ours, as long as is said.
+    let read = unsafe {
+        match at {
+            Some(at) => nvfold_preload_pread(from, pointer, length, at),
+            None => nvfold_preload_read(from, pointer, length),
+        }
+    };
+    usize::try_from(read).map_err(|_| os_failure("read"))
+}
+
+fn send(to: c_int, bytes: &[u8]) -> Outcome<usize> {
+    // SAFETY: memory of ours, as long as is said.
+    let written = unsafe { nvfold_preload_write(to, bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(written).map_err(|_| os_failure("write"))
+}
+
+/// copy_file_range(2): an instant copy, within the device. EXDEV else.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_copy_file_range(
+    from: c_int,
+    from_at: *mut libc::off64_t,
+    to: c_int,
+    to_at: *mut libc::off64_t,
+    length: usize,
+    flags: c_uint,
+) -> isize {
+    if !numbers::is_ours(to) && !numbers::is_ours(from) {
+        return host!(libc::copy_file_range(from, from_at, to, to_at, length, flags));
+    }
+    answer("copy_file_range", || {
+        if !numbers::is_ours(to) || !numbers::is_ours(from) {
+            return Err(Failure::new(libc::EXDEV, "one of the files is on the device, and the other is not"));
+        }
+        let (source, target) = (numbers::get(from)?, numbers::get(to)?);
+        source.open.check_reads()?;
+        target.open.check_writes()?;
+        target.open.check_not_appends()?;
+        // SAFETY: NULL, or offsets of the program's, as copy_file_range asks.
+        let (source_at, target_at) = unsafe { (start_of(&source, from_at)?, start_of(&target, to_at)?) };
+        let length = length.min(isize::MAX as usize) as u64;
+        let clone = || Ok(target.open.file.clone_from(&source.open.file, source_at, target_at, length)?);
+        let cloned = target.open.run(|_| clone())?;
+        // SAFETY: as above.
+        unsafe {
+            move_on(&source, from_at, source_at + cloned)?;
+            move_on(&target, to_at, target_at + cloned)?;
+        }
+        Ok(cloned as isize)
+    })
+}
+
+/// # Safety
+///
+/// `at` is NULL or can be read.
+unsafe fn start_of(file: &Arc<File>, at: *const libc::off64_t) -> Outcome<u64> {
+    // SAFETY: as the caller says.
+    match unsafe { at.as_ref() } {
+        Some(at) => offset(*at),
+        None => offset(file.open.seek(0, libc::SEEK_CUR)?),
+    }
+}
+
+/// # Safety
+///
+/// `at` is NULL or can be written.
+unsafe fn move_on(file: &Arc<File>, at: *mut libc::off64_t, to: u64) -> Outcome<()> {
+    // SAFETY: as the caller says.
+    match unsafe { at.as_mut() } {
+        Some(at) => *at = to as libc::off64_t,
+        None => drop(file.open.seek(to as libc::off_t, libc::SEEK_SET)?),
+    }
+    Ok(())
+}
+
+/// splice(2): EINVAL for files of ours, as for many of the kernel's; programs read and write then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_splice(
+    from: c_int,
+    from_at: *mut libc::loff_t,
+    to: c_int,
+    to_at: *mut libc::loff_t,
+    length: usize,
+    flags: c_uint,
+) -> isize {
+    if !numbers::is_ours(to) && !numbers::is_ours(from) {
+        return host!(libc::splice(from, from_at, to, to_at, length, flags));
+    }
+    answer("splice", || Err(Failure::invalid("files of the device cannot be spliced")))
+}

@@ -1,0 +1,275 @@
+//! libc's functions that read directories by calls that no interposition sees: scandir, glob and nftw.
+
+use super::directories::{
+    nvfold_preload_closedir as closedir, nvfold_preload_opendir as opendir, nvfold_preload_readdir as readdir,
+};
+use super::serve::host;
+use super::status::{nvfold_preload_lstat as lstat, nvfold_preload_stat as stat};
+use crate::device;
+use crate::prefix::{Place, look};
+use nvfold_c::caller;
+use nvfold_c::failure::set_errno;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr;
+
+type Entry = libc::dirent64;
+type Filter = Option<unsafe extern "C" fn(*const Entry) -> c_int>;
+type Compare = Option<unsafe extern "C" fn(*const c_void, *const c_void) -> c_int>;
+
+/// # Safety
+///
+/// `path` is NULL or a string of C.
+unsafe fn is_ours(path: *const c_char) -> bool {
+    // SAFETY: as the caller says.
+    !matches!(unsafe { look(libc::AT_FDCWD, path) }, Place::Host | Place::HostAt(_))
+}
+
+/// scandir(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_scandir(
+    path: *const c_char,
+    list: *mut *mut *mut Entry,
+    filter: Filter,
+    compare: Compare,
+) -> c_int {
+    unsafe extern "C" {
+        fn scandir(path: *const c_char, list: *mut *mut *mut Entry, filter: Filter, compare: Compare) -> c_int;
+    }
+    // SAFETY: what the program passed.
+    unsafe {
+        if !is_ours(path) {
+            return host!(scandir(path, list, filter, compare));
+        }
+        let stream = opendir(path);
+        if stream.is_null() {
+            return -1;
+        }
+        let mut found = Vec::new();
+        loop {
+            let entry = readdir(stream);
+            if entry.is_null() {
+                break;
+            }
+            if filter.is_none_or(|filter| filter(entry) != 0) {
+                // The program frees it.
+                let copy = libc::malloc(size_of::<Entry>()).cast::<Entry>();
+                if copy.is_null() {
+                    break;
+                }
+                copy.write(*entry);
+                found.push(copy);
+            }
+        }
+        closedir(stream);
+        let array = libc::malloc(size_of::<*mut Entry>() * found.len().max(1)).cast::<*mut Entry>();
+        if array.is_null() {
+            return -1;
+        }
+        ptr::copy_nonoverlapping(found.as_ptr(), array, found.len());
+        if let Some(compare) = compare {
+            libc::qsort(array.cast(), found.len(), size_of::<*mut Entry>(), Some(compare));
+        }
+        list.write(array);
+        found.len() as c_int
+    }
+}
+
+/// glibc's `glob_t`, with the fields by which it lets others read directories.
+#[repr(C)]
+pub struct Glob {
+    count: usize,
+    paths: *mut *mut c_char,
+    offset: usize,
+    flags: c_int,
+    closedir: *const c_void,
+    readdir: *const c_void,
+    opendir: *const c_void,
+    lstat: *const c_void,
+    stat: *const c_void,
+}
+
+/// glob(3), with our own functions for directories: they serve the host's too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_glob(
+    pattern: *const c_char,
+    flags: c_int,
+    error: Option<extern "C" fn(*const c_char, c_int) -> c_int>,
+    found: *mut Glob,
+) -> c_int {
+    const ALTDIRFUNC: c_int = 1 << 9;
+    let asks_us = device::has_prefix() && flags & ALTDIRFUNC == 0 && !found.is_null();
+    // SAFETY: what the program passed; the functions are of the types that glob asks for.
+    unsafe {
+        if asks_us {
+            (*found).closedir = closedir as *const c_void;
+            (*found).readdir = readdir as *const c_void;
+            (*found).opendir = opendir as *const c_void;
+            (*found).lstat = lstat as *const c_void;
+            (*found).stat = stat as *const c_void;
+        }
+        libc::glob(pattern, flags | if asks_us { ALTDIRFUNC } else { 0 }, error, found.cast())
+    }
+}
+
+/// glibc's `struct FTW`.
+#[repr(C)]
+pub struct FtwPlace {
+    base: c_int,
+    level: c_int,
+}
+
+type Visit = unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int;
+type SimpleVisit = unsafe extern "C" fn(*const c_char, *const libc::stat, c_int) -> c_int;
+
+const FTW_F: c_int = 0;
+const FTW_D: c_int = 1;
+const FTW_DNR: c_int = 2;
+const FTW_NS: c_int = 3;
+const FTW_SL: c_int = 4;
+const FTW_DP: c_int = 5;
+const FTW_PHYS: c_int = 1;
+const FTW_CHDIR: c_int = 4;
+const FTW_DEPTH: c_int = 8;
+const FTW_ACTIONRETVAL: c_int = 16;
+const FTW_SKIP_SUBTREE: c_int = 2;
+const FTW_SKIP_SIBLINGS: c_int = 3;
+
+/// A walk through a tree of ours.
+struct Walk<V> {
+    visit: V,
+    flags: c_int,
+}
+
+impl<V: FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int> Walk<V> {
+    /// Visits a path and what is below it; what is not 0 ends the walk.
+    ///
+    /// # Safety
+    ///
+    /// `visit` calls a function of the program's.
+    unsafe fn go(&mut self, path: &CStr, level: c_int) -> c_int {
+        let bytes = path.to_bytes();
+        let base = bytes.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1) as c_int;
+        let mut place = FtwPlace { base, level };
+        let mut found = caller::empty_stat();
+        // SAFETY: a string and a structure of ours.
+        let known = unsafe {
+            match self.flags & FTW_PHYS {
+                0 => stat(path.as_ptr(), &raw mut found),
+                _ => lstat(path.as_ptr(), &raw mut found),
+            }
+        };
+        if known != 0 {
+            return (self.visit)(path.as_ptr(), &raw const found, FTW_NS, &raw mut place);
+        }
+        match found.st_mode & libc::S_IFMT {
+            libc::S_IFDIR => {}
+            libc::S_IFLNK => return (self.visit)(path.as_ptr(), &raw const found, FTW_SL, &raw mut place),
+            _ => return (self.visit)(path.as_ptr(), &raw const found, FTW_F, &raw mut place),
+        }
+        // SAFETY: a string of ours.
+        let names = unsafe { names_in(path) };
+        let Some(names) = names else {
+            return (self.visit)(path.as_ptr(), &raw const found, FTW_DNR, &raw mut place);
+        };
+        let is_depth_first = self.flags & FTW_DEPTH != 0;
+        if !is_depth_first {
+            match (self.visit)(path.as_ptr(), &raw const found, FTW_D, &raw mut place) {
+                0 => {}
+                FTW_SKIP_SUBTREE if self.flags & FTW_ACTIONRETVAL != 0 => return 0,
+                answer => return answer,
+            }
+        }
+        for name in names {
+            let below = [bytes.strip_suffix(b"/").unwrap_or(bytes), b"/", &name].concat();
+            let Ok(below) = CString::new(below) else { continue };
+            // SAFETY: as the caller says.
+            match unsafe { self.go(&below, level + 1) } {
+                0 => {}
+                FTW_SKIP_SIBLINGS if self.flags & FTW_ACTIONRETVAL != 0 => break,
+                answer => return answer,
+            }
+        }
+        if is_depth_first { (self.visit)(path.as_ptr(), &raw const found, FTW_DP, &raw mut place) } else { 0 }
+    }
+}
+
+/// Names in a directory; `None` when it cannot be read.
+///
+/// # Safety
+///
+/// Nothing is asked of a string of ours.
+unsafe fn names_in(path: &CStr) -> Option<Vec<Vec<u8>>> {
+    // SAFETY: a string of ours, and what opendir of ours gives.
+    unsafe {
+        let stream = opendir(path.as_ptr());
+        if stream.is_null() {
+            return None;
+        }
+        let mut names = Vec::new();
+        loop {
+            let entry = readdir(stream);
+            if entry.is_null() {
+                break;
+            }
+            let name = CStr::from_ptr((*entry).d_name.as_ptr()).to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push(name);
+            }
+        }
+        closedir(stream);
+        Some(names)
+    }
+}
+
+/// # Safety
+///
+/// What the program passed; `path` is ours.
+unsafe fn walk(
+    path: *const c_char,
+    flags: c_int,
+    visit: impl FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int,
+) -> c_int {
+    if flags & FTW_CHDIR != 0 {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    let mut walk = Walk { visit, flags };
+    let mut found = caller::empty_stat();
+    // SAFETY: as the caller says.
+    unsafe {
+        if lstat(path, &raw mut found) != 0 {
+            return -1;
+        }
+        walk.go(CStr::from_ptr(path), 0)
+    }
+}
+
+/// nftw(3), without FTW_CHDIR (EINVAL).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_nftw(path: *const c_char, visit: Visit, most: c_int, flags: c_int) -> c_int {
+    unsafe extern "C" {
+        fn nftw(path: *const c_char, visit: Visit, most: c_int, flags: c_int) -> c_int;
+    }
+    // SAFETY: what the program passed.
+    unsafe {
+        match is_ours(path) {
+            true => walk(path, flags, |path, stat, kind, place| visit(path, stat, kind, place)),
+            false => host!(nftw(path, visit, most, flags)),
+        }
+    }
+}
+
+/// ftw(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_ftw(path: *const c_char, visit: SimpleVisit, most: c_int) -> c_int {
+    unsafe extern "C" {
+        fn ftw(path: *const c_char, visit: SimpleVisit, most: c_int) -> c_int;
+    }
+    // SAFETY: what the program passed.
+    unsafe {
+        match is_ours(path) {
+            true => walk(path, 0, |path, stat, kind, _| visit(path, stat, kind)),
+            false => host!(ftw(path, visit, most)),
+        }
+    }
+}

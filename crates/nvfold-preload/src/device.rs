@@ -1,0 +1,65 @@
+//! The device that paths below the prefix lead to.
+
+use crate::process;
+use nvfold::InodeNumber;
+use nvfold_c::device::Device;
+use nvfold_c::failure::Failure;
+use nvfold_c::paths::Start;
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+static PREFIX: OnceLock<Vec<u8>> = OnceLock::new();
+static HAS_PREFIX: AtomicBool = AtomicBool::new(false);
+static DEVICE: RwLock<Option<Arc<Device>>> = RwLock::new(None);
+
+/// Whether any path can be ours.
+#[inline]
+pub fn has_prefix() -> bool {
+    HAS_PREFIX.load(Ordering::Acquire)
+}
+
+/// The prefix: absolute, plain, without a `/` at its end.
+pub fn prefix() -> &'static [u8] {
+    PREFIX.get().map_or(b"", Vec::as_slice)
+}
+
+/// The device; `None` in a process that does not have it, and after it was closed.
+pub fn device() -> Option<Arc<Device>> {
+    if process::is_stranger() { None } else { DEVICE.read().clone() }
+}
+
+/// Its root.
+pub fn root() -> Start<'static> {
+    Start { directory: InodeNumber::ROOT, prefix: prefix() }
+}
+
+pub fn no_device() -> Failure {
+    Failure::new(libc::EIO, "the device has been closed")
+}
+
+/// The prefix is known, before any device is.
+pub fn name_prefix(prefix: &[u8]) {
+    let _ = PREFIX.set(prefix.to_vec());
+}
+
+/// From now on paths are looked at.
+pub fn begin() {
+    HAS_PREFIX.store(true, Ordering::Release);
+}
+
+/// The device is open, or is none any more.
+pub fn set(device: Option<Arc<Device>>) {
+    *DEVICE.write() = device;
+}
+
+/// Makes what was acknowledged durable, in the process that has the device.
+pub fn sync() {
+    if !has_prefix() || !process::is_owner() {
+        return;
+    }
+    if let Some(device) = device() {
+        // The program goes on as it wanted; there is no answer that could tell it.
+        let _ = device.run(|fs| Ok(fs.sync()?));
+    }
+}

@@ -1,0 +1,256 @@
+//! Which descriptor is which open file.
+//!
+//! The problem: a program's numbers for files are the kernel's. It closes 3 and expects the next open to give 3, it selects on
+//! them, it counts them against its limit, and it passes on numbers that were open before. Numbers of our own would collide
+//! sooner or later. The idea: each open file of ours has a real descriptor, a **placeholder**, so the kernel gives out the
+//! numbers; the table says which of them are ours.
+//!
+//! A placeholder is a duplicate of one empty, sealed memory file that is open for writing alone. What reaches the kernel in
+//! spite of us (a program that a child executes writes to it) fails, with EPERM or EBADF, instead of going nowhere in silence.
+//! To select and poll it is always ready, as files are.
+//!
+//! ```text
+//! OURS   a bit a number: the one thing that most calls look at. No lock: also right in a signal handler and after fork
+//! TABLE  number -> file, under a lock; those that dup made share the file
+//! ```
+//!
+//! Descriptors of the library itself (the device, the empty file) lie just below the limit, and to the program they are closed.
+
+use crate::answer::checked;
+use crate::process;
+use nvfold_c::failure::{Failure, Outcome};
+use nvfold_c::files::Open;
+use nvfold_c::listing::Listing;
+use parking_lot::{Mutex, RwLock};
+use std::ffi::{CStr, c_int};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// Numbers that can be ours: what Linux allows a process, unless root has raised it.
+const NUMBERS_MAX: usize = 1 << 20;
+/// Descriptors of the library's own there may be: they lie so far below the limit.
+const RESERVED_MAX: c_int = 16;
+
+/// An open file.
+pub struct File {
+    pub open: Open,
+    /// Absolute path by which it was opened, with the prefix. Of directories, for `fchdir` and paths with `..`.
+    pub path: Vec<u8>,
+    /// What F_GETFL tells.
+    pub flags: AtomicI32,
+    /// Of a directory stream on it.
+    pub listing: Mutex<Option<Arc<Listing>>>,
+}
+
+static OURS: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
+static TABLE: RwLock<Vec<Option<Arc<File>>>> = RwLock::new(Vec::new());
+/// The empty file.
+static EMPTY: AtomicI32 = AtomicI32::new(-1);
+/// The numbers that the library has for itself: the first one, and a bit for each from there on.
+static FIRST_RESERVED: AtomicI32 = AtomicI32::new(0);
+static RESERVED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether this number is of a file of ours.
+#[inline]
+pub fn is_ours(fd: c_int) -> bool {
+    let Some(word) = usize::try_from(fd).ok().and_then(|number| OURS.get(number / 64)) else { return false };
+    word.load(Ordering::Acquire) & (1 << (fd % 64)) != 0
+}
+
+fn mark(fd: c_int, ours: bool) {
+    let word = &OURS[fd as usize / 64];
+    let bit = 1 << (fd % 64);
+    if ours {
+        word.fetch_or(bit, Ordering::Release)
+    } else {
+        word.fetch_and(!bit, Ordering::Release)
+    };
+}
+
+/// Whether this number is the library's own, which a program is not to know of.
+pub fn is_reserved(fd: c_int) -> bool {
+    reserved().any(|reserved| reserved == fd)
+}
+
+/// The numbers that the library has for itself.
+pub fn reserved() -> impl Iterator<Item = c_int> {
+    let (first, held) = (FIRST_RESERVED.load(Ordering::Relaxed), RESERVED.load(Ordering::Relaxed));
+    (0..RESERVED_MAX).filter(move |at| held & (1 << at) != 0).map(move |at| first + at)
+}
+
+/// Which of the numbers from `first` on are open.
+fn open_from(first: c_int) -> u64 {
+    // SAFETY: F_GETFD changes nothing, whatever the number.
+    let is_open = |at: &c_int| unsafe { libc::fcntl(first + at, libc::F_GETFD) } >= 0;
+    (0..RESERVED_MAX).filter(is_open).map(|at| 1 << at).sum()
+}
+
+/// Makes the empty file, and lets `open` open what the library needs, from a number on that it gets.
+pub fn prepare<T>(open: impl FnOnce(c_int) -> Outcome<T>) -> Outcome<T> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is ours, and of the type that getrlimit fills.
+    checked("read the limit of descriptors", unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    // Not higher, whatever the limit: the kernel has a table up to the highest number, and fork copies it.
+    let first = (limit.rlim_cur.min(1024) as c_int).saturating_sub(RESERVED_MAX).max(3);
+    let before = open_from(first);
+    let empty = empty_file()?;
+    // SAFETY: a duplicate of a descriptor of ours.
+    let high = checked("move a descriptor", unsafe { libc::fcntl(empty, libc::F_DUPFD_CLOEXEC, first) })?;
+    // SAFETY: nobody else knows of it.
+    unsafe { libc::close(empty) };
+    EMPTY.store(high, Ordering::Relaxed);
+    let opened = open(first)?;
+    FIRST_RESERVED.store(first, Ordering::Relaxed);
+    RESERVED.store(open_from(first) & !before, Ordering::Relaxed);
+    Ok(opened)
+}
+
+/// An empty file of no name that takes nothing.
+fn empty_file() -> Outcome<c_int> {
+    const NAME: &CStr = c"nvfold";
+    // SAFETY: a name that ends in NUL, and flags that there are.
+    let made = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    let made = checked("make an empty file", made)?;
+    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+    // SAFETY: a descriptor of ours, and seals that there are.
+    checked("seal an empty file", unsafe { libc::fcntl(made, libc::F_ADD_SEALS, seals) })?;
+    let path = format!("/proc/self/fd/{made}\0");
+    // SAFETY: the path ends in NUL.
+    let writes_alone = unsafe { libc::open(path.as_ptr().cast(), libc::O_WRONLY | libc::O_CLOEXEC) };
+    if writes_alone < 0 {
+        // Without /proc reading it gives an end of file, and writing fails all the same.
+        return Ok(made);
+    }
+    // SAFETY: nobody else knows of it.
+    unsafe { libc::close(made) };
+    Ok(writes_alone)
+}
+
+/// After exec in a child: descriptors that the parent left open and that are of its files. True if a standard one is: it will be
+/// used where nobody sees it, by libc.
+pub fn mark_inherited() -> bool {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
+    for entry in entries.flatten() {
+        let is_placeholder =
+            std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == "/memfd:nvfold (deleted)");
+        let number = entry.file_name().to_str().and_then(|name| name.parse::<c_int>().ok());
+        if let Some(number) = number.filter(|number| is_placeholder && (*number as usize) < NUMBERS_MAX) {
+            mark(number, true);
+        }
+    }
+    (0..=2).any(is_ours)
+}
+
+fn bad(fd: c_int) -> Failure {
+    Failure::new(libc::EBADF, format!("{fd} is no open file of the device"))
+}
+
+/// The open file of a number. EBADF.
+pub fn get(fd: c_int) -> Outcome<Arc<File>> {
+    let table = TABLE.read();
+    usize::try_from(fd).ok().and_then(|number| table.get(number)?.clone()).ok_or_else(|| bad(fd))
+}
+
+fn put(table: &mut Vec<Option<Arc<File>>>, fd: c_int, file: Arc<File>) -> Option<Arc<File>> {
+    let number = fd as usize;
+    if table.len() <= number {
+        table.resize(number + 1, None);
+    }
+    let before = table[number].replace(file);
+    mark(fd, true);
+    before
+}
+
+fn take(table: &mut [Option<Arc<File>>], fd: c_int) -> Option<Arc<File>> {
+    mark(fd, false);
+    table.get_mut(fd as usize)?.take()
+}
+
+/// Gives a file the lowest free number from `least` on. EMFILE.
+pub fn insert(file: Arc<File>, least: c_int, closes_on_exec: bool) -> Outcome<c_int> {
+    let how = if closes_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let mut table = TABLE.write();
+    // SAFETY: a duplicate of a descriptor of ours.
+    let fd = checked("take a descriptor", unsafe { libc::fcntl(EMPTY.load(Ordering::Relaxed), how, least) })?;
+    if fd as usize >= NUMBERS_MAX {
+        // SAFETY: it has just been made, and nobody knows of it.
+        unsafe { libc::close(fd) };
+        return Err(Failure::new(libc::EMFILE, format!("descriptor {fd}: there can be {NUMBERS_MAX}")));
+    }
+    let stale = put(&mut table, fd, file);
+    drop(table);
+    stale.map_or(Ok(()), end)?;
+    Ok(fd)
+}
+
+/// Drops a file. What ends with its last user may change the device: a file without a name is freed.
+fn end(file: Arc<File>) -> Outcome<()> {
+    let device = file.open.device.clone();
+    device.run(|_| {
+        drop(file);
+        Ok(())
+    })
+}
+
+/// Closes a number of ours. In a child, the kernel's alone.
+pub fn close(fd: c_int) -> Outcome<()> {
+    if !process::is_owner() {
+        if process::is_stranger() {
+            mark(fd, false);
+        }
+        // SAFETY: close takes any number.
+        return checked("close", unsafe { libc::close(fd) }).map(drop);
+    }
+    let mut table = TABLE.write();
+    let file = take(&mut table, fd);
+    // Under the lock: until it is closed nobody else gets the number.
+    // SAFETY: the number is a placeholder, which the table had.
+    unsafe { libc::close(fd) };
+    drop(table);
+    file.map_or_else(|| Err(bad(fd)), end)
+}
+
+/// The kernel has closed a number, or given it to somebody else.
+pub fn forget(fd: c_int) {
+    if is_ours(fd) && process::is_owner() {
+        let file = take(&mut TABLE.write(), fd);
+        // Nobody is there to be told.
+        let _ = file.map(end);
+    }
+}
+
+/// Makes `to` the same as `from` by the kernel's dup2 or dup3, of which at least one is ours.
+pub fn duplicate(from: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> Outcome<c_int> {
+    if !process::is_owner() {
+        return checked("dup", dup());
+    }
+    let mut table = TABLE.write();
+    let file = if is_ours(from) { table.get(from as usize).cloned().flatten() } else { None };
+    let made = checked("dup", dup())?;
+    if from == to {
+        return Ok(made);
+    }
+    let before = match file {
+        Some(file) => put(&mut table, to, file),
+        None => take(&mut table, to),
+    };
+    drop(table);
+    before.map_or(Ok(()), end)?;
+    Ok(made)
+}
+
+/// Numbers of ours in a range.
+pub fn ours_in(first: u32, last: u32) -> Vec<c_int> {
+    let numbers = |(at, word): (usize, &AtomicU64)| {
+        let word = word.load(Ordering::Acquire);
+        (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| (at * 64 + bit) as u32)
+    };
+    let words = OURS.iter().enumerate().filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
+    words.flat_map(numbers).filter(|number| (first..=last).contains(number)).map(|number| number as c_int).collect()
+}
+
+/// Drops all files, when the device is closed: their numbers are EBADF then.
+pub fn clear() {
+    let files: Vec<_> = std::mem::take(&mut *TABLE.write());
+    drop(files);
+}

@@ -1,0 +1,148 @@
+//! What `nvfold run` asked for, the device, and its orderly end.
+//!
+//! `nvfold run` becomes the program, and tells this library what to do in the environment. The constructor runs before the
+//! program's `main`. Which process may open the device is told by its number: it stays the same when the program executes
+//! another one in its place, and every child has another.
+//!
+//! ```text
+//! NVFOLD_RUN_DEVICE NVFOLD_RUN_PREFIX NVFOLD_RUN_OPTIONS NVFOLD_RUN_PID
+//! constructor   no such environment: nothing is ours. Another process: refuse. Else: open the device, or exit with 125
+//! exec          what was acknowledged is made durable; the next program opens the device again, recovering it
+//! exit          after everything that the program and its libraries do: streams are flushed, the device is closed
+//! _exit, kill   what was acknowledged is made durable (_exit), and the next one to open the device recovers it
+//! ```
+
+use crate::{device, numbers, process, working};
+use nvfold_c::device as devices;
+use nvfold_c::failure::{self, Outcome};
+use nvfold_c::options::Options;
+use nvfold_c::{causality, transfers};
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::ptr;
+
+/// Exit code when the device cannot be had.
+const NO_DEVICE: c_int = 125;
+
+/// The constructor of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_start() {
+    // From now on nothing looks for them in the middle of a copy.
+    let mut memory = [0_u8; 512];
+    let start = memory.as_mut_ptr();
+    // SAFETY: all within `memory`.
+    unsafe {
+        libc::memmove(start.add(256).cast(), start.cast(), 256);
+        libc::strncpy(start.cast(), start.add(256).cast(), 1);
+        libc::memccpy(start.cast(), start.add(256).cast(), 0, 1);
+    }
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let (Some(path), Some(prefix)) = (variable("NVFOLD_RUN_DEVICE"), variable("NVFOLD_RUN_PREFIX")) else { return };
+    process::remember_stderr();
+    let owner = variable("NVFOLD_RUN_PID").and_then(|pid| pid.to_str()?.parse::<u32>().ok());
+    device::name_prefix(prefix.as_bytes());
+    if owner != Some(std::process::id()) {
+        process::refuse(owner);
+        if numbers::mark_inherited() {
+            process::say_stranger();
+        }
+        device::begin();
+        return;
+    }
+    let options = variable("NVFOLD_RUN_OPTIONS").unwrap_or_default();
+    process::own();
+    if let Err(failure) = open(path.as_bytes(), options.as_bytes()) {
+        process::say(&failure.message);
+        // SAFETY: nothing of ours is open.
+        unsafe { libc::_exit(NO_DEVICE) };
+    }
+    working::look_again();
+    device::begin();
+}
+
+fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
+    let mut options = Options::parse(&[transfers::DEFAULT_OPTIONS, b",", options].concat())?;
+    causality::reserve();
+    failure::watch_for_forks();
+    let handle = numbers::prepare(|least| {
+        options.descriptor_min = least;
+        with_signals_blocked(|| devices::open(path, &options)).map_err(|failure| failure.at(path))
+    })?;
+    device::set(Some(devices::of(handle)?));
+    unsafe extern "C" {
+        fn __cxa_atexit(function: extern "C" fn(*mut c_void), argument: *mut c_void, of: *mut c_void) -> c_int;
+    }
+    // SAFETY: a function of this library, which is never unloaded. Of no library (NULL), so it runs at exit alone, and since
+    // it is the first to be registered, after all others: those of the program and of its libraries, their destructors too.
+    unsafe { __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut()) };
+    // SAFETY: `in_child` stays loaded, and closes descriptors, which is allowed after fork.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    Ok(())
+}
+
+/// Lets `work` start threads that no signal meant for the program ever reaches.
+fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
+    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::zeroed(), MaybeUninit::<libc::sigset_t>::zeroed());
+    // SAFETY: both are ours; all zeros are an empty set, and sigfillset fills the first. What a thread does wrong itself must
+    // reach it (SIGBUS from a failing device is answered by pmem).
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for fault in [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let done = work();
+    // SAFETY: as pthread_sigmask gave it.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    done
+}
+
+/// The child does not hold the device when its parent has ended.
+extern "C" fn in_child() {
+    for fd in numbers::reserved() {
+        // SAFETY: descriptors of the library's own, which the child has no use for.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// `_Fork`, which calls no handlers.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
+    unsafe extern "C" {
+        fn _Fork() -> libc::pid_t;
+    }
+    // SAFETY: it has no conditions.
+    let child = unsafe { _Fork() };
+    if child == 0 {
+        failure::be_forked();
+        in_child();
+    }
+    child
+}
+
+extern "C" fn at_exit(_: *mut c_void) {
+    if !process::is_owner() {
+        return;
+    }
+    // SAFETY: NULL stands for all streams. What they hold for our files goes to the device while there is one.
+    unsafe { libc::fflush(ptr::null_mut()) };
+    working::leave();
+    numbers::clear();
+    device::set(None);
+    devices::close_all_at_exit(|device| transfers::leave(device.handle));
+}
+
+/// Stands for a function that libc does not have: ENOSYS.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_missing() -> isize {
+    failure::set_errno(libc::ENOSYS);
+    -1
+}
+
+/// Called before the program leaves without exit: by exec or `_exit`. What was acknowledged is made durable.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_leaving() {
+    device::sync();
+}

@@ -1,0 +1,44 @@
+//! What libc's streams look like, and which are ours.
+
+use crate::numbers;
+use std::ffi::{c_char, c_int, c_void};
+
+/// The front of glibc's `struct _IO_FILE`.
+#[repr(C)]
+pub struct Front {
+    flags: c_int,
+    read: [*mut c_char; 3],
+    pub write_base: *mut c_char,
+    pub write_at: *mut c_char,
+    pub write_end: *mut c_char,
+    buffer: [*mut c_char; 2],
+    saved: [*mut c_char; 3],
+    markers: *mut c_void,
+    chain: *mut c_void,
+    pub number: c_int,
+}
+
+const _: () = assert!(std::mem::offset_of!(Front, write_at) == 40 && std::mem::offset_of!(Front, number) == 112);
+
+/// `FILE *`.
+pub type Stream = *mut libc::FILE;
+
+/// The number of a stream, of whatever kind.
+///
+/// # Safety
+///
+/// A stream that is open.
+pub unsafe fn number_of(stream: Stream) -> c_int {
+    // SAFETY: as the caller says; every stream of libc's begins so.
+    unsafe { (*stream.cast::<Front>()).number }
+}
+
+/// Whether a stream is on a file of ours.
+///
+/// # Safety
+///
+/// A stream that is open, or NULL.
+pub unsafe fn is_ours(stream: Stream) -> bool {
+    // SAFETY: as the caller says.
+    !stream.is_null() && numbers::is_ours(unsafe { number_of(stream) })
+}

@@ -1,0 +1,150 @@
+//! Making streams on files of ours: fopen and fdopen.
+
+use super::front::{Front, Stream};
+use crate::answer::answer_or;
+use crate::calls::{self, close, host, open_path};
+use crate::prefix::{Place, look};
+use crate::{device, numbers};
+use nvfold_c::failure::{Failure, Outcome};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+#[repr(C)]
+struct CookieFunctions {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> isize,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, usize) -> isize,
+    seek: unsafe extern "C" fn(*mut c_void, *mut libc::off64_t, c_int) -> c_int,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: CookieFunctions) -> Stream;
+}
+
+unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, length: usize) -> isize {
+    // SAFETY: the stream's buffer.
+    unsafe { calls::read(cookie.addr() as c_int, buffer.cast(), length) }
+}
+
+/// 0 for a failure, as fopencookie has it.
+unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, length: usize) -> isize {
+    // SAFETY: the stream's buffer, or the program's.
+    unsafe { calls::write(cookie.addr() as c_int, buffer.cast(), length) }.max(0)
+}
+
+unsafe extern "C" fn seek(cookie: *mut c_void, position: *mut libc::off64_t, whence: c_int) -> c_int {
+    // SAFETY: libc passes a position, to be read and to be filled.
+    unsafe {
+        let found = calls::lseek(cookie.addr() as c_int, *position, whence);
+        if found < 0 {
+            return -1;
+        }
+        *position = found;
+    }
+    0
+}
+
+unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
+    close(cookie.addr() as c_int)
+}
+
+/// What a mode of fopen means: flags of open, and the mode without what only open must know. EINVAL.
+fn parse(mode: &[u8]) -> Option<(c_int, &'static CStr)> {
+    let rest = mode.get(1..)?;
+    // What follows a comma is about wide characters.
+    let has = |letter: u8| rest.iter().take_while(|byte| **byte != b',').any(|byte| *byte == letter);
+    let updates = has(b'+');
+    let (make, plain) = match (mode[0], updates) {
+        (b'r', false) => (0, c"r"),
+        (b'r', true) => (0, c"r+"),
+        (b'w', false) => (libc::O_CREAT | libc::O_TRUNC, c"w"),
+        (b'w', true) => (libc::O_CREAT | libc::O_TRUNC, c"w+"),
+        (b'a', false) => (libc::O_CREAT | libc::O_APPEND, c"a"),
+        (b'a', true) => (libc::O_CREAT | libc::O_APPEND, c"a+"),
+        _ => return None,
+    };
+    let access = match (mode[0], updates) {
+        (_, true) => libc::O_RDWR,
+        (b'r', _) => libc::O_RDONLY,
+        _ => libc::O_WRONLY,
+    };
+    let (exclusive, closes) = (if has(b'x') { libc::O_EXCL } else { 0 }, if has(b'e') { libc::O_CLOEXEC } else { 0 });
+    Some((access | make | exclusive | closes, plain))
+}
+
+/// A stream on a number of ours, which closes it.
+pub fn stream_on(fd: c_int, mode: &CStr) -> Outcome<Stream> {
+    let functions = CookieFunctions { read, write, seek, close: close_cookie };
+    let cookie = ptr::without_provenance_mut(fd as usize);
+    // SAFETY: a string, and functions that are there as long as this library.
+    let stream = unsafe { fopencookie(cookie, mode.as_ptr(), functions) };
+    if stream.is_null() {
+        return Err(Failure::new(libc::ENOMEM, "memory for a stream"));
+    }
+    // SAFETY: it was just made, and nobody else has it. Nothing in libc uses the number of such a stream but fileno.
+    unsafe { (*stream.cast::<Front>()).number = fd };
+    Ok(stream)
+}
+
+/// fopen(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_fopen(path: *const c_char, mode: *const c_char) -> Stream {
+    // SAFETY: what the program passed.
+    match unsafe { look(libc::AT_FDCWD, path) } {
+        Place::Host => host!(libc::fopen(path, mode)),
+        Place::HostAt(path) => host!(libc::fopen(path.as_ptr(), mode)),
+        Place::Nowhere => answer_or("fopen", ptr::null_mut(), || Err(device::no_device())),
+        Place::Device(path) => answer_or("fopen", ptr::null_mut(), || {
+            let (flags, mode) = checked(mode)?;
+            let fd = open_path(&path, flags, 0o666)?;
+            stream_on(fd, mode).inspect_err(|_| drop(numbers::close(fd)))
+        }),
+    }
+}
+
+fn checked(mode: *const c_char) -> Outcome<(c_int, &'static CStr)> {
+    // SAFETY: not NULL, so it is the program's string.
+    let parsed = (!mode.is_null()).then(|| parse(unsafe { CStr::from_ptr(mode) }.to_bytes())).flatten();
+    parsed.ok_or_else(|| Failure::invalid("the mode is none of fopen"))
+}
+
+/// fdopen(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_fdopen(fd: c_int, mode: *const c_char) -> Stream {
+    if !numbers::is_ours(fd) {
+        return host!(libc::fdopen(fd, mode));
+    }
+    answer_or("fdopen", ptr::null_mut(), || {
+        let (flags, mode) = checked(mode)?;
+        let file = numbers::get(fd)?;
+        if flags & libc::O_ACCMODE != libc::O_WRONLY {
+            file.open.check_reads().map_err(|failure| Failure { errno: libc::EINVAL, ..failure })?;
+        }
+        if flags & libc::O_ACCMODE != libc::O_RDONLY {
+            file.open.check_writes().map_err(|failure| Failure { errno: libc::EINVAL, ..failure })?;
+        }
+        if flags & libc::O_APPEND != 0 {
+            file.open.set_appends(true);
+        }
+        stream_on(fd, mode)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_what_fopen_says() {
+        assert_eq!(parse(b"r"), Some((libc::O_RDONLY, c"r")));
+        assert_eq!(parse(b"rb+"), Some((libc::O_RDWR, c"r+")));
+        assert_eq!(
+            parse(b"wxe"),
+            Some((libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL | libc::O_CLOEXEC, c"w"))
+        );
+        assert_eq!(parse(b"a+"), Some((libc::O_RDWR | libc::O_CREAT | libc::O_APPEND, c"a+")));
+        assert_eq!(parse(b"r,ccs=+x"), Some((libc::O_RDONLY, c"r")));
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"q"), None);
+    }
+}

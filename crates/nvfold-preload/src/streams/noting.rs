@@ -1,0 +1,194 @@
+//! What stdio copies between the program and its buffers, where no memcpy is seen.
+
+use super::front::{Front, Stream, is_ours, number_of};
+use crate::calls;
+use crate::numbers;
+use nvfold_c::causality;
+use nvfold_c::failure::set_errno;
+use std::ffi::{c_char, c_int, c_void};
+
+/// Bytes that a stream gave to the program came from the file, from where the stream was before.
+///
+/// # Safety
+///
+/// A stream that is open, and what it filled.
+unsafe fn note_read(stream: Stream, buffer: *const c_void, length: usize) {
+    let before = crate::answer::errno();
+    // SAFETY: as the caller says.
+    let (fd, position) = unsafe { (number_of(stream), libc::ftello(stream)) };
+    if let Ok(file) = numbers::get(fd)
+        && file.open.followed.is_some()
+        && let Ok(start) = u64::try_from(position.saturating_sub(length as libc::off_t))
+    {
+        causality::note_read(buffer.addr(), length, file.open.followed.as_deref(), start);
+    }
+    set_errno(before);
+}
+
+/// Whether what a stream gives is to be noted.
+///
+/// # Safety
+///
+/// A stream that is open, or NULL.
+unsafe fn is_read_from(stream: Stream) -> bool {
+    // SAFETY: as the caller says.
+    causality::has_sources() && unsafe { is_ours(stream) } && !crate::process::is_stranger()
+}
+
+/// Lets libc write bytes to a stream, and notes them as copied to its buffer: before, those that there is room for, since the buffer
+/// may be written meanwhile; afterwards, those that lie in it since.
+///
+/// # Safety
+///
+/// A stream that is open, and bytes that can be read.
+unsafe fn noting_write<T>(stream: Stream, buffer: *const c_void, length: usize, write: impl FnOnce() -> T) -> T {
+    // SAFETY: as the caller says.
+    if !causality::has_sources() || unsafe { !is_ours(stream) } || crate::process::is_stranger() {
+        return write();
+    }
+    let front = stream.cast::<Front>();
+    // SAFETY: as the caller says; every stream of libc's begins so. What is read are addresses alone.
+    let (at, end) = unsafe { ((*front).write_at.addr(), (*front).write_end.addr()) };
+    let fits = end.saturating_sub(at).min(length);
+    causality::note_copy(at, buffer.addr(), fits);
+    let answer = write();
+    // SAFETY: as above.
+    let (base, now) = unsafe { ((*front).write_base.addr(), (*front).write_at.addr()) };
+    if now.wrapping_sub(at) != length {
+        let tail = now.saturating_sub(base).min(length);
+        causality::note_copy(base, buffer.addr() + length - tail, tail);
+    }
+    answer
+}
+
+macro_rules! reads {
+    ($($name:ident $checked:ident = $real:ident;)*) => {$(
+        #[doc = concat!(stringify!($real), "(3)")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(buffer: *mut c_void, size: usize, count: usize, stream: Stream) -> usize {
+            // SAFETY: what the program passed.
+            unsafe {
+                let read = $real(buffer, size, count, stream);
+                if read > 0 && is_read_from(stream) {
+                    note_read(stream, buffer, read * size);
+                }
+                read
+            }
+        }
+
+        #[doc = concat!("`", stringify!($real), "` of programs that were compiled with checks.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $checked(
+            buffer: *mut c_void, room: usize, size: usize, count: usize, stream: Stream,
+        ) -> usize {
+            calls::check_room(size.saturating_mul(count), room);
+            // SAFETY: what the program passed.
+            unsafe { $name(buffer, size, count, stream) }
+        }
+    )*};
+}
+
+macro_rules! lines {
+    ($($name:ident $checked:ident = $real:ident;)*) => {$(
+        #[doc = concat!(stringify!($real), "(3)")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(buffer: *mut c_char, size: c_int, stream: Stream) -> *mut c_char {
+            // SAFETY: what the program passed.
+            unsafe {
+                let line = $real(buffer, size, stream);
+                if !line.is_null() && is_read_from(stream) {
+                    note_read(stream, buffer.cast(), libc::strlen(buffer));
+                }
+                line
+            }
+        }
+
+        #[doc = concat!("`", stringify!($real), "` of programs that were compiled with checks.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $checked(
+            buffer: *mut c_char, room: usize, size: c_int, stream: Stream,
+        ) -> *mut c_char {
+            calls::check_room(size.max(0) as usize, room);
+            // SAFETY: what the program passed.
+            unsafe { $name(buffer, size, stream) }
+        }
+    )*};
+}
+
+macro_rules! writes {
+    ($($name:ident = $real:ident;)*) => {$(
+        #[doc = concat!(stringify!($real), "(3)")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(buffer: *const c_void, size: usize, count: usize, stream: Stream) -> usize {
+            let length = size.saturating_mul(count);
+            // SAFETY: what the program passed.
+            unsafe { noting_write(stream, buffer, length, || $real(buffer, size, count, stream)) }
+        }
+    )*};
+}
+
+macro_rules! puts {
+    ($($name:ident = $real:ident;)*) => {$(
+        #[doc = concat!(stringify!($real), "(3)")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(text: *const c_char, stream: Stream) -> c_int {
+            // SAFETY: what the program passed.
+            unsafe {
+                let length = if causality::has_sources() { libc::strlen(text) } else { 0 };
+                noting_write(stream, text.cast(), length, || $real(text, stream))
+            }
+        }
+    )*};
+}
+
+use libc::{fgets, fputs, fread, fwrite};
+
+unsafe extern "C" {
+    fn fread_unlocked(buffer: *mut c_void, size: usize, count: usize, stream: Stream) -> usize;
+    fn fgets_unlocked(buffer: *mut c_char, size: c_int, stream: Stream) -> *mut c_char;
+    fn fwrite_unlocked(buffer: *const c_void, size: usize, count: usize, stream: Stream) -> usize;
+    fn fputs_unlocked(text: *const c_char, stream: Stream) -> c_int;
+    fn getdelim(line: *mut *mut c_char, room: *mut usize, delimiter: c_int, stream: Stream) -> isize;
+}
+
+reads! {
+    nvfold_preload_fread nvfold_preload_fread_chk = fread;
+    nvfold_preload_fread_unlocked nvfold_preload_fread_unlocked_chk = fread_unlocked;
+}
+lines! {
+    nvfold_preload_fgets nvfold_preload_fgets_chk = fgets;
+    nvfold_preload_fgets_unlocked nvfold_preload_fgets_unlocked_chk = fgets_unlocked;
+}
+writes! {
+    nvfold_preload_fwrite = fwrite;
+    nvfold_preload_fwrite_unlocked = fwrite_unlocked;
+}
+puts! {
+    nvfold_preload_fputs = fputs;
+    nvfold_preload_fputs_unlocked = fputs_unlocked;
+}
+
+/// getdelim(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_getdelim(
+    line: *mut *mut c_char,
+    room: *mut usize,
+    delimiter: c_int,
+    stream: Stream,
+) -> isize {
+    // SAFETY: what the program passed.
+    unsafe {
+        let length = getdelim(line, room, delimiter, stream);
+        if length > 0 && is_read_from(stream) {
+            note_read(stream, (*line).cast(), length as usize);
+        }
+        length
+    }
+}
+
+/// getline(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_getline(line: *mut *mut c_char, room: *mut usize, stream: Stream) -> isize {
+    // SAFETY: what the program passed.
+    unsafe { nvfold_preload_getdelim(line, room, b'\n'.into(), stream) }
+}
