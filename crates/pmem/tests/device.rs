@@ -21,6 +21,7 @@ const READ_ONLY: OpenOptions = OpenOptions {
     huge_pages: false,
     as_file: false,
     record_host: false,
+    descriptor_min: 0,
 };
 
 fn create(path: &Path, bytes: u64) -> Result<Region, PmemError> {
