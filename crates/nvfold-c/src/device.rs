@@ -48,6 +48,8 @@ pub struct Device {
     pub umask: AtomicU32,
     /// Whether what is read from its files is followed through memory.
     pub follows_origins: Follows,
+    /// Bytes that the program has written to its files.
+    pub written_bytes: AtomicU64,
     /// Nothing is opened on it any more.
     closing: AtomicBool,
     /// A panic has left its state in DRAM half changed.
@@ -120,6 +122,7 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
         gid,
         umask: AtomicU32::new(process_umask()),
         follows_origins: Follows::begin(handle, options.origins.unwrap_or(options.policy.follows_origins())),
+        written_bytes: AtomicU64::new(0),
         closing: AtomicBool::new(false),
         broken,
         background: Mutex::new(Some(background)),

@@ -217,6 +217,7 @@ impl Open {
                 if self.access.syncs {
                     self.file.sync()?;
                 }
+                self.device.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
                 Ok(at)
             })
         };

@@ -63,3 +63,16 @@ pub fn sync() {
         let _ = device.run(|fs| Ok(fs.sync()?));
     }
 }
+
+/// Says what the program has written, and how much of it is shared.
+pub fn say_stats() {
+    let Some(device) = device() else { return };
+    let Ok(stats) = device.run(|fs| Ok(fs.stats())) else { return };
+    let (written, shared) = (device.written_bytes.load(Ordering::Relaxed), stats.origins.shared_bytes);
+    let percent = 100.0 * shared as f64 / written.max(1) as f64;
+    process::say(&format!(
+        "{written} bytes written, {shared} of them shared with what they were copied from ({percent:.2} %)"
+    ));
+    let (logical, stored) = (stats.logical_bytes, stats.stored_bytes);
+    process::say(&format!("the device has files of {logical} bytes, and stores {stored} bytes for them"));
+}

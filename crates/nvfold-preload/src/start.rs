@@ -5,7 +5,7 @@
 //! another one in its place, and every child has another.
 //!
 //! ```text
-//! NVFOLD_RUN_DEVICE NVFOLD_RUN_PREFIX NVFOLD_RUN_OPTIONS NVFOLD_RUN_PID
+//! NVFOLD_RUN_DEVICE NVFOLD_RUN_PREFIX NVFOLD_RUN_OPTIONS NVFOLD_RUN_PID NVFOLD_RUN_STATS
 //! constructor   no such environment: nothing is ours. Another process: refuse. Else: open the device, or exit with 125
 //! exec          what was acknowledged is made durable; the next program opens the device again, recovering it
 //! exit          after everything that the program and its libraries do: streams are flushed, the device is closed
@@ -21,9 +21,13 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Exit code when the device cannot be had.
 const NO_DEVICE: c_int = 125;
+
+/// What was written and shared is told at exit.
+static WANTS_STATS: AtomicBool = AtomicBool::new(false);
 
 /// The constructor of the library.
 #[unsafe(no_mangle)]
@@ -52,6 +56,7 @@ pub extern "C" fn nvfold_preload_start() {
     }
     let options = variable("NVFOLD_RUN_OPTIONS").unwrap_or_default();
     process::own();
+    WANTS_STATS.store(variable("NVFOLD_RUN_STATS").is_some(), Ordering::Relaxed);
     if let Err(failure) = open(path.as_bytes(), options.as_bytes()) {
         process::say(&failure.message);
         // SAFETY: nothing of ours is open.
@@ -128,6 +133,9 @@ extern "C" fn at_exit(_: *mut c_void) {
     }
     // SAFETY: NULL stands for all streams. What they hold for our files goes to the device while there is one.
     unsafe { libc::fflush(ptr::null_mut()) };
+    if WANTS_STATS.load(Ordering::Relaxed) {
+        device::say_stats();
+    }
     working::leave();
     numbers::clear();
     device::set(None);

@@ -46,6 +46,9 @@ pub struct Run {
     /// given), ro, label=, index=, pack=, compress=, mode=, threads=, profile=
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
+    /// Tell on stderr at the end how much the program wrote, and how much of it is shared
+    #[arg(long)]
+    stats: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -66,6 +69,7 @@ pub fn run(command: &Run) -> Outcome<Infallible> {
         .env("NVFOLD_RUN_PREFIX", prefix)
         .env("NVFOLD_RUN_OPTIONS", command.options.join(","))
         .env("NVFOLD_RUN_PID", std::process::id().to_string())
+        .env("NVFOLD_RUN_STATS", if command.stats { "1" } else { "" })
         .env("LD_PRELOAD", before(&library, env::var_os("LD_PRELOAD")))
         .exec();
     Err(Failure::new(format!("run {}", program.display()), error).exits_with(CANNOT_RUN))

@@ -9,7 +9,7 @@
 //!                     |  too old, or too many: the oldest go
 //! ```
 
-use nvfold::dedup::icid::hint::{Hint, TARGET_BYTES_MAX, Token};
+use nvfold::dedup::icid::hint::{Hint, Token};
 use nvfold::{Attr, FileKind, InodeNumber};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -150,11 +150,12 @@ impl Hints {
 }
 
 impl Held {
-    /// Hints that speak of any byte of a range.
+    /// Hints that speak of any byte of a range. None overlaps another, so of those that begin before it one may reach into it.
     fn overlapping(&self, target: InodeNumber, start: u64, end: u64) -> Vec<Key> {
-        let first = start.saturating_sub(TARGET_BYTES_MAX.into());
-        let near = self.by_target.range((target, first, 0)..(target, end, 0));
-        near.filter(|((_, offset, _), told)| offset + u64::from(told.length) > start).map(|(key, _)| *key).collect()
+        let before = self.by_target.range((target, 0, 0)..(target, start, 0)).next_back();
+        let reaches = before.filter(|((_, offset, _), told)| offset + u64::from(told.length) > start);
+        let within = self.by_target.range((target, start, 0)..(target, end, 0));
+        reaches.into_iter().chain(within).map(|(key, _)| *key).collect()
     }
 
     fn remove(&mut self, key: Key) {

@@ -333,7 +333,7 @@ impl RecTree {
         // Only what has both a source and a destination.
         let length = length.min(u64::MAX - source).min(u64::MAX - destination);
         let mut found = Found::new(Few::new(how == How::Waits));
-        let mut is_whole = self.look_up(source, length, how, &mut found);
+        let mut is_whole = self.look_up(source, length, how, &mut found) && !found.is_cut();
         found.each_gap(length, |from, to| self.overwrite(destination + from, destination + to, how));
         for part in found.parts() {
             is_whole &= self.insert(destination + part.at, part.length, part.file, part.file_offset, how);

@@ -60,19 +60,21 @@ impl Store for &mut Vec<Source> {
     }
 }
 
-/// Parts that a copy usually has; more than these lie on the heap, or are dropped by those who must not allocate.
-const FEW: usize = 16;
+/// Parts that a copy usually has: a page of records of 64 bytes, which is 2 KiB of stack. More than these lie on the heap, or are
+/// dropped by those who must not allocate.
+const FEW: usize = 64;
 
 /// What a copy is made of.
 pub struct Few {
     parts: SmallVec<[Source; FEW]>,
     may_allocate: bool,
+    is_cut: bool,
 }
 
 impl Few {
     /// Nothing yet.
     pub fn new(may_allocate: bool) -> Few {
-        Few { parts: SmallVec::new(), may_allocate }
+        Few { parts: SmallVec::new(), may_allocate, is_cut: false }
     }
 }
 
@@ -81,6 +83,8 @@ impl Store for Few {
     fn push(&mut self, part: Source) {
         if self.parts.len() < FEW || self.may_allocate {
             self.parts.push(part);
+        } else {
+            self.is_cut = true;
         }
     }
 
@@ -103,6 +107,13 @@ pub struct Found<S> {
     store: S,
     /// Those from here on are of the page that is looked at, in any order.
     page_start: usize,
+}
+
+impl Found<Few> {
+    /// Whether parts were dropped for want of room.
+    pub fn is_cut(&self) -> bool {
+        self.store.is_cut
+    }
 }
 
 impl<S: Store> Found<S> {

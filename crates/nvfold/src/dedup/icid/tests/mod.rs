@@ -441,6 +441,23 @@ fn what_does_not_wait_drops_what_is_locked_or_would_take_more_memory() {
     assert_eq!(known(&tree, 3 * PAGE, 100, file), [(0, 100, 50)]);
 }
 
+/// LevelDB's blocks of 4 KiB hold 34 records of 100 bytes, each copied from elsewhere, and are copied as one.
+#[test]
+fn a_copy_of_many_records_is_recorded_without_allocating() {
+    let tree = RecTree::reserved(Options::default());
+    let file = tree.open_file().unwrap();
+    let block_of = |length: u64| {
+        tree.forget_range(0, 1 << 20);
+        let count = PAGE / length;
+        (0..count).for_each(|at| assert!(tree.try_record_read(PAGE + at * length, length - 1, file, at * 1000)));
+        let is_whole = tree.try_record_copy(9 * PAGE + 7, PAGE, PAGE);
+        (is_whole, known(&tree, 9 * PAGE + 7, PAGE, file).len() as u64 == count)
+    };
+    assert_eq!(block_of(119), (true, true));
+    assert_eq!(block_of(64), (true, true));
+    assert_eq!(block_of(32), (false, false), "more than there is room for, and it says so");
+}
+
 #[test]
 fn a_reserved_tree_has_all_its_memory_and_never_asks_for_more() {
     for bytes in [0, 5000, 100_000, 5_700_000] {
