@@ -1,23 +1,26 @@
 // Programs that copy from file to file through their memory, to be followed by `nvfold run --mount`.
 //
-//     followed records SOURCE TARGET EXPECTED     short records from anywhere in the source, by write, pwrite and writev in turn
+//     followed records SOURCE TARGET EXPECTED     short records from anywhere, by write, pwrite and writev in turn
 //     followed lines SOURCE TARGET EXPECTED       the same by stdio: fread or fgets, and fwrite or fputs
 //     followed mapped SOURCE TARGET EXPECTED      from a mapping of the source
 //     followed forks SOURCE TARGET EXPECTED       read by the parent, written by a child, and by a child of that
 //     followed reuse SOURCE TARGET EXPECTED       numbers of descriptors that are closed and become other files
 //     followed threads SOURCE TARGET EXPECTED     by 200 threads at once, each to its own part of the target
+//     followed storm SOURCE TARGET EXPECTED       threads that copy while others fork, and a signal handler that copies
 //
 // EXPECTED, which is not on the mount, has the same bytes when it is done.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -222,10 +225,66 @@ static void threads(void) {
     expect(source, THREADS * PART);
 }
 
+#define STORM_THREADS 8
+#define STORM_CHILDREN 62
+#define STORM_END ((STORM_THREADS + STORM_CHILDREN) * PART)
+
+static int storm_from, storm_to;
+static volatile int is_over;
+
+static void copy_part(size_t part, char *memory, char *other) {
+    CHECK(pread(storm_from, memory, PART, part * PART) == PART);
+    for (size_t at = 0; at < PART; at += 250) copy_bytes(other + at, memory + at, 250);
+    CHECK(pwrite(storm_to, other, PART, part * PART) == PART);
+}
+
+static void *storm_thread(void *part) {
+    char *memory = malloc(PART), *other = malloc(PART);
+    do copy_part((size_t)part, memory, other);
+    while (!is_over);
+    free(memory), free(other);
+    return NULL;
+}
+
+static void storm_handler(int signal) {
+    static char memory[300], other[300];
+    int before = errno;
+    (void)signal;
+    CHECK(pread(storm_from, memory, 300, STORM_END) == 300);
+    copy_bytes(other, memory, 300);
+    CHECK(pwrite(storm_to, other, 300, STORM_END) == 300);
+    errno = before;
+}
+
+static void storm(void) {
+    storm_from = open(source_path, O_RDONLY), storm_to = target(0);
+    struct sigaction action = {.sa_handler = storm_handler, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 700}, {0, 700}}, never = {{0, 0}, {0, 0}};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && raise(SIGALRM) == 0);
+    CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    pthread_t all[STORM_THREADS];
+    for (size_t n = 0; n < STORM_THREADS; n++) CHECK(pthread_create(&all[n], NULL, storm_thread, (void *)n) == 0);
+    static char memory[PART], other[PART];
+    for (size_t n = 0; n < STORM_CHILDREN; n++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            copy_part(STORM_THREADS + n, memory, other);
+            _exit(0);
+        }
+        must_succeed(child);
+    }
+    is_over = 1;
+    for (size_t n = 0; n < STORM_THREADS; n++) CHECK(pthread_join(all[n], NULL) == 0);
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    read_source();
+    expect(source, STORM_END + 300);
+}
+
 int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(void); } ways[] = {
         {"records", records}, {"lines", lines}, {"mapped", mapped},
-        {"forks", forks},     {"reuse", reuse}, {"threads", threads},
+        {"forks", forks},     {"reuse", reuse}, {"threads", threads}, {"storm", storm},
     };
     if (argc != 5) return 2;
     source_path = argv[2], target_path = argv[3], expected_path = argv[4];

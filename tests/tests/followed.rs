@@ -136,6 +136,14 @@ fn numbers_that_become_other_files_and_two_hundred_threads() {
 }
 
 #[test]
+fn threads_that_copy_while_others_fork_and_signal_handlers_that_copy_never_wait_for_each_other() {
+    requires!(fuse, tool("cc"));
+    let mut house = House::new("policy=icid");
+    house.copy("storm");
+    house.mount.check();
+}
+
+#[test]
 fn where_nothing_can_be_shared_programs_work_as_ever() {
     requires!(fuse, tool("cc"));
     let mut house = House::new("policy=inline");
