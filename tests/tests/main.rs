@@ -15,6 +15,7 @@ mod damage;
 mod denova;
 mod direct;
 mod faults;
+mod followed;
 mod fsx;
 mod full_mount;
 mod fuzz;

@@ -98,13 +98,14 @@ const HOUSES: [House; 5] = [
     House {
         crate_name: "nvfold-preload",
         rooms: &[
-            ("start", "working numbers device process"),
-            ("streams", "calls prefix numbers device answer process"),
-            ("calls", "prefix working numbers device answer process"),
+            ("start", "working numbers mounted device process"),
+            ("streams", "calls prefix numbers mounted device answer process"),
+            ("calls", "prefix working numbers mounted device answer process"),
             ("prefix", "working numbers device process"),
             ("working", "numbers device process"),
             ("numbers", "answer process"),
             ("device", "process"),
+            ("mounted", "answer"),
             ("answer", "process"),
             ("process", ""),
             ("copies", ""),

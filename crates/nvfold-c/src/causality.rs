@@ -125,6 +125,26 @@ pub fn reserve() {
     TREE.get_or_init(|| RecTree::reserved(Options::default()));
 }
 
+/// For files that no device of this process has (`nvfold run` on a mount): a token that notes name such a file by. It is never
+/// forgotten, and `None` when there are no more. Waits for others who do the same; to be called after `reserve`.
+pub fn follow_foreign_file() -> Option<FileToken> {
+    TREE.get()?.open_file()
+}
+
+/// Memory was filled with bytes of such a file. Neither waits nor allocates, and drops what it cannot note so.
+pub fn try_note_foreign_read(address: usize, length: usize, file: FileToken, offset: u64) {
+    let Some(tree) = TREE.get() else { return };
+    if !has_sources() {
+        READ.fetch_add(1, Ordering::Relaxed);
+    }
+    tree.try_record_read(address as u64, length as u64, file, offset);
+}
+
+/// Where memory came from, as far as can be told without waiting or allocating; how many parts `sources` has then.
+pub fn try_sources(address: usize, length: usize, sources: &mut [Source]) -> usize {
+    TREE.get().map_or(0, |tree| tree.try_origins(address as u64, length as u64, sources))
+}
+
 /// Memory is a mapping of a file from an offset on.
 pub fn note_map(address: usize, length: usize, file: &Followed, offset: u64) {
     if let Some(tree) = TREE.get() {

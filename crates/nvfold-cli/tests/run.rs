@@ -107,6 +107,13 @@ fn wrong_calls_are_told() {
         assert_eq!(output.status.code(), Some(2), "{prefix}");
     }
     assert_eq!(run(&["--device", "/nowhere"]).status.code(), Some(2));
+    assert_eq!(run(&["--", "true"]).status.code(), Some(2), "neither a device nor a mount");
+    for with in [["--device", "d"], ["--prefix", "/p"], ["-o", "ro"]] {
+        assert_eq!(run(&["--mount", "/", with[0], with[1], "--", "true"]).status.code(), Some(2), "{with:?}");
+    }
+    let output = run(&["--mount", "/", "--", "true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no nvfold is mounted there"), "{output:?}");
     assert_eq!(run(&["--device", "/nowhere", "-o", "size=1G,format", "--", "true"]).status.code(), Some(2));
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfold"));
     let output =

@@ -14,6 +14,9 @@
 //! kernel     a placeholder, 3       -                    -                    -
 //! ```
 //!
+//! **On a mount.** With `nvfold run --mount` nothing is ours: all calls go to libc, and `mounted` notes what reads bring and
+//! tells the server of the mount where the bytes of writes are from.
+//!
 //! **Names.** The functions here are called `nvfold_preload_open` and so on. `scripts/preload-library.sh` links the library so
 //! that it exports them as `open`, and so that `open` *within* it (in this crate, the core, Rust's std) means the next library's:
 //! the linker renames every such reference (`--wrap`). So the core never runs through its own interposition, whatever it calls,
@@ -26,6 +29,7 @@
 //! | `calls` | the functions, a file for each family |
 //! | `prefix` | is this path ours, and where does it lead? |
 //! | `working` | the working directory, which may be on the device |
+//! | `mounted` | files on a mount, where the kernel does the work: where are the bytes from that are being written? |
 //! | `numbers` | which descriptor is which open file |
 //! | `device` | the device that paths lead to |
 //! | `copies` | memcpy and its like |
@@ -39,6 +43,7 @@ mod answer;
 mod calls;
 pub mod copies;
 mod device;
+mod mounted;
 mod numbers;
 mod prefix;
 mod process;

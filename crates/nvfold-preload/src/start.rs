@@ -10,9 +10,12 @@
 //! exec          what was acknowledged is made durable; the next program opens the device again, recovering it
 //! exit          after everything that the program and its libraries do: streams are flushed, the device is closed
 //! _exit, kill   what was acknowledged is made durable (_exit), and the next one to open the device recovers it
+//!
+//! NVFOLD_RUN_MOUNT
+//! constructor   the files of that mount are followed, in this process and in all that inherit the environment
 //! ```
 
-use crate::{device, numbers, process, working};
+use crate::{device, mounted, numbers, process, working};
 use nvfold_c::device as devices;
 use nvfold_c::failure::{self, Outcome};
 use nvfold_c::options::Options;
@@ -42,6 +45,10 @@ pub extern "C" fn nvfold_preload_start() {
         libc::memccpy(start.cast(), start.add(256).cast(), 0, 1);
     }
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(dir) = variable("NVFOLD_RUN_MOUNT") {
+        mounted::begin(&dir);
+        return;
+    }
     let (Some(path), Some(prefix)) = (variable("NVFOLD_RUN_DEVICE"), variable("NVFOLD_RUN_PREFIX")) else { return };
     process::remember_stderr();
     let owner = variable("NVFOLD_RUN_PID").and_then(|pid| pid.to_str()?.parse::<u32>().ok());

@@ -1,4 +1,4 @@
-//! `nvfold run`: becomes a program that has its files below a prefix on a device.
+//! `nvfold run`: becomes a program that has its files below a prefix on a device, or works on a mount and says where it copies from.
 //!
 //! This command looks at the program, says in the environment what is wanted, puts libnvfold_preload before libc, and executes
 //! the program in its own place: signals, the terminal and the exit code are the program's own, and its process number tells
@@ -6,8 +6,10 @@
 
 mod program;
 
-use crate::failure::{Doing, Failure, Outcome};
+use crate::failure::{Doing, Failure, Outcome, eprint_line};
+use crate::{mounts, snapshot};
 use clap::Args;
+use nvfold::Policy;
 use std::convert::Infallible;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +22,7 @@ const LIBRARY: &str = "libnvfold_preload.so";
 /// As env(1): the program is there and cannot be run.
 const CANNOT_RUN: u8 = 126;
 
-/// Run a program with its files below a prefix on a device: inside its process, no mount and no kernel between
+/// Run a program with its files below a prefix on a device, inside its process; or on a mount, and share what it copies
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The program is not changed. What it opens below the prefix is on the device, everything else is on the host. Its own \
@@ -34,11 +36,18 @@ are refused, for they cannot be served. What works and what does not: docs/run.m
 Exit code: that of the program; 125 when the device cannot be opened, 126 when the program cannot be run, 127 when there \
 is none.
 
-Example: nvfold run --device pool -o create,size=1G -- tar -C /nvfold -xf linux.tar")]
+With --mount nothing is served: the program and all its children work on the mount through the kernel, and tell its \
+server where the bytes are from that they write. Programs that cannot be followed run without that.
+
+Example: nvfold run --device pool -o create,size=1G -- tar -C /nvfold -xf linux.tar
+Example: nvfold run --mount /mnt -- sh -c 'cd /mnt && sort a b > c'")]
 pub struct Run {
     /// The device: a file, a DAX file or a device-dax node
-    #[arg(long, value_name = "DEVICE")]
-    device: PathBuf,
+    #[arg(long, value_name = "DEVICE", required_unless_present = "mount")]
+    device: Option<PathBuf>,
+    /// A mount of nvfold, in place of a device: any number of processes
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["device", "prefix", "options", "stats"])]
+    mount: Option<PathBuf>,
     /// Where the program sees the device: an absolute path, which need not be there
     #[arg(long, default_value = "/nvfold", value_name = "PATH")]
     prefix: PathBuf,
@@ -56,23 +65,71 @@ pub struct Run {
 
 /// Runs it: does not return, if all is well.
 pub fn run(command: &Run) -> Outcome<Infallible> {
-    let prefix = checked_prefix(&command.prefix)?;
-    check_options(&command.options)?;
+    let mut variables = match (&command.mount, &command.device) {
+        (Some(dir), _) => of_mount(dir)?,
+        (None, Some(device)) => of_device(command, device)?,
+        (None, None) => return Err(Failure::usage("run", "name a device or a mount")),
+    };
     let library = library()?;
     let (name, arguments) = command.command.split_first().expect("clap asks for one");
     let program = program::find(name)?;
-    program::check(&program).map_err(|failure| failure.exits_with(CANNOT_RUN))?;
-    let error = Command::new(&program)
-        .arg0(name)
-        .args(arguments)
-        .env("NVFOLD_RUN_DEVICE", absolute(&command.device)?)
-        .env("NVFOLD_RUN_PREFIX", prefix)
-        .env("NVFOLD_RUN_OPTIONS", command.options.join(","))
-        .env("NVFOLD_RUN_PID", std::process::id().to_string())
-        .env("NVFOLD_RUN_STATS", if command.stats { "1" } else { "" })
-        .env("LD_PRELOAD", before(&library, env::var_os("LD_PRELOAD")))
-        .exec();
+    match program::check(&program) {
+        Err(failure) if command.mount.is_none() => return Err(failure.exits_with(CANNOT_RUN)),
+        Err(failure) => failure.hint("it runs all the same, and what it copies is not followed").report(),
+        Ok(()) => {}
+    }
+    variables.push(("LD_PRELOAD", before(&library, env::var_os("LD_PRELOAD"))));
+    let mut becomes = Command::new(&program);
+    becomes.arg0(name).args(arguments);
+    for variable in VARIABLES {
+        becomes.env_remove(variable);
+    }
+    let error = becomes.envs(variables).exec();
     Err(Failure::new(format!("run {}", program.display()), error).exits_with(CANNOT_RUN))
+}
+
+/// What the library is told in the environment.
+const VARIABLES: [&str; 6] = [
+    "NVFOLD_RUN_DEVICE",
+    "NVFOLD_RUN_PREFIX",
+    "NVFOLD_RUN_OPTIONS",
+    "NVFOLD_RUN_PID",
+    "NVFOLD_RUN_STATS",
+    "NVFOLD_RUN_MOUNT",
+];
+
+type Variables = Vec<(&'static str, OsString)>;
+
+fn of_device(command: &Run, device: &Path) -> Outcome<Variables> {
+    let prefix = checked_prefix(&command.prefix)?;
+    check_options(&command.options)?;
+    let mut variables = vec![
+        ("NVFOLD_RUN_DEVICE", absolute(device)?.into()),
+        ("NVFOLD_RUN_PREFIX", prefix.into()),
+        ("NVFOLD_RUN_OPTIONS", command.options.join(",").into()),
+        ("NVFOLD_RUN_PID", std::process::id().to_string().into()),
+    ];
+    if command.stats {
+        variables.push(("NVFOLD_RUN_STATS", "1".into()));
+    }
+    Ok(variables)
+}
+
+/// Says when the mount would share nothing: a directory may have another policy, so it is no failure.
+fn of_mount(dir: &Path) -> Outcome<Variables> {
+    let name = dir.display();
+    let mounted = mounts::at(dir).ok_or_else(|| {
+        Failure::new(format!("run on {name}"), "no nvfold is mounted there")
+            .hint("name the mount point; `nvfold mount DEVICE DIR` makes a mount")
+    })?;
+    let policy = snapshot::ask(&mounted.dir)?.policy.unwrap_or_default();
+    if !Policy::named(policy.as_bytes()).is_some_and(Policy::follows_origins) {
+        eprint_line(&format!(
+            "nvfold: warning: run on {name}: policy {policy} of the mount does not share what is copied, unless a \
+             directory has another; mount it with -o policy=icid"
+        ));
+    }
+    Ok(vec![("NVFOLD_RUN_MOUNT", mounted.dir.into())])
 }
 
 /// What the library would do again with each program that is executed in place of another.

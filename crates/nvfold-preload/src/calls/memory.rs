@@ -2,7 +2,7 @@
 
 use super::serve::host;
 use crate::answer::{answer, answer_or, errno, is_inside};
-use crate::{numbers, process};
+use crate::{mounted, numbers, process};
 use nvfold_c::transfers;
 use std::ffi::{c_int, c_void};
 
@@ -17,7 +17,12 @@ pub unsafe extern "C" fn nvfold_preload_mmap(
     at: libc::off_t,
 ) -> *mut c_void {
     if flags & libc::MAP_ANONYMOUS != 0 || !numbers::is_ours(fd) {
-        return host!(libc::mmap(address, length, prot, flags, fd, at));
+        let mapping = host!(libc::mmap(address, length, prot, flags, fd, at));
+        let is_read = flags & libc::MAP_ANONYMOUS == 0 && prot & (libc::PROT_READ | libc::PROT_EXEC) == libc::PROT_READ;
+        if is_read && mounted::is_active() && mapping != libc::MAP_FAILED {
+            mounted::mapped(fd, mapping, length, at);
+        }
+        return mapping;
     }
     answer_or("mmap", libc::MAP_FAILED, || {
         let file = numbers::get(fd)?;

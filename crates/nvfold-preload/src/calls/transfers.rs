@@ -2,6 +2,7 @@
 
 use super::serve::{host, on_number};
 use crate::answer::{answer, os_failure};
+use crate::mounted;
 use crate::numbers::{self, File};
 use nvfold_c::caller::{CIovecs, InBytes, OutBytes};
 use nvfold_c::failure::{Failure, Outcome};
@@ -32,7 +33,7 @@ pub unsafe extern "C" fn nvfold_preload_read(fd: c_int, buffer: *mut c_void, len
     on_number(
         "read",
         fd,
-        || host!(libc::read(fd, buffer, length)),
+        || mounted::reading(fd, buffer, None, || host!(libc::read(fd, buffer, length))),
         |file| {
             // SAFETY: the buffer of a call of the program's, which lasts.
             let mut buffer = unsafe { OutBytes::of(buffer) };
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn nvfold_preload_pread(fd: c_int, buffer: *mut c_void, le
     on_number(
         "pread",
         fd,
-        || host!(libc::pread(fd, buffer, length, at)),
+        || mounted::reading(fd, buffer, Some(at), || host!(libc::pread(fd, buffer, length, at))),
         |file| {
             // SAFETY: the buffer of a call of the program's, which lasts.
             let mut buffer = unsafe { OutBytes::of(buffer) };
@@ -84,7 +85,10 @@ pub unsafe extern "C" fn nvfold_preload_write(fd: c_int, buffer: *const c_void, 
     on_number(
         "write",
         fd,
-        || host!(libc::write(fd, buffer, length)),
+        || {
+            mounted::writing(fd, buffer, length, None);
+            host!(libc::write(fd, buffer, length))
+        },
         |file| {
             // SAFETY: the buffer of a call of the program's, which lasts.
             let buffer = unsafe { InBytes::of(buffer) };
@@ -104,7 +108,10 @@ pub unsafe extern "C" fn nvfold_preload_pwrite(
     on_number(
         "pwrite",
         fd,
-        || host!(libc::pwrite(fd, buffer, length, at)),
+        || {
+            mounted::writing(fd, buffer, length, Some(at));
+            host!(libc::pwrite(fd, buffer, length, at))
+        },
         |file| {
             // SAFETY: the buffer of a call of the program's, which lasts.
             let buffer = unsafe { InBytes::of(buffer) };
@@ -157,7 +164,8 @@ pub unsafe extern "C" fn nvfold_preload_readv(fd: c_int, vector: *const libc::io
     on_number(
         "readv",
         fd,
-        || host!(libc::readv(fd, vector, count)),
+        // SAFETY: the vector is what the program passed, and is read when libc has read it.
+        || unsafe { mounted::reading_vector(fd, (vector, count), None, || host!(libc::readv(fd, vector, count))) },
         |file| unsafe { read_vector(file, vector, count, None) },
     )
 }
@@ -174,7 +182,10 @@ pub unsafe extern "C" fn nvfold_preload_preadv(
     on_number(
         "preadv",
         fd,
-        || host!(libc::preadv(fd, vector, count, at)),
+        // SAFETY: the vector is what the program passed, and is read when libc has read it.
+        || unsafe {
+            mounted::reading_vector(fd, (vector, count), Some(at), || host!(libc::preadv(fd, vector, count, at)))
+        },
         |file| unsafe { read_vector(file, vector, count, Some(at)) },
     )
 }
@@ -192,7 +203,12 @@ pub unsafe extern "C" fn nvfold_preload_preadv2(
     on_number(
         "preadv2",
         fd,
-        || host!(libc::preadv2(fd, vector, count, at, flags)),
+        // SAFETY: the vector is what the program passed, and is read when libc has read it.
+        || unsafe {
+            let at_or_position = (at != -1).then_some(at);
+            let read = || host!(libc::preadv2(fd, vector, count, at, flags));
+            mounted::reading_vector(fd, (vector, count), at_or_position, read)
+        },
         |file| unsafe { read_vector(file, vector, count, (at != -1).then_some(at)) },
     )
 }
@@ -204,7 +220,10 @@ pub unsafe extern "C" fn nvfold_preload_writev(fd: c_int, vector: *const libc::i
     on_number(
         "writev",
         fd,
-        || host!(libc::writev(fd, vector, count)),
+        || {
+            mounted::writing_vector(fd, vector, count, None);
+            host!(libc::writev(fd, vector, count))
+        },
         |file| unsafe { write_vector(file, vector, count, None) },
     )
 }
@@ -221,7 +240,10 @@ pub unsafe extern "C" fn nvfold_preload_pwritev(
     on_number(
         "pwritev",
         fd,
-        || host!(libc::pwritev(fd, vector, count, at)),
+        || {
+            mounted::writing_vector(fd, vector, count, Some(at));
+            host!(libc::pwritev(fd, vector, count, at))
+        },
         |file| unsafe { write_vector(file, vector, count, Some(at)) },
     )
 }
@@ -238,7 +260,12 @@ pub unsafe extern "C" fn nvfold_preload_pwritev2(
     on_number(
         "pwritev2",
         fd,
-        || host!(libc::pwritev2(fd, vector, count, at, flags)),
+        || {
+            if flags & libc::RWF_APPEND == 0 {
+                mounted::writing_vector(fd, vector, count, (at != -1).then_some(at));
+            }
+            host!(libc::pwritev2(fd, vector, count, at, flags))
+        },
         |file| {
             if flags & libc::RWF_APPEND != 0 {
                 return Err(Failure::new(libc::EOPNOTSUPP, "there is no RWF_APPEND here"));

@@ -7,11 +7,13 @@ use std::ffi::{c_char, c_int, c_void};
 #[repr(C)]
 pub struct Front {
     flags: c_int,
-    read: [*mut c_char; 3],
+    pub read_at: *mut c_char,
+    pub read_end: *mut c_char,
+    read_base: *mut c_char,
     pub write_base: *mut c_char,
     pub write_at: *mut c_char,
     pub write_end: *mut c_char,
-    buffer: [*mut c_char; 2],
+    pub buffer: [*mut c_char; 2],
     saved: [*mut c_char; 3],
     markers: *mut c_void,
     chain: *mut c_void,

@@ -2,10 +2,13 @@
 
 use super::front::{Front, Stream, is_ours, number_of};
 use crate::calls;
-use crate::numbers;
+use crate::{mounted, numbers};
 use nvfold_c::causality;
 use nvfold_c::failure::set_errno;
 use std::ffi::{c_char, c_int, c_void};
+
+/// Bytes of a buffer that is not made yet.
+const USUAL_BUFFER_BYTES: usize = 4096;
 
 /// Bytes that a stream gave to the program came from the file, from where the stream was before.
 ///
@@ -13,6 +16,14 @@ use std::ffi::{c_char, c_int, c_void};
 ///
 /// A stream that is open, and what it filled.
 unsafe fn note_read(stream: Stream, buffer: *const c_void, length: usize) {
+    if mounted::is_active() {
+        // SAFETY: as the caller says; every stream of libc's begins so. What is read are addresses alone.
+        let (fd, at, end) = unsafe {
+            let front = stream.cast::<Front>();
+            (number_of(stream), (*front).read_at.addr(), (*front).read_end.addr())
+        };
+        return mounted::stream_read(fd, buffer, length, end.saturating_sub(at));
+    }
     let before = crate::answer::errno();
     // SAFETY: as the caller says.
     let (fd, position) = unsafe { (number_of(stream), libc::ftello(stream)) };
@@ -32,7 +43,78 @@ unsafe fn note_read(stream: Stream, buffer: *const c_void, length: usize) {
 /// A stream that is open, or NULL.
 unsafe fn is_read_from(stream: Stream) -> bool {
     // SAFETY: as the caller says.
-    causality::has_sources() && unsafe { is_ours(stream) } && !crate::process::is_stranger()
+    let is_ours = || causality::has_sources() && unsafe { is_ours(stream) } && !crate::process::is_stranger();
+    (mounted::is_active() && !stream.is_null()) || is_ours()
+}
+
+/// What a stream holds that is not written yet: its buffer, how much of it is used, and for how many bytes there is
+/// room.
+///
+/// # Safety
+///
+/// A stream that is open.
+unsafe fn written_buffer(stream: Stream) -> (usize, usize, usize) {
+    let front = stream.cast::<Front>();
+    // SAFETY: as the caller says; every stream of libc's begins so. What is read are addresses alone.
+    let (base, at, end) = unsafe { ((*front).write_base.addr(), (*front).write_at.addr(), (*front).write_end.addr()) };
+    (base, at.saturating_sub(base), end.saturating_sub(at))
+}
+
+/// Of so many bytes for which the buffer has no room, how many libc writes at once: it fills the buffer, and writes what
+/// follows in whole buffers. The rest stays in the buffer. (Of two hints that overlap the newer one counts.)
+///
+/// # Safety
+///
+/// A stream that is open.
+unsafe fn written_at_once(stream: Stream, room: usize, length: usize) -> usize {
+    let front = stream.cast::<Front>();
+    // SAFETY: as the caller says; every stream of libc's begins so. What is read are addresses alone.
+    let [start, end] = unsafe { (*front).buffer }.map(|address| address.addr());
+    let block = if start == 0 { USUAL_BUFFER_BYTES } else { end.saturating_sub(start).max(1) };
+    let left = length - room;
+    // Of short buffers libc makes no blocks.
+    room + if block >= 128 { left - left % block } else { left }
+}
+
+/// Before the buffer of a stream on a mount is written, and then so many bytes of the program's.
+///
+/// # Safety
+///
+/// A stream that is open, or NULL.
+unsafe fn hint(stream: Stream, buffer: usize, length: usize) {
+    if mounted::is_active() && !stream.is_null() {
+        // SAFETY: as the caller says.
+        let (fd, (base, held, _)) = unsafe { (number_of(stream), written_buffer(stream)) };
+        mounted::stream_writing(fd, (base, held), (buffer, length));
+    }
+}
+
+/// As `noting_write`, for a stream on a mount. What stays in its buffer is noted as copied there; a hint is left when
+/// the buffer is full, or there is none, as then libc writes.
+///
+/// # Safety
+///
+/// As for `noting_write`.
+unsafe fn noting_mounted_write<T>(
+    stream: Stream,
+    buffer: *const c_void,
+    length: usize,
+    write: impl FnOnce() -> T,
+) -> T {
+    // SAFETY: as the caller says.
+    let (base, held, room) = unsafe { written_buffer(stream) };
+    if length <= room {
+        causality::try_note_copy(base + held, buffer.addr(), length);
+        return write();
+    }
+    // SAFETY: as the caller says.
+    unsafe { hint(stream, buffer.addr(), written_at_once(stream, room, length)) };
+    let answer = write();
+    // SAFETY: as the caller says.
+    let (base, held, _) = unsafe { written_buffer(stream) };
+    let tail = held.min(length);
+    causality::try_note_copy(base, buffer.addr() + length - tail, tail);
+    answer
 }
 
 /// Lets libc write bytes to a stream, and notes them as copied to its buffer: before, those that there is room for, since the buffer
@@ -42,6 +124,10 @@ unsafe fn is_read_from(stream: Stream) -> bool {
 ///
 /// A stream that is open, and bytes that can be read.
 unsafe fn noting_write<T>(stream: Stream, buffer: *const c_void, length: usize, write: impl FnOnce() -> T) -> T {
+    if mounted::is_active() && causality::has_sources() && !stream.is_null() {
+        // SAFETY: as the caller says.
+        return unsafe { noting_mounted_write(stream, buffer, length, write) };
+    }
     // SAFETY: as the caller says.
     if !causality::has_sources() || unsafe { !is_ours(stream) } || crate::process::is_stranger() {
         return write();
@@ -148,6 +234,7 @@ unsafe extern "C" {
     fn fgets_unlocked(buffer: *mut c_char, size: c_int, stream: Stream) -> *mut c_char;
     fn fwrite_unlocked(buffer: *const c_void, size: usize, count: usize, stream: Stream) -> usize;
     fn fputs_unlocked(text: *const c_char, stream: Stream) -> c_int;
+    fn fflush_unlocked(stream: Stream) -> c_int;
     fn getdelim(line: *mut *mut c_char, room: *mut usize, delimiter: c_int, stream: Stream) -> isize;
 }
 
@@ -191,4 +278,34 @@ pub unsafe extern "C" fn nvfold_preload_getdelim(
 pub unsafe extern "C" fn nvfold_preload_getline(line: *mut *mut c_char, room: *mut usize, stream: Stream) -> isize {
     // SAFETY: what the program passed.
     unsafe { nvfold_preload_getdelim(line, room, b'\n'.into(), stream) }
+}
+
+/// fflush(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_fflush(stream: Stream) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe {
+        hint(stream, 0, 0);
+        libc::fflush(stream)
+    }
+}
+
+/// fflush_unlocked(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_fflush_unlocked(stream: Stream) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe {
+        hint(stream, 0, 0);
+        fflush_unlocked(stream)
+    }
+}
+
+/// fclose(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_fclose(stream: Stream) -> c_int {
+    // SAFETY: what the program passed.
+    unsafe {
+        hint(stream, 0, 0);
+        libc::fclose(stream)
+    }
 }

@@ -20,6 +20,9 @@ const GENERATION_ONE: u32 = 1 << PLACE_BITS;
 pub struct FileToken(u32);
 
 impl FileToken {
+    /// Names no file.
+    pub const NONE: FileToken = FileToken(0);
+
     fn place(self) -> usize {
         (self.0 % FILES_MAX) as usize
     }

@@ -27,8 +27,8 @@ pub const TARGET_BYTES_MAX: u32 = 1 << 20;
 const HEADER_BYTES: usize = 16;
 const TOKEN_BYTES: usize = 16;
 const ORIGIN_BYTES: usize = 16;
-/// Largest offset in a source: six bytes.
-const SOURCE_OFFSET_MAX: u64 = (1 << 48) - 1;
+/// Largest offset in a source that can be said: six bytes.
+pub const SOURCE_OFFSET_MAX: u64 = (1 << 48) - 1;
 
 /// Type and number of the ioctl; the rest of the request says that it passes bytes in, and how many.
 const IOCTL: u32 = 0xe6 << 8 | 0x01;
@@ -80,12 +80,12 @@ pub fn is_request(number: u32) -> bool {
 }
 
 impl Token {
+    /// Names no file.
+    pub const NONE: Token = Token { ino: 0, proof: 0 };
+
     /// As the attribute's value.
     pub fn to_bytes(self) -> [u8; TOKEN_BYTES] {
-        let mut bytes = [0; TOKEN_BYTES];
-        bytes[..8].copy_from_slice(&self.ino.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.proof.to_le_bytes());
-        bytes
+        of_words(self.ino, self.proof)
     }
 
     /// Of the attribute's value.
@@ -131,17 +131,9 @@ impl Hint {
 
     /// What the ioctl passes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.bytes());
-        bytes.extend(self.offset.to_le_bytes());
-        bytes.extend(self.length.to_le_bytes());
-        bytes.extend((self.sources.len() as u16).to_le_bytes());
-        bytes.extend((self.origins.len() as u16).to_le_bytes());
-        bytes.extend(self.sources.iter().flat_map(|source| source.to_bytes()));
-        for origin in &self.origins {
-            bytes.extend(origin.at.to_le_bytes());
-            bytes.extend(origin.length.to_le_bytes());
-            bytes.extend((origin.source_offset | u64::from(origin.source) << 48).to_le_bytes());
-        }
+        let mut bytes = vec![0; self.bytes()];
+        let length = encode(self.offset, self.length, &self.sources, &self.origins, &mut bytes);
+        debug_assert_eq!(length, Some(bytes.len()));
         bytes
     }
 
@@ -167,7 +159,39 @@ impl Hint {
     }
 }
 
+/// Puts what the ioctl passes into memory of a caller that must not allocate; how many bytes, `None` if they do not fit in there or
+/// in any hint.
+pub fn encode(offset: u64, length: u32, sources: &[Token], origins: &[HintedOrigin], into: &mut [u8]) -> Option<usize> {
+    let all = HEADER_BYTES + sources.len() * TOKEN_BYTES + origins.len() * ORIGIN_BYTES;
+    if all > HINT_BYTES_MAX {
+        return None;
+    }
+    let (header, rest) = into.get_mut(..all)?.split_first_chunk_mut::<HEADER_BYTES>()?;
+    let (tokens, rest) = rest.split_at_mut(sources.len() * TOKEN_BYTES);
+    let counts = (sources.len() as u64) << 32 | (origins.len() as u64) << 48;
+    *header = of_words(offset, u64::from(length) | counts);
+    tokens.as_chunks_mut().0.iter_mut().zip(sources).for_each(|(bytes, token)| *bytes = token.to_bytes());
+    rest.as_chunks_mut().0.iter_mut().zip(origins).for_each(|(bytes, origin)| *bytes = origin.to_bytes());
+    Some(all)
+}
+
+/// Two words, little-endian.
+fn of_words(first: u64, second: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&first.to_le_bytes());
+    bytes[8..].copy_from_slice(&second.to_le_bytes());
+    bytes
+}
+
 impl HintedOrigin {
+    /// Names nothing.
+    pub const NONE: HintedOrigin = HintedOrigin { at: 0, length: 0, source: 0, source_offset: 0 };
+
+    fn to_bytes(self) -> [u8; ORIGIN_BYTES] {
+        let range = u64::from(self.at) | u64::from(self.length) << 32;
+        of_words(range, self.source_offset | u64::from(self.source) << 48)
+    }
+
     fn of_bytes(bytes: &[u8; ORIGIN_BYTES]) -> HintedOrigin {
         let (range, source) = (word(bytes, 0), word(bytes, 8));
         HintedOrigin {

@@ -35,9 +35,10 @@
 //! that of each copy of their list. Whoever calls may hold any lock that is not taken below an operation of the tree: it
 //! calls nothing back.
 //!
-//! **What never waits.** [`RecTree::try_record_read`] and [`RecTree::try_record_copy`] neither wait for a lock nor
-//! allocate, and drop what they cannot record so. (That a thread which waits elsewhere is woken when they unlock is the one
-//! call of the system that they may make.) Where nothing else records, the tree is made by [`RecTree::reserved`].
+//! **What never waits.** [`RecTree::try_record_read`], [`RecTree::try_record_copy`] and [`RecTree::try_origins`]
+//! neither wait for a lock nor allocate, and drop what they cannot record so. (That a thread which waits elsewhere is
+//! woken when they unlock is the one call of the system that they may make.) Where nothing else records, the tree is
+//! made by [`RecTree::reserved`].
 //!
 //! **Bounds.** Memory is at most [`Options::memory_bytes_max`] and what the tables below it take, whatever is recorded. An
 //! operation takes time in proportion to the pages of its range, or of the tree if those are fewer. Ranges that wrap are cut at
@@ -70,7 +71,7 @@ use files::{Closed, FILES_MAX, Files};
 use pages::{Pages, SLOT_BYTES};
 use record::Record;
 use reserve::{Budget, GROUP_BYTES, Presence, Reserve, part_of};
-use sources::{Few, Found, Store};
+use sources::{Few, Found, Slots, Store};
 
 /// Parts, if there is memory for so many.
 const PARTS_MAX: usize = 64;
@@ -292,6 +293,14 @@ impl RecTree {
     pub fn origins(&self, address: u64, length: u64, sources: &mut Vec<Source>) {
         sources.clear();
         self.look_up(address, length, How::Waits, &mut Found::new(sources));
+    }
+
+    /// As [`origins`](RecTree::origins), but never waits or allocates: parts that cannot be looked up so, and those that
+    /// `sources` has no room for, are left out. How many parts there are.
+    pub fn try_origins(&self, address: u64, length: u64, sources: &mut [Source]) -> usize {
+        let mut found = Found::new(Slots::new(sources));
+        self.look_up(address, length, How::Tries, &mut found);
+        found.parts().len()
     }
 
     /// What the tree holds, and has done.

@@ -17,6 +17,9 @@ pub struct Source {
 }
 
 impl Source {
+    /// No bytes of no file: what memory for answers is filled with.
+    pub const NONE: Source = Source { at: 0, length: 0, file: FileToken::NONE, file_offset: 0 };
+
     fn end(&self) -> u64 {
         self.at + self.length
     }
@@ -57,6 +60,42 @@ impl Store for &mut Vec<Source> {
 
     fn truncate(&mut self, length: usize) {
         Vec::truncate(self, length);
+    }
+}
+
+/// Memory of a caller that must not allocate: what there is no room for is dropped.
+pub struct Slots<'s> {
+    slots: &'s mut [Source],
+    length: usize,
+}
+
+impl Slots<'_> {
+    /// Nothing yet.
+    pub fn new(slots: &mut [Source]) -> Slots<'_> {
+        Slots { slots, length: 0 }
+    }
+}
+
+impl Store for Slots<'_> {
+    #[inline]
+    fn push(&mut self, part: Source) {
+        if let Some(slot) = self.slots.get_mut(self.length) {
+            *slot = part;
+            self.length += 1;
+        }
+    }
+
+    fn may_allocate(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn parts(&mut self) -> &mut [Source] {
+        &mut self.slots[..self.length]
+    }
+
+    fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
     }
 }
 

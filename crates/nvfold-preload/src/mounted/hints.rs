@@ -1,0 +1,215 @@
+//! Putting a hint together and leaving it with the server.
+//!
+//! The memory for it is there from the beginning, for as many threads at once as there are `DRAFTS`; a thread that
+//! finds none free leaves no hint. A hint says up to 512 parts of up to 1 MiB; what is more goes into the next one.
+
+use super::{BYTES_MIN, Facts, files, look, position};
+use crate::answer::errno;
+use nvfold::dedup::icid::hint::{
+    HINT_BYTES_MAX, HintedOrigin, SOURCE_OFFSET_MAX, TARGET_BYTES_MAX, Token, encode, request,
+};
+use nvfold::dedup::icid::{PAGE_BYTES, Source};
+use nvfold_c::causality;
+use parking_lot::Mutex;
+use std::ffi::{c_int, c_ulong};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Threads that wait for the server hold one each. The first free one is taken, so that few are ever touched.
+const DRAFTS: usize = 256;
+const PARTS_MAX: usize = 512;
+const TOKENS_MAX: usize = 64;
+const REFUSING_MAX: usize = 1024;
+/// Linux writes no more at once, whatever a program asks for.
+const WRITE_BYTES_MAX: u64 = 0x7fff_f000;
+
+/// Memory for one hint, and for what is looked up for it. All zeros: nothing.
+struct Memory {
+    sources: [Source; PARTS_MAX],
+    tokens: [Token; TOKENS_MAX],
+    origins: [HintedOrigin; PARTS_MAX],
+    bytes: [u8; HINT_BYTES_MAX],
+}
+
+impl Memory {
+    const EMPTY: Memory = Memory {
+        sources: [Source::NONE; PARTS_MAX],
+        tokens: [Token::NONE; TOKENS_MAX],
+        origins: [HintedOrigin::NONE; PARTS_MAX],
+        bytes: [0; HINT_BYTES_MAX],
+    };
+}
+
+static MEMORY: [Mutex<Memory>; DRAFTS] = [const { Mutex::new(Memory::EMPTY) }; DRAFTS];
+/// Inodes of files that take no hints, each at a place by its number.
+static REFUSING: [AtomicU64; REFUSING_MAX] = [const { AtomicU64::new(0) }; REFUSING_MAX];
+
+fn refuses(ino: u64) -> &'static AtomicU64 {
+    &REFUSING[ino as usize % REFUSING_MAX]
+}
+
+/// Where the bytes of a write go to.
+#[derive(Clone, Copy)]
+struct Target {
+    ino: u64,
+    offset: u64,
+}
+
+/// The target of a write at this offset, or for `None` where the descriptor stands; `None` when hints are no use.
+fn target(fd: c_int, at: Option<libc::off_t>) -> Option<Target> {
+    let Facts { ino, size } = look(fd).filter(|facts| refuses(facts.ino).load(Ordering::Relaxed) != facts.ino)?;
+    // SAFETY: it changes nothing.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags < 0 || flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return None;
+    }
+    let offset = match at {
+        _ if flags & libc::O_APPEND != 0 => size,
+        Some(at) => u64::try_from(at).ok()?,
+        None => position(fd)?,
+    };
+    Some(Target { ino, offset })
+}
+
+/// A hint that is being put together.
+pub struct Draft<'m> {
+    memory: &'m mut Memory,
+    fd: c_int,
+    at: Option<libc::off_t>,
+    /// Asked for when there is something to say; `Some(None)`: nothing can be said.
+    target: Option<Option<Target>>,
+    /// Bytes of the write that were looked up.
+    looked_up: u64,
+    /// First byte in the target that the hint speaks of, and the one behind the last.
+    start: u64,
+    end: u64,
+    tokens: usize,
+    origins: usize,
+}
+
+/// Leaves hints of a write, of which `look_up` tells the memory from its first byte on.
+pub fn leave(fd: c_int, at: Option<libc::off_t>, look_up: impl FnOnce(&mut Draft<'_>)) {
+    let Some(mut memory) = MEMORY.iter().find_map(Mutex::try_lock) else { return };
+    let mut draft =
+        Draft { memory: &mut memory, fd, at, target: None, looked_up: 0, start: 0, end: 0, tokens: 0, origins: 0 };
+    look_up(&mut draft);
+    draft.send();
+}
+
+impl Draft<'_> {
+    /// The next bytes of the write lie here.
+    pub fn look_up(&mut self, address: usize, length: usize) {
+        let length = length.min(WRITE_BYTES_MAX.saturating_sub(self.looked_up) as usize);
+        let mut done = 0;
+        while done < length && self.target.is_none_or(|target| target.is_some()) {
+            let piece = (length - done).min(TARGET_BYTES_MAX as usize);
+            let found = causality::try_sources(address.wrapping_add(done), piece, &mut self.memory.sources);
+            let covered = self.covered(address.wrapping_add(done), piece, found);
+            for n in 0..found {
+                let part = self.memory.sources[n];
+                let length = part.length.min((covered as u64).saturating_sub(part.at));
+                if length >= BYTES_MIN as u64 {
+                    self.add(self.looked_up + done as u64, Source { length, ..part });
+                }
+            }
+            done += covered;
+        }
+        self.looked_up += length as u64;
+    }
+
+    /// Of how many bytes all was found. When there was no room for more, the last page may have lost any of its parts.
+    fn covered(&self, address: usize, length: usize, found: usize) -> usize {
+        if found < PARTS_MAX {
+            return length;
+        }
+        let last = self.memory.sources[found - 1];
+        let page_offset = (address as u64).wrapping_add(last.at) % PAGE_BYTES;
+        let before_its_page = last.at.saturating_sub(page_offset);
+        let covered = if before_its_page > 0 { before_its_page } else { last.at + last.length };
+        (covered as usize).clamp(1, length)
+    }
+
+    /// Bytes of the write, counted from `before` on, are from a file.
+    fn add(&mut self, before: u64, part: Source) {
+        let Some(Target { ino, offset }) = *self.target.get_or_insert_with(|| target(self.fd, self.at)) else { return };
+        let Some(token) = files::token_of(part.file) else { return };
+        let (start, end) = (offset + before + part.at, offset + before + part.at + part.length);
+        let is_in_its_place = token.ino == ino && part.file_offset == start;
+        if is_in_its_place || part.file_offset > SOURCE_OFFSET_MAX {
+            return;
+        }
+        let known = self.memory.tokens[..self.tokens].iter().position(|known| *known == token);
+        let has_room = self.origins < PARTS_MAX && (known.is_some() || self.tokens < TOKENS_MAX);
+        let is_near = start >= self.end && end - self.start <= u64::from(TARGET_BYTES_MAX);
+        if self.origins > 0 && (!has_room || !is_near) {
+            self.send();
+            return self.add(before, part);
+        }
+        let number = known.unwrap_or(self.tokens);
+        if known.is_none() {
+            self.memory.tokens[number] = token;
+            self.tokens += 1;
+        }
+        if self.origins == 0 {
+            self.start = start;
+        }
+        self.end = end;
+        self.memory.origins[self.origins] = HintedOrigin {
+            at: (start - self.start) as u32,
+            length: part.length as u32,
+            source: number as u16,
+            source_offset: part.file_offset,
+        };
+        self.origins += 1;
+    }
+
+    /// Leaves what was put together with the server, and begins anew.
+    fn send(&mut self) {
+        let (origins, tokens) = (self.origins, self.tokens);
+        (self.origins, self.tokens) = (0, 0);
+        let Some(Some(target)) = self.target else { return };
+        let Memory { tokens: all_tokens, origins: all_origins, bytes, .. } = &mut *self.memory;
+        let length = (self.end - self.start) as u32;
+        let encoded = encode(self.start, length, &all_tokens[..tokens], &all_origins[..origins], bytes);
+        let Some(encoded) = encoded.filter(|_| origins > 0) else { return };
+        // SAFETY: the request says how many bytes there are; they are passed in alone.
+        let told = unsafe { libc::ioctl(self.fd, c_ulong::from(request(encoded)), bytes.as_ptr()) };
+        if told < 0 && matches!(errno(), libc::ENOTTY | libc::EOPNOTSUPP) {
+            refuses(target.ino).store(target.ino, Ordering::Relaxed);
+            self.target = Some(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvfold::dedup::icid::RecTree;
+    use nvfold::dedup::icid::hint::Hint;
+
+    #[test]
+    fn what_is_encoded_in_place_is_a_hint() {
+        let token = Token { ino: 7, proof: 9 };
+        let origin = HintedOrigin { at: 3, length: 100, source: 0, source_offset: 5 };
+        let mut bytes = [0; HINT_BYTES_MAX];
+        let length = encode(4096, 1000, &[token], &[origin], &mut bytes).unwrap();
+        let hint = Hint::decode(&bytes[..length]).unwrap();
+        assert_eq!((hint.offset, hint.length), (4096, 1000));
+        assert_eq!((hint.sources(), hint.origins()), (&[token][..], &[origin][..]));
+        assert_eq!(encode(4096, 1000, &[token], &[origin], &mut bytes[..length - 1]), None);
+        assert_eq!(encode(4096, 1000, &[token], &[origin; 1024], &mut [0; 1 << 15]), None);
+    }
+
+    #[test]
+    fn parts_that_there_is_no_room_for_are_left_out() {
+        let tree = RecTree::default();
+        let file = tree.open_file().unwrap();
+        (0..10).for_each(|n| tree.record_read(n * 200, 100, file, n * 1000));
+        let (mut all, mut waited) = ([Source::NONE; 20], Vec::new());
+        tree.origins(0, 4000, &mut waited);
+        assert_eq!((tree.try_origins(0, 4000, &mut all), waited.len()), (10, 10));
+        assert_eq!(all[..10], waited[..]);
+        let mut few = [Source::NONE; 4];
+        assert_eq!(tree.try_origins(0, 4000, &mut few), 4);
+        assert!(few.is_sorted_by_key(|part| part.at) && few.iter().all(|part| waited.contains(part)));
+    }
+}

@@ -1,0 +1,243 @@
+//! Files on a mount (`nvfold run --mount`): the kernel serves them as ever, and the server is told where bytes come
+//! from.
+//!
+//! The problem: a program copies bytes from file to file in its own memory, where the server of a mount cannot see it.
+//! The idea: every call goes to libc as it was made. Bytes that a read or a mapping gave are noted in the rec-tree;
+//! before a write its memory is looked up there, and what came from files of the mount is left with the server as a
+//! hint (`nvfold::dedup::icid::hint`), by an ioctl on the very descriptor that is written to. A hint can only save
+//! space: the server compares.
+//!
+//! ```text
+//! read, mmap   libc, then: whose file? token known? note memory <- (file, offset)
+//! memcpy       noted by `copies`
+//! write        sources of this memory? no: libc. yes: whose file, which offset? ioctl(fd, hint), then libc
+//! ```
+//!
+//! **Whose file** is asked of the kernel each time, by a statx that asks no server: device and inode. Nothing is
+//! remembered of descriptor numbers, so nothing can be stale: programs close, reuse, inherit and pass them as they
+//! like.
+//!
+//! **What a program must not see.** errno is kept. Nothing here waits for a lock, allocates, or opens anything: what
+//! would have to is dropped. So it can run in signal handlers, and a child of fork goes on with its copy of the tree: a
+//! lock that another thread held at that moment stays held in the child, and what is behind it is not followed there
+//! any more.
+
+mod files;
+mod hints;
+
+use crate::answer::errno;
+use nvfold_c::causality;
+use nvfold_c::failure::set_errno;
+use std::cell::Cell;
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Fewer bytes are not worth a note or a hint.
+const BYTES_MIN: usize = 64;
+/// What is noted of a mapping.
+const MAPPED_BYTES_MAX: usize = 16 << 20;
+/// Buffers of a vector that are looked at together.
+const VECTOR_PART: usize = 32;
+
+static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
+/// Device number of the mount.
+static DEVICE: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Work of this room is under way in this thread: what interrupts it (a signal handler) is not followed.
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A regular file of the mount, as the kernel knows it.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    ino: u64,
+    size: u64,
+}
+
+/// Follows the files of what is mounted there, if anything is.
+pub fn begin(dir: &OsStr) {
+    let Ok(dir) = CString::new(dir.as_bytes()) else { return };
+    let Some(found) = status(libc::AT_FDCWD, &dir, 0) else { return };
+    if found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 == 0 {
+        return;
+    }
+    files::prepare();
+    causality::reserve();
+    DEVICE.store(device_of(&found), Ordering::Relaxed);
+    IS_ACTIVE.store(true, Ordering::Release);
+}
+
+/// Whether files of a mount are followed.
+#[inline]
+pub fn is_active() -> bool {
+    IS_ACTIVE.load(Ordering::Relaxed)
+}
+
+/// What the kernel knows of a file without asking the server.
+fn status(fd: c_int, path: &CStr, flags: c_int) -> Option<libc::statx> {
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let flags = flags | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: a string, and memory for the answer.
+    let asked = unsafe { libc::statx(fd, path.as_ptr(), flags, libc::STATX_BASIC_STATS, found.as_mut_ptr()) };
+    // SAFETY: zeros are an answer too.
+    (asked == 0).then(|| unsafe { found.assume_init() })
+}
+
+fn device_of(found: &libc::statx) -> u64 {
+    u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor)
+}
+
+/// The file of a descriptor, if it is a regular one of the mount.
+fn look(fd: c_int) -> Option<Facts> {
+    if fd < 0 {
+        return None;
+    }
+    let found = status(fd, c"", libc::AT_EMPTY_PATH)?;
+    let is_regular = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+    let is_ours = is_regular && device_of(&found) == DEVICE.load(Ordering::Relaxed);
+    is_ours.then_some(Facts { ino: found.stx_ino, size: found.stx_size })
+}
+
+/// Where a descriptor stands.
+fn position(fd: c_int) -> Option<u64> {
+    // SAFETY: it moves nothing.
+    u64::try_from(unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }).ok()
+}
+
+/// Does work of which the program must see nothing, neither errno nor a panic.
+fn unseen(work: impl FnOnce()) {
+    if IS_INSIDE.replace(true) {
+        return;
+    }
+    let before = errno();
+    let _ = catch_unwind(AssertUnwindSafe(work));
+    set_errno(before);
+    IS_INSIDE.set(false);
+}
+
+/// `length` bytes of memory came from a descriptor: from this offset on, or, for `None`, from before where it stands,
+/// `unread` bytes more not counted.
+fn note(
+    fd: c_int,
+    ranges: impl Iterator<Item = (usize, usize)>,
+    length: usize,
+    at: Option<libc::off_t>,
+    unread: usize,
+) {
+    let Some(facts) = look(fd) else { return };
+    let start = match at {
+        Some(at) => u64::try_from(at).ok(),
+        None => position(fd).and_then(|position| position.checked_sub(unread.saturating_add(length) as u64)),
+    };
+    let Some(start) = start else { return };
+    let Some(file) = files::token_for(fd, facts.ino, start == 0) else { return };
+    let mut done = 0;
+    for (address, room) in ranges {
+        let part = room.min(length - done);
+        causality::try_note_foreign_read(address, part, file, start + done as u64);
+        done += part;
+        if done == length {
+            break;
+        }
+    }
+}
+
+/// Lets libc read, and notes what came.
+#[inline]
+pub fn reading(fd: c_int, buffer: *mut c_void, at: Option<libc::off_t>, read: impl FnOnce() -> isize) -> isize {
+    let came = read();
+    if came >= BYTES_MIN as isize && is_active() {
+        let length = came as usize;
+        unseen(|| note(fd, std::iter::once((buffer.addr(), length)), length, at, 0));
+    }
+    came
+}
+
+/// The same into several buffers.
+///
+/// # Safety
+///
+/// If `read` succeeds the vector is one of so many buffers.
+#[inline]
+pub unsafe fn reading_vector(
+    fd: c_int,
+    (vector, count): (*const libc::iovec, c_int),
+    at: Option<libc::off_t>,
+    read: impl FnOnce() -> isize,
+) -> isize {
+    let came = read();
+    if came >= BYTES_MIN as isize && is_active() {
+        // SAFETY: the kernel has just read it, so it is there.
+        let buffers = (0..count as usize).map(|n| unsafe { vector.add(n).read_unaligned() });
+        unseen(|| note(fd, buffers.map(|buffer| (buffer.iov_base.addr(), buffer.iov_len)), came as usize, at, 0));
+    }
+    came
+}
+
+/// A stream has given the program bytes, and has so many unread ones of its descriptor in its buffer.
+pub fn stream_read(fd: c_int, buffer: *const c_void, length: usize, unread: usize) {
+    if length >= BYTES_MIN {
+        unseen(|| note(fd, std::iter::once((buffer.addr(), length)), length, None, unread));
+    }
+}
+
+/// Memory is a mapping of a file.
+pub fn mapped(fd: c_int, address: *mut c_void, length: usize, at: libc::off_t) {
+    let length = length.min(MAPPED_BYTES_MAX);
+    unseen(|| note(fd, std::iter::once((address.addr(), length)), length, Some(at), 0));
+}
+
+/// Whether anything could be said of a write of so many bytes.
+#[inline]
+fn may_have_sources(length: usize) -> bool {
+    length >= BYTES_MIN && is_active() && causality::has_sources()
+}
+
+/// Before libc writes: says where the bytes are from.
+#[inline]
+pub fn writing(fd: c_int, buffer: *const c_void, length: usize, at: Option<libc::off_t>) {
+    if may_have_sources(length) {
+        unseen(|| hints::leave(fd, at, |draft| draft.look_up(buffer.addr(), length)));
+    }
+}
+
+/// Before a stream writes what is in its buffer, and then these bytes of the program's, to where its descriptor stands.
+pub fn stream_writing(fd: c_int, (buffered, held): (usize, usize), (buffer, length): (usize, usize)) {
+    if may_have_sources(held.saturating_add(length)) {
+        unseen(|| {
+            hints::leave(fd, None, |draft| {
+                draft.look_up(buffered, held);
+                draft.look_up(buffer, length);
+            });
+        });
+    }
+}
+
+/// The same as `writing` for several buffers. The vector is copied by the kernel, which tells when it leads nowhere.
+#[inline]
+pub fn writing_vector(fd: c_int, vector: *const libc::iovec, count: c_int, at: Option<libc::off_t>) {
+    if may_have_sources(BYTES_MIN) && (1..=libc::UIO_MAXIOV).contains(&count) {
+        unseen(|| hints::leave(fd, at, |draft| look_up_all(draft, vector, count as usize)));
+    }
+}
+
+fn look_up_all(draft: &mut hints::Draft<'_>, vector: *const libc::iovec, count: usize) {
+    for first in (0..count).step_by(VECTOR_PART) {
+        let mut buffers = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTOR_PART];
+        let buffers = &mut buffers[..(count - first).min(VECTOR_PART)];
+        let bytes = size_of_val(buffers);
+        let into = libc::iovec { iov_base: buffers.as_mut_ptr().cast(), iov_len: bytes };
+        let from = libc::iovec { iov_base: vector.wrapping_add(first).cast_mut().cast(), iov_len: bytes };
+        // SAFETY: the kernel writes to `buffers`, as many bytes as they have, and fails for addresses that lead
+        // nowhere.
+        let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const into, 1, &raw const from, 1, 0) };
+        if copied != bytes as isize {
+            return;
+        }
+        buffers.iter().for_each(|buffer| draft.look_up(buffer.iov_base.addr(), buffer.iov_len));
+    }
+}

@@ -1,0 +1,279 @@
+//! `nvfold run --mount`: unmodified programs on a mount, any number of processes, of which what they copy is shared.
+//! And nothing that they see is changed by it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use nvfold_tests::mount::{self, Mount, nvfold_json};
+use nvfold_tests::probe::compiled;
+use nvfold_tests::random::{self, Seed};
+use nvfold_tests::{requires, run};
+
+const SOURCE_BYTES: usize = 1 << 20;
+
+/// libnvfold_preload.so: `NVFOLD_PRELOAD`, or built once from this workspace.
+fn library() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| match std::env::var_os("NVFOLD_PRELOAD") {
+        Some(path) => PathBuf::from(path),
+        None => build(),
+    })
+}
+
+fn build() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut cargo = Command::new(env!("CARGO"));
+    let built = run::ok(cargo.args(["build", "-p", "nvfold-preload", "--message-format=json"]).current_dir(&root));
+    let messages = built.stdout.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
+    let mut files = files.filter_map(|file| file.as_str().map(str::to_owned));
+    let archive = files.find(|file| file.ends_with("libnvfold_preload.a")).expect("cargo builds the library");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
+    run::ok(Command::new(root.join("scripts/preload-library.sh")).arg(archive).arg(&folder));
+    folder.join("libnvfold_preload.so")
+}
+
+/// A mount with a file of random bytes in it, and the program that copies.
+struct House {
+    mount: Mount,
+    program: PathBuf,
+}
+
+impl House {
+    fn new(options: &str) -> House {
+        let mount = Mount::with_options(128, options);
+        let program = compiled("followed", mount.scratch());
+        let mut bytes = vec![0; SOURCE_BYTES];
+        random::fill(&mut Seed::new("followed").generator(), &mut bytes);
+        // Lines, for those who read such.
+        bytes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = 1);
+        fs::write(mount.join("source"), &bytes).expect("write the source");
+        House { mount, program }
+    }
+
+    /// `nvfold run --mount MOUNT -- WORDS`.
+    fn followed(&self, words: &[&str]) -> Command {
+        followed(self.mount.path(), words)
+    }
+
+    /// Runs one way of the program, and returns how many bytes it wrote and how many of them are shared.
+    #[track_caller]
+    fn copy(&mut self, way: &str) -> (u64, u64) {
+        let path = |path: PathBuf| path.to_str().expect("a path of the test's own").to_owned();
+        let (source, target) = (path(self.mount.join("source")), path(self.mount.join("target")));
+        let expected = path(self.mount.scratch().join("expected"));
+        let program = path(self.program.clone());
+        let before = self.shared();
+        run::ok(&mut self.followed(&[&program, way, &source, &target, &expected]));
+        let shared = self.shared() - before;
+        let written = fs::read(&expected).unwrap();
+        assert!(fs::read(&target).unwrap() == written, "{way}: as written");
+        self.mount.remount();
+        assert!(fs::read(&target).unwrap() == written, "{way}: as stored");
+        fs::remove_file(&target).unwrap();
+        println!("{way}: {shared} of {} bytes shared", written.len());
+        (written.len() as u64, shared)
+    }
+
+    /// Bytes of files that are shared through hints, once the kernel has handed down what it keeps.
+    fn shared(&self) -> u64 {
+        run::ok(Command::new("sync").arg("-f").arg(self.mount.path()));
+        nvfold_json(&["stats", "--json"], &[self.mount.path()])["origins"]["shared_bytes"]
+            .as_u64()
+            .expect("origins in stats")
+    }
+}
+
+fn followed(dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(mount::binary());
+    command.args(["run", "--mount"]).arg(dir).arg("--").args(words).env("NVFOLD_PRELOAD", library());
+    command
+}
+
+#[track_caller]
+fn assert_shared((written, shared): (u64, u64), percent: u64, what: &str) {
+    assert!(shared * 100 >= written * percent, "{what}: {shared} of {written} bytes shared, not {percent} %");
+}
+
+#[test]
+fn short_records_that_a_program_copies_are_shared() {
+    requires!(fuse, tool("cc"));
+    for options in ["policy=icid,writeback=on", "policy=icid,writeback=off", "policy=icid+inline"] {
+        let mut house = House::new(options);
+        for way in ["records", "mapped"] {
+            assert_shared(house.copy(way), 95, &format!("{way}, {options}"));
+        }
+        house.mount.check();
+    }
+}
+
+#[test]
+fn what_stdio_copies_is_shared() {
+    requires!(fuse, tool("cc"));
+    let mut house = House::new("policy=icid");
+    assert_shared(house.copy("lines"), 95, "lines");
+    house.mount.check();
+}
+
+#[test]
+fn a_child_goes_on_with_what_its_parent_has_read() {
+    requires!(fuse, tool("cc"));
+    let mut house = House::new("policy=icid");
+    assert_shared(house.copy("forks"), 95, "forks");
+    house.mount.check();
+}
+
+#[test]
+fn numbers_that_become_other_files_and_two_hundred_threads() {
+    requires!(fuse, tool("cc"));
+    let mut house = House::new("policy=icid");
+    assert_shared(house.copy("reuse"), 95, "reuse");
+    // A thread that finds a lock taken drops its note.
+    assert_shared(house.copy("threads"), 50, "threads");
+    house.mount.check();
+}
+
+#[test]
+fn threads_that_copy_while_others_fork_and_signal_handlers_that_copy_never_wait_for_each_other() {
+    requires!(fuse, tool("cc"));
+    let mut house = House::new("policy=icid");
+    house.copy("storm");
+    house.mount.check();
+}
+
+#[test]
+fn where_nothing_can_be_shared_programs_work_as_ever() {
+    requires!(fuse, tool("cc"));
+    let mut house = House::new("policy=inline");
+    assert_eq!(house.copy("records").1, 0);
+    house.mount.check();
+}
+
+#[test]
+fn a_file_that_the_program_may_not_read_by_itself_is_copied_as_ever() {
+    requires!(root, fuse, tool("cc"), tool("setpriv"));
+    use std::os::unix::fs::PermissionsExt;
+    let mut house = House::new("policy=icid,allow_other");
+    let source = house.mount.join("source");
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(house.mount.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    // The descriptor is inherited, open to be read; the file is nobody's to read by himself.
+    let script = "exec 3<source; exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+                  sh -c 'head -c 100000 <&3 >target'";
+    run::ok(house.followed(&["bash", "-c", script]).current_dir(house.mount.path()));
+    let (read, target) = (fs::read(&source).unwrap(), fs::read(house.mount.join("target")).unwrap());
+    assert!(target == read[..100_000], "copied all the same");
+    house.mount.check();
+}
+
+/// Runs a script in a directory of a mount, followed, and in one of the host, as it is: both print the same and leave
+/// the same.
+#[track_caller]
+fn same_as_on_the_host(script: &str) {
+    let mut house = House::new("policy=icid");
+    let (ours, host) = (house.mount.join("work"), house.mount.scratch().join("work"));
+    let plain = &["bash", "-euo", "pipefail", "-c", script];
+    let mut said = Vec::new();
+    for (dir, mut command) in [(&ours, house.followed(plain)), (&host, Command::new(plain[0]))] {
+        fs::create_dir(dir).unwrap();
+        if dir == &host {
+            command.args(&plain[1..]);
+        }
+        let date = "2020-02-02T02:02:02Z";
+        command.envs([("GIT_AUTHOR_DATE", date), ("GIT_COMMITTER_DATE", date), ("GIT_CONFIG_GLOBAL", "/dev/null")]);
+        command.envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_NAME"), "n")));
+        command.envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_EMAIL"), "n@n")));
+        let outcome = run::ok(command.current_dir(dir));
+        assert_eq!(outcome.stderr, "", "{}", outcome.report());
+        said.push(outcome.stdout);
+    }
+    assert_eq!(said[0], said[1], "what the programs print");
+    let compare = || run::ok(Command::new("diff").args(["-r", "--exclude=.git"]).arg(&ours).arg(&host));
+    compare();
+    house.mount.remount();
+    compare();
+    house.mount.check();
+}
+
+/// Some hundred files, the same each time.
+const SOME_FILES: &str = "mkdir files; for n in $(seq 120); do seq $n $((n * 37)) >files/$n; done; ";
+
+#[test]
+fn shells_and_their_programs_work_as_on_the_host() {
+    requires!(fuse);
+    same_as_on_the_host(&format!(
+        "{SOME_FILES} cat files/* >all; sort all files/7 >sorted; cp -r files again; sed -i s/1/one/ again/1*
+         head -c 100000 all | tail -c 50000 >part; tac part >tac; split -l 5000 all part-; cat part-* | cmp - all
+         dd if=all of=by-dd bs=3000 conv=notrunc status=none; tar -cf all.tar --sort=name --mtime=@0 files; mv part x
+         mkdir out; tar -C out -xf all.tar; diff -r files out/files; wc -c all sorted part-aa; grep -c 77 all"
+    ));
+}
+
+#[test]
+fn git_works_as_on_the_host() {
+    requires!(fuse, tool("git"));
+    same_as_on_the_host(&format!(
+        "{SOME_FILES} git init -q -b main .; git add .; git commit -qm one; git rev-parse HEAD
+         sed -i s/7/seven/ files/*; git commit -qam two; git mv files/9 nine; git commit -qm three; git gc -q
+         git fsck --full --strict 2>&1; git rev-parse HEAD; git ls-tree -r HEAD | sha256sum; git status --porcelain
+         git clone -q . ../work-clone-$$ 2>&1; rm -rf ../work-clone-$$; git checkout -q HEAD~2
+         git log --oneline | wc -l"
+    ));
+}
+
+#[test]
+fn sqlite_make_rsync_and_python_work_as_on_the_host() {
+    requires!(fuse, tool("cc"), tool("make"), tool("sqlite3"), tool("rsync"));
+    same_as_on_the_host(
+        "sqlite3 db 'CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, value BLOB);
+             WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 3000)
+             INSERT INTO t SELECT x, x * 7919 % 3001, zeroblob(x % 300) FROM n; CREATE INDEX i ON t (name);
+             UPDATE t SET name = name || 1 WHERE id % 7 = 0; DELETE FROM t WHERE id % 11 = 0; VACUUM;
+             SELECT count(*), sum(length(value)), max(name) FROM t; PRAGMA integrity_check;'
+         sqlite3 db .dump | sqlite3 db2; sqlite3 db2 'SELECT count(*) FROM t'; rm db db2",
+    );
+    same_as_on_the_host(
+        "for n in 1 2 3 4 5; do echo \"int f$n(void) { return $n; }\" >f$n.c; done
+         echo 'int f1(void), f5(void); int main(void) { return f1() + f5() - 6; }' >main.c
+         printf 'main: main.o f1.o f2.o f3.o f4.o f5.o\\n\\tcc -o $@ $^\\n' >Makefile
+         make -s -j4; ./main; echo made; cp main other; ./other; strip other; ./other; ar rc lib.a f*.o; ar t lib.a",
+    );
+    same_as_on_the_host(&format!(
+        "{SOME_FILES} rsync -a --no-times files/ copy; sed -i s/3/three/ files/1*
+         rsync -ac --no-times --no-whole-file --inplace files/ copy; diff -r files copy; rsync -ac files/ other"
+    ));
+    let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).is_file());
+    let Some(python) = python else { return };
+    same_as_on_the_host(&format!(
+        "{SOME_FILES} {python} -c '
+import glob, mmap, os, shutil, subprocess, zipfile
+data = b\"\".join(open(name, \"rb\").read() for name in sorted(glob.glob(\"files/*\")))
+with open(\"all\", \"wb\") as out:
+    for at in range(0, len(data), 777):
+        out.write(data[at:at + 777])
+shutil.copytree(\"files\", \"tree\")
+with open(\"all\", \"r+b\") as file, mmap.mmap(file.fileno(), 0) as memory:
+    memory[100:200] = memory[5100:5200]
+    open(\"part\", \"wb\").write(memory[1000:90000])
+with zipfile.ZipFile(\"zip\", \"w\") as archive:
+    info = zipfile.ZipInfo(\"all\")
+    archive.writestr(info, open(\"all\", \"rb\").read())
+print(len(data), subprocess.run([\"wc\", \"-c\", \"all\"], capture_output=True).stdout)
+print(os.fork() and os.wait()[1])
+'"
+    ));
+}
+
+#[test]
+fn what_is_no_mount_is_told_and_so_is_a_policy_that_shares_nothing() {
+    requires!(fuse);
+    let house = House::new("policy=inline");
+    let outcome = run::run(&mut followed(house.mount.scratch(), &["true"]));
+    assert!(outcome.code() == 1 && outcome.stderr.contains("no nvfold is mounted there"), "{}", outcome.report());
+    let outcome = run::ok(&mut house.followed(&["sh", "-c", "exit 0"]));
+    assert!(outcome.stderr.contains("policy inline") && outcome.stderr.contains("policy=icid"), "{}", outcome.report());
+    let none = run::run(house.followed(&["true"]).arg("x").env("NVFOLD_PRELOAD", "/no/library.so"));
+    assert!(none.code() == 1 && none.stderr.contains("hint: make install"), "{}", none.report());
+}
