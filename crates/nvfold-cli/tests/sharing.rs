@@ -174,7 +174,9 @@ fn the_owner_of_a_file_may_share_it_and_others_may_not() {
         std::os::unix::fs::chown(mount.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let binary = scratch.path("nvfold");
-    fs::copy(env!("CARGO_BIN_EXE_nvfold"), &binary).unwrap();
+    // Not by this process: a child of another test would hold the file open for writing until it executes something.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_nvfold")).arg(&binary).status().unwrap();
+    assert!(copied.success());
     let as_nobody = |command: &str, paths: &[&str]| {
         let output = Command::new(&binary)
             .args([command, "--json"])
