@@ -9,6 +9,7 @@
 //!                     |  too old, or too many: the oldest go
 //! ```
 
+use nvfold::dedup::icid::anchors::{Place, Stretch};
 use nvfold::dedup::icid::hint::{Hint, Token};
 use nvfold::{Attr, FileKind, InodeNumber};
 use parking_lot::Mutex;
@@ -24,31 +25,11 @@ const AGE_MAX: Duration = Duration::from_secs(60);
 /// What a hint takes in the tree and in the queue, beside its origins.
 const HINT_OWN_BYTES: usize = 160;
 
-/// An inode as a source: its number, and what tells it from others that had or will have this number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceFile {
-    pub ino: InodeNumber,
-    pub generation: u32,
-}
-
-/// A range that was copied from a file, as somebody says. Bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied {
-    /// First byte in the target, or in a write to it.
-    pub at: u64,
-    pub length: u64,
-    pub source: SourceFile,
-    pub source_offset: u64,
-}
-
-impl Copied {
-    /// What of it lies in a range, counted from the beginning of that.
-    fn within(&self, start: u64, end: u64) -> Option<Copied> {
-        let (from, to) = (self.at.max(start), (self.at + self.length).min(end));
-        let skipped = from - self.at;
-        let source_offset = self.source_offset + skipped;
-        (from < to).then(|| Copied { at: from - start, length: to - from, source_offset, ..*self })
-    }
+/// What of a stretch of a target lies in a range, counted from the beginning of that.
+fn within(stretch: &Stretch, start: u64, end: u64) -> Option<Stretch> {
+    let (from, to) = (stretch.at.max(start), (stretch.at + stretch.length).min(end));
+    let source_offset = stretch.source_offset + (from - stretch.at);
+    (from < to).then(|| Stretch { at: from - start, length: to - from, source_offset, ..*stretch })
 }
 
 /// Target, its first byte, and a number of its own.
@@ -56,7 +37,8 @@ type Key = (InodeNumber, u64, u64);
 
 struct Told {
     length: u32,
-    copied: Box<[Copied]>,
+    /// Counted from the beginning of the target.
+    copied: Box<[Stretch]>,
 }
 
 impl Told {
@@ -87,18 +69,18 @@ pub struct Hints {
 impl Hints {
     /// What names a file as a source; `None` for what is no regular file.
     pub fn token(&self, attr: &Attr) -> Option<Token> {
-        let source = SourceFile { ino: attr.ino, generation: attr.generation };
+        let source = Place { ino: attr.ino.0, generation: attr.generation };
         (attr.kind == FileKind::Regular).then(|| Token { ino: attr.ino.0, proof: self.proof(source) })
     }
 
-    fn proof(&self, source: SourceFile) -> u64 {
+    fn proof(&self, source: Place) -> u64 {
         self.secret.hash_one((source.ino, source.generation))
     }
 
     /// The source that a token names, if `find` knows its inode and the token was made by us for this very one.
-    fn source(&self, token: &Token, find: impl Fn(InodeNumber) -> Option<Attr>) -> Option<SourceFile> {
+    fn source(&self, token: &Token, find: impl Fn(InodeNumber) -> Option<Attr>) -> Option<Place> {
         let attr = find(InodeNumber(token.ino))?;
-        let source = SourceFile { ino: attr.ino, generation: attr.generation };
+        let source = Place { ino: attr.ino.0, generation: attr.generation };
         (self.token(&attr)? == *token).then_some(source)
     }
 
@@ -108,7 +90,7 @@ impl Hints {
         let copied = hint.origins().iter().filter_map(|origin| {
             let source = sources[usize::from(origin.source)]?;
             let at = hint.offset + u64::from(origin.at);
-            Some(Copied { at, length: origin.length.into(), source, source_offset: origin.source_offset })
+            Some(Stretch { at, length: origin.length.into(), source, source_offset: origin.source_offset })
         });
         let told = Told { length: hint.length, copied: copied.collect() };
         if told.copied.is_empty() || told.length == 0 {
@@ -129,7 +111,7 @@ impl Hints {
 
     /// What is said of a range of a target that is being written: `at` counts from the beginning of the range. Hints of which
     /// all bytes have come are gone then.
-    pub fn take(&self, target: InodeNumber, offset: u64, length: u64, now: Instant) -> Vec<Copied> {
+    pub fn take(&self, target: InodeNumber, offset: u64, length: u64, now: Instant) -> Vec<Stretch> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
@@ -139,7 +121,7 @@ impl Hints {
         let mut copied = Vec::new();
         for key in held.overlapping(target, offset, end) {
             let told = &held.by_target[&key];
-            copied.extend(told.copied.iter().filter_map(|copied| copied.within(offset, end)));
+            copied.extend(told.copied.iter().filter_map(|copied| within(copied, offset, end)));
             if offset <= key.1 && key.1 + u64::from(told.length) <= end {
                 held.remove(key);
             }
@@ -181,13 +163,13 @@ mod tests {
     use super::*;
 
     const TARGET: InodeNumber = InodeNumber(9);
-    const SOURCE: SourceFile = SourceFile { ino: InodeNumber(7), generation: 3 };
+    const SOURCE: Place = Place { ino: 7, generation: 3 };
 
-    fn attr(source: SourceFile, kind: FileKind) -> Attr {
-        let SourceFile { ino, generation } = source;
+    fn attr(source: Place, kind: FileKind) -> Attr {
+        let Place { ino, generation } = source;
         let time = 0;
         Attr {
-            ino,
+            ino: InodeNumber(ino),
             generation,
             kind,
             size: 0,
@@ -205,7 +187,7 @@ mod tests {
     }
 
     fn find(ino: InodeNumber) -> Option<Attr> {
-        (ino == SOURCE.ino).then(|| attr(SOURCE, FileKind::Regular))
+        (ino.0 == SOURCE.ino).then(|| attr(SOURCE, FileKind::Regular))
     }
 
     /// One hint of a range that was copied as a whole.
@@ -216,8 +198,8 @@ mod tests {
         hints.tell(TARGET, &hint, now, find);
     }
 
-    fn copied(at: u64, length: u64, source_offset: u64) -> Copied {
-        Copied { at, length, source: SOURCE, source_offset }
+    fn copied(at: u64, length: u64, source_offset: u64) -> Stretch {
+        Stretch { at, length, source: SOURCE, source_offset }
     }
 
     #[test]
@@ -272,7 +254,7 @@ mod tests {
     fn a_token_that_was_not_made_here_or_for_an_inode_of_before_names_nothing() {
         let (hints, now) = (Hints::default(), Instant::now());
         let good = hints.token(&attr(SOURCE, FileKind::Regular)).unwrap();
-        let of_before = hints.token(&attr(SourceFile { generation: 2, ..SOURCE }, FileKind::Regular)).unwrap();
+        let of_before = hints.token(&attr(Place { generation: 2, ..SOURCE }, FileKind::Regular)).unwrap();
         let of_others = Hints::default().token(&attr(SOURCE, FileKind::Regular)).unwrap();
         for token in [Token { proof: 0, ..good }, Token { ino: 8, ..good }, of_before, of_others] {
             let mut hint = Hint::new(0, 100);

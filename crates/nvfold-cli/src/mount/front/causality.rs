@@ -8,7 +8,6 @@
 
 use super::{Answer, Front};
 use crate::mount::convert;
-use crate::mount::hints::{Copied, SourceFile};
 use fuser::Errno;
 use nvfold::dedup::icid::anchors::{Place, Sampled, Stretch};
 use nvfold::dedup::icid::hint::{self, Hint};
@@ -20,7 +19,7 @@ use std::time::Instant;
 #[derive(Default)]
 pub struct Causes {
     /// Ranges of it, each with the file that it was likely copied from.
-    copied: Vec<(Copied, File)>,
+    copied: Vec<(Stretch, File)>,
     /// Where the samples say that its end was copied from.
     last: Option<Stretch>,
     /// Its samples; none where nobody would look at them.
@@ -34,7 +33,7 @@ impl Causes {
             return file.write_at(offset, data).map(|()| 0);
         }
         let origins = self.copied.iter().map(|(copied, source)| {
-            let Copied { at, length, source_offset, .. } = *copied;
+            let Stretch { at, length, source_offset, .. } = *copied;
             Origin { at, length, source, source_offset }
         });
         file.write_at_from(offset, data, &origins.collect::<Vec<_>>())
@@ -76,12 +75,12 @@ impl Front {
         if copied.is_empty() {
             let stretches = self.anchors.find(&sampled, place(file), offset);
             last = stretches.last().copied();
-            copied.extend(stretches.into_iter().map(Copied::from));
+            copied = stretches;
         }
         let mut sources = HashMap::new();
-        let with_source = |copied: Copied| {
+        let with_source = |copied: Stretch| {
             let wanted = copied.source;
-            let open = || self.fs.open(wanted.ino).ok().filter(|file| file.attr().generation == wanted.generation);
+            let open = || self.fs.open(InodeNumber(wanted.ino)).ok().filter(|file| place(file) == wanted);
             let source = sources.entry(wanted.ino).or_insert_with(open).clone()?;
             Some((copied, source))
         };
@@ -105,11 +104,4 @@ impl Front {
 
 fn place(file: &File) -> Place {
     Place { ino: file.ino().0, generation: file.attr().generation }
-}
-
-impl From<Stretch> for Copied {
-    fn from(stretch: Stretch) -> Copied {
-        let Stretch { at, length, source: Place { ino, generation }, source_offset } = stretch;
-        Copied { at, length, source: SourceFile { ino: InodeNumber(ino), generation }, source_offset }
-    }
 }
