@@ -57,7 +57,7 @@ pub use mount::{MkfsOptions, MountOptions, Recovery, convert_index, read_superbl
 pub use space::SegmentWear;
 pub use space::reclaim::Victims;
 #[cfg(not(feature = "shuttle"))]
-pub use sync::locked_instructions;
+pub use sync::{locked_instructions, number_this_thread};
 pub use words::*;
 
 // The README's example is compiled and run with the documentation tests.

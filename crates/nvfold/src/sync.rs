@@ -22,9 +22,9 @@
 //!
 //! Not counted: reference counts of `Arc`, a wait for another thread, upgrades and downgrades of a shared lock.
 
-#[cfg(not(feature = "shuttle"))]
-pub use real_or_tested::locked_instructions;
 pub(crate) use real_or_tested::*;
+#[cfg(not(feature = "shuttle"))]
+pub use real_or_tested::{locked_instructions, number_this_thread};
 
 #[cfg(not(feature = "shuttle"))]
 mod real_or_tested {
@@ -35,6 +35,7 @@ mod real_or_tested {
     use zerocopy::{FromZeros, KnownLayout};
 
     thread_local!(static LOCKED: Cell<u64> = const { Cell::new(0) });
+    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) });
 
     #[inline(always)]
     fn count_locked(instructions: u64) {
@@ -211,13 +212,18 @@ mod real_or_tested {
     /// Number of the calling thread: 0, 1, 2 and so on in the order in which threads first ask.
     pub(crate) fn thread_number() -> usize {
         static NEXT: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
-        thread_local!(static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) });
         NUMBER.with(|number| {
             if number.get() == usize::MAX {
                 number.set(NEXT.fetch_add(1, atomic::Ordering::Relaxed));
             }
             number.get()
         })
+    }
+
+    /// For tests: gives the calling thread this number, so that what depends on it is the same in every run.
+    #[doc(hidden)]
+    pub fn number_this_thread(number: usize) {
+        NUMBER.set(number);
     }
 }
 

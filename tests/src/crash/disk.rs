@@ -72,9 +72,10 @@ impl Image {
             .all(|(at, word)| self.word(at).to_le_bytes()[..word.len()] == *word)
     }
 
-    /// Whether a page was ever written.
+    /// Whether a page holds anything but zeros. Not whether it was ever written: what a crash leaves must not depend on
+    /// the states that were looked at before.
     pub fn has_page(&self, page: u64) -> bool {
-        self.page(page).is_some()
+        self.hash_of(page) != 0
     }
 
     /// The aligned word at `offset`.

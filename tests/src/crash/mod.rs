@@ -284,6 +284,7 @@ fn on_all_cores<T: Sync>(bases: &[Base], tasks: &[T], each: impl Fn(&mut [Disk],
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
+                nvfold::number_this_thread(0);
                 let mut disks: Vec<Disk> =
                     bases.iter().map(|base| Disk::new(base.image.clone(), DEVICE_BYTES)).collect();
                 loop {
@@ -314,9 +315,15 @@ impl Seen {
         lock(&self.images).insert(image)
     }
 
-    /// Notes that an image is judged; whether it was not with these outcomes before.
-    fn begin(&self, image: u128, allowed: &[Arc<Tree>]) -> bool {
-        lock(&self.judged).insert(with_outcomes(image, allowed))
+    /// Whether an image was judged with these outcomes, and held.
+    fn holds(&self, image: u128, allowed: &[Arc<Tree>]) -> bool {
+        lock(&self.judged).contains(&with_outcomes(image, allowed))
+    }
+
+    /// Notes that it does. One that does not is never noted, not even while it is judged: whoever else comes upon it is
+    /// to find that too.
+    fn note_holds(&self, image: u128, allowed: &[Arc<Tree>]) {
+        lock(&self.judged).insert(with_outcomes(image, allowed));
     }
 
     /// Takes over what another one has seen.
@@ -325,11 +332,6 @@ impl Seen {
         lock(&self.images).extend(all(other.images));
         lock(&self.judged).extend(all(other.judged));
         self.passed.extend(other.passed);
-    }
-
-    /// It does not hold: the next to come upon it is to find that too.
-    fn take_back(&self, image: u128, allowed: &[Arc<Tree>]) {
-        lock(&self.judged).remove(&with_outcomes(image, allowed));
     }
 }
 
@@ -434,7 +436,7 @@ impl<'a> Explorer<'a> {
         for choice in states::choices(point.pending, bounds, &mut random) {
             let reached = point.pending.words().iter().zip(&choice).filter(|(_, there)| **there);
             let state = self.disk.difference(reached.map(|(word, _)| word));
-            if !self.seen.begin(state.image_hash(), point.allowed) {
+            if self.seen.holds(state.image_hash(), point.allowed) {
                 self.tally.repeated += 1;
                 continue;
             }
@@ -446,11 +448,9 @@ impl<'a> Explorer<'a> {
             let road = if self.recoveries.is_some() { whole.up_to_recovery() } else { whole };
             let recovery = match self.judge(&state, point.allowed, road) {
                 Ok(recovery) => recovery,
-                Err(why) => {
-                    self.seen.take_back(state.image_hash(), point.allowed);
-                    return Err(self.violation(point, &choice, depth, &why));
-                }
+                Err(why) => return Err(self.violation(point, &choice, depth, &why)),
             };
+            self.seen.note_holds(state.image_hash(), point.allowed);
             let Road::ReconciledFirst { .. } = road else { continue };
             let one_in = if is_busy(&recovery) { effort.busy_recoveries } else { effort.idle_recoveries };
             let trace = || Trace::of_recovery(point.describe(&choice, depth), point.allowed, &recovery);

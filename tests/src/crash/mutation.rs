@@ -150,7 +150,7 @@ impl Choice {
 pub fn try_all(choice: &Choice, seed: u64, is_kept: impl Fn(&Place, Mutation) -> bool + Sync) -> Outcome {
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
     let seen: Vec<Seen> = SUBJECTS.iter().map(|_| Seen::default()).collect();
-    let recorded = record(&bases, &seen, choice, seed);
+    let recorded = record(&bases, &seen, |workload, subject| choice.records(subject, workload), seed);
     let mut sources = Sources::default();
     let places = places(&mut sources, recorded.iter().flat_map(|recorded| recorded.trace.events()));
     let mut tasks: Vec<(&Place, &Vec<Site>, Mutation)> = Vec::new();
@@ -176,11 +176,11 @@ pub fn try_all(choice: &Choice, seed: u64, is_kept: impl Fn(&Place, Mutation) ->
 }
 
 /// Records all operations of length 1, and a few recoveries from crashes of each. The states on the way hold.
-fn record(bases: &[Base], seen: &[Seen], choice: &Choice, seed: u64) -> Vec<Recorded> {
+fn record(bases: &[Base], seen: &[Seen], is_wanted: impl Fn(&Workload, usize) -> bool, seed: u64) -> Vec<Recorded> {
     let workloads = singles();
     let subjects = |workload| (0..bases.len()).map(move |at| (workload, at));
-    let wanted = |(workload, at): &(&Workload, usize)| choice.records(*at, workload);
-    let tasks: Vec<_> = workloads.iter().flat_map(subjects).filter(wanted).collect();
+    let is_wanted = |(workload, at): &(&Workload, usize)| is_wanted(workload, *at);
+    let tasks: Vec<_> = workloads.iter().flat_map(subjects).filter(is_wanted).collect();
     let recorded = Mutex::new(BTreeMap::new());
     on_all_cores(bases, &tasks, |disks, number, (workload, subject)| {
         let trace = bases[*subject].trace(workload);
@@ -456,4 +456,32 @@ fn function(line: &str) -> Option<String> {
     let rest = words.strip_prefix("pub ").unwrap_or(words).strip_prefix("fn ")?;
     let name: String = rest.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
     Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What memory a host has given, which threads ran and what was judged before must not show.
+    #[test]
+    fn recordings_are_the_same_each_time() {
+        let is_wanted = |workload: &Workload, subject: usize| {
+            let is_here = ["denova, pm", "nv-dedup"].contains(&SUBJECTS[subject].name);
+            let names = ["xattr in blocks", "dedup of what is queued", "trim of a run, then of all"];
+            is_here && SUBJECTS[subject].wants(workload) && names.contains(&&workload.name[..])
+        };
+        let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
+        let recordings = || {
+            let seen: Vec<Seen> = SUBJECTS.iter().map(|_| Seen::default()).collect();
+            let events = |recorded: &Recorded| {
+                let events = recorded.trace.events().map(|event| format!("{} {:?}", event.site, event.action));
+                (recorded.trace.name.clone(), events.collect::<Vec<_>>())
+            };
+            record(&bases, &seen, is_wanted, 1).iter().map(events).collect::<Vec<_>>()
+        };
+        let (first, second) = (recordings(), recordings());
+        assert!(first.len() > 100, "{} recordings", first.len());
+        let other = first.iter().zip(&second).find(|(first, second)| first != second);
+        assert!(first.len() == second.len() && other.is_none(), "not the same: {other:?}");
+    }
 }

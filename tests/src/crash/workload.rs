@@ -123,6 +123,7 @@ pub fn clock_from(first: i64) -> nvfold::Clock {
 impl Base {
     /// Makes the tree.
     pub fn new(setting: &'static Setting) -> Base {
+        nvfold::number_this_thread(0);
         let region = Image::default().region(DEVICE_BYTES);
         let options =
             MkfsOptions { uuid: *b"a uuid for tests", now: 1, index: setting.index, ..MkfsOptions::default() };
@@ -177,7 +178,11 @@ impl Base {
             };
             trace.steps.push(Step::Outcomes(during));
             // Each operation on a thread of its own: no fence of a later one waits for what an earlier one left behind.
-            std::thread::scope(|scope| scope.spawn(|| library.apply(op)).join()).expect("it answered before");
+            let apply = || {
+                nvfold::number_this_thread(number);
+                library.apply(op)
+            };
+            std::thread::scope(|scope| scope.spawn(apply).join()).expect("it answered before");
             record(&mut trace);
             trace.steps.push(Step::Outcomes(vec![after.clone()]));
         }
