@@ -338,7 +338,12 @@ fn without_room_for_packed_chunks_short_pieces_share_blocks() {
     let blocks = fs.stats().data_blocks - before.data_blocks;
     assert_eq!((blocks, fs.stats().chunks > before.chunks), (1, true), "256 pieces of ten bytes");
     assert!(read(&target) == changed && read(&source) == content);
-    drop((source, target, filler));
+    // Longer than a block, and without a whole block of the file in it.
+    let longer = create(&fs, "longer");
+    changed[2_000..8_000].fill(7);
+    longer.write_at_from(0, &changed, &[origin(0, 1 << 20, &source, 0)]).unwrap();
+    assert!(read(&longer) == changed);
+    drop((source, target, longer, filler));
     unmount(&region, fs);
 }
 

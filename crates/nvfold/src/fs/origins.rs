@@ -432,7 +432,10 @@ impl Core {
 
     /// Stores short pieces in as few blocks as hold them, none of them in two.
     fn store_short(&self, short: &[(u64, &[u8])], mapped: &mut Mapped, claims: &mut Claims<'_>) -> Result<()> {
-        let groups = groups_of(short, BLOCK);
+        // What crosses one end of a block and fills none may be longer than a block.
+        let in_blocks = short.iter().flat_map(|(offset, bytes)| (*offset..).step_by(BLOCK).zip(bytes.chunks(BLOCK)));
+        let short: Vec<(u64, &[u8])> = in_blocks.collect();
+        let groups = groups_of(&short, BLOCK);
         let first = claims.fresh.len();
         self.space.allocate("write", groups.len() as u64, Purpose::Data, &mut claims.fresh)?;
         let blocks: SmallVec<[BlockNumber; 4]> = claims.fresh[first..].iter().flat_map(|run| run.blocks()).collect();
