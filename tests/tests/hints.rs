@@ -16,6 +16,8 @@ struct House {
     program: PathBuf,
     source: PathBuf,
     bytes: Vec<u8>,
+    /// What was shared before any hint: a page that the kernel hands down twice is a copy of itself, which samples find.
+    shared_before: u64,
 }
 
 const SOURCE_BYTES: usize = 1 << 20;
@@ -28,7 +30,9 @@ impl House {
         let mut bytes = vec![0; SOURCE_BYTES];
         random::fill(&mut Seed::new("hints").generator(), &mut bytes);
         fs::write(&source, &bytes).expect("write the source");
-        House { mount, program, source, bytes }
+        let mut house = House { mount, program, source, bytes, shared_before: 0 };
+        house.shared_before = house.shared();
+        house
     }
 
     /// Runs the program and returns what it printed.
@@ -51,6 +55,7 @@ impl House {
         nvfold_json(&["stats", "--json"], &[self.mount.path()])["origins"]["shared_bytes"]
             .as_u64()
             .expect("origins in stats")
+            - self.shared_before
     }
 
     /// The files hold what they should, also when they are read from the device.
@@ -91,7 +96,8 @@ fn a_file_can_be_its_own_source() {
 #[test]
 fn a_hint_that_lies_costs_nothing_but_a_compare() {
     requires!(fuse, tool("cc"));
-    let house = House::new("policy=icid");
+    // Each write goes to the server once, as it was made.
+    let house = House::new("policy=icid,writeback=off");
     let target = house.mount.join("target");
     for (n, claimed) in [5000, SOURCE_BYTES as u64 - 10, SOURCE_BYTES as u64, (1 << 48) - 1].into_iter().enumerate() {
         assert_eq!(house.copy(n * 1000, 1000, &target, n * 1000, claimed), "");
