@@ -141,6 +141,26 @@ fn a_small_device_without_a_segment_for_it_loses_nothing_and_can_be_emptied() {
     unmount(&region, fs);
 }
 
+/// Of chunks of 80 bytes a sixth of a segment is headers: it looks as if much of it were dead, and nothing is.
+#[test]
+fn reclaiming_short_chunks_of_which_none_is_dead_comes_to_an_end() {
+    let region = device(64, IndexKind::Dram);
+    let options = MountOptions { policy: Policy::Off, pack: Pack::On, ..MountOptions::default() };
+    let fs = FileSystem::mount(region.clone(), options).unwrap();
+    for at in 0..50_000 {
+        let file = fs.open(fs.create(ROOT, name(at).as_bytes(), &NEW).unwrap().ino).unwrap();
+        file.write_at(0, &text(80, at)).unwrap();
+    }
+    let segments = fs.stats().reclaim.segments;
+    let mut steps = 0;
+    while !fs.reclaim_step(Victims::All).unwrap() {
+        steps += 1;
+        assert!(steps < 10_000, "{:?}", fs.stats().reclaim);
+    }
+    assert_eq!(fs.stats().reclaim.segments, segments, "nothing is dead");
+    drop(fs);
+}
+
 /// A file of 100 kB; false when there is no room for it.
 fn write_all(fs: &FileSystem, at: u64) -> bool {
     let Ok(new) = fs.create(ROOT, name(at).as_bytes(), &NEW) else { return false };

@@ -125,6 +125,9 @@ pub struct PackedSpace {
     pub(super) spare: Mutex<Option<u64>>,
     /// Bytes of live chunks in each segment when the last round of reclamation in the background was over.
     live_before: Box<[AtomicU32]>,
+    /// Bytes of data that each segment got until it was closed, the rest being headers; 0: not known, for it was closed before
+    /// the mount.
+    data: Box<[AtomicU32]>,
     /// The segments among which a victim was looked for last; the next search goes on behind them.
     pub(super) compared: Mutex<Range<u64>>,
     sets: Vec<Padded<Mutex<Set>>>,
@@ -143,6 +146,7 @@ impl PackedSpace {
             state: zeroed(segments),
             lists: zeroed(segments),
             live_before: zeroed(segments),
+            data: zeroed(segments),
             spare: Mutex::default(),
             compared: Mutex::new(0..0),
             sets: (0..sets).map(|_| Padded::default()).collect(),
@@ -201,6 +205,14 @@ impl PackedSpace {
     /// Remembers what lives in a segment, for [`PackedSpace::rests`].
     pub(super) fn remember_live(&self, segment: u64) {
         self.live_before[segment as usize].store(self.live_in(segment) as u32, Ordering::Relaxed);
+    }
+
+    /// Bytes that could live in a closed segment if nothing of it were dead; all of it, where that is not known.
+    pub(super) fn data_in(&self, segment: u64) -> u64 {
+        match self.data[segment as usize].load(Ordering::Relaxed) {
+            0 => SEGMENT_BYTES,
+            data => u64::from(data),
+        }
     }
 
     /// It is closed, or stuck, from now on. What kept it is still to be taken away.
@@ -297,7 +309,7 @@ impl Space {
                 }
             };
             if let Some(full) = set[place].replace(next) {
-                self.close_packed(full.segment);
+                self.close_packed(&full);
             }
         }
         let open = set[place].as_mut().expect("one with room");
@@ -441,7 +453,7 @@ impl Space {
         for set in &self.packed.sets {
             for open in set.lock().iter_mut() {
                 if let Some(empty) = open.take_if(|open| self.packed.live_in(open.segment) == 0) {
-                    self.close_packed(empty.segment);
+                    self.close_packed(&empty);
                     closed += 1;
                 }
             }
@@ -486,9 +498,10 @@ impl Space {
         can_write(open.front, length) && can_write(header_offset(header), HEADER_BYTES)
     }
 
-    fn close_packed(&self, segment: u64) {
-        self.packed.state[segment as usize].store(CLOSED, Ordering::SeqCst);
-        self.take_live(segment, 1);
+    fn close_packed(&self, open: &Open) {
+        self.packed.data[open.segment as usize].store(open.front as u32, Ordering::Relaxed);
+        self.packed.state[open.segment as usize].store(CLOSED, Ordering::SeqCst);
+        self.take_live(open.segment, 1);
     }
 
     /// Takes away some of what keeps a segment, and frees it if that was the last. False where less keeps it: a damaged

@@ -96,7 +96,8 @@ impl Space {
     /// Live bytes that this segment may have to be a victim.
     fn live_of_victim(&self, segment: u64, victims: Victims) -> u64 {
         match victims {
-            Victims::All => SEGMENT_BYTES - PACKED_BYTES_MAX,
+            // Of short chunks headers are a good part: one of which nothing is dead would be emptied again and again.
+            Victims::All => self.packed.data_in(segment).saturating_sub(PACKED_BYTES_MAX),
             Victims::Worthwhile if self.is_nearly_full() => SEGMENT_BYTES / 4 * 3,
             Victims::Worthwhile if self.packed.rests(segment) => SEGMENT_BYTES / 2,
             Victims::Worthwhile => SEGMENT_BYTES / 4,
