@@ -8,7 +8,8 @@
 //! ```
 //!
 //! An open file is followed when its device follows origins (its policy does, or the option `origins` says so). What is noted of
-//! it is forgotten when its last descriptor is closed; a mapping is followed by itself, until it is unmapped. Without a
+//! it is forgotten when its last descriptor is closed, or in a program that does not know of it ([`keep_closed`]) some files
+//! later; a mapping is followed by itself, until it is unmapped. Without a
 //! device that follows origins there is no tree, and a copy is a copy.
 //!
 //! What the tree says is a hint, so nothing here needs to be exact: memory that is freed and used for something else, or
@@ -17,8 +18,8 @@
 
 use nvfold::dedup::icid::{FileToken, Options, RecTree, Source};
 use nvfold::{File, Origin};
-use parking_lot::RwLock;
-use std::collections::HashMap;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -26,6 +27,13 @@ use std::sync::{Arc, OnceLock, Weak};
 static TREE: OnceLock<RecTree> = OnceLock::new();
 /// Followed files by the number of their token.
 static FOLLOWED: RwLock<Option<HashMap<u32, Weak<Followed>>>> = RwLock::new(None);
+
+/// Whether files are followed for a while after they were closed.
+static KEEPS: AtomicBool = AtomicBool::new(false);
+/// Those that are, the newest last. None of them is without a name: its space would not be free.
+static KEPT: Mutex<VecDeque<Arc<Followed>>> = Mutex::new(VecDeque::new());
+/// How many at most.
+const KEPT_MAX: usize = 64;
 
 /// Files of which bytes lie in memory. While there are none a copy has nothing to tell.
 static READ: AtomicUsize = AtomicUsize::new(0);
@@ -87,6 +95,50 @@ impl Drop for Followed {
     }
 }
 
+/// From now on files that were read are followed beyond their closing: of a program that reads a file into memory, closes it and
+/// writes a changed copy, as patch does, nothing would be known otherwise. One that calls this library says with `close` that it
+/// is done with the bytes (ICID 4.3), and nothing is kept.
+pub fn keep_closed() {
+    KEEPS.store(true, Ordering::Relaxed);
+}
+
+/// The last descriptor of a file was closed.
+pub fn closed(file: Arc<Followed>) {
+    if !KEEPS.load(Ordering::Relaxed) || !file.is_read.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut kept = KEPT.lock();
+    kept.push_back(file.clone());
+    let oldest = if kept.len() > KEPT_MAX { kept.pop_front() } else { None };
+    // Without the lock, for forgetting a file takes others.
+    drop(kept);
+    drop(oldest);
+    // Behind that, so that whoever removes its name now finds it here, or has removed it already.
+    if file.file.attr().nlink == 0 {
+        name_removed();
+    }
+}
+
+/// A name was removed or replaced: files that have none any more are not kept.
+pub fn name_removed() {
+    if KEEPS.load(Ordering::Relaxed) {
+        forget_kept(|file| file.file.attr().nlink == 0);
+    }
+}
+
+/// A device is closed.
+pub fn leave(device: usize) {
+    forget_kept(|file| file.device == device);
+}
+
+fn forget_kept(is_forgotten: impl Fn(&Followed) -> bool) {
+    let mut kept = KEPT.lock();
+    let (forgotten, rest): (VecDeque<_>, VecDeque<_>) = kept.drain(..).partition(|file| is_forgotten(file));
+    *kept = rest;
+    drop(kept);
+    drop(forgotten);
+}
+
 /// Memory was filled with bytes of a file from an offset on; `None`: one that is not followed.
 pub fn note_read(address: usize, length: usize, file: Option<&Followed>, offset: u64) {
     let Some(tree) = TREE.get() else { return };
@@ -121,8 +173,13 @@ pub fn try_note_copy(target: usize, source: usize, length: usize) {
 
 /// Makes the tree with all of its memory, for a process whose copies are noted by `try_note_copy`. To be called before the
 /// first device is opened.
-pub fn reserve() {
-    TREE.get_or_init(|| RecTree::reserved(Options::default()));
+pub fn reserve(options: Options) {
+    TREE.get_or_init(|| RecTree::reserved(options));
+}
+
+/// What the tree holds and has done, if there is one.
+pub fn stats() -> Option<nvfold::dedup::icid::Stats> {
+    TREE.get().map(RecTree::stats)
 }
 
 /// For files that no device of this process has (`nvfold run` on a mount): a token that notes name such a file by. It is never

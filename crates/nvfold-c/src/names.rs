@@ -1,6 +1,7 @@
 //! Names: everything that is asked of a path, from wherever it begins.
 #![forbid(unsafe_code)]
 
+use crate::causality;
 use crate::device::Device;
 use crate::failure::{Failure, Outcome};
 use crate::files::new_inode;
@@ -108,7 +109,9 @@ impl<'n> Name<'n> {
                 return Err(Failure::new(libc::EISDIR, "it is a directory; use nvfold_rmdir"));
             }
             Ok(fs.unlink(place.directory, &place.name)?)
-        })
+        })?;
+        causality::name_removed();
+        Ok(())
     }
 
     /// Gives what is here another name.
@@ -154,6 +157,8 @@ impl<'n> Name<'n> {
             return Err(Failure::new(libc::ENOTDIR, why).at(new.path));
         }
         let renamed = self.device.run(|fs| Ok(fs.rename(from.directory, &from.name, to.directory, &to.name, mode)?));
-        renamed.map_err(|failure| failure.at(self.path))
+        renamed.map_err(|failure| failure.at(self.path))?;
+        causality::name_removed();
+        Ok(())
     }
 }

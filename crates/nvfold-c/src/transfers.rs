@@ -133,6 +133,7 @@ pub fn has_mappings() -> bool {
 
 /// A device is closed: mappings of its files stay, as memory that comes from nowhere.
 pub fn leave(device: usize) {
+    causality::leave(device);
     let mut left = Vec::new();
     MAPPINGS.change_files(|file| {
         if file.as_ref().is_some_and(|file| file.device == device) {

@@ -25,6 +25,7 @@
 //! | room | question it answers |
 //! |---|---|
 //! | `start` | what `nvfold run` asked for; opening the device, closing it at exit |
+//! | `evaluation` | what did the program write, and what was done for it? (`nvfold bench paper icid`) |
 //! | `streams` | stdio: streams on our files, and what their buffers hold |
 //! | `calls` | the functions, a file for each family |
 //! | `prefix` | is this path ours, and where does it lead? |
@@ -43,6 +44,7 @@ mod answer;
 mod calls;
 pub mod copies;
 mod device;
+mod evaluation;
 mod mounted;
 mod numbers;
 mod prefix;

@@ -5,7 +5,7 @@
 //! another one in its place, and every child has another.
 //!
 //! ```text
-//! NVFOLD_RUN_DEVICE NVFOLD_RUN_PREFIX NVFOLD_RUN_OPTIONS NVFOLD_RUN_PID NVFOLD_RUN_STATS
+//! NVFOLD_RUN_DEVICE NVFOLD_RUN_PREFIX NVFOLD_RUN_OPTIONS NVFOLD_RUN_PID NVFOLD_RUN_STATS NVFOLD_RUN_EVALUATION
 //! constructor   no such environment: nothing is ours. Another process: refuse. Else: open the device, or exit with 125
 //! exec          what was acknowledged is made durable; the next program opens the device again, recovering it
 //! exit          after everything that the program and its libraries do: streams are flushed, the device is closed
@@ -15,7 +15,7 @@
 //! constructor   the files of that mount are followed, in this process and in all that inherit the environment
 //! ```
 
-use crate::{device, mounted, numbers, process, working};
+use crate::{device, evaluation, mounted, numbers, process, working};
 use nvfold_c::device as devices;
 use nvfold_c::failure::{self, Outcome};
 use nvfold_c::options::Options;
@@ -75,13 +75,15 @@ pub extern "C" fn nvfold_preload_start() {
 
 fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
     let mut options = Options::parse(&[transfers::DEFAULT_OPTIONS, b",", options].concat())?;
-    causality::reserve();
+    causality::reserve(evaluation::tree_options());
+    causality::keep_closed();
     failure::watch_for_forks();
     let handle = numbers::prepare(|least| {
         options.descriptor_min = least;
         with_signals_blocked(|| devices::open(path, &options)).map_err(|failure| failure.at(path))
     })?;
     device::set(Some(devices::of(handle)?));
+    evaluation::begin();
     unsafe extern "C" {
         fn __cxa_atexit(function: extern "C" fn(*mut c_void), argument: *mut c_void, of: *mut c_void) -> c_int;
     }
@@ -143,6 +145,7 @@ extern "C" fn at_exit(_: *mut c_void) {
     if WANTS_STATS.load(Ordering::Relaxed) {
         device::say_stats();
     }
+    evaluation::end();
     working::leave();
     numbers::clear();
     device::set(None);

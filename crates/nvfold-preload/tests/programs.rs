@@ -2,7 +2,7 @@
 
 use crate::lab::{Lab, PREFIX, assert_same_files, has, lab, ok};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn host(lab: &Lab) -> PathBuf {
@@ -161,4 +161,42 @@ fn copies_of_unmodified_programs_are_shared() {
     let program = lab.compile("origins.c");
     let output = ok(lab.preloaded(&program).arg(PREFIX));
     print!("{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// What an evaluation was told of a program's run.
+fn told(folder: &Path, name: &str) -> u64 {
+    let report = fs::read_to_string(folder.join("report")).unwrap();
+    let line = report.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} in {report}")).parse().unwrap()
+}
+
+#[test]
+fn patch_shares_what_it_read_before_it_closed_the_file() {
+    let Some(lab) = lab() else { return };
+    if !has("diff") || !has("patch") {
+        return;
+    }
+    let (old, new, change) = (lab.path("old"), lab.path("new"), lab.path("change"));
+    let lines: String =
+        (0..20_000_u64).map(|line| format!("{line} {}\n", line.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
+    fs::write(&old, &lines).unwrap();
+    fs::write(&new, lines.replace("\n7000 ", "\nchanged\n7000 ").replace("\n12000 ", "\n")).unwrap();
+    fs::write(&change, Command::new("diff").arg("-u").args([&old, &new]).output().unwrap().stdout).unwrap();
+    let evaluation = lab.path("evaluation");
+    fs::create_dir(&evaluation).unwrap();
+    fs::write(evaluation.join("writes"), "").unwrap();
+
+    let file = format!("{PREFIX}/file");
+    ok(lab.preloaded("cp").arg(&old).arg(&file));
+    ok(lab.preloaded("patch").args(["-s", &file]).arg(&change).env("NVFOLD_RUN_EVALUATION", &evaluation));
+    ok(lab.preloaded("cmp").arg(&file).arg(&new));
+
+    let (written, shared) = (told(&evaluation, "written_bytes"), told(&evaluation, "shared_bytes"));
+    assert!(shared * 1000 > written * 995, "{shared} of {written}");
+    // The file that was replaced has been read, and is gone all the same: what it alone had is free.
+    let (stored, logical) = (told(&evaluation, "stored_bytes"), told(&evaluation, "logical_bytes"));
+    assert!(stored < logical + (64 << 10), "{stored} bytes for {logical}");
+    // The record has every write, with a head of 24 bytes.
+    let record = fs::metadata(evaluation.join("writes")).unwrap().len();
+    assert_eq!(record, written + 24 * told(&evaluation, "write_calls"));
 }

@@ -26,6 +26,7 @@ mod files;
 mod hints;
 
 use crate::answer::errno;
+use nvfold::dedup::icid::Options;
 use nvfold_c::causality;
 use nvfold_c::failure::set_errno;
 use std::cell::Cell;
@@ -66,7 +67,7 @@ pub fn begin(dir: &OsStr) {
         return;
     }
     files::prepare();
-    causality::reserve();
+    causality::reserve(Options::default());
     DEVICE.store(device_of(&found), Ordering::Relaxed);
     IS_ACTIVE.store(true, Ordering::Release);
 }

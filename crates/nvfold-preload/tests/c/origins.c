@@ -39,7 +39,7 @@ int main(int count, char **arguments) {
     unsigned long long state = 88172645463325252ULL;
     for (size_t at = 0; at < BYTES; at++) {
         state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-        buffer[at] = (char)(at % 70 == 69 ? '\n' : 'a' + state % 26);
+        buffer[at] = (char)(at % 64 == 63 ? '\n' : 'a' + state % 26);
     }
     FILE *file = fopen(source, "w");
     CHECK(file != NULL && fwrite(buffer, 1, BYTES, file) == BYTES && fclose(file) == 0);
