@@ -56,6 +56,18 @@ paper nv-dedup optane,native,pcm --requests 10000 \
 paper denova optane,native
 paper deext pcm
 
+# Programs under `nvfold run`: the library of this commit, and what the paper ran.
+cargo build --release -p nvfold-preload
+if [ "$(uname -m)" = x86_64 ]; then
+    scripts/need.sh c++=g++ ffmpeg=ffmpeg wget=wget patch=patch diff=diffutils python3=python3
+    [ -f /usr/include/leveldb/db.h ] || scripts/need.sh leveldb-headers=libleveldb-dev
+    scripts/preload-library.sh target/release/libnvfold_preload.a target/results-preload
+    scripts/chunker-corpus.sh target/chunkers
+    printf '\n== icid\n'
+    NVFOLD_PRELOAD=$PWD/target/results-preload/libnvfold_preload.so \
+        "$NVFOLD" bench paper icid --out "$OUT/icid" "${resume[@]}" "${extra[@]}"
+fi
+
 # What makes one file, unless it is there from this commit.
 table() {
     local what=$1

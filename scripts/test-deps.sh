@@ -53,6 +53,8 @@ for command in "${!PACKAGE_OF[@]}"; do
 done
 # LevelDB, for the Python of the system.
 /usr/bin/python3 -c 'import plyvel' 2>/dev/null || missing+=(python3-plyvel)
+# And for the driver of `nvfold bench paper icid`.
+[ -f /usr/include/leveldb/db.h ] || missing+=(libleveldb-dev)
 if [ "${#missing[@]}" -gt 0 ]; then
     if ! command -v apt-get >/dev/null; then
         echo "test-deps: install these yourself (no apt-get here): ${missing[*]}" >&2

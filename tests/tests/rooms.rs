@@ -79,7 +79,7 @@ const HOUSES: [House; 5] = [
         crate_name: "nvfold-c",
         rooms: &[
             ("exports", "names transfers table files listing paths status device options caller failure"),
-            ("names", "files paths device failure"),
+            ("names", "files paths device causality failure"),
             ("transfers", "files mapping causality caller failure"),
             ("table", "files device failure"),
             ("files", "paths status device causality failure"),
@@ -98,7 +98,8 @@ const HOUSES: [House; 5] = [
     House {
         crate_name: "nvfold-preload",
         rooms: &[
-            ("start", "working numbers mounted device process"),
+            ("start", "working numbers mounted evaluation device process"),
+            ("evaluation", "device process"),
             ("streams", "calls prefix numbers mounted device answer process"),
             ("calls", "prefix working numbers mounted device answer process"),
             ("prefix", "working numbers device process"),
@@ -118,7 +119,7 @@ const HOUSES: [House; 5] = [
             ("meta", "report mounts place samples options error"),
             ("origins", "cost device data samples origin error"),
             ("cost", "data origin error"),
-            ("paper", "recovery mounts device process data samples origin font error rivals"),
+            ("paper", "recovery rec_tree mounts device process data samples origin font error rivals"),
             ("recovery", "data samples origin error"),
             ("profiles", "device samples origin error"),
             ("chunkers", "data samples origin font error"),

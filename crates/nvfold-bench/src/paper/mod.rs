@@ -8,6 +8,7 @@
 //! | `nv_dedup` | the figures of NV-Dedup |
 //! | `denova` | the figures of DeNOVA |
 //! | `deext` | the figures of DeEXT |
+//! | `icid` | the figures of ICID |
 //! | `turn` | what the runs of all papers have in common |
 //! | `page` | the page of all figures of a paper |
 //! | `folder` | the figures that lie in a folder of results |
@@ -29,6 +30,7 @@ mod denova;
 mod dram;
 mod figure;
 mod folder;
+mod icid;
 mod look;
 mod machine;
 mod number;
@@ -64,6 +66,8 @@ enum Paper {
     /// DeEXT: Figures 8 to 12, and real trees: space, access latency and energy beside ext4
     #[command(name = "deext")]
     DeExt(deext::Options),
+    /// ICID: Tables 4 to 6, Figures 9 to 15 and section 6, with unmodified programs under `nvfold run`
+    Icid(icid::Options),
 }
 
 /// Runs the figures of a paper; prints where they are, or their JSON.
@@ -72,5 +76,6 @@ pub fn run(args: &PaperArgs, json: bool) -> Result<()> {
         Paper::NvDedup(options) => nv_dedup::run(options, json),
         Paper::DeNova(options) => denova::run(options, json),
         Paper::DeExt(options) => deext::run(options, json),
+        Paper::Icid(options) => icid::run(options, json),
     }
 }

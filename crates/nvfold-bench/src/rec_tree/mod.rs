@@ -31,6 +31,21 @@ const MILLIONS: [u64; 5] = [2, 4, 8, 16, 32];
 /// Millions of pairs up to which the variant that keeps all is run.
 const KEEP_ALL_MILLIONS_MAX: u64 = 8;
 
+/// Nanoseconds of noting 4 KiB, over two pages.
+pub(crate) fn insertion_ns() -> f64 {
+    time_of("insertion of 4 KiB, over two pages")
+}
+
+/// Nanoseconds of asking for the origins of 4 KiB that are known.
+pub(crate) fn look_up_ns() -> f64 {
+    time_of("look-up of 4 KiB that were read at once")
+}
+
+fn time_of(operation: &str) -> f64 {
+    let rows = times::measure(Variant::Icid, "ICID", 5, 1);
+    rows.iter().find(|row| row.operation == operation).expect("it is measured").nanoseconds
+}
+
 /// What to measure with.
 #[derive(Args, Clone, Debug)]
 pub struct Options {

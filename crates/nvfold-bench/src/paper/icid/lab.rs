@@ -1,0 +1,213 @@
+//! Programs under `nvfold run`, and what they are asked.
+//!
+//! Everything lies in one folder in memory, which goes when the run ends. What a program prints that is a name and a number is
+//! a figure of it; what the library reports at its exit is another (crates/nvfold-preload, `evaluation`).
+
+use crate::process::{output, own_program, run};
+use crate::{BenchError, Doing, Result};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+const LEVELDB: &str = include_str!("leveldb.cc");
+
+/// The variants of the rec-tree (section 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// As it is.
+    Icid,
+    /// An insertion deletes all that it overlaps.
+    DeleteOverlapping,
+    /// Nothing is deleted.
+    KeepAll,
+}
+
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Variant::Icid => "icid",
+            Variant::DeleteOverlapping => "icid-do",
+            Variant::KeepAll => "icid-ka",
+        }
+    }
+}
+
+/// How a program is run.
+#[derive(Clone, Debug)]
+pub struct Wishes {
+    /// The device.
+    pub device: PathBuf,
+    /// Its options.
+    pub options: String,
+    /// The rec-tree.
+    pub variant: Variant,
+    /// Whether its writes are kept.
+    pub keeps_writes: bool,
+}
+
+impl Wishes {
+    /// On a device in the memory of the process.
+    pub fn in_memory(policy: &str, mebibytes: u64) -> Wishes {
+        Wishes {
+            device: "mem:".into(),
+            options: format!("size={mebibytes}M,policy={policy}"),
+            variant: Variant::Icid,
+            keeps_writes: false,
+        }
+    }
+
+    /// On a device that there is.
+    pub fn on(device: &Path, policy: &str) -> Wishes {
+        Wishes { device: device.into(), options: format!("policy={policy}"), ..Wishes::in_memory(policy, 0) }
+    }
+
+    /// With a record of its writes.
+    pub fn keeping_writes(self) -> Wishes {
+        Wishes { keeps_writes: true, ..self }
+    }
+
+    /// With another rec-tree.
+    pub fn with(self, variant: Variant) -> Wishes {
+        Wishes { variant, ..self }
+    }
+}
+
+/// What a program did.
+#[derive(Clone, Debug, Default)]
+pub struct Done {
+    figures: HashMap<String, Vec<f64>>,
+    /// The record of its writes, if it was kept; it is there until the next program runs.
+    pub writes: PathBuf,
+}
+
+impl Done {
+    fn of(printed: &str) -> Done {
+        let mut done = Done::default();
+        for line in printed.lines() {
+            if let Some((name, value)) = line.split_once(' ')
+                && let Ok(value) = value.trim().parse()
+            {
+                done.figures.entry(name.into()).or_default().push(value);
+            }
+        }
+        done
+    }
+
+    /// A figure; the last one if it was told several times.
+    pub fn get(&self, name: &str) -> Result<f64> {
+        let missing = || BenchError::Miscounted(format!("the program did not tell its {name}"));
+        self.all(name).last().copied().ok_or_else(missing)
+    }
+
+    /// Each time that it was told.
+    pub fn all(&self, name: &str) -> &[f64] {
+        self.figures.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Share of its writes that was shared by causality, percent.
+    pub fn percent_shared(&self) -> Result<f64> {
+        Ok(100.0 * self.get("shared_bytes")? / self.get("written_bytes")?.max(1.0))
+    }
+}
+
+/// Where programs run.
+pub struct Lab {
+    folder: TempDir,
+}
+
+/// How LevelDB is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Pairs, and keys.
+    pub pairs: u64,
+    /// Bytes of a value.
+    pub value_bytes: u64,
+    /// Whether it compresses.
+    pub compresses: bool,
+    /// How often all are put.
+    pub fills: u64,
+    /// How many are read and compared.
+    pub reads: u64,
+}
+
+impl Load {
+    /// Filled once, read once in ten.
+    pub fn of(pairs: u64, value_bytes: u64) -> Load {
+        Load { pairs, value_bytes, compresses: false, fills: 1, reads: pairs / 10 }
+    }
+
+    /// MiB of a device that has room for it, its log and what is compacted.
+    pub fn device_mebibytes(&self) -> u64 {
+        512 + ((self.pairs * (self.value_bytes + 16) * 4) >> 20)
+    }
+}
+
+impl Lab {
+    /// In a folder of /dev/shm; compiles the driver of LevelDB.
+    pub fn new() -> Result<Lab> {
+        let folder = tempfile::Builder::new().prefix("nvfold-icid.").tempdir_in("/dev/shm").doing("make a folder")?;
+        let lab = Lab { folder };
+        let source = lab.path("leveldb.cc");
+        fs::write(&source, LEVELDB).doing("write the driver of LevelDB")?;
+        let mut compiler = Command::new("c++");
+        run(compiler.args(["-O2", "-std=c++17", "-o"]).arg(lab.path("leveldb")).arg(source).arg("-lleveldb"))?;
+        Ok(lab)
+    }
+
+    /// A path in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A folder that is empty.
+    pub fn fresh(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path(name);
+        if path.exists() {
+            fs::remove_dir_all(&path).doing(format!("remove {}", path.display()))?;
+        }
+        fs::create_dir(&path).doing(format!("make {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Runs a program with its files below `/nvfold`.
+    pub fn run(&self, wishes: &Wishes, program: &[&str]) -> Result<Done> {
+        let asked = self.fresh("evaluation")?;
+        fs::write(asked.join("variant"), wishes.variant.name()).doing("ask for a variant")?;
+        let writes = asked.join("writes");
+        if wishes.keeps_writes {
+            fs::write(&writes, "").doing("ask for a record of writes")?;
+        }
+        let mut command = Command::new(own_program()?);
+        command.env("NVFOLD_RUN_EVALUATION", &asked).args(["run", "--device"]).arg(&wishes.device);
+        let printed = output(command.args(["-o", &wishes.options, "--"]).args(program))?;
+        let reported = fs::read_to_string(asked.join("report")).doing("read the report of a program's run")?;
+        Ok(Done { writes, ..Done::of(&(printed + &reported)) })
+    }
+
+    /// LevelDB under `nvfold run --device`.
+    pub fn leveldb(&self, wishes: &Wishes, load: Load) -> Result<Done> {
+        let arguments = self.leveldb_arguments("/nvfold/db", load);
+        self.run(wishes, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// LevelDB by itself in a folder, which is emptied before; `before`: what stands before the program.
+    pub fn leveldb_in(&self, folder: &Path, before: &[&str], load: Load) -> Result<Done> {
+        let database = folder.join("db");
+        if database.exists() {
+            fs::remove_dir_all(&database).doing(format!("remove {}", database.display()))?;
+        }
+        let path = database.to_str().expect("folders of a run have plain names");
+        let whole: Vec<String> =
+            before.iter().map(ToString::to_string).chain(self.leveldb_arguments(path, load)).collect();
+        Ok(Done::of(&output(Command::new(&whole[0]).args(&whole[1..]))?))
+    }
+
+    fn leveldb_arguments(&self, path: &str, load: Load) -> Vec<String> {
+        let Load { pairs, value_bytes, compresses, fills, reads } = load;
+        let program = self.path("leveldb").to_str().expect("folders of a run have plain names").to_string();
+        let numbers = [pairs, value_bytes, compresses.into(), fills, reads].map(|number| number.to_string());
+        [program, path.into()].into_iter().chain(numbers).collect()
+    }
+}

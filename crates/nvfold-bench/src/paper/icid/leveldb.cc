@@ -1,0 +1,156 @@
+// LevelDB as db_bench uses it: random keys of 16 bytes, values from a pool of which half can be compressed.
+//
+//   leveldb DIR PAIRS VALUE_BYTES COMPRESS(0|1) FILLS READS
+//
+// Puts PAIRS pairs with keys drawn from 0 .. PAIRS, FILLS times over (the first is db_bench's fillrandom, the others its
+// overwrite), then reads READS of them with checksums verified, and compares each byte. Prints a line for each figure, its
+// name and its number. Exits with 1 at the first error or wrong byte.
+
+#include <leveldb/db.h>
+#include <leveldb/env.h>
+#include <leveldb/options.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr size_t kPoolBytes = 1 << 20;
+constexpr size_t kPieceBytes = 100;
+// Parts of a fill whose rates are told.
+constexpr uint64_t kWindows = 16;
+
+uint64_t Next(uint64_t& state) {
+  uint64_t mixed = state += 0x9E3779B97F4A7C15;
+  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB;
+  return mixed ^ (mixed >> 31);
+}
+
+// Pieces whose second half repeats the first: what compresses to a half, as db_bench makes it.
+std::string MakePool() {
+  uint64_t state = 301;
+  std::string pool;
+  while (pool.size() < kPoolBytes) {
+    std::string half;
+    while (half.size() < kPieceBytes / 2) half.push_back(static_cast<char>(' ' + Next(state) % 95));
+    pool += half + half;
+  }
+  return pool;
+}
+
+// Values follow one another in the pool, and begin again at its end.
+class Values {
+ public:
+  Values(size_t bytes) : pool_(MakePool()), bytes_(bytes) {}
+  size_t Take() {
+    if (position_ + bytes_ > pool_.size()) position_ = 0;
+    size_t at = position_;
+    position_ += bytes_;
+    return at;
+  }
+  leveldb::Slice At(size_t at) const { return leveldb::Slice(pool_.data() + at, bytes_); }
+
+ private:
+  std::string pool_;
+  size_t bytes_;
+  size_t position_ = 0;
+};
+
+double WallSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double ProcessorSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+void Check(const leveldb::Status& status, const char* doing) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s: %s\n", doing, status.ToString().c_str());
+  std::exit(1);
+}
+
+// What LevelDB says in its log of how much it wrote, by kind.
+void TellWritten(const std::string& path) {
+  unsigned long long flushed = 0, compacted = 0;
+  for (const char* name : {"/LOG.old", "/LOG"}) {
+    std::ifstream log(path + name);
+    for (std::string line; std::getline(log, line);) {
+      unsigned long long bytes;
+      if (size_t at = line.find("Level-0 table #"); at != std::string::npos) {
+        if (std::sscanf(line.c_str() + at, "Level-0 table #%*u: %llu bytes OK", &bytes) == 1) flushed += bytes;
+      } else if (size_t at = line.find(" => "); at != std::string::npos) {
+        if (std::sscanf(line.c_str() + at, " => %llu bytes", &bytes) == 1) compacted += bytes;
+      }
+    }
+  }
+  std::printf("flushed_bytes %llu\ncompacted_bytes %llu\n", flushed, compacted);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 7) return 2;
+  const std::string path = argv[1];
+  const uint64_t pairs = std::strtoull(argv[2], nullptr, 10);
+  const size_t value_bytes = std::strtoull(argv[3], nullptr, 10);
+  const uint64_t fills = std::strtoull(argv[5], nullptr, 10), reads = std::strtoull(argv[6], nullptr, 10);
+
+  leveldb::Options options;
+  options.create_if_missing = true;
+  options.compression = argv[4][0] == '1' ? leveldb::kSnappyCompression : leveldb::kNoCompression;
+  options.paranoid_checks = true;
+  leveldb::DB* db = nullptr;
+  Check(leveldb::DB::Open(options, path, &db), "open");
+
+  Values values(value_bytes);
+  std::vector<int64_t> stored(pairs, -1);
+  uint64_t state = 1000;
+  char key[32];
+  for (uint64_t fill = 0; fill < fills; ++fill) {
+    const double wall = WallSeconds(), processor = ProcessorSeconds();
+    const uint64_t window = pairs / kWindows + 1;
+    double window_began = wall;
+    for (uint64_t put = 0; put < pairs; ++put) {
+      const uint64_t number = Next(state) % pairs;
+      stored[number] = values.Take();
+      std::snprintf(key, sizeof key, "%016llu", static_cast<unsigned long long>(number));
+      Check(db->Put(leveldb::WriteOptions(), key, values.At(stored[number])), "put");
+      if ((put + 1) % window == 0 || put + 1 == pairs) {
+        const double now = WallSeconds();
+        std::printf("window_rate %.3f\n", (put % window + 1) / (now - window_began));
+        window_began = now;
+      }
+    }
+    std::printf("fill_seconds %.6f\nfill_processor_seconds %.6f\n", WallSeconds() - wall,
+                ProcessorSeconds() - processor);
+    std::fflush(stdout);
+  }
+
+  leveldb::ReadOptions verify;
+  verify.verify_checksums = true;
+  const double wall = WallSeconds();
+  std::string found;
+  for (uint64_t read = 0; read < reads; ++read) {
+    const uint64_t number = Next(state) % pairs;
+    std::snprintf(key, sizeof key, "%016llu", static_cast<unsigned long long>(number));
+    const leveldb::Status status = db->Get(verify, key, &found);
+    if (stored[number] < 0 ? !status.IsNotFound() : !status.ok() || values.At(stored[number]) != found) {
+      std::fprintf(stderr, "key %s has another value than was put: %s\n", key, status.ToString().c_str());
+      return 1;
+    }
+  }
+  std::printf("read_seconds %.6f\n", WallSeconds() - wall);
+  delete db;
+  std::printf("processor_seconds %.6f\n", ProcessorSeconds());
+  TellWritten(path);
+}

@@ -1,0 +1,168 @@
+//! `nvfold bench paper icid`: the evaluation of ICID (section 5), with unmodified programs under `nvfold run`.
+//!
+//! The paper changed LevelDB, patch and FFmpeg to call its library. Here they are Debian's, as they are; what they copy is
+//! followed by the preloaded library. A record of their writes, made in the same run, goes through the competitors.
+//!
+//! | module | what |
+//! |---|---|
+//! | `programs` | Table 4: LevelDB, patch, FFmpeg, a download |
+//! | `values` | Figures 9, 10, 12 and 13, Table 6: LevelDB with values of each size |
+//! | `speed` | Figure 11: operations a second beside tmpfs and a mount |
+//! | `sizes` | Figure 14: sizes of chunks |
+//! | `memory` | Table 5: memory of the rec-tree |
+//! | `collecting` | Figure 15 and section 6: collection, and reading what was shared |
+//! | `chunks` | the competitors |
+//! | `writes` | the record of a program's writes |
+//! | `lab` | programs under `nvfold run` |
+
+mod chunks;
+mod collecting;
+mod lab;
+mod memory;
+mod programs;
+mod sizes;
+mod speed;
+mod values;
+mod writes;
+
+use super::page::Page;
+use super::turn::{self, Group, Plan, Turn};
+use crate::Result;
+use clap::Args;
+use lab::Lab;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What to measure.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Figures to make; all without it: table-4, table-5, table-6, 9 .. 15, section-6
+    #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
+    figures: Vec<String>,
+    /// Folder for JSON, pictures and the page; what it has of other figures stays
+    #[arg(long, value_name = "DIR", default_value = "target/results/icid")]
+    out: PathBuf,
+    /// Folder that scripts/chunker-corpus.sh has filled: releases to patch, files to download
+    #[arg(long, value_name = "DIR", default_value = "target/chunkers")]
+    corpus: PathBuf,
+    /// MiB of pairs in LevelDB where values of several sizes are compared
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=16_384))]
+    mebibytes: u64,
+    /// MiB of pairs in LevelDB while its space is collected
+    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=131_072))]
+    collected_mebibytes: u64,
+    /// Leave alone what the folder has from this commit (in the environment: NVFOLD_COMMIT) already
+    #[arg(long)]
+    resume: bool,
+    /// Sizes for a test that it runs at all, not for figures
+    #[arg(long)]
+    smoke: bool,
+}
+
+const PAPER: &str = "icid";
+/// Programs run on memory as it is.
+const PROFILES: [&str; 1] = ["native"];
+
+const PAGE: Page = Page {
+    title: "ICID: the paper's figures, measured",
+    introduction: &[
+        "This page and everything beside it is written by the command below, from the figures that were run last. It holds \
+         nvfold against *I/O Causality Based In-line Data Deduplication for Non-Volatile Memory Enabled Storage Systems*, \
+         section 5.",
+        "**The programs** are Debian's: libleveldb under a driver that does what db_bench does and looks at every byte that it \
+         reads back, with LevelDB's checksums on; GNU patch on releases of real packages; ffmpeg; wget. None is changed or \
+         compiled again: `nvfold run --device` serves their files in their process and follows what they copy. Where they can \
+         be run beside nvfold, their files are compared with those of a run on the host.",
+        "**Competitors** get the very writes of the same run, call by call. *FSC*, *RABIN*, *AE* and *FastCDC* cut each write by \
+         itself, as in the paper, which intercepts `write`; *streams* cut what follows in a file as one stream, which is \
+         fairer to them. Chunks are of 4 KiB on average where nothing else is said, fingerprints are XXH3. What was \
+         on the device before the program began is in their tables.",
+        "**Counted and timed.** Shares, bytes and memory are counted and the same in every run, but for the moments at which \
+         LevelDB's second thread compacts. Times are processor time of the process, or wall time where operations a second are \
+         told; the machine is shared, so each is the median of runs that take turns, and ratios count.",
+        "**Table 3**, what a compare costs beside a write, is on the page of [bench origins](../origins/README.md).",
+    ],
+    figures: &IDS,
+    profiles: &PROFILES,
+};
+
+const IDS: [&str; 11] = [
+    "table-4",
+    "figure-9",
+    "figure-10",
+    "figure-11",
+    "figure-12",
+    "figure-13",
+    "figure-14",
+    "table-5",
+    "table-6",
+    "figure-15",
+    "section-6",
+];
+
+const GROUPS: [Group<Run>; 6] = [
+    Group { ids: &["table-4"], run: programs::figures, once: false },
+    Group { ids: &["figure-9", "figure-10", "figure-12", "figure-13", "table-6"], run: values::figures, once: false },
+    Group { ids: &["figure-11"], run: speed::figures, once: false },
+    Group { ids: &["figure-14"], run: sizes::figures, once: false },
+    Group { ids: &["table-5"], run: memory::figures, once: false },
+    Group { ids: &["figure-15", "section-6"], run: collecting::figures, once: false },
+];
+
+fn parse_figure(text: &str) -> std::result::Result<String, String> {
+    turn::figure_id(text, &IDS)
+}
+
+/// How large everything is, and where it happens.
+pub struct Run {
+    /// What all papers' turns have.
+    pub turn: Turn,
+    /// Where programs run.
+    pub lab: Lab,
+    /// Packages.
+    pub corpus: PathBuf,
+    /// Bytes of pairs.
+    pub bytes: u64,
+    /// Bytes of pairs while space is collected.
+    pub collected_bytes: u64,
+    /// Passes of which the median is taken.
+    pub repeats: usize,
+}
+
+impl Run {
+    fn new(options: &Options, name: &str, began: Instant) -> Result<Run> {
+        let Options { smoke, mebibytes, collected_mebibytes, .. } = *options;
+        Ok(Run {
+            turn: Turn::new(PAPER, name, smoke, began)?,
+            lab: Lab::new()?,
+            corpus: options.corpus.clone(),
+            bytes: if smoke { 8 << 20 } else { mebibytes << 20 },
+            collected_bytes: if smoke { 24 << 20 } else { collected_mebibytes << 20 },
+            repeats: if smoke { 1 } else { 5 },
+        })
+    }
+
+    /// Sizes of values, bytes.
+    pub fn value_sizes(&self) -> &'static [u64] {
+        if self.turn.smoke { &[128, 4096] } else { &[128, 256, 512, 1024, 2048, 4096, 8192] }
+    }
+
+    /// How many pairs with values of so many bytes there are in a set; a million at most, as in the paper.
+    pub fn pairs(&self, value_bytes: u64) -> u64 {
+        (self.bytes / (value_bytes + 16)).min(1_000_000)
+    }
+}
+
+impl AsRef<Turn> for Run {
+    fn as_ref(&self) -> &Turn {
+        &self.turn
+    }
+}
+
+/// Makes the figures that are asked for, and the page.
+pub fn run(options: &Options, json: bool) -> Result<()> {
+    let began = Instant::now();
+    let Options { figures, out, resume, .. } = options;
+    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };
+    plan.make(PROFILES.iter().map(|name| Run::new(options, name, began)), json)
+}

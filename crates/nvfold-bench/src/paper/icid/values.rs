@@ -1,0 +1,335 @@
+//! Figures 9, 10, 12 and 13, and Table 6: LevelDB with values of each size, and what each way finds and takes.
+
+use super::Run;
+use super::chunks::{Chunked, Per, Scheme, Steps};
+use super::lab::{Done, Load, Variant, Wishes};
+use super::writes;
+use crate::Result;
+use crate::paper::chart::{Chart, Kind};
+use crate::paper::figure::{Aim, Figure, Measure, Row};
+use crate::rec_tree::{insertion_ns, look_up_ns};
+use crate::samples::median;
+use pmem::{DeviceSpec, OpenOptions, Region};
+
+const BLOCK_BYTES: f64 = 4096.0;
+/// What an extent takes, as the paper counts: address, length and place in the file.
+const EXTENT_BYTES: f64 = 16.0;
+/// Table 6: ICID and FastCDC, percent.
+const TABLE_6: [(u64, f64, f64); 7] = [
+    (128, 25.1, 28.5),
+    (256, 12.9, 28.4),
+    (512, 6.8, 23.9),
+    (1024, 3.7, 18.2),
+    (2048, 2.2, 16.3),
+    (4096, 1.2, 5.7),
+    (8192, 0.9, 2.8),
+];
+
+/// All that was measured with values of one size.
+struct Of {
+    value_bytes: u64,
+    icid: Done,
+    deletes_overlapping: Done,
+    /// Behind ICID, blocks that are known.
+    with_blocks: Done,
+    /// Per call, then per stream, of the writes without compression.
+    chunked: Vec<Chunked>,
+    /// Bytes written with LevelDB's own compression, and by the four of the paper behind it.
+    compressed: f64,
+    behind_compression: Vec<f64>,
+    /// Processor seconds that ICID and its variant took more than no deduplication.
+    icid_seconds: f64,
+    variant_seconds: f64,
+}
+
+/// Makes the figures.
+pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+    let all = run.value_sizes().iter().map(|bytes| measure(run, *bytes)).collect::<Result<Vec<Of>>>()?;
+    Ok(vec![ratio(run, &all)?, traffic(run, &all)?, time(run, &all), steps(run, &all)?, metadata(run, &all)?])
+}
+
+fn load(run: &Run, value_bytes: u64) -> Load {
+    Load::of(run.pairs(value_bytes), value_bytes)
+}
+
+/// Sends a run's writes through competitors.
+pub fn chunked(done: &Done, schemes: impl IntoIterator<Item = Scheme>) -> Result<Vec<Chunked>> {
+    let mut all: Vec<Chunked> = schemes.into_iter().map(Chunked::new).collect();
+    writes::each(&done.writes, |write| all.iter_mut().for_each(|chunked| chunked.write(&write)))?;
+    all.iter_mut().for_each(Chunked::end);
+    Ok(all)
+}
+
+/// Processor seconds of LevelDB beyond those without deduplication: medians of runs that take turns.
+pub fn seconds_beyond<const N: usize>(run: &Run, load: Load, variants: [Variant; N]) -> Result<[f64; N]> {
+    let mebibytes = load.device_mebibytes();
+    let mut seconds = [const { Vec::new() }; N];
+    for _ in 0..run.repeats {
+        let plain = run.lab.leveldb(&Wishes::in_memory("off", mebibytes), load)?.get("processor_seconds")?;
+        for (variant, seconds) in variants.iter().zip(&mut seconds) {
+            let wishes = Wishes::in_memory("icid", mebibytes).with(*variant);
+            seconds.push(run.lab.leveldb(&wishes, load)?.get("processor_seconds")? - plain);
+        }
+    }
+    Ok(seconds.map(|seconds| median(&seconds)))
+}
+
+fn measure(run: &Run, value_bytes: u64) -> Result<Of> {
+    let load = load(run, value_bytes);
+    let mebibytes = load.device_mebibytes();
+    run.turn.say(&format!("LevelDB, {} pairs with values of {value_bytes} bytes", load.pairs));
+    let icid = run.lab.leveldb(&Wishes::in_memory("icid", mebibytes).keeping_writes(), load)?;
+    let both = [Per::Call, Per::Stream].into_iter().flat_map(|per| Scheme::papers(4096, per));
+    let of_icid = chunked(&icid, both)?;
+    let wishes = Wishes::in_memory("icid", mebibytes).with(Variant::DeleteOverlapping);
+    let deletes_overlapping = run.lab.leveldb(&wishes, load)?;
+    let with_blocks = run.lab.leveldb(&Wishes::in_memory("icid+inline", mebibytes), load)?;
+    let compressing = Load { compresses: true, ..load };
+    let compressed = run.lab.leveldb(&Wishes::in_memory("off", mebibytes).keeping_writes(), compressing)?;
+    let written = compressed.get("written_bytes")?;
+    let behind = chunked(&compressed, Scheme::papers(4096, Per::Call))?;
+    let [icid_seconds, variant_seconds] = seconds_beyond(run, load, [Variant::Icid, Variant::DeleteOverlapping])?;
+    Ok(Of {
+        value_bytes,
+        icid,
+        deletes_overlapping,
+        with_blocks,
+        chunked: of_icid,
+        compressed: written,
+        behind_compression: behind.iter().map(|chunked| written - chunked.found_bytes as f64).collect(),
+        icid_seconds,
+        variant_seconds,
+    })
+}
+
+fn sizes(all: &[Of]) -> impl Iterator<Item = String> + '_ {
+    all.iter().map(|of| of.value_bytes.to_string())
+}
+
+/// All of one kind, or why one is missing.
+fn each(all: &[Of], value: impl Fn(&Of) -> Result<f64>) -> Result<Vec<f64>> {
+    all.iter().map(value).collect()
+}
+
+fn settings(run: &Run) -> String {
+    format!(
+        "{} MiB of pairs with keys of 16 bytes and random keys, a million pairs at most; each value is of a pool of 1 MiB, as \
+         db_bench has it. One in ten is read back and compared.",
+        run.bytes >> 20
+    )
+}
+
+fn ratio(run: &Run, all: &[Of]) -> Result<Figure> {
+    let mut figure = run.turn.figure("figure-9", "Figure 9: what is found of LevelDB's writes", settings(run));
+    let mut chart =
+        Chart::new(Kind::Lines, "Figure 9: share of the written bytes", "bytes of a value", "%", sizes(all));
+    for at in 0..all[0].chunked.len() {
+        let name = all[0].chunked[at].scheme.name();
+        chart = chart.with(&name, all.iter().map(|of| of.chunked[at].percent()));
+    }
+    chart = chart.with("ICID_DO", each(all, |of| of.deletes_overlapping.percent_shared())?);
+    let with_blocks = each(all, |of| {
+        let found = of.with_blocks.get("shared_bytes")? + of.with_blocks.get("pieces_shared")? * BLOCK_BYTES;
+        Ok(100.0 * found / of.with_blocks.get("written_bytes")?)
+    })?;
+    let icid = each(all, |of| of.icid.percent_shared())?;
+    figure.charts.push(chart.with("ICID + inline", with_blocks.clone()).with("ICID", icid.clone()));
+    let of_compactions = |of: &Of| Ok(100.0 * of.icid.get("shared_bytes")? / of.icid.get("compacted_bytes")?.max(1.0));
+    let possible = |of: &Of| Ok(100.0 * of.icid.get("compacted_bytes")? / of.icid.get("written_bytes")?);
+    let parts = Chart::new(Kind::Table, "What can have a cause", "bytes of a value", "%", sizes(all))
+        .with("written by compactions, of all", each(all, possible)?)
+        .with("ICID's share of what compactions write", each(all, of_compactions)?);
+    figure.charts.push(parts);
+    let best = |of: &Of| of.chunked[..4].iter().map(Chunked::percent).fold(0.1, f64::max);
+    let ratios = |shares: &[f64]| all.iter().zip(shares).map(|(of, share)| share / best(of)).collect::<Vec<f64>>();
+    let (least, most) = bounds(&ratios(&icid));
+    figure.rows.push(Row::value("ICID to the best of the competitors, at most", 16.0, most, "x"));
+    let aim = Aim::at_least("ICID finds more than each competitor (calls) at every size: ratio 1", least, 1.0);
+    figure.aims.push(aim.with_floor(
+        "Of values of 8 KiB db_bench's pool of 1 MiB has 128, so most that are put were put before: chunks find these, and they \
+         have no cause",
+    ));
+    let (least, _) = bounds(&ratios(&with_blocks));
+    figure.aims.push(Aim::at_least("ICID with blocks behind it likewise: ratio 1", least, 1.0));
+    figure.reading =
+        "LevelDB's log and first tables come from no file; of what its compactions write ICID shares nearly all, \
+                      whatever the size of a value. Chunks need values that are longer than they are."
+            .into();
+    Ok(figure)
+}
+
+/// Bytes that were written and are not shared.
+fn rest(done: &Done) -> Result<f64> {
+    Ok(done.get("written_bytes")? - done.get("shared_bytes")?)
+}
+
+fn traffic(run: &Run, all: &[Of]) -> Result<Figure> {
+    let mut figure = run.turn.figure(
+        "figure-10",
+        "Figure 10: write traffic beside LevelDB's own compression, and lifetime",
+        settings(run)
+            + " Traffic is what is written less what is found. The competitors stand behind LevelDB's compression, \
+                         ICID has it off, as in the paper.",
+    );
+    let icid = each(all, |of| Ok(rest(&of.icid)? / of.compressed))?;
+    let variant = each(all, |of| Ok(rest(&of.deletes_overlapping)? / of.compressed))?;
+    let title = "Figure 10: bytes written to those of LevelDB with compression";
+    let mut chart = Chart::new(Kind::Lines, title, "bytes of a value", "ratio", sizes(all));
+    for (at, scheme) in Scheme::papers(4096, Per::Call).iter().enumerate() {
+        chart = chart.with(&scheme.name(), all.iter().map(|of| of.behind_compression[at] / of.compressed));
+    }
+    figure.charts.push(chart.with("ICID_DO", variant).with("ICID", icid.clone()));
+    // The paper's C / (D (1 - R)), to that of LevelDB without deduplication and without compression.
+    let lifetimes = each(all, |of| Ok(of.icid.get("written_bytes")? / rest(&of.icid)?))?;
+    let lifetime = Chart::new(Kind::Table, "Lifetime", "bytes of a value", "times that without", sizes(all));
+    figure.charts.push(lifetime.with("ICID", lifetimes.clone()));
+    let mean = icid.iter().sum::<f64>() / icid.len() as f64;
+    figure.rows.push(Row::value("ICID: traffic less than with compression, mean", 60.0, 100.0 * (1.0 - mean), "%"));
+    let (least, most) = bounds(&lifetimes);
+    figure.rows.push(Row::range("lifetime, least", 2.1, 4.1, least, "x"));
+    figure.rows.push(Row::range("lifetime, most", 2.1, 4.1, most, "x"));
+    figure.aims.push(
+        Aim::at_most("traffic of ICID to that of compression, mean: the paper's 0.4", mean, 0.4)
+            .with_floor("What can have a cause is a part of all writes (Figure 9); the rest is written as it is"),
+    );
+    figure.reading =
+        "Sharing what compactions copy against compressing everything: the log and the first tables decide.".into();
+    Ok(figure)
+}
+
+fn bounds(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, 0.0), |(least, most), value| (value.min(least), value.max(most)))
+}
+
+fn time(run: &Run, all: &[Of]) -> Figure {
+    let mut figure = run.turn.figure(
+        "figure-12",
+        "Figure 12: time of deduplication",
+        settings(run)
+            + " ICID: processor time of the whole process beyond that with policy off, median of runs that take turns; \
+                         it has written less, which counts for it. Competitors: processor time of cutting, hashing and \
+                         looking up the same writes, call by call.",
+    );
+    let seconds = |at: usize| all.iter().map(move |of| of.chunked[at].steps.sum() / 1e9);
+    let title = "Figure 12: processor time of deduplication";
+    let mut chart = Chart::new(Kind::Lines, title, "bytes of a value", "s", sizes(all));
+    for at in 0..4 {
+        chart = chart.with(&all[0].chunked[at].scheme.name(), seconds(at));
+    }
+    chart = chart.with("ICID_DO", all.iter().map(|of| of.variant_seconds));
+    figure.charts.push(chart.with("ICID", all.iter().map(|of| of.icid_seconds)));
+    let ratios: Vec<f64> = all
+        .iter()
+        .map(|of| {
+            of.icid_seconds / (of.chunked[..4].iter().map(|chunked| chunked.steps.sum() / 1e9).sum::<f64>() / 4.0)
+        })
+        .collect();
+    let table = Chart::new(Kind::Table, "ICID to the mean of the competitors", "bytes of a value", "ratio", sizes(all));
+    figure.charts.push(table.with("ICID", ratios.clone()));
+    let saved = 100.0 * (1.0 - ratios.iter().sum::<f64>() / ratios.len() as f64);
+    figure.rows.push(Row::value("ICID takes less than the mean of the competitors, mean", 47.0, saved, "%"));
+    figure.aims.push(
+        Aim::at_least("ICID takes less than the mean of the competitors, %: the paper's 47", saved, 47.0)
+            .by(Measure::Cost)
+            .with_floor(
+                "Here a small value's copy is noted, looked up, compared and becomes an extent of its own, each some 100 ns; \
+                 cutting and hashing 100 bytes takes less",
+            ),
+    );
+    figure.reading =
+        "What ICID takes grows with the number of values, what chunks take with the number of bytes.".into();
+    figure
+}
+
+/// Nanoseconds to compare 4 KiB in memory with 4 KiB of a device.
+fn compare_ns(repeats: usize) -> Result<f64> {
+    let region = Region::create(&DeviceSpec::Memory, 16 << 20, &OpenOptions::default());
+    let region = region
+        .map_err(nvfold::Error::from)
+        .map_err(|source| crate::BenchError::Nvfold { doing: "make a memory device".into(), source })?;
+    let bytes = [7; 4096];
+    (0..4096).for_each(|block| drop(region.write(block * 4096, &bytes)));
+    let pass = || {
+        let start = pmem::clock::cost_ns();
+        (0..4096).for_each(|block| assert!(std::hint::black_box(region.equal(block * 4096, &bytes))));
+        (pmem::clock::cost_ns() - start) / 4096.0
+    };
+    Ok(median(&(0..=repeats).map(|_| pass()).collect::<Vec<f64>>()))
+}
+
+fn steps(run: &Run, all: &[Of]) -> Result<Figure> {
+    let of = all.iter().find(|of| of.value_bytes == 4096).expect("values of 4 KiB are in every set");
+    let mut figure = run.turn.figure(
+        "figure-13",
+        "Figure 13: steps of deduplication, values of 4 KiB",
+        "Competitors: the mean of the four. ICID: how often its tree was added to, asked, and bytes were compared, times what \
+         each takes in a loop (bench rec-tree), and the rest of the time of Figure 12: extents, and counts of references."
+            .into(),
+    );
+    let steps: Vec<Steps> = of.chunked[..4].iter().map(|chunked| chunked.steps).collect();
+    let mean = |part: fn(&Steps) -> f64| steps.iter().map(part).sum::<f64>() / 4e9;
+    let (insertion, look_up, compare) = (insertion_ns(), look_up_ns(), compare_ns(run.repeats)?);
+    let records = of.icid.get("tree_insertions")? * insertion / 1e9;
+    let look_ups = of.icid.get("tree_lookups")? * look_up / 1e9;
+    let compares = of.icid.get("offered_bytes")? / 4096.0 * compare / 1e9;
+    let rest = (of.icid_seconds - records - look_ups - compares).max(0.0);
+    let places = ["chunks", "ICID"].map(String::from);
+    let chart = Chart::new(Kind::Stacked, "Figure 13: processor time of each step", "", "s", places)
+        .with("cutting", [mean(|steps| steps.cutting), 0.0])
+        .with("hashing", [mean(|steps| steps.hashing), 0.0])
+        .with("index", [mean(|steps| steps.indexing), 0.0])
+        .with("records", [0.0, records])
+        .with("look-ups", [0.0, look_ups])
+        .with("compare", [0.0, compares])
+        .with("extents and counts", [0.0, rest]);
+    figure.charts.push(chart);
+    let whole = records + look_ups + compares;
+    figure.rows.push(Row::value("ICID: records, of the paper's three steps", 82.4, 100.0 * records / whole, "%"));
+    figure.rows.push(Row::value("ICID: look-ups", 15.3, 100.0 * look_ups / whole, "%"));
+    figure.rows.push(Row::value("ICID: compare", 2.3, 100.0 * compares / whole, "%"));
+    let chunks = mean(Steps::sum);
+    let more = 100.0 * (chunks / of.icid_seconds.max(1e-9) - 1.0);
+    figure.rows.push(Row::value("chunks take more than ICID", 66.0, more, "%"));
+    figure.aims.push(Aim::at_least("chunks take more time than ICID, %: the paper's 66", more, 66.0).by(Measure::Cost).with_floor(
+        "XXH3 and cutting run at several bytes a cycle here; extents and their references are durable, which the paper does not \
+         time",
+    ));
+    figure.reading =
+        "The paper's three steps are small here; most of ICID's time is in making what it found durable.".into();
+    Ok(figure)
+}
+
+fn metadata(run: &Run, all: &[Of]) -> Result<Figure> {
+    let mut figure = run.turn.figure(
+        "table-6",
+        "Table 6: metadata for what is shared",
+        settings(run)
+            + " ICID: 16 bytes an extent that names shared bytes. FastCDC: an entry of 64 bytes a chunk in the table, \
+                         and 8 bytes for each chunk of a file.",
+    );
+    let icid = each(all, |of| {
+        Ok(100.0 * of.icid.get("shared_extents")? * EXTENT_BYTES / of.icid.get("shared_bytes")?.max(1.0))
+    })?;
+    // Of next to nothing there is no share.
+    let per_found = |chunked: &Chunked| match chunked.percent() {
+        percent if percent < 0.01 => f64::NAN,
+        _ => 100.0 * chunked.metadata_bytes() as f64 / chunked.found_bytes as f64,
+    };
+    let fastcdc: Vec<f64> = all.iter().map(|of| per_found(&of.chunked[3])).collect();
+    let title = "Table 6: metadata to bytes that are shared";
+    let chart = Chart::new(Kind::Lines, title, "bytes of a value", "%", sizes(all));
+    figure.charts.push(chart.with("FastCDC", fastcdc.clone()).with("ICID", icid.clone()));
+    for ((of, icid), fastcdc) in all.iter().zip(&icid).zip(&fastcdc) {
+        let Some((bytes, paper, papers)) = TABLE_6.iter().find(|(bytes, ..)| *bytes == of.value_bytes) else {
+            continue;
+        };
+        figure.rows.push(Row::value(format!("ICID, {bytes} bytes"), *paper, *icid, "%"));
+        figure.rows.push(Row::value(format!("FastCDC, {bytes} bytes"), *papers, *fastcdc, "%"));
+    }
+    let papers =
+        |of: &Of| TABLE_6.iter().find(|(bytes, ..)| *bytes == of.value_bytes).map_or(f64::INFINITY, |row| row.1);
+    let worst = all.iter().zip(&icid).map(|(of, icid)| icid / papers(of)).fold(0.0, f64::max);
+    figure.aims.push(Aim::at_most("ICID's metadata to the paper's, at every size: at most 1", worst, 1.0));
+    figure.reading = "An extent names a run of bytes, so what it costs falls with the size of values.".into();
+    Ok(figure)
+}
