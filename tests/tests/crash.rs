@@ -53,6 +53,28 @@ fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
     kill_under_load(Mount::fresh(512, "inline"), kills(), &mut random);
 }
 
+/// The kernel drops what it cannot hand down any more, and says so only to those who ask the mount.
+#[test]
+fn an_fsync_after_the_mount_has_died_fails() {
+    requires!(root, fuse);
+    let mut mount = Mount::fresh(64, "inline");
+    if !mount.is_real() {
+        return;
+    }
+    let (path, dir) = (mount.join("file"), File::open(mount.path()).expect("the root"));
+    let file = File::create(&path).expect("a file");
+    file.write_all_at(&record(1), 0).expect("written");
+    file.sync_all().expect("synced");
+    dir.sync_all().expect("synced");
+    mount.kill();
+    // The page cache may take it.
+    let _ = file.write_all_at(&record(2), 0);
+    assert!(file.sync_all().is_err() && dir.sync_all().is_err(), "nobody has it");
+    drop((file, dir));
+    mount.mount();
+    assert!(std::fs::read(&path).expect("the file") == record(1));
+}
+
 /// Level `file`: what was not synced is lost, and nothing else.
 #[test]
 fn no_synced_write_is_lost_when_the_mount_of_a_device_on_a_disk_is_killed() {
