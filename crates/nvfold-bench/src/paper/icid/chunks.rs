@@ -10,10 +10,13 @@
 //!
 //! The work is timed in groups of [`GROUP_BYTES`]: a look at the clock costs more than a small write.
 
-use super::writes::Write;
+use super::writes::{self, Write};
+use crate::{Doing, Result};
 use nvfold::chunking::{Chunker, Cutter, PieceLengths};
 use pmem::clock::cost_ns;
 use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 use twox_hash::XxHash3_64;
 
 /// Bytes that are cut and timed together.
@@ -51,6 +54,11 @@ impl Scheme {
             mean_bytes,
             per,
         })
+    }
+
+    /// The same four with chunks of 4 KiB, of calls and then of streams.
+    pub fn calls_and_streams() -> impl Iterator<Item = Scheme> {
+        [Per::Call, Per::Stream].into_iter().flat_map(|per| Scheme::papers(4096, per))
     }
 
     /// The paper's name for it.
@@ -118,6 +126,18 @@ pub struct Chunked {
 struct Stream {
     next: u64,
     bytes: Vec<u8>,
+}
+
+/// What schemes make of a record of writes; `before`: files that were stored before the program began.
+pub fn of_record(record: &Path, before: &[PathBuf], schemes: impl IntoIterator<Item = Scheme>) -> Result<Vec<Chunked>> {
+    let mut all: Vec<Chunked> = schemes.into_iter().map(Chunked::new).collect();
+    for path in before {
+        let content = fs::read(path).doing(format!("read {}", path.display()))?;
+        all.iter_mut().for_each(|chunked| chunked.knows(&content));
+    }
+    writes::each(record, |write| all.iter_mut().for_each(|chunked| chunked.write(&write)))?;
+    all.iter_mut().for_each(Chunked::end);
+    Ok(all)
 }
 
 impl Chunked {

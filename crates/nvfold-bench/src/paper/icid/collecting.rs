@@ -12,7 +12,6 @@ use crate::samples::{median, smallest};
 use crate::{BenchError, Doing, Result};
 use nvfold::{FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, Victims};
 use pmem::{DeviceSpec, OpenOptions, Region};
-use std::fs;
 use std::path::Path;
 
 /// Bytes of values; what part of the set, for short ones take the longer; and percent of its bytes that a device needs at the
@@ -176,10 +175,9 @@ fn reading(run: &Run) -> Result<Figure> {
     for &value_bytes in run.value_sizes() {
         let load = Load::of(run.pairs(value_bytes), value_bytes);
         run.turn.say(&format!("reading LevelDB's tables with values of {value_bytes} bytes"));
-        let device = run.lab.path("device");
-        let _ = fs::remove_file(&device);
-        let options = format!("create,size={}M,policy=icid", load.device_mebibytes());
-        run.lab.leveldb(&Wishes { options, ..Wishes::on(&device, "icid") }, load)?;
+        let wishes = run.lab.new_device("icid", load.device_mebibytes());
+        run.lab.leveldb(&wishes, load)?;
+        let device = wishes.device;
         let fs = mounted(&device, Policy::Icid)?;
         let all = tables(&fs)?;
         let whole = read_all_whole(&fs, &all, load.device_mebibytes())?;

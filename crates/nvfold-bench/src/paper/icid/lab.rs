@@ -112,6 +112,13 @@ impl Done {
     }
 }
 
+/// `nvfold run` on a device; the program is to follow.
+pub fn nvfold_run(wishes: &Wishes) -> Result<Command> {
+    let mut command = Command::new(own_program()?);
+    command.args(["run", "--device"]).arg(&wishes.device).args(["-o", &wishes.options, "--"]);
+    Ok(command)
+}
+
 /// Where programs run.
 pub struct Lab {
     folder: TempDir,
@@ -171,6 +178,13 @@ impl Lab {
         Ok(path)
     }
 
+    /// A device in a file, in place of the last one, that the first program to run makes.
+    pub fn new_device(&self, policy: &str, mebibytes: u64) -> Wishes {
+        let device = self.path("device");
+        let _ = fs::remove_file(&device);
+        Wishes { options: format!("create,size={mebibytes}M,policy={policy}"), ..Wishes::on(&device, policy) }
+    }
+
     /// Runs a program with its files below `/nvfold`.
     pub fn run(&self, wishes: &Wishes, program: &[&str]) -> Result<Done> {
         let asked = self.fresh("evaluation")?;
@@ -179,9 +193,7 @@ impl Lab {
         if wishes.keeps_writes {
             fs::write(&writes, "").doing("ask for a record of writes")?;
         }
-        let mut command = Command::new(own_program()?);
-        command.env("NVFOLD_RUN_EVALUATION", &asked).args(["run", "--device"]).arg(&wishes.device);
-        let printed = output(command.args(["-o", &wishes.options, "--"]).args(program))?;
+        let printed = output(nvfold_run(wishes)?.env("NVFOLD_RUN_EVALUATION", &asked).args(program))?;
         let reported = fs::read_to_string(asked.join("report")).doing("read the report of a program's run")?;
         Ok(Done { writes, ..Done::of(&(printed + &reported)) })
     }

@@ -1,9 +1,8 @@
 //! Table 5: memory of the rec-tree, and of the competitors' fingerprints.
 
 use super::Run;
-use super::chunks::{Chunked, Per, Scheme};
+use super::chunks::{self, Chunked, Per, Scheme};
 use super::lab::{Load, Variant, Wishes};
-use super::values::chunked;
 use crate::Result;
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Row};
@@ -29,7 +28,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         let load = Load { reads: 1000, ..Load::of((millions * 1e6) as u64, 100) };
         let memory = Wishes::in_memory("icid", load.device_mebibytes());
         let icid = run.lab.leveldb(&memory.clone().keeping_writes(), load)?;
-        let fastcdc = chunked(&icid, [Scheme::papers(4096, Per::Call)[3]])?;
+        let fastcdc = chunks::of_record(&icid.writes, &[], [Scheme::papers(4096, Per::Call)[3]])?;
         let records = |variant| {
             let done = run.lab.leveldb(&memory.clone().with(variant), load)?;
             Ok::<f64, crate::BenchError>(done.get("tree_records")? * RECORD_BYTES / 1e6)

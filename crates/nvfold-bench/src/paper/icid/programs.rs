@@ -1,9 +1,8 @@
 //! Table 4: what four programs write, and how much of it each way of deduplication finds.
 
 use super::Run;
-use super::chunks::{Chunked, Per, Scheme};
-use super::lab::{Done, Load, Wishes};
-use super::writes;
+use super::chunks::{self, Chunked, Scheme};
+use super::lab::{self, Done, Load, Wishes};
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Row};
 use crate::process::{output, run};
@@ -128,25 +127,12 @@ fn table(
     figure
 }
 
-/// Sends the writes of a run through the competitors; `before`: files that were there before.
-fn competed(done: &Done, before: &[PathBuf]) -> Result<Vec<Chunked>> {
-    let schemes = [Per::Call, Per::Stream].into_iter().flat_map(|per| Scheme::papers(4096, per));
-    let mut all: Vec<Chunked> = schemes.map(Chunked::new).collect();
-    for path in before {
-        let content = fs::read(path).doing(format!("read {}", path.display()))?;
-        all.iter_mut().for_each(|chunked| chunked.knows(&content));
-    }
-    writes::each(&done.writes, |write| all.iter_mut().for_each(|chunked| chunked.write(&write)))?;
-    all.iter_mut().for_each(Chunked::end);
-    Ok(all)
-}
-
 fn outcome(done: &Done, before: &[PathBuf], copied: Option<f64>) -> Result<Outcome> {
     Ok(Outcome {
         written: done.get("written_bytes")?,
         calls: done.get("write_calls")?,
         icid: done.percent_shared()?,
-        chunked: competed(done, before)?,
+        chunked: chunks::of_record(&done.writes, before, Scheme::calls_and_streams())?,
         copied,
         shared: done.get("shared_bytes")?,
     })
@@ -199,12 +185,10 @@ fn text(path: &Path) -> &str {
 
 /// A device in a file with these files and folders in its root.
 fn device_with(run: &Run, mebibytes: u64, sources: &[&Path]) -> Result<PathBuf> {
-    let device = run.lab.path("device");
-    let _ = fs::remove_file(&device);
-    let wishes = Wishes { options: format!("create,size={mebibytes}M,policy=off"), ..Wishes::on(&device, "off") };
+    let wishes = run.lab.new_device("off", mebibytes);
     let sources = sources.iter().map(|path| text(path));
     run.lab.run(&wishes, &["cp", "-r"].into_iter().chain(sources).chain(["/nvfold/"]).collect::<Vec<_>>())?;
-    Ok(device)
+    Ok(wishes.device)
 }
 
 fn patch(run_: &Run) -> Result<Outcome> {
@@ -317,17 +301,13 @@ fn downloaded(run_: &Run, policy: &str) -> Result<Done> {
     }
     let list = lab.path("addresses");
     fs::write(&list, addresses).doing("write the list of addresses")?;
-    let device = lab.path("device");
-    let _ = fs::remove_file(&device);
-    let wishes =
-        Wishes { options: format!("create,size=4G,policy={policy}"), ..Wishes::on(&device, policy).keeping_writes() };
+    let wishes = lab.new_device(policy, 4096).keeping_writes();
     let done = lab.run(&wishes, &["wget", "-q", "-P", "/nvfold", "-i", text(&list)])?;
-    let own = Wishes::on(&device, policy);
+    let own = Wishes::on(&wishes.device, policy);
     for (number, tar) in tars.iter().enumerate() {
         // The record of the writes must stay, so these are not asked for any.
-        let mut command = Command::new(crate::process::own_program()?);
-        command.args(["run", "--device"]).arg(&own.device).args(["-o", &own.options, "--", "cmp"]);
-        let compared = output(command.arg(format!("/nvfold/{number}.tar")).arg(tar));
+        let mut command = lab::nvfold_run(&own)?;
+        let compared = output(command.arg("cmp").arg(format!("/nvfold/{number}.tar")).arg(tar));
         compared.map_err(|_| BenchError::Wrong("wget".into()))?;
     }
     Ok(done)

@@ -1,9 +1,9 @@
 //! Figure 14: chunks of several sizes, with LevelDB's values of 1 KiB.
 
 use super::Run;
-use super::chunks::{Per, Scheme};
+use super::chunks::{self, Per, Scheme};
 use super::lab::{Load, Variant, Wishes};
-use super::values::{chunked, seconds_beyond};
+use super::values::seconds_beyond;
 use crate::Result;
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Measure};
@@ -26,7 +26,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         ),
     );
     let done = run.lab.leveldb(&Wishes::in_memory("icid", load.device_mebibytes()).keeping_writes(), load)?;
-    let all = chunked(&done, MEANS.into_iter().flat_map(|mean| Scheme::papers(mean, Per::Call)))?;
+    let all = chunks::of_record(&done.writes, &[], MEANS.into_iter().flat_map(|mean| Scheme::papers(mean, Per::Call)))?;
     let [seconds] = seconds_beyond(run, load, [Variant::Icid])?;
     let places = || MEANS.iter().map(ToString::to_string);
     let mut shares =

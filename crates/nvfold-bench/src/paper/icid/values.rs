@@ -1,15 +1,14 @@
 //! Figures 9, 10, 12 and 13, and Table 6: LevelDB with values of each size, and what each way finds and takes.
 
 use super::Run;
-use super::chunks::{Chunked, Per, Scheme, Steps};
+use super::chunks::{self, Chunked, Per, Scheme, Steps};
 use super::lab::{Done, Load, Variant, Wishes};
-use super::writes;
 use crate::Result;
+use crate::device::Device;
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Measure, Row};
 use crate::rec_tree::{insertion_ns, look_up_ns};
 use crate::samples::median;
-use pmem::{DeviceSpec, OpenOptions, Region};
 
 const BLOCK_BYTES: f64 = 4096.0;
 /// What an extent takes, as the paper counts: address, length and place in the file.
@@ -48,18 +47,6 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![ratio(run, &all)?, traffic(run, &all)?, time(run, &all), steps(run, &all)?, metadata(run, &all)?])
 }
 
-fn load(run: &Run, value_bytes: u64) -> Load {
-    Load::of(run.pairs(value_bytes), value_bytes)
-}
-
-/// Sends a run's writes through competitors.
-pub fn chunked(done: &Done, schemes: impl IntoIterator<Item = Scheme>) -> Result<Vec<Chunked>> {
-    let mut all: Vec<Chunked> = schemes.into_iter().map(Chunked::new).collect();
-    writes::each(&done.writes, |write| all.iter_mut().for_each(|chunked| chunked.write(&write)))?;
-    all.iter_mut().for_each(Chunked::end);
-    Ok(all)
-}
-
 /// Processor seconds of LevelDB beyond those without deduplication: medians of runs that take turns.
 pub fn seconds_beyond<const N: usize>(run: &Run, load: Load, variants: [Variant; N]) -> Result<[f64; N]> {
     let mebibytes = load.device_mebibytes();
@@ -75,19 +62,18 @@ pub fn seconds_beyond<const N: usize>(run: &Run, load: Load, variants: [Variant;
 }
 
 fn measure(run: &Run, value_bytes: u64) -> Result<Of> {
-    let load = load(run, value_bytes);
+    let load = Load::of(run.pairs(value_bytes), value_bytes);
     let mebibytes = load.device_mebibytes();
     run.turn.say(&format!("LevelDB, {} pairs with values of {value_bytes} bytes", load.pairs));
     let icid = run.lab.leveldb(&Wishes::in_memory("icid", mebibytes).keeping_writes(), load)?;
-    let both = [Per::Call, Per::Stream].into_iter().flat_map(|per| Scheme::papers(4096, per));
-    let of_icid = chunked(&icid, both)?;
+    let of_icid = chunks::of_record(&icid.writes, &[], Scheme::calls_and_streams())?;
     let wishes = Wishes::in_memory("icid", mebibytes).with(Variant::DeleteOverlapping);
     let deletes_overlapping = run.lab.leveldb(&wishes, load)?;
     let with_blocks = run.lab.leveldb(&Wishes::in_memory("icid+inline", mebibytes), load)?;
     let compressing = Load { compresses: true, ..load };
     let compressed = run.lab.leveldb(&Wishes::in_memory("off", mebibytes).keeping_writes(), compressing)?;
     let written = compressed.get("written_bytes")?;
-    let behind = chunked(&compressed, Scheme::papers(4096, Per::Call))?;
+    let behind = chunks::of_record(&compressed.writes, &[], Scheme::papers(4096, Per::Call))?;
     let [icid_seconds, variant_seconds] = seconds_beyond(run, load, [Variant::Icid, Variant::DeleteOverlapping])?;
     Ok(Of {
         value_bytes,
@@ -242,11 +228,8 @@ fn time(run: &Run, all: &[Of]) -> Figure {
 }
 
 /// Nanoseconds to compare 4 KiB in memory with 4 KiB of a device.
-fn compare_ns(repeats: usize) -> Result<f64> {
-    let region = Region::create(&DeviceSpec::Memory, 16 << 20, &OpenOptions::default());
-    let region = region
-        .map_err(nvfold::Error::from)
-        .map_err(|source| crate::BenchError::Nvfold { doing: "make a memory device".into(), source })?;
+fn compare_ns(run: &Run) -> Result<f64> {
+    let region = Device::new(&run.turn.profile, 16 << 20).create()?;
     let bytes = [7; 4096];
     (0..4096).for_each(|block| drop(region.write(block * 4096, &bytes)));
     let pass = || {
@@ -254,7 +237,7 @@ fn compare_ns(repeats: usize) -> Result<f64> {
         (0..4096).for_each(|block| assert!(std::hint::black_box(region.equal(block * 4096, &bytes))));
         (pmem::clock::cost_ns() - start) / 4096.0
     };
-    Ok(median(&(0..=repeats).map(|_| pass()).collect::<Vec<f64>>()))
+    Ok(median(&(0..=run.repeats).map(|_| pass()).collect::<Vec<f64>>()))
 }
 
 fn steps(run: &Run, all: &[Of]) -> Result<Figure> {
@@ -268,7 +251,7 @@ fn steps(run: &Run, all: &[Of]) -> Result<Figure> {
     );
     let steps: Vec<Steps> = of.chunked[..4].iter().map(|chunked| chunked.steps).collect();
     let mean = |part: fn(&Steps) -> f64| steps.iter().map(part).sum::<f64>() / 4e9;
-    let (insertion, look_up, compare) = (insertion_ns(), look_up_ns(), compare_ns(run.repeats)?);
+    let (insertion, look_up, compare) = (insertion_ns(), look_up_ns(), compare_ns(run)?);
     let records = of.icid.get("tree_insertions")? * insertion / 1e9;
     let look_ups = of.icid.get("tree_lookups")? * look_up / 1e9;
     let compares = of.icid.get("offered_bytes")? / 4096.0 * compare / 1e9;
