@@ -59,7 +59,8 @@ paper deext pcm
 # Programs under `nvfold run`: the library of this commit, and what the paper ran.
 cargo build --release -p nvfold-preload
 if [ "$(uname -m)" = x86_64 ]; then
-    scripts/need.sh c++=g++ ffmpeg=ffmpeg wget=wget patch=patch diff=diffutils python3=python3
+    scripts/need.sh c++=g++ ffmpeg=ffmpeg wget=wget patch=patch diff=diffutils python3=python3 \
+        tar=tar sed=sed vi=vim-tiny fusermount3=fuse3
     [ -f /usr/include/leveldb/db.h ] || scripts/need.sh leveldb-headers=libleveldb-dev
     scripts/preload-library.sh target/release/libnvfold_preload.a target/results-preload
     scripts/chunker-corpus.sh target/chunkers

@@ -26,13 +26,13 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Takes over what was just mounted on `dir`, and makes the directory `direct` in it.
+    /// Takes over what was just mounted on `dir`, and makes the directory `direct` in it, if there is none.
     fn take_over(name: &str, dir: &Path, fs_type: FsType, server: Option<Server>) -> Result<Mounted> {
         let place = Place::mount_point(dir, fs_type);
         // From here on it is unmounted, whatever fails.
         let mounted = Mounted { name: format!("mounted {name}"), place, _server: server };
         mounted.place.prove(dir)?;
-        fs::create_dir(dir.join("direct")).doing("make a directory on the mount")?;
+        fs::create_dir_all(dir.join("direct")).doing("make a directory on the mount")?;
         Ok(mounted)
     }
 }
@@ -116,15 +116,15 @@ impl Mounts {
             "btrfs" => on_loop_device(FsType::BTRFS, &dir, &image, bytes),
             _ => {
                 let policy = name.trim_start_matches("nvfold ");
-                nvfold(name, &dir, &format!("size={bytes},policy={policy}"))
+                nvfold(name, Path::new("mem:"), &dir, &format!("size={bytes},policy={policy}"))
             }
         }
     }
 }
 
-/// Mounts nvfold on memory.
-pub fn nvfold(name: &str, dir: &Path, options: &str) -> Result<Mounted> {
-    run(Command::new(own_program()?).arg("mount").arg("mem:").arg(dir).args(["-o", options]))?;
+/// Mounts nvfold on a device; `mem:` is memory.
+pub fn nvfold(name: &str, device: &Path, dir: &Path, options: &str) -> Result<Mounted> {
+    run(Command::new(own_program()?).arg("mount").arg(device).arg(dir).args(["-o", options]))?;
     Mounted::take_over(name, dir, FsType::NVFOLD, None)
 }
 

@@ -11,6 +11,7 @@
 //! | `sizes` | Figure 14: sizes of chunks |
 //! | `memory` | Table 5: memory of the rec-tree |
 //! | `collecting` | Figure 15 and section 6: collection, and reading what was shared |
+//! | `mounted` | programs on a mount that nobody follows: cold and warm page cache |
 //! | `chunks` | the competitors |
 //! | `writes` | the record of a program's writes |
 //! | `lab` | programs under `nvfold run` |
@@ -19,6 +20,7 @@ mod chunks;
 mod collecting;
 mod lab;
 mod memory;
+mod mounted;
 mod programs;
 mod sizes;
 mod speed;
@@ -36,7 +38,7 @@ use std::time::Instant;
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Figures to make; all without it: table-4, table-5, table-6, 9 .. 15, section-6
+    /// Figures to make; all without it: table-4, table-5, table-6, 9 .. 15, section-6, mount
     #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
     figures: Vec<String>,
     /// Folder for JSON, pictures and the page; what it has of other figures stays
@@ -86,7 +88,7 @@ const PAGE: Page = Page {
     profiles: &PROFILES,
 };
 
-const IDS: [&str; 11] = [
+const IDS: [&str; 12] = [
     "table-4",
     "figure-9",
     "figure-10",
@@ -98,15 +100,17 @@ const IDS: [&str; 11] = [
     "table-6",
     "figure-15",
     "section-6",
+    "mount",
 ];
 
-const GROUPS: [Group<Run>; 6] = [
+const GROUPS: [Group<Run>; 7] = [
     Group { ids: &["table-4"], run: programs::figures, once: false },
     Group { ids: &["figure-9", "figure-10", "figure-12", "figure-13", "table-6"], run: values::figures, once: false },
     Group { ids: &["figure-11"], run: speed::figures, once: false },
     Group { ids: &["figure-14"], run: sizes::figures, once: false },
     Group { ids: &["table-5"], run: memory::figures, once: false },
     Group { ids: &["figure-15", "section-6"], run: collecting::figures, once: false },
+    Group { ids: &["mount"], run: mounted::figures, once: false },
 ];
 
 fn parse_figure(text: &str) -> std::result::Result<String, String> {

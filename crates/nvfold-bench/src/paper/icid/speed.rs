@@ -9,6 +9,7 @@ use crate::process::own_program;
 use crate::samples::median;
 use crate::{Doing, Result};
 use std::fs;
+use std::path::Path;
 
 /// Bytes of pairs at most: every size is run many times.
 const BYTES_MAX: u64 = 48 << 20;
@@ -126,5 +127,5 @@ fn mount(run: &Run, policy: &str, mebibytes: u64) -> Result<Mounted> {
     if !dir.exists() {
         fs::create_dir(&dir).doing(format!("make {}", dir.display()))?;
     }
-    nvfold(policy, &dir, &format!("size={mebibytes}M,policy={policy}"))
+    nvfold(policy, Path::new("mem:"), &dir, &format!("size={mebibytes}M,policy={policy}"))
 }

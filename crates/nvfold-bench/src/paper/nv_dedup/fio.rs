@@ -80,7 +80,7 @@ fn measure(run: &Run, policy: &str, file_mib: u64, seconds: u64) -> Result<(f64,
     let scratch = tempfile::Builder::new().prefix("nvfold-bench").tempdir().doing("make a folder")?;
     let dir = &scratch.path().canonicalize().doing("look at a folder")?;
     let options = format!("size={}M,policy={policy},profile={},nodiscard", 4 * file_mib + 64, run.turn.name);
-    let mounted = mounts::nvfold(policy, dir, &options)?;
+    let mounted = mounts::nvfold(policy, Path::new("mem:"), dir, &options)?;
     let mut fio = Command::new("fio");
     fio.args(["--name=cross-check", "--rw=randwrite", "--bs=4k", "--direct=1", "--ioengine=psync", "--time_based"]);
     fio.args(["--group_reporting", "--output-format=json", "--randrepeat=1", "--norandommap"]);

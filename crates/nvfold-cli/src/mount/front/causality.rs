@@ -13,7 +13,7 @@ use nvfold::dedup::icid::anchors::{Place, Sampled, Stretch};
 use nvfold::dedup::icid::hint::{self, Hint};
 use nvfold::{File, InodeNumber, Origin};
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is known of the bytes of a write.
 #[derive(Default)]
@@ -26,9 +26,22 @@ pub struct Causes {
     sampled: Sampled,
 }
 
+/// What became of a write.
+pub struct Written {
+    /// Bytes that are shared with what they were copied from.
+    shared: u64,
+    took: Duration,
+}
+
 impl Causes {
-    /// Writes, and shares what is equal to what it was copied from; the bytes that are shared.
-    pub fn write(&self, file: &File, offset: u64, data: &[u8]) -> nvfold::Result<u64> {
+    /// Writes, and shares what is equal to what it was copied from.
+    pub fn write(&self, file: &File, offset: u64, data: &[u8]) -> nvfold::Result<Written> {
+        let began = Instant::now();
+        let shared = self.write_from(file, offset, data)?;
+        Ok(Written { shared, took: began.elapsed() })
+    }
+
+    fn write_from(&self, file: &File, offset: u64, data: &[u8]) -> nvfold::Result<u64> {
         if self.copied.is_empty() {
             return file.write_at(offset, data).map(|()| 0);
         }
@@ -94,10 +107,11 @@ impl Front {
         }
     }
 
-    /// Keeps the samples of what was written, of which so many bytes are shared with what they were copied from.
-    pub fn note_written(&self, file: &File, offset: u64, causes: Causes, shared: u64) {
+    /// Keeps the samples of what was written.
+    pub fn note_written(&self, file: &File, offset: u64, causes: &Causes, written: &Written) {
         let place = place(file);
-        self.anchors.looked_up(&causes.sampled, place, offset, causes.last.as_ref(), shared);
+        let Written { shared, took } = *written;
+        self.anchors.looked_up(&causes.sampled, place, offset, causes.last.as_ref(), shared, took);
         self.anchors.note(&causes.sampled, place, offset);
     }
 }

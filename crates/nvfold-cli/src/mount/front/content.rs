@@ -64,8 +64,8 @@ impl Front {
         if from_cache && matches!(written, Err(nvfold::Error::NoSpace { .. })) {
             self.could_not_store(ino, offset);
         }
-        let shared = written.map_err(convert::errno)?;
-        self.note_written(&file, offset, causes, shared);
+        let written = written.map_err(convert::errno)?;
+        self.note_written(&file, offset, &causes, &written);
         self.counters.write(data.len());
         if !from_cache {
             return Ok(());

@@ -20,13 +20,17 @@
 //! **Bounds.** A table of [`SLOTS`] anchors, each noted where its hash says, the newest in place of the one before: about
 //! twice the anchors of 64 MiB. It is made when the first anchor is noted.
 //!
-//! **Worth it.** To look at each byte takes half as long as to store it. So the table watches what it finds: if of 64 MiB
-//! that were read or written less than a sixteenth was found, it lets [`REST_BYTES`] pass without a look. (What is copied is
-//! read, and written later, when the kernel hands it down: a shorter trial would often see one of the two.)
+//! **Worth it.** Looking takes time, and storing what could have been shared takes time and space. Both are measured: how
+//! long the looks at 64 MiB that were read or written took, and how long storing what was not found among them. If storing
+//! what was found would have taken less than an eighth of the looks, then [`REST_BYTES`] pass without a look. An eighth,
+//! because a shared byte saves its space and the wear of the medium too. Where a look takes half as long as a write, as in
+//! DRAM, that is when less than a sixteenth is found; on a slower medium less is enough. (What is copied is read, and
+//! written later, when the kernel hands it down: a shorter trial would often see one of the two.)
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// Anchors that are known, at most: 24 bytes each.
 pub const SLOTS: usize = 1 << 17;
@@ -42,8 +46,8 @@ const APART: usize = 128;
 const TAILS: usize = 64;
 /// Bytes looked at after which it is decided whether to go on.
 const TRIAL_BYTES: u64 = 64 << 20;
-/// The part of them that must have been found: one in so many.
-const FOUND_ONE_IN: u64 = 16;
+/// What a byte that is shared is worth, in the time of storing it.
+const FOUND_IS_WORTH: u64 = 8;
 /// Bytes that pass without a look when too little was found.
 pub const REST_BYTES: u64 = 192 << 20;
 
@@ -107,8 +111,14 @@ pub struct Anchors {
 /// Whether a look is worth its time.
 #[derive(Default)]
 struct Worth {
+    /// Bytes, and how long that took.
     looked_at: AtomicU64,
+    look_ns: AtomicU64,
+    /// Bytes.
     found: AtomicU64,
+    /// Bytes that were looked at and not found, and how long storing them took.
+    stored: AtomicU64,
+    store_ns: AtomicU64,
     /// Bytes that will pass without a look.
     rest: AtomicU64,
 }
@@ -119,7 +129,7 @@ impl Anchors {
         if !self.worth.a_look(bytes.len() as u64) {
             return Sampled::default();
         }
-        Sampled { bytes: bytes.len() as u64, anchors: anchors_of(bytes) }
+        Sampled { bytes: bytes.len() as u64, anchors: self.worth.time_a_look(|| anchors_of(bytes)) }
     }
 
     /// Notes that a file holds what was sampled, from an offset on.
@@ -127,15 +137,17 @@ impl Anchors {
         if sampled.anchors.is_empty() {
             return;
         }
-        let mut slots = self.slots.lock();
-        if slots.is_empty() {
-            slots.resize(SLOTS, Slot::default());
-        }
-        for (end, hash) in &sampled.anchors {
-            let Place { ino, generation } = place;
-            let offset = offset.saturating_add((*end).into());
-            slots[slot_of(*hash)] = Slot { hash: *hash as u32, generation, ino, offset };
-        }
+        self.worth.time_a_look(|| {
+            let mut slots = self.slots.lock();
+            if slots.is_empty() {
+                slots.resize(SLOTS, Slot::default());
+            }
+            for (end, hash) in &sampled.anchors {
+                let Place { ino, generation } = place;
+                let offset = offset.saturating_add((*end).into());
+                slots[slot_of(*hash)] = Slot { hash: *hash as u32, generation, ino, offset };
+            }
+        });
     }
 
     /// Where bytes that were sampled, and are written to a file at an offset, were likely copied from: stretches in order, each
@@ -144,6 +156,10 @@ impl Anchors {
         if sampled.bytes == 0 {
             return Vec::new();
         }
+        self.worth.time_a_look(|| stretches(&self.runs(sampled, target, offset), sampled.bytes))
+    }
+
+    fn runs(&self, sampled: &Sampled, target: Place, offset: u64) -> Vec<Run> {
         let mut runs: Vec<Run> = self.run_that_goes_on(target, offset).into_iter().collect();
         let slots = self.slots.lock();
         if !slots.is_empty() {
@@ -154,16 +170,29 @@ impl Anchors {
                 }
             }
         }
-        drop(slots);
-        stretches(&runs, sampled.bytes)
+        runs
     }
 
-    /// Of what was sampled and written so many bytes were equal to one of the stretches.
-    pub fn looked_up(&self, sampled: &Sampled, target: Place, offset: u64, last: Option<&Stretch>, equal_bytes: u64) {
+    /// What was sampled is written; `equal_bytes` of it were equal to one of the stretches, of which `last` was the last.
+    /// Where none was, `took` is how long it takes to store so much.
+    pub fn looked_up(
+        &self,
+        sampled: &Sampled,
+        target: Place,
+        offset: u64,
+        last: Option<&Stretch>,
+        equal_bytes: u64,
+        took: Duration,
+    ) {
         if sampled.bytes == 0 {
             return;
         }
-        self.worth.found.fetch_add(equal_bytes, Ordering::Relaxed);
+        if equal_bytes > 0 {
+            self.worth.found.fetch_add(equal_bytes, Ordering::Relaxed);
+        } else {
+            self.worth.stored.fetch_add(sampled.bytes, Ordering::Relaxed);
+            add_time(&self.worth.store_ns, took);
+        }
         let mut tails = self.tails.lock();
         if tails.is_empty() {
             tails.resize(TAILS, Tail::default());
@@ -195,14 +224,30 @@ impl Worth {
             return false;
         }
         let looked_at = self.looked_at.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if looked_at >= TRIAL_BYTES {
-            self.looked_at.store(0, Ordering::Relaxed);
-            if self.found.swap(0, Ordering::Relaxed) < looked_at / FOUND_ONE_IN {
-                self.rest.store(REST_BYTES, Ordering::Relaxed);
-            }
+        if looked_at >= TRIAL_BYTES && !self.trial_was_worth_it() {
+            self.rest.store(REST_BYTES, Ordering::Relaxed);
         }
         true
     }
+
+    /// Ends a trial. Where all was found nothing tells how long storing takes, and nothing has to.
+    fn trial_was_worth_it(&self) -> bool {
+        self.looked_at.store(0, Ordering::Relaxed);
+        let [look_ns, found, stored, store_ns] = [&self.look_ns, &self.found, &self.stored, &self.store_ns]
+            .map(|counter| u128::from(counter.swap(0, Ordering::Relaxed)));
+        found > 0 && found * store_ns * u128::from(FOUND_IS_WORTH) >= look_ns * stored
+    }
+
+    fn time_a_look<T>(&self, look: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let seen = look();
+        add_time(&self.look_ns, began.elapsed());
+        seen
+    }
+}
+
+fn add_time(counter: &AtomicU64, took: Duration) {
+    counter.fetch_add(took.as_nanos().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
 /// Anchors that follow one another at the same distance in the write and in a file.
@@ -362,7 +407,7 @@ mod tests {
             let found = anchors.find(&sampled, C, offset);
             let length = found.iter().map(|found| found.length).sum::<u64>();
             assert!(found.iter().all(|found| found.source_offset + 7 == offset + found.at), "{found:?}");
-            anchors.looked_up(&sampled, C, offset, found.last(), length);
+            anchors.looked_up(&sampled, C, offset, found.last(), length, Duration::ZERO);
             found_bytes += length;
         }
         assert!(found_bytes > 90_000, "{found_bytes}: all from the first anchor on");
@@ -420,7 +465,7 @@ mod tests {
         let mebibyte = noise(1 << 20, 10);
         let write = |found| {
             let sampled = anchors.sample(&mebibyte);
-            anchors.looked_up(&sampled, C, 0, None, found);
+            anchors.looked_up(&sampled, C, 0, None, found, Duration::from_millis(1));
             sampled.bytes > 0
         };
         assert!((0..200).all(|_| write(1 << 20)), "it finds all");
@@ -429,5 +474,24 @@ mod tests {
         assert!((0.2..0.4).contains(&share), "it finds nothing, and looks at {share}");
         assert!((0..300).any(|_| write(1 << 20)), "it looks again");
         assert!((0..300).all(|_| write(1 << 20)), "and goes on");
+    }
+
+    #[test]
+    fn it_is_worth_its_time_when_storing_what_is_found_would_take_an_eighth_of_the_looks() {
+        let trial = |found: u64, store_ns_a_kibibyte: u64| {
+            let worth = Worth::default();
+            let stored = TRIAL_BYTES / 2 - found;
+            worth.found.store(found, Ordering::Relaxed);
+            worth.stored.store(stored, Ordering::Relaxed);
+            worth.store_ns.store(stored / 1024 * store_ns_a_kibibyte, Ordering::Relaxed);
+            // 50 ns a KiB, of what is read and of what is written.
+            worth.look_ns.store(TRIAL_BYTES / 1024 * 50, Ordering::Relaxed);
+            worth.trial_was_worth_it()
+        };
+        let mebibyte = 1 << 20;
+        assert_eq!((trial(4 * mebibyte, 100), trial(3 * mebibyte, 100)), (true, false), "a sixteenth, in DRAM");
+        assert_eq!((trial(mebibyte, 400), trial(mebibyte / 2, 400)), (true, false), "less on what is slower");
+        assert_eq!((trial(31 * mebibyte, 10), trial(0, u64::from(u32::MAX))), (false, false));
+        assert!(trial(TRIAL_BYTES / 2, 0), "all was found");
     }
 }

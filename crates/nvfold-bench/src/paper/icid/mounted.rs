@@ -1,0 +1,216 @@
+//! Programs on a mount that nobody follows, with a cold and with a warm page cache.
+//!
+//! The mount samples what passes through it, and finds in a write what it saw before. What the kernel's page cache answers
+//! it does not see. So each program runs after three beginnings: nothing read yet; its sources read before; and much else
+//! read since then.
+
+use super::Run;
+use super::lab::nvfold_run;
+use crate::data::Random;
+use crate::mounts::{self, Mounted};
+use crate::paper::chart::{Chart, Kind};
+use crate::paper::figure::{Aim, Figure, Measure, Row};
+use crate::process::{output, own_program, run as run_program};
+use crate::samples::median;
+use crate::{BenchError, Doing, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// A program: its name, what a shell runs in the folder of the sources, and the file that it makes.
+type Program = (&'static str, &'static str, &'static str);
+
+const PROGRAMS: [Program; 7] = [
+    ("dd", "dd if=a of=copy bs=64k status=none", "copy"),
+    ("sed -i", "sed -i 's/^line 99000:/changed:/' text", "text"),
+    ("cp", "cp a copy", "copy"),
+    ("cat a b > c", "cat a b > copy", "copy"),
+    ("tar", "tar --format=gnu -cf copy a b", "copy"),
+    ("patch", "patch -s text change", "text"),
+    ("vi :wq", "vi -es -u NONE -i NONE -n -c '99000s/line/changed/' -c wq text", "text"),
+];
+
+const POLICIES: [&str; 3] = ["off", "icid", "icid+inline"];
+
+/// What was read before the program runs.
+const BEGINNINGS: [(&str, &str); 3] = [
+    ("cold", ":"),
+    ("warm", "cat a b text >/dev/null"),
+    ("warm, long ago", "cat a b text >/dev/null; cat other >/dev/null"),
+];
+
+/// What one run of a program did.
+#[derive(Clone, Copy)]
+struct Passage {
+    seconds: f64,
+    /// Of the bytes of the file that it made, percent that took no space.
+    shared: f64,
+    /// MiB that the mount was asked to read while it ran.
+    read: f64,
+}
+
+/// Makes the figure.
+pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+    let sizes = Sizes::of(run.turn.smoke);
+    let programs = if run.turn.smoke { &PROGRAMS[..2] } else { &PROGRAMS[..] };
+    let table = |title: &str, unit: &str| {
+        Chart::new(Kind::Table, title, "", unit, programs.iter().map(|(name, ..)| (*name).into()))
+    };
+    let mut figure = run.turn.figure(
+        "mount",
+        "Programs on a mount that nobody follows: cold and warm page cache",
+        format!(
+            "Two files of {} MiB of random bytes and a text of 160,000 lines, {} MiB of another file. Cold: just mounted. Warm: the \
+             sources were read before, so that the kernel has them. Long ago: and all of the other file since then. Shared: the \
+             bytes by which what is stored grew less than the file has. Time: of the program and of sync, by the wall \
+             clock, median of {} runs that take turns.",
+            sizes.source >> 20,
+            sizes.other >> 20,
+            run.repeats
+        ),
+    );
+    let images = POLICIES.iter().map(|policy| image(run, policy, &sizes)).collect::<Result<Vec<PathBuf>>>()?;
+    let mut shared = table("Shared of what the program made", "%");
+    let mut time = table("Time to that with policy off", "ratio");
+    let mut read = table("Read through the mount by the program", "MiB");
+    for (beginning, before) in BEGINNINGS {
+        let rows = programs
+            .iter()
+            .map(|program| measure(run, *program, beginning, before, &images))
+            .collect::<Result<Vec<[Passage; 3]>>>()?;
+        let column = |of: &dyn Fn(&[Passage; 3]) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
+        read = read.with(beginning, column(&|row| row[1].read));
+        for (at, policy) in POLICIES.iter().enumerate().skip(1) {
+            let name = format!("{policy}, {beginning}");
+            shared = shared.with(&name, column(&|row| row[at].shared));
+            time = time.with(&name, column(&|row| row[at].seconds / row[0].seconds));
+        }
+        let least = column(&|row| row[1].shared).into_iter().fold(f64::INFINITY, f64::min);
+        if beginning != "warm, long ago" {
+            let aim = format!("programs that nobody follows, {beginning}: each shares at least, %: 90");
+            figure.aims.push(Aim::at_least(aim, least, 90.0));
+        }
+        let times = median(&column(&|row| row[1].seconds / row[0].seconds));
+        figure.rows.push(Row::own(format!("{beginning}: time to that with off, median of the programs"), times, "x"));
+        figure.aims.push(
+            Aim::at_most(format!("{beginning}: time to that with off, median of the programs: 1.25"), times, 1.25)
+                .by(Measure::Wall),
+        );
+    }
+    shared.kind = Kind::Bars;
+    figure.charts.extend([shared, time, read]);
+    figure.reading =
+        "What a program reads from the page cache the mount does not see; it knows the bytes from when they were \
+                      first read, or written, as long as the samples reach."
+            .into();
+    Ok(vec![figure])
+}
+
+/// How large the files are, bytes.
+struct Sizes {
+    source: u64,
+    other: u64,
+}
+
+impl Sizes {
+    fn of(smoke: bool) -> Sizes {
+        if smoke { Sizes { source: 1 << 20, other: 4 << 20 } } else { Sizes { source: 16 << 20, other: 256 << 20 } }
+    }
+}
+
+/// What a shell does in a folder.
+fn shell(folder: &Path, script: &str) -> Result<()> {
+    run_program(Command::new("bash").args(["-euc", script]).current_dir(folder))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("folders of a run have plain names")
+}
+
+/// A device with the sources on it, that was written under a policy.
+fn image(run: &Run, policy: &str, sizes: &Sizes) -> Result<PathBuf> {
+    let host = run.lab.path("sources");
+    if !host.exists() {
+        fs::create_dir(&host).doing(format!("make {}", host.display()))?;
+        for (seed, (name, bytes)) in (1..).zip([("a", sizes.source), ("b", sizes.source), ("other", sizes.other)]) {
+            let mut random = Random(seed);
+            let noise: Vec<u8> = (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+            fs::write(host.join(name), noise).doing(format!("write {name}"))?;
+        }
+        let lines = "seq 160000 | sed 's/.*/line &: a text of which each line says something else &/' > text; \
+                     sed 's/^line 99000:/changed:/' text | diff -u text - > change || true";
+        shell(&host, lines)?;
+    }
+    let wishes = run.lab.new_device(policy, 128 + (2 * sizes.source + sizes.other) / (1 << 19));
+    run_program(nvfold_run(&wishes)?.args(["cp", "-a", text(&host), "/nvfold/direct"]))?;
+    let image = run.lab.path(&format!("{policy}.image"));
+    fs::rename(&wishes.device, &image).doing("keep a device")?;
+    Ok(image)
+}
+
+/// One program, under each policy by turns.
+fn measure(run: &Run, program: Program, beginning: &str, before: &str, images: &[PathBuf]) -> Result<[Passage; 3]> {
+    let (name, script, made) = program;
+    run.turn.say(&format!("on a mount, {name}, {beginning}"));
+    let expected = run.lab.fresh("expected")?;
+    run_program(Command::new("cp").arg("-aT").arg(run.lab.path("sources")).arg(&expected))?;
+    shell(&expected, script)?;
+    let mut passages: [Vec<Passage>; 3] = Default::default();
+    for _ in 0..run.repeats {
+        for (at, passages) in passages.iter_mut().enumerate() {
+            // A new file: the process that served the last one may still be saving what it knew.
+            let device = run.lab.path("device");
+            let _ = fs::remove_file(&device);
+            fs::copy(&images[at], &device).doing("copy a device")?;
+            let mounted = mount(run, POLICIES[at], &device)?;
+            passages.push(pass(&mounted, before, script, made, &expected)?);
+        }
+    }
+    Ok(passages.map(|passages| {
+        let median_of = |of: fn(&Passage) -> f64| median(&passages.iter().map(of).collect::<Vec<f64>>());
+        Passage {
+            seconds: median_of(|passage| passage.seconds),
+            shared: median_of(|passage| passage.shared),
+            read: median_of(|passage| passage.read),
+        }
+    }))
+}
+
+fn mount(run: &Run, policy: &str, device: &Path) -> Result<Mounted> {
+    let dir = run.lab.path("mount");
+    fs::create_dir_all(&dir).doing(format!("make {}", dir.display()))?;
+    mounts::nvfold(policy, device, &dir, &format!("policy={policy}"))
+}
+
+fn pass(mounted: &Mounted, before: &str, script: &str, made: &str, expected: &Path) -> Result<Passage> {
+    let folder = mounted.place.dir.join("direct");
+    mounted.place.prove(&folder)?;
+    shell(&folder, before)?;
+    let (stored, read) = told(&mounted.place.dir)?;
+    let began = Instant::now();
+    shell(&folder, &format!("{script}; sync -f ."))?;
+    let seconds = began.elapsed().as_secs_f64();
+    let (stored_then, read_then) = told(&mounted.place.dir)?;
+    let (made, expected) = (folder.join(made), expected.join(made));
+    let compared = run_program(Command::new("cmp").arg(&made).arg(expected));
+    compared.map_err(|_| BenchError::Wrong(script.into()))?;
+    let bytes = fs::metadata(&made).doing(format!("look at {}", made.display()))?.len() as f64;
+    Ok(Passage {
+        seconds,
+        shared: 100.0 * (1.0 - (stored_then - stored).max(0.0) / bytes),
+        read: (read_then - read) / f64::from(1 << 20),
+    })
+}
+
+/// Bytes that are stored on a mount, and that it was asked to read.
+fn told(dir: &Path) -> Result<(f64, f64)> {
+    let printed = output(Command::new(own_program()?).args(["stats", "--json"]).arg(dir))?;
+    let stats: serde_json::Value =
+        serde_json::from_str(&printed).map_err(|error| BenchError::Miscounted(format!("nvfold stats: {error}")))?;
+    let figure = |of: &str, name: &str| {
+        let missing = || BenchError::Miscounted(format!("nvfold stats did not tell its {name}"));
+        stats[of][name].as_f64().ok_or_else(missing)
+    };
+    Ok((figure("space", "stored_bytes")?, figure("requests", "bytes_read")?))
+}
