@@ -208,7 +208,8 @@ impl Core {
 }
 
 impl<'a> Looked<'a> {
-    /// The next blocks that the entry still names and that cannot be found yet; `None` when it needs nobody any more.
+    /// The next blocks that the entry still names; `None` when it needs nobody any more. In a first try what can be found
+    /// already is left out in front: a batch of an entry that a compaction wrote anew meanwhile is done.
     fn look(core: &'a Core, inode: &Inode, work: Share<'a>) -> Option<Looked<'a>> {
         let Share { entry: token, from, is_first_try, bytes, .. } = work;
         let state = inode.peek();
@@ -220,9 +221,8 @@ impl<'a> Looked<'a> {
         let is_its_own =
             |named: &&Named| entry.location_at(named.offset) == Some(Location::Media(named.block.address()));
         let stored = |named: &Named| Stored::new(named.offset, named.block);
-        // What an entry that a compaction wrote anew had been asked for is done. In a later try the same blocks are looked at.
         let is_done = |named: &&Named| is_first_try && core.can_be_found(named.block);
-        let pieces: Vec<Stored> = named.iter().filter(is_its_own).filter(|named| !is_done(named)).map(stored).collect();
+        let pieces: Vec<Stored> = named.iter().filter(is_its_own).skip_while(is_done).map(stored).collect();
         let (drops, next) = (state.drops, (next < end).then_some(next));
         bytes.resize(pieces.len() * BLOCK, 0);
         let batch = Batch { pieces, bytes, tx: core.chunks.begin(), given_back: Vec::new() };
