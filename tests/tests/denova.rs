@@ -256,3 +256,37 @@ fn changing_the_mode_changes_what_writers_do_and_loses_nothing_queued() {
         device.check();
     }
 }
+
+/// Compactions of the log write its entries anew while the daemon is far behind: it looks at each block once all the same.
+#[test]
+fn a_file_that_is_appended_to_is_looked_at_once() {
+    const APPENDS: u64 = 20_000;
+    for (appends_a_step, duplicates) in [(3, 0), (40, 0), (200, 0), (40, 4)] {
+        let device = Device::fresh(256);
+        let fs = device.mount(Policy::DeNova);
+        let file = fs.open(fs.create(ROOT, b"log", &device::regular()).expect("create").ino).expect("open");
+        let mut block = vec![7; BLOCK as usize];
+        for number in 0..APPENDS {
+            // Of `duplicates` blocks that follow one another all are equal.
+            let content = if duplicates == 0 { number } else { number / duplicates };
+            block[..8].copy_from_slice(&content.to_le_bytes());
+            file.write_at(number * BLOCK, &block).expect("append");
+            if number % appends_a_step == 0 {
+                fs.drain_step().expect("a step of the daemon");
+            }
+        }
+        drain(&fs);
+        let stats = fs.stats();
+        let denova = stats.denova.expect("statistics of the daemon");
+        let looked_at = denova.looked_at_bytes / BLOCK;
+        let what = format!("a step each {appends_a_step} appends, {duplicates} equal");
+        assert_eq!(denova.queue_entries, 0, "{what}");
+
+        assert!((APPENDS..=APPENDS * 6 / 5).contains(&looked_at), "{what}: {looked_at} of {APPENDS}");
+        let stored = if duplicates == 0 { APPENDS } else { APPENDS / duplicates };
+        assert_eq!(stats.stored_bytes, stored * BLOCK, "{what}");
+        drop(file);
+        fs.unmount().expect("unmount");
+        device.check();
+    }
+}

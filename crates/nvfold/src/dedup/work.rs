@@ -59,9 +59,8 @@ pub trait Host {
     /// ENOSPC, those of the whole device.
     fn cut_seam(&self, file: u64, seam: u64) -> Result<()>;
 
-    /// Shares a batch of the blocks that an entry still names from a file offset on, as `finder` proposes. `is_last_try`:
-    /// the batch is not to be looked at again, whatever other writers do. `bytes` is memory to work in. Of an entry that is
-    /// gone or cannot be read nothing is left.
+    /// Shares a batch of the blocks that an entry still names from a file offset on, as `finder` proposes. Of an entry that
+    /// is gone or cannot be read nothing is left.
     ///
     /// # Errors
     /// ENOSPC, those of the whole device.
@@ -74,6 +73,8 @@ pub struct Share<'w> {
     pub entry: Token,
     /// File offset to go on at; 0: from its beginning.
     pub from: u64,
+    /// Leave out what can be found by its fingerprint already, up to the first block that cannot.
+    pub is_first_try: bool,
     /// Leave what other writers change.
     pub is_last_try: bool,
     /// Memory to work in.

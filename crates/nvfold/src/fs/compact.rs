@@ -2,13 +2,17 @@
 //! written anew, one entry for everything that lives, and head and tail are switched together.
 //!
 //! The extents are written as they are, so the new log replays to the same map and the same counts; those that lie one
-//! behind the other in the file go in vector entries where that takes fewer lines. Where entries wait
-//! to be shared (dedupe_needed), the new ones do, as far as they name blocks without a fingerprint: tokens
-//! of the old ones are void, and the new ones are told to the policy.
+//! behind the other in the file go in vector entries where that takes fewer lines.
+//!
+//! Where entries wait to be shared (dedupe_needed), so do the new ones; tokens of the old ones are void, and the new ones are
+//! told to the policy. An extent grows as a file is appended to, and most of it is done: what waits of it gets an entry of
+//! its own, from the first block to the last one that an old entry asks for and that has no fingerprint. Were it the whole
+//! extent, the policy would look at it again after each compaction.
 
 use super::Core;
 use super::commit::{INLINE_LINES, commit_word};
 use super::publish::entries_for;
+use super::share_queued::each_pending;
 use crate::error::Result;
 use crate::inode::directory::Directory;
 use crate::inode::extents::Extent;
@@ -20,9 +24,12 @@ use crate::media::location_word::LocationWord;
 use crate::media::log_entry::{LogEntry, dedupe};
 use crate::media::superblock::{LOG_AREAS, VECTOR_ENTRIES};
 use crate::media::vector_entry::{Named, RECORDS_MAX};
+use crate::media::{BLOCK_BYTES, BlockNumber, Location};
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 use pmem::Flight;
+use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
 
 impl Core {
     pub(super) fn compact(&self, inode: &Inode, state: &mut State) -> Result<()> {
@@ -38,7 +45,7 @@ impl Core {
         let (ground, slot, ino) = (self.log_ground(), inode.slot, inode.ino);
         let mut addition = Addition::new_chain(ground, slot, ino, areas, inline, &mut flight)?;
         let head = addition.tail;
-        let entries = live_entries(self, inode.ino, state);
+        let entries = live_entries(self, inode, state)?;
         if entries.iter().any(|entry| matches!(entry, LogEntry::Vector(_))) {
             self.require_feature(VECTOR_ENTRIES)?;
         }
@@ -96,21 +103,14 @@ impl Core {
     }
 }
 
-fn live_entries(core: &Core, ino: u64, state: &State) -> Vec<LogEntry> {
-    let attributes = &state.attributes;
-    let is_waiting = state.needed.load(Ordering::Relaxed) > 0;
-    let flag = |extent: &Extent| match is_waiting && !extent.unwritten && core.lacks_fingerprints(extent) {
-        true => dedupe::NEEDED,
-        false => dedupe::NONE,
-    };
+fn live_entries(core: &Core, inode: &Inode, state: &State) -> Result<Vec<LogEntry>> {
+    let (attributes, ino) = (&state.attributes, inode.ino);
     let mut entries = Vec::new();
     match &state.body {
         Body::File(extents) => {
-            let named = |(file_offset, extent): (u64, Extent)| {
-                let word = LocationWord::new(extent.location, extent.unwritten);
-                (Named { file_offset, length: extent.length, word }, flag(&extent))
-            };
-            let named: Vec<(Named, u8)> = extents.iter().map(named).collect();
+            let waiting = waiting_ranges(core, inode, state)?;
+            let named: Vec<(Named, u8)> =
+                extents.iter().flat_map(|(offset, extent)| named_parts(core, offset, &extent, &waiting)).collect();
             // What waits to be shared has entries of its own.
             let is_one = |(named, flag): &(Named, u8), (next, next_flag): &(Named, u8)| {
                 named.file_offset + named.length == next.file_offset && flag == next_flag
@@ -132,5 +132,59 @@ fn live_entries(core: &Core, ino: u64, state: &State) -> Vec<LogEntry> {
     let time = attributes.ctime;
     let xattrs = state.xattrs.iter();
     entries.extend(xattrs.map(|(name, value)| LogEntry::XattrSet { name: name.clone(), value: value.clone(), time }));
-    entries
+    Ok(entries)
+}
+
+/// Ranges of the file that entries of the log wait to be shared in, in order and apart.
+fn waiting_ranges(core: &Core, inode: &Inode, state: &State) -> Result<Vec<Range<u64>>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    if state.needed.load(Ordering::Relaxed) > 0 {
+        each_pending(&core.region, &core.geometry, inode, &state.log, |_, entry| {
+            ranges.push(entry.file_offset..entry.file_offset + entry.length);
+        })?;
+    }
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let meet = next.start <= range.end;
+        if meet {
+            range.end = range.end.max(next.end);
+        }
+        meet
+    });
+    Ok(ranges)
+}
+
+/// What an extent at this offset is in the new log, with the dedupe-flag of each part: what waits, and what lies in front and
+/// behind.
+fn named_parts(core: &Core, offset: u64, extent: &Extent, waiting: &[Range<u64>]) -> SmallVec<[(Named, u8); 3]> {
+    let part = |range: Range<u64>, location, flag| {
+        let word = LocationWord::new(location, extent.unwritten);
+        (Named { file_offset: offset + range.start, length: range.end - range.start, word }, flag)
+    };
+    let Some((address, waits)) = waiting_part(core, offset, extent, waiting) else {
+        return smallvec![part(0..extent.length, extent.location, dedupe::NONE)];
+    };
+    [(0..waits.start, dedupe::NONE), (waits.clone(), dedupe::NEEDED), (waits.end..extent.length, dedupe::NONE)]
+        .into_iter()
+        .filter(|(range, _)| !range.is_empty())
+        .map(|(range, flag)| part(range.clone(), Location::Media(address + range.start), flag))
+        .collect()
+}
+
+/// Where an extent of media bytes lies, and which of its bytes wait: from the first block to the last one. It is cut between
+/// blocks only, so each of them is named by one part.
+fn waiting_part(core: &Core, offset: u64, extent: &Extent, waiting: &[Range<u64>]) -> Option<(u64, Range<u64>)> {
+    let address = extent.media_address().filter(|_| !extent.unwritten)?;
+    let (end, address_end) = (offset + extent.length, address + extent.length);
+    let first = waiting.partition_point(|range| range.end <= offset);
+    let behind = waiting.partition_point(|range| range.start < end);
+    let (first, last) = (waiting.get(first..behind)?.first()?, &waiting[behind - 1]);
+    let media = |file_offset: u64| address + file_offset.clamp(offset, end) - offset;
+    let mut blocks = media(first.start) / BLOCK_BYTES..media(last.end).div_ceil(BLOCK_BYTES);
+    // A policy looks at an entry from its beginning on, so what is done lies in front.
+    while !blocks.is_empty() && core.can_be_found(BlockNumber(blocks.start)) {
+        blocks.start += 1;
+    }
+    let part = |block: u64| (block * BLOCK_BYTES).clamp(address, address_end) - address;
+    (!blocks.is_empty()).then(|| (address, part(blocks.start)..part(blocks.end)))
 }

@@ -32,7 +32,7 @@ use super::publish::{Locked, Logged, Mapped, Remap, Stamp, Upgradable, block_ext
 use super::share::{Named, whole_blocks_of};
 use crate::dedup::work::{Batch, Fate, Finder, Left, Share, Shared, Stored, Token};
 use crate::error::{Error, Result};
-use crate::inode::log;
+use crate::inode::log::{self, Log};
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::inode::InodeHead;
@@ -69,15 +69,15 @@ pub(crate) fn token_of(inode: &Inode, position: u64, entry: &Written) -> (Token,
     (Token { words: [inode.ino, position, entry.file_offset], tail: inode.generation }, blocks)
 }
 
-/// Calls `each` for the entries of an inode's log that still wait to be shared, with their places.
+/// Calls `each` for the entries of an inode's log, this one, that still wait to be shared, with their places.
 pub(crate) fn each_pending(
     region: &Region,
     geometry: &Geometry,
     inode: &Inode,
+    log: &Log,
     mut each: impl FnMut(u64, &Written),
 ) -> Result<()> {
-    let state = inode.peek();
-    let head = InodeHead { head: state.log.head, commit: state.log.tail, ..region.read(inode.slot) };
+    let head = InodeHead { head: log.head, commit: log.tail, ..region.read(inode.slot) };
     log::walk(region, geometry, inode.slot, &head, |position, _, entry| {
         if let Some(entry) = entry.written()
             && dedupe::is_pending(entry.dedupe)
@@ -135,7 +135,7 @@ impl Core {
         }
         let mut entries = Vec::new();
         let mut flight = Flight::new();
-        each_pending(&self.region, &self.geometry, inode, |position, entry| {
+        each_pending(&self.region, &self.geometry, inode, &inode.peek().log, |position, entry| {
             if entry.dedupe != dedupe::NEEDED {
                 self.set_flag(position, entry, dedupe::NEEDED, &mut flight);
             }
@@ -148,22 +148,28 @@ impl Core {
 
     /// See [`crate::dedup::work::Host::share`].
     pub(super) fn share_queued(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {
-        let Share { entry: token, from, is_last_try, bytes } = work;
-        let EntryAddress { ino, position, .. } = EntryAddress::of(&token);
+        let is_last_try = work.is_last_try;
+        let EntryAddress { ino, position, generation, .. } = EntryAddress::of(&work.entry);
+        let token = work.entry;
         let inode = self.inode(ino)?;
-        let Some(mut looked) = Looked::look(self, &inode, &token, from, bytes) else { return Ok(Shared::default()) };
+        let Some(mut looked) = Looked::look(self, &inode, work) else { return Ok(Shared::default()) };
         looked.find(finder);
-        // Gone, or written anew by a compaction: then others stand for it.
         let mut locked = Upgradable::new(inode.upgradable_read()?);
-        let Some(entry) = self.queued_entry(&inode, locked.state(), &token) else { return Ok(Shared::default()) };
+        if locked.state().freed || inode.generation != generation {
+            return Ok(Shared::default());
+        }
         looked.leave_changed(locked.state());
         looked.enter(&mut locked);
+        // Gone when a compaction has written it anew: others stand for what is left.
+        let entry = self.queued_entry(&inode, locked.state(), &token);
         let left = match looked.next {
+            _ if entry.is_none() => Left::Nothing,
             _ if looked.again && !is_last_try => Left::Again,
             Some(next) => Left::From(next),
             None => Left::Nothing,
         };
-        let last = entry.written().filter(|_| left == Left::Nothing).map(|entry| (position, entry));
+        let last = entry.and_then(|entry| entry.written()).filter(|_| left == Left::Nothing);
+        let last = last.map(|entry| (position, entry));
         let blocks = looked.batch.pieces.len() as u64;
         let shared_bytes = looked.remap(&inode, locked, last)?;
         if left != Left::Again {
@@ -202,10 +208,12 @@ impl Core {
 }
 
 impl<'a> Looked<'a> {
-    /// The next blocks that the entry still names; `None` when it needs nobody any more.
-    fn look(core: &'a Core, inode: &Inode, token: &Token, from: u64, bytes: &'a mut Vec<u8>) -> Option<Looked<'a>> {
+    /// The next blocks that the entry still names; `None` when it needs nobody any more. In a first try what can be found
+    /// already is left out in front: a batch of an entry that a compaction wrote anew meanwhile is done.
+    fn look(core: &'a Core, inode: &Inode, work: Share<'a>) -> Option<Looked<'a>> {
+        let Share { entry: token, from, is_first_try, bytes, .. } = work;
         let state = inode.peek();
-        let entry = core.queued_entry(inode, &state, token)?;
+        let entry = core.queued_entry(inode, &state, &token)?;
         let Written { file_offset, length, .. } = entry.written()?;
         let end = file_offset + length;
         let (named, next) = whole_blocks_of(state.extents()?, from.max(file_offset), end);
@@ -213,7 +221,8 @@ impl<'a> Looked<'a> {
         let is_its_own =
             |named: &&Named| entry.location_at(named.offset) == Some(Location::Media(named.block.address()));
         let stored = |named: &Named| Stored::new(named.offset, named.block);
-        let pieces: Vec<Stored> = named.iter().filter(is_its_own).map(stored).collect();
+        let is_done = |named: &&Named| is_first_try && core.can_be_found(named.block);
+        let pieces: Vec<Stored> = named.iter().filter(is_its_own).skip_while(is_done).map(stored).collect();
         let (drops, next) = (state.drops, (next < end).then_some(next));
         bytes.resize(pieces.len() * BLOCK, 0);
         let batch = Batch { pieces, bytes, tx: core.chunks.begin(), given_back: Vec::new() };
