@@ -147,8 +147,7 @@ impl Survey<'_> {
             return;
         }
         let mut pending = Vec::new();
-        let note = |position, entry: &_| pending.push((position, *entry));
-        let read = each_pending(self.region, &self.geometry, inode, &inode.peek().log, note);
+        let read = each_pending(self.region, &self.geometry, inode, |position, entry| pending.push((position, *entry)));
         if let Err(error) = read {
             return self.find(0, error.to_string(), inode.slot);
         }

@@ -6,13 +6,12 @@
 //!
 //! Where entries wait to be shared (dedupe_needed), so do the new ones; tokens of the old ones are void, and the new ones are
 //! told to the policy. An extent grows as a file is appended to, and most of it is done: what waits of it gets an entry of
-//! its own, from the first block to the last one that an old entry asks for and that has no fingerprint. Were it the whole
+//! its own, from the first block without a fingerprint on, within the range that the old entries ask for. Were it the whole
 //! extent, the policy would look at it again after each compaction.
 
 use super::Core;
 use super::commit::{INLINE_LINES, commit_word};
 use super::publish::entries_for;
-use super::share_queued::each_pending;
 use crate::error::Result;
 use crate::inode::directory::Directory;
 use crate::inode::extents::Extent;
@@ -45,7 +44,7 @@ impl Core {
         let (ground, slot, ino) = (self.log_ground(), inode.slot, inode.ino);
         let mut addition = Addition::new_chain(ground, slot, ino, areas, inline, &mut flight)?;
         let head = addition.tail;
-        let entries = live_entries(self, inode, state)?;
+        let entries = live_entries(self, inode.ino, state);
         if entries.iter().any(|entry| matches!(entry, LogEntry::Vector(_))) {
             self.require_feature(VECTOR_ENTRIES)?;
         }
@@ -91,24 +90,24 @@ impl Core {
 
 impl Core {
     /// The log was written anew: what waits in it has other places now.
-    fn queue_compacted(&self, inode: &Inode, state: &State, entries: &[LogEntry], positions: &[u64]) {
-        let mut needed = 0;
+    fn queue_compacted(&self, inode: &Inode, state: &mut State, entries: &[LogEntry], positions: &[u64]) {
+        state.needed.store(0, Ordering::Relaxed);
         for (entry, position) in entries.iter().zip(positions) {
             if let Some(entry) = entry.written().filter(|entry| entry.dedupe == dedupe::NEEDED) {
-                needed += 1;
+                state.add_waiting(entry.file_offset, entry.length);
                 self.queue_entry(inode, *position, &entry);
             }
         }
-        state.needed.store(needed, Ordering::Relaxed);
     }
 }
 
-fn live_entries(core: &Core, inode: &Inode, state: &State) -> Result<Vec<LogEntry>> {
-    let (attributes, ino) = (&state.attributes, inode.ino);
+fn live_entries(core: &Core, ino: u64, state: &State) -> Vec<LogEntry> {
+    let attributes = &state.attributes;
+    let is_waiting = state.needed.load(Ordering::Relaxed) > 0;
+    let waiting = if is_waiting { state.waiting.clone() } else { 0..0 };
     let mut entries = Vec::new();
     match &state.body {
         Body::File(extents) => {
-            let waiting = waiting_ranges(core, inode, state)?;
             let named: Vec<(Named, u8)> =
                 extents.iter().flat_map(|(offset, extent)| named_parts(core, offset, &extent, &waiting)).collect();
             // What waits to be shared has entries of its own.
@@ -132,31 +131,12 @@ fn live_entries(core: &Core, inode: &Inode, state: &State) -> Result<Vec<LogEntr
     let time = attributes.ctime;
     let xattrs = state.xattrs.iter();
     entries.extend(xattrs.map(|(name, value)| LogEntry::XattrSet { name: name.clone(), value: value.clone(), time }));
-    Ok(entries)
-}
-
-/// Ranges of the file that entries of the log wait to be shared in, in order and apart.
-fn waiting_ranges(core: &Core, inode: &Inode, state: &State) -> Result<Vec<Range<u64>>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    if state.needed.load(Ordering::Relaxed) > 0 {
-        each_pending(&core.region, &core.geometry, inode, &state.log, |_, entry| {
-            ranges.push(entry.file_offset..entry.file_offset + entry.length);
-        })?;
-    }
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, range| {
-        let meet = next.start <= range.end;
-        if meet {
-            range.end = range.end.max(next.end);
-        }
-        meet
-    });
-    Ok(ranges)
+    entries
 }
 
 /// What an extent at this offset is in the new log, with the dedupe-flag of each part: what waits, and what lies in front and
 /// behind.
-fn named_parts(core: &Core, offset: u64, extent: &Extent, waiting: &[Range<u64>]) -> SmallVec<[(Named, u8); 3]> {
+fn named_parts(core: &Core, offset: u64, extent: &Extent, waiting: &Range<u64>) -> SmallVec<[(Named, u8); 3]> {
     let part = |range: Range<u64>, location, flag| {
         let word = LocationWord::new(location, extent.unwritten);
         (Named { file_offset: offset + range.start, length: range.end - range.start, word }, flag)
@@ -171,20 +151,20 @@ fn named_parts(core: &Core, offset: u64, extent: &Extent, waiting: &[Range<u64>]
         .collect()
 }
 
-/// Where an extent of media bytes lies, and which of its bytes wait: from the first block to the last one. It is cut between
-/// blocks only, so each of them is named by one part.
-fn waiting_part(core: &Core, offset: u64, extent: &Extent, waiting: &[Range<u64>]) -> Option<(u64, Range<u64>)> {
+/// Where an extent of media bytes lies, and which of its bytes wait, if any do. It is cut between blocks only, so each of them
+/// is named by one part.
+fn waiting_part(core: &Core, offset: u64, extent: &Extent, waiting: &Range<u64>) -> Option<(u64, Range<u64>)> {
     let address = extent.media_address().filter(|_| !extent.unwritten)?;
-    let (end, address_end) = (offset + extent.length, address + extent.length);
-    let first = waiting.partition_point(|range| range.end <= offset);
-    let behind = waiting.partition_point(|range| range.start < end);
-    let (first, last) = (waiting.get(first..behind)?.first()?, &waiting[behind - 1]);
-    let media = |file_offset: u64| address + file_offset.clamp(offset, end) - offset;
-    let mut blocks = media(first.start) / BLOCK_BYTES..media(last.end).div_ceil(BLOCK_BYTES);
+    let (start, end) = (waiting.start.max(offset), waiting.end.min(offset + extent.length));
+    if start >= end {
+        return None;
+    }
+    let media = |file_offset: u64| address + (file_offset - offset);
+    let mut blocks = media(start) / BLOCK_BYTES..media(end).div_ceil(BLOCK_BYTES);
     // A policy looks at an entry from its beginning on, so what is done lies in front.
     while !blocks.is_empty() && core.can_be_found(BlockNumber(blocks.start)) {
         blocks.start += 1;
     }
-    let part = |block: u64| (block * BLOCK_BYTES).clamp(address, address_end) - address;
+    let part = |block: u64| (block * BLOCK_BYTES).clamp(address, address + extent.length) - address;
     (!blocks.is_empty()).then(|| (address, part(blocks.start)..part(blocks.end)))
 }

@@ -37,7 +37,6 @@ use crate::media::superblock::VECTOR_ENTRIES;
 use crate::media::vector_entry::{Named, RECORDS_MAX, VectorEntry, lines_of};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
 use crate::space::Purpose;
-use crate::sync::atomic::Ordering;
 use crate::sync::{RwLockUpgradableReadGuard, RwLockWriteGuard};
 use crate::words::TimeNs;
 use pmem::Flight;
@@ -227,7 +226,7 @@ impl Core {
         self.commit_line(inode, state, line, landed, flight, || self.forget_all(emptied));
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         if entry.dedupe == dedupe::NEEDED {
-            state.needed.fetch_add(1, Ordering::Relaxed);
+            state.add_waiting(entry.file_offset, entry.length);
             self.queue_entry(inode, position, &entry.written().expect("it is a write entry"));
         }
         self.installed(inode, state, before, &dropped);

@@ -32,7 +32,7 @@ use super::publish::{Locked, Logged, Mapped, Remap, Stamp, Upgradable, block_ext
 use super::share::{Named, whole_blocks_of};
 use crate::dedup::work::{Batch, Fate, Finder, Left, Share, Shared, Stored, Token};
 use crate::error::{Error, Result};
-use crate::inode::log::{self, Log};
+use crate::inode::log;
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::inode::InodeHead;
@@ -69,15 +69,15 @@ pub(crate) fn token_of(inode: &Inode, position: u64, entry: &Written) -> (Token,
     (Token { words: [inode.ino, position, entry.file_offset], tail: inode.generation }, blocks)
 }
 
-/// Calls `each` for the entries of an inode's log, this one, that still wait to be shared, with their places.
+/// Calls `each` for the entries of an inode's log that still wait to be shared, with their places.
 pub(crate) fn each_pending(
     region: &Region,
     geometry: &Geometry,
     inode: &Inode,
-    log: &Log,
     mut each: impl FnMut(u64, &Written),
 ) -> Result<()> {
-    let head = InodeHead { head: log.head, commit: log.tail, ..region.read(inode.slot) };
+    let state = inode.peek();
+    let head = InodeHead { head: state.log.head, commit: state.log.tail, ..region.read(inode.slot) };
     log::walk(region, geometry, inode.slot, &head, |position, _, entry| {
         if let Some(entry) = entry.written()
             && dedupe::is_pending(entry.dedupe)
@@ -135,7 +135,7 @@ impl Core {
         }
         let mut entries = Vec::new();
         let mut flight = Flight::new();
-        each_pending(&self.region, &self.geometry, inode, &inode.peek().log, |position, entry| {
+        each_pending(&self.region, &self.geometry, inode, |position, entry| {
             if entry.dedupe != dedupe::NEEDED {
                 self.set_flag(position, entry, dedupe::NEEDED, &mut flight);
             }

@@ -30,6 +30,7 @@ use extents::{Extent, Extents};
 use log::Log;
 use pmem::Region;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Largest file offset (off_t).
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
@@ -89,6 +90,8 @@ pub struct State {
     pub xattrs: BTreeMap<Vec<u8>, XattrValue>,
     /// Entries of the log whose dedupe-flag says that they still wait to be shared.
     pub needed: AtomicU64,
+    /// While there are any: all of the file that they ask for lies in this range.
+    pub waiting: Range<u64>,
     /// Counts the changes after which a block that the file named may be another's.
     pub drops: u64,
     /// When it was made shorter last, since it was loaded.
@@ -112,6 +115,7 @@ impl State {
             body,
             xattrs: BTreeMap::new(),
             needed: AtomicU64::new(0),
+            waiting: 0..0,
             drops: 0,
             truncated: None,
             freed: false,
@@ -124,6 +128,13 @@ impl State {
             Body::File(extents) => Some(extents),
             _ => None,
         }
+    }
+
+    /// An entry of the log that writes this range of the file waits to be shared.
+    pub fn add_waiting(&mut self, offset: u64, length: u64) {
+        let (start, end) = (offset, offset.saturating_add(length));
+        let is_first = self.needed.fetch_add(1, Ordering::Relaxed) == 0;
+        self.waiting = if is_first { start..end } else { self.waiting.start.min(start)..self.waiting.end.max(end) };
     }
 
     /// Bytes that extents name.
@@ -170,10 +181,10 @@ impl State {
     pub fn apply(&mut self, position: u64, entry: &LogEntry, newer: bool) -> std::result::Result<(), &'static str> {
         let time = match entry {
             LogEntry::Extent(entry) => {
-                let Body::File(extents) = &mut self.body else { return Err("extent of something that is no file") };
                 if dedupe::is_pending(entry.dedupe) {
-                    self.needed.fetch_add(1, Ordering::Relaxed);
+                    self.add_waiting(entry.file_offset, entry.length);
                 }
+                let Body::File(extents) = &mut self.body else { return Err("extent of something that is no file") };
                 if entry.maps() {
                     let (length, location) = (entry.length, entry.location());
                     let extent = Extent { length, location, unwritten: entry.is_unwritten() };
@@ -188,10 +199,10 @@ impl State {
                 entry.time
             }
             LogEntry::Vector(entry) => {
-                let Body::File(extents) = &mut self.body else { return Err("extents of something that is no file") };
                 if dedupe::is_pending(entry.dedupe()) {
-                    self.needed.fetch_add(1, Ordering::Relaxed);
+                    self.add_waiting(entry.file_offset(), entry.length());
                 }
+                let Body::File(extents) = &mut self.body else { return Err("extents of something that is no file") };
                 for Named { file_offset, length, word } in entry.named() {
                     match word.location() {
                         None => extents.remove(file_offset, file_offset + length),
