@@ -261,15 +261,14 @@ fn changing_the_mode_changes_what_writers_do_and_loses_nothing_queued() {
 #[test]
 fn a_file_that_is_appended_to_is_looked_at_once() {
     const APPENDS: u64 = 20_000;
-    for (appends_a_step, duplicates) in [(3, 0), (40, 0), (200, 0), (40, 4)] {
+    for (appends_a_step, copies) in [(3, 1), (40, 1), (200, 1), (40, 4)] {
         let device = Device::fresh(256);
         let fs = device.mount(Policy::DeNova);
         let file = fs.open(fs.create(ROOT, b"log", &device::regular()).expect("create").ino).expect("open");
         let mut block = vec![7; BLOCK as usize];
         for number in 0..APPENDS {
-            // Of `duplicates` blocks that follow one another all are equal.
-            let content = if duplicates == 0 { number } else { number / duplicates };
-            block[..8].copy_from_slice(&content.to_le_bytes());
+            // So many that follow one another are equal.
+            block[..8].copy_from_slice(&(number / copies).to_le_bytes());
             file.write_at(number * BLOCK, &block).expect("append");
             if number % appends_a_step == 0 {
                 fs.drain_step().expect("a step of the daemon");
@@ -279,13 +278,54 @@ fn a_file_that_is_appended_to_is_looked_at_once() {
         let stats = fs.stats();
         let denova = stats.denova.expect("statistics of the daemon");
         let looked_at = denova.looked_at_bytes / BLOCK;
-        let what = format!("a step each {appends_a_step} appends, {duplicates} equal");
+        let what = format!("a step each {appends_a_step} appends, {copies} equal");
         assert_eq!(denova.queue_entries, 0, "{what}");
 
         assert!((APPENDS..=APPENDS * 6 / 5).contains(&looked_at), "{what}: {looked_at} of {APPENDS}");
-        let stored = if duplicates == 0 { APPENDS } else { APPENDS / duplicates };
-        assert_eq!(stats.stored_bytes, stored * BLOCK, "{what}");
+        assert_eq!(stats.stored_bytes, APPENDS / copies * BLOCK, "{what}");
         drop(file);
+        fs.unmount().expect("unmount");
+        device.check();
+    }
+}
+
+/// What waits of each extent gets an entry of its own when the log is written anew: more of them than fit the inode.
+#[test]
+fn a_log_that_is_written_anew_may_have_several_entries_an_extent() {
+    for steps in [0, 1, 2, 7, 20] {
+        let device = Device::fresh(64);
+        let fs = device.mount(Policy::DeNova);
+        let file = fs.open(fs.create(ROOT, b"parts", &device::regular()).expect("create").ino).expect("open");
+        let content = |number: u64| [&number.to_le_bytes()[..], &[3; BLOCK as usize - 8]].concat();
+        let mut written = Vec::new();
+        for part in 0..5 {
+            for number in 0..130 {
+                let block = part * 1000 + number;
+                file.write_at(block * BLOCK, &content(block)).expect("write");
+                written.push(block);
+                if (20..20 + steps).contains(&number) {
+                    fs.drain_step().expect("a step of the daemon");
+                }
+            }
+        }
+        let check = |fs: &FileSystem| {
+            let file = fs.open(fs.resolve(b"parts").expect("look up").ino).expect("open");
+            for block in &written {
+                let mut read = vec![0; BLOCK as usize];
+                file.read_at(block * BLOCK, &mut read).expect("read");
+                assert!(read == content(*block), "block {block}, {steps} steps a part");
+            }
+        };
+        check(&fs);
+        drop(file);
+        fs.unmount().expect("unmount");
+        device.check();
+        let fs = device.mount(Policy::DeNova);
+        check(&fs);
+        drain(&fs);
+        let looked_at = fs.stats().denova.expect("statistics of the daemon").looked_at_bytes / BLOCK;
+        assert!(looked_at <= written.len() as u64, "{looked_at} of {} blocks, {steps} steps a part", written.len());
+        check(&fs);
         fs.unmount().expect("unmount");
         device.check();
     }
