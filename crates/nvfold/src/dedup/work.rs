@@ -73,8 +73,6 @@ pub struct Share<'w> {
     pub entry: Token,
     /// File offset to go on at; 0: from its beginning.
     pub from: u64,
-    /// Leave out what can be found by its fingerprint already, up to the first block that cannot.
-    pub is_first_try: bool,
     /// Leave what other writers change.
     pub is_last_try: bool,
     /// Memory to work in.

@@ -155,13 +155,13 @@ impl Core {
         let Some(mut looked) = Looked::look(self, &inode, work) else { return Ok(Shared::default()) };
         looked.find(finder);
         let mut locked = Upgradable::new(inode.upgradable_read()?);
+        // Gone when a compaction has written it anew: what was looked at is shared all the same, others stand for the rest.
+        let entry = self.queued_entry(&inode, locked.state(), &token);
         if locked.state().freed || inode.generation != generation {
             return Ok(Shared::default());
         }
         looked.leave_changed(locked.state());
         looked.enter(&mut locked);
-        // Gone when a compaction has written it anew: others stand for what is left.
-        let entry = self.queued_entry(&inode, locked.state(), &token);
         let left = match looked.next {
             _ if entry.is_none() => Left::Nothing,
             _ if looked.again && !is_last_try => Left::Again,
@@ -208,10 +208,9 @@ impl Core {
 }
 
 impl<'a> Looked<'a> {
-    /// The next blocks that the entry still names; `None` when it needs nobody any more. In a first try what can be found
-    /// already is left out in front: a batch of an entry that a compaction wrote anew meanwhile is done.
+    /// The next blocks that the entry still names; `None` when it needs nobody any more.
     fn look(core: &'a Core, inode: &Inode, work: Share<'a>) -> Option<Looked<'a>> {
-        let Share { entry: token, from, is_first_try, bytes, .. } = work;
+        let Share { entry: token, from, bytes, .. } = work;
         let state = inode.peek();
         let entry = core.queued_entry(inode, &state, &token)?;
         let Written { file_offset, length, .. } = entry.written()?;
@@ -221,8 +220,7 @@ impl<'a> Looked<'a> {
         let is_its_own =
             |named: &&Named| entry.location_at(named.offset) == Some(Location::Media(named.block.address()));
         let stored = |named: &Named| Stored::new(named.offset, named.block);
-        let is_done = |named: &&Named| is_first_try && core.can_be_found(named.block);
-        let pieces: Vec<Stored> = named.iter().filter(is_its_own).skip_while(is_done).map(stored).collect();
+        let pieces: Vec<Stored> = named.iter().filter(is_its_own).map(stored).collect();
         let (drops, next) = (state.drops, (next < end).then_some(next));
         bytes.resize(pieces.len() * BLOCK, 0);
         let batch = Batch { pieces, bytes, tx: core.chunks.begin(), given_back: Vec::new() };

@@ -210,8 +210,8 @@ impl DeNova {
 
     /// Shares a batch of the blocks of this task's entry; what is left of it.
     fn share(&self, task: &Task, bytes: &mut Vec<u8>, host: &dyn Host) -> Result<Option<Task>> {
-        let (is_first_try, is_last_try) = (task.tries == 0, task.tries >= TRIES_MAX);
-        let share = Share { entry: task.node.entry, from: task.from, is_first_try, is_last_try, bytes };
+        let is_last_try = task.tries >= TRIES_MAX;
+        let share = Share { entry: task.node.entry, from: task.from, is_last_try, bytes };
         let done = host.share(share, self)?;
         self.looked_at_bytes.fetch_add(done.blocks * BLOCK_BYTES, Ordering::Relaxed);
         self.shared_bytes.fetch_add(done.shared_bytes, Ordering::Relaxed);
