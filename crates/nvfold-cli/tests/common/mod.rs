@@ -171,11 +171,15 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A process that is no more than a zombie does not live.
+/// A process that is no more than a zombie does not live. Its first thread may be one while others still end, and hold what the
+/// process had open.
 pub fn process_lives(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
-    state.is_some_and(|state| state != 'Z' && state != 'X')
+    let lives = |thread: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
+        state.is_some_and(|state| state != 'Z' && state != 'X')
+    };
+    std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|threads| threads.flatten().any(lives))
 }
 
 /// Whether this machine can mount. Says why not; under CI that is a failure.
