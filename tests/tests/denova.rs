@@ -280,7 +280,6 @@ fn a_file_that_is_appended_to_is_looked_at_once() {
         let looked_at = denova.looked_at_bytes / BLOCK;
         let what = format!("a step each {appends_a_step} appends, {copies} equal");
         assert_eq!(denova.queue_entries, 0, "{what}");
-
         assert!((APPENDS..=APPENDS * 6 / 5).contains(&looked_at), "{what}: {looked_at} of {APPENDS}");
         assert_eq!(stats.stored_bytes, APPENDS / copies * BLOCK, "{what}");
         drop(file);

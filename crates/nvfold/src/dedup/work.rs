@@ -59,8 +59,9 @@ pub trait Host {
     /// ENOSPC, those of the whole device.
     fn cut_seam(&self, file: u64, seam: u64) -> Result<()>;
 
-    /// Shares a batch of the blocks that an entry still names from a file offset on, as `finder` proposes. Of an entry that
-    /// is gone or cannot be read nothing is left.
+    /// Shares a batch of the blocks that an entry still names from a file offset on, as `finder` proposes. `is_last_try`:
+    /// the batch is not to be looked at again, whatever other writers do. `bytes` is memory to work in. Of an entry that is
+    /// gone or cannot be read nothing is left.
     ///
     /// # Errors
     /// ENOSPC, those of the whole device.

@@ -148,11 +148,10 @@ impl Core {
 
     /// See [`crate::dedup::work::Host::share`].
     pub(super) fn share_queued(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {
-        let is_last_try = work.is_last_try;
-        let EntryAddress { ino, position, generation, .. } = EntryAddress::of(&work.entry);
-        let token = work.entry;
+        let Share { entry: token, from, is_last_try, bytes } = work;
+        let EntryAddress { ino, position, generation, .. } = EntryAddress::of(&token);
         let inode = self.inode(ino)?;
-        let Some(mut looked) = Looked::look(self, &inode, work) else { return Ok(Shared::default()) };
+        let Some(mut looked) = Looked::look(self, &inode, &token, from, bytes) else { return Ok(Shared::default()) };
         looked.find(finder);
         let mut locked = Upgradable::new(inode.upgradable_read()?);
         // Gone when a compaction has written it anew: what was looked at is shared all the same, others stand for the rest.
@@ -209,10 +208,9 @@ impl Core {
 
 impl<'a> Looked<'a> {
     /// The next blocks that the entry still names; `None` when it needs nobody any more.
-    fn look(core: &'a Core, inode: &Inode, work: Share<'a>) -> Option<Looked<'a>> {
-        let Share { entry: token, from, bytes, .. } = work;
+    fn look(core: &'a Core, inode: &Inode, token: &Token, from: u64, bytes: &'a mut Vec<u8>) -> Option<Looked<'a>> {
         let state = inode.peek();
-        let entry = core.queued_entry(inode, &state, &token)?;
+        let entry = core.queued_entry(inode, &state, token)?;
         let Written { file_offset, length, .. } = entry.written()?;
         let end = file_offset + length;
         let (named, next) = whole_blocks_of(state.extents()?, from.max(file_offset), end);

@@ -3,6 +3,7 @@
 //! Everything lies in one folder in memory, which goes when the run ends. What a program prints that is a name and a number is
 //! a figure of it; what the library reports at its exit is another (crates/nvfold-preload, `evaluation`).
 
+use crate::mounts::{self, Mounted};
 use crate::process::{output, own_program, run};
 use crate::{BenchError, Doing, Result};
 use std::collections::HashMap;
@@ -112,6 +113,11 @@ impl Done {
     }
 }
 
+/// A path of the lab as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("folders of a run have plain names")
+}
+
 /// `nvfold run` on a device; the program is to follow.
 pub fn nvfold_run(wishes: &Wishes) -> Result<Command> {
     let mut command = Command::new(own_program()?);
@@ -185,6 +191,13 @@ impl Lab {
         Wishes { options: format!("create,size={mebibytes}M,policy={policy}"), ..Wishes::on(&device, policy) }
     }
 
+    /// Mounts nvfold on a device (`mem:` is memory).
+    pub fn mount(&self, policy: &str, device: &Path, options: &str) -> Result<Mounted> {
+        let dir = self.path("mount");
+        fs::create_dir_all(&dir).doing(format!("make {}", dir.display()))?;
+        mounts::nvfold(policy, device, &dir, options)
+    }
+
     /// Runs a program with its files below `/nvfold`.
     pub fn run(&self, wishes: &Wishes, program: &[&str]) -> Result<Done> {
         let asked = self.fresh("evaluation")?;
@@ -210,15 +223,14 @@ impl Lab {
         if database.exists() {
             fs::remove_dir_all(&database).doing(format!("remove {}", database.display()))?;
         }
-        let path = database.to_str().expect("folders of a run have plain names");
         let whole: Vec<String> =
-            before.iter().map(ToString::to_string).chain(self.leveldb_arguments(path, load)).collect();
+            before.iter().map(ToString::to_string).chain(self.leveldb_arguments(text(&database), load)).collect();
         Ok(Done::of(&output(Command::new(&whole[0]).args(&whole[1..]))?))
     }
 
     fn leveldb_arguments(&self, path: &str, load: Load) -> Vec<String> {
         let Load { pairs, value_bytes, compresses, fills, reads } = load;
-        let program = self.path("leveldb").to_str().expect("folders of a run have plain names").to_string();
+        let program = text(&self.path("leveldb")).to_string();
         let numbers = [pairs, value_bytes, compresses.into(), fills, reads].map(|number| number.to_string());
         [program, path.into()].into_iter().chain(numbers).collect()
     }

@@ -5,9 +5,9 @@
 //! read since then.
 
 use super::Run;
-use super::lab::nvfold_run;
+use super::lab::{nvfold_run, text};
 use crate::data::Random;
-use crate::mounts::{self, Mounted};
+use crate::mounts::Mounted;
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Measure, Row};
 use crate::process::{output, own_program, run as run_program};
@@ -70,7 +70,9 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
             run.repeats
         ),
     );
-    let images = POLICIES.iter().map(|policy| image(run, policy, &sizes)).collect::<Result<Vec<PathBuf>>>()?;
+    let sources = sources(run, &sizes)?;
+    let images =
+        POLICIES.iter().map(|policy| image(run, policy, &sources, &sizes)).collect::<Result<Vec<PathBuf>>>()?;
     let mut shared = table("Shared of what the program made", "%");
     let mut time = table("Time to that with policy off", "ratio");
     let mut read = table("Read through the mount by the program", "MiB");
@@ -124,26 +126,24 @@ fn shell(folder: &Path, script: &str) -> Result<()> {
     run_program(Command::new("bash").args(["-euc", script]).current_dir(folder))
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().expect("folders of a run have plain names")
+/// A folder of the host with the sources, and with what patch is given.
+fn sources(run: &Run, sizes: &Sizes) -> Result<PathBuf> {
+    let host = run.lab.fresh("sources")?;
+    for (seed, (name, bytes)) in (1..).zip([("a", sizes.source), ("b", sizes.source), ("other", sizes.other)]) {
+        let mut random = Random(seed);
+        let noise: Vec<u8> = (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+        fs::write(host.join(name), noise).doing(format!("write {name}"))?;
+    }
+    let lines = "seq 160000 | sed 's/.*/line &: a text of which each line says something else &/' > text; \
+                 sed 's/^line 99000:/changed:/' text | diff -u text - > change || true";
+    shell(&host, lines)?;
+    Ok(host)
 }
 
 /// A device with the sources on it, that was written under a policy.
-fn image(run: &Run, policy: &str, sizes: &Sizes) -> Result<PathBuf> {
-    let host = run.lab.path("sources");
-    if !host.exists() {
-        fs::create_dir(&host).doing(format!("make {}", host.display()))?;
-        for (seed, (name, bytes)) in (1..).zip([("a", sizes.source), ("b", sizes.source), ("other", sizes.other)]) {
-            let mut random = Random(seed);
-            let noise: Vec<u8> = (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect();
-            fs::write(host.join(name), noise).doing(format!("write {name}"))?;
-        }
-        let lines = "seq 160000 | sed 's/.*/line &: a text of which each line says something else &/' > text; \
-                     sed 's/^line 99000:/changed:/' text | diff -u text - > change || true";
-        shell(&host, lines)?;
-    }
+fn image(run: &Run, policy: &str, sources: &Path, sizes: &Sizes) -> Result<PathBuf> {
     let wishes = run.lab.new_device(policy, 128 + (2 * sizes.source + sizes.other) / (1 << 19));
-    run_program(nvfold_run(&wishes)?.args(["cp", "-a", text(&host), "/nvfold/direct"]))?;
+    run_program(nvfold_run(&wishes)?.args(["cp", "-a", text(sources), "/nvfold/direct"]))?;
     let image = run.lab.path(&format!("{policy}.image"));
     fs::rename(&wishes.device, &image).doing("keep a device")?;
     Ok(image)
@@ -163,7 +163,7 @@ fn measure(run: &Run, program: Program, beginning: &str, before: &str, images: &
             let device = run.lab.path("device");
             let _ = fs::remove_file(&device);
             fs::copy(&images[at], &device).doing("copy a device")?;
-            let mounted = mount(run, POLICIES[at], &device)?;
+            let mounted = run.lab.mount(POLICIES[at], &device, &format!("policy={}", POLICIES[at]))?;
             passages.push(pass(&mounted, before, script, made, &expected)?);
         }
     }
@@ -175,12 +175,6 @@ fn measure(run: &Run, program: Program, beginning: &str, before: &str, images: &
             read: median_of(|passage| passage.read),
         }
     }))
-}
-
-fn mount(run: &Run, policy: &str, device: &Path) -> Result<Mounted> {
-    let dir = run.lab.path("mount");
-    fs::create_dir_all(&dir).doing(format!("make {}", dir.display()))?;
-    mounts::nvfold(policy, device, &dir, &format!("policy={policy}"))
 }
 
 fn pass(mounted: &Mounted, before: &str, script: &str, made: &str, expected: &Path) -> Result<Passage> {

@@ -2,7 +2,7 @@
 
 use super::Run;
 use super::chunks::{self, Chunked, Scheme};
-use super::lab::{self, Done, Load, Wishes};
+use super::lab::{self, Done, Load, Wishes, text};
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Row};
 use crate::process::{output, run};
@@ -177,10 +177,6 @@ fn releases(run: &Run) -> Result<Vec<[PathBuf; 2]>> {
     }
     all.sort();
     Ok(all)
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("folders of a run have plain names")
 }
 
 /// A device in a file with these files and folders in its root.

@@ -1,14 +1,12 @@
 //! Figure 11: LevelDB's operations a second, beside those without deduplication.
 
 use super::Run;
-use super::lab::{Load, Wishes};
-use crate::mounts::{Mounted, nvfold};
+use super::lab::{Load, Wishes, text};
+use crate::Result;
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Measure, Row};
 use crate::process::own_program;
 use crate::samples::median;
-use crate::{Doing, Result};
-use std::fs;
 use std::path::Path;
 
 /// Bytes of pairs at most: every size is run many times.
@@ -110,22 +108,14 @@ fn fill_seconds(run: &Run, way: usize, load: Load) -> Result<f64> {
         2 => run.lab.leveldb(&Wishes::in_memory("icid", mebibytes), load)?,
         way => {
             let policy = if way == 3 { "off" } else { "icid" };
-            let mounted = mount(run, policy, mebibytes)?;
+            let options = format!("size={mebibytes}M,policy={policy}");
+            let mounted = run.lab.mount(policy, Path::new("mem:"), &options)?;
             let folder = mounted.place.dir.join("direct");
             mounted.place.prove(&folder)?;
             let program = own_program()?;
-            let mount = mounted.place.dir.to_str().expect("folders of a run have plain names");
-            let hints = [program.to_str().expect("plain"), "run", "--mount", mount, "--"];
+            let hints = [text(&program), "run", "--mount", text(&mounted.place.dir), "--"];
             run.lab.leveldb_in(&folder, if way == 5 { &hints } else { &[] }, load)?
         }
     };
     done.get("fill_seconds")
-}
-
-fn mount(run: &Run, policy: &str, mebibytes: u64) -> Result<Mounted> {
-    let dir = run.lab.path("mount");
-    if !dir.exists() {
-        fs::create_dir(&dir).doing(format!("make {}", dir.display()))?;
-    }
-    nvfold(policy, Path::new("mem:"), &dir, &format!("size={mebibytes}M,policy={policy}"))
 }
