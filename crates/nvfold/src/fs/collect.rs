@@ -161,7 +161,7 @@ struct Named {
 impl Core {
     /// Whether byte ranges are to be collected: a round is under way, or enough may have died since the last one.
     pub(super) fn may_collect(&self, victims: Victims) -> bool {
-        let is_nearly_full = || self.space.free_blocks() < self.space.total_blocks() / 8;
+        let is_nearly_full = || !self.space.has_free(self.space.total_blocks() / 8);
         let least = match victims {
             Victims::All => 1,
             Victims::Worthwhile if is_nearly_full() => self.geometry.device_bytes / 64,

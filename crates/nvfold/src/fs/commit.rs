@@ -272,8 +272,8 @@ impl Core {
 
     /// Whether less than an eighth of the device is free or dead.
     fn is_nearly_full(&self) -> bool {
-        let (free, limit) = (self.space.free_blocks(), self.space.total_blocks() / 8);
-        free < limit && free + self.space.packed.dead_bytes() / BLOCK_BYTES < limit
+        let limit = self.space.total_blocks() / 8;
+        !self.space.has_free(limit) && self.space.free_blocks() + self.space.packed.dead_bytes() / BLOCK_BYTES < limit
     }
 
     /// Rewrites a log that is mostly dead entries. A full device keeps the long log.

@@ -1,6 +1,7 @@
 //! The allocator alone: no block has two owners, none is lost, and none that is owned is given back to the host.
 
 use super::*;
+use crate::space::free::FreeBlocks;
 use crate::space::{BlockRun, KEPT_BLOCKS, Purpose, Runs, Space, WORDS_PER_SEGMENT};
 
 struct Allocator {
@@ -65,6 +66,28 @@ fn the_last_blocks_go_to_one_each() {
             })
         }));
         assert_eq!(allocator.space.free_blocks(), 0, "two of three were served");
+    });
+}
+
+/// Three threads want at most the six blocks that there are: wherever these are counted, each thread finds its own.
+#[test]
+fn a_block_in_the_share_of_another_core_is_found() {
+    explore(|| {
+        // A batch of one block, and plenty is four.
+        let blocks = Arc::new(FreeBlocks::new(32, 0, 2));
+        assert!(blocks.take(26, 0));
+        race([1, 2, 3].map(|held| {
+            let blocks = blocks.clone();
+            task(move || {
+                assert!(blocks.take(held, 0), "there are six, for one, two and three");
+                blocks.give(held);
+                assert!(blocks.take(1, 0));
+                blocks.give(1);
+                assert!(blocks.take(1, 0));
+            })
+        }));
+        assert_eq!(blocks.count(), 3);
+        assert!(!blocks.take(4, 0) && blocks.take(3, 0) && !blocks.take(1, 0));
     });
 }
 

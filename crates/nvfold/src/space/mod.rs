@@ -5,7 +5,7 @@
 //!
 //! The idea: one bit a block and one free count a segment, in DRAM only (saved by an orderly unmount, found
 //! again by recovery). Every core has two cursors - data and logs - each walking a segment of its own.
-//! Space is first *reserved* from one exact counter, then found; so a caller that holds a reservation
+//! Space is first *reserved* from an exact count ([`free`]), then found; so a caller that holds a reservation
 //! cannot fail. The last blocks are kept for operations that free space: a full device can be emptied.
 //!
 //! ```text
@@ -19,6 +19,7 @@
 //! there, and only `trim` takes the mark off a segment that is free again, after the host has its memory back. So an
 //! unmarked segment holds nothing, on the media and in the host's memory, whatever crashed.
 
+pub(crate) mod free;
 mod holes;
 pub mod packed;
 mod quarantine;
@@ -35,6 +36,7 @@ use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, spin_loop, thread_number, zeroed};
+use free::FreeBlocks;
 use holes::Round;
 use packed::PackedSpace;
 use pmem::Region;
@@ -132,7 +134,7 @@ pub struct Space {
     wear_class: Box<[AtomicU8]>,
     /// Whether a free segment is chosen by its wear: always, but in measurements of what that gains.
     levels_wear: bool,
-    free_blocks: Padded<AtomicU64>,
+    free_blocks: FreeBlocks,
     total_blocks: u64,
     search_from: Mutex<u64>,
     /// Pages with bad memory that are kept from use already.
@@ -151,6 +153,8 @@ impl Space {
     /// An allocator in which every block outside the tables is free.
     pub fn new(region: Region, geometry: Geometry, cores: usize, discard: bool) -> Space {
         let segments = geometry.segments();
+        let total_blocks = geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS;
+        let cores = cores.clamp(1, 64);
         let space = Space {
             region,
             geometry,
@@ -162,12 +166,12 @@ impl Space {
             wear: zeroed(segments),
             wear_class: zeroed(segments),
             levels_wear: true,
-            free_blocks: Padded::default(),
-            total_blocks: geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS,
+            free_blocks: FreeBlocks::new(total_blocks, KEPT_BLOCKS, cores),
+            total_blocks,
             search_from: Mutex::new(geometry.first_segment()),
             quarantined: AtomicU64::new(0),
             fails_in: AtomicU64::new(0),
-            cursors: (0..cores.clamp(1, 64)).map(|_| Padded::default()).collect(),
+            cursors: (0..cores).map(|_| Padded::default()).collect(),
             packed: PackedSpace::new(segments, cores),
             noted: zeroed(segments),
             round: Mutex::default(),
@@ -179,7 +183,6 @@ impl Space {
                 space.set_bit(BlockNumber(segment * SEGMENT_BLOCKS + missing));
             }
         }
-        space.free_blocks.store(space.total_blocks, Ordering::Relaxed);
         space
     }
 
@@ -190,7 +193,12 @@ impl Space {
 
     /// Free blocks, with the kept ones.
     pub fn free_blocks(&self) -> u64 {
-        self.free_blocks.load(Ordering::Relaxed)
+        self.free_blocks.count()
+    }
+
+    /// Whether at least so many blocks are free: cheaper than counting them.
+    pub fn has_free(&self, blocks: u64) -> bool {
+        self.free_blocks.is_at_least(blocks)
     }
 
     /// For tests: the `nth` reservation from now on fails, whatever is free; 0: none does. Returns how many there were
@@ -211,7 +219,7 @@ impl Space {
             return false;
         }
         self.free_in[(block.0 / SEGMENT_BLOCKS) as usize].fetch_sub(1, Ordering::Relaxed);
-        self.free_blocks.fetch_sub(1, Ordering::Relaxed);
+        self.free_blocks.take(1, 0);
         true
     }
 
@@ -288,7 +296,7 @@ impl Space {
                 self.abandon_empty_cursors();
             }
         }
-        self.free_blocks.fetch_add(SEGMENT_BLOCKS, Ordering::Relaxed);
+        self.free_blocks.give(SEGMENT_BLOCKS);
         Err(self.no_space(doing, SEGMENT_BLOCKS))
     }
 
@@ -318,7 +326,7 @@ impl Space {
         }
         self.marked[segment as usize].store(1, Ordering::Relaxed);
         self.free_in[segment as usize].fetch_sub(taken as u16, Ordering::Relaxed);
-        self.free_blocks.fetch_sub(u64::from(taken), Ordering::Relaxed);
+        self.free_blocks.take(u64::from(taken), 0);
     }
 
     /// Which blocks of a segment are in use, one bit each.
@@ -452,12 +460,7 @@ impl Space {
             return Err(self.no_space(doing, count));
         }
         let kept = if purpose == Purpose::Promised { 0 } else { KEPT_BLOCKS };
-        self.free_blocks
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
-                free.checked_sub(count).filter(|left| *left >= kept)
-            })
-            .map(drop)
-            .map_err(|_| self.no_space(doing, count))
+        if self.free_blocks.take(count, kept) { Ok(()) } else { Err(self.no_space(doing, count)) }
     }
 
     /// This thread's cursors, or any free ones.
@@ -652,6 +655,6 @@ impl Space {
             at += bits;
         }
         self.free_in[(start / SEGMENT_BLOCKS) as usize].fetch_add(freed as u16, Ordering::Relaxed);
-        self.free_blocks.fetch_add(u64::from(freed), Ordering::Relaxed);
+        self.free_blocks.give(u64::from(freed));
     }
 }

@@ -29,8 +29,10 @@ impl Space {
     /// Takes free blocks that became unusable since the last call, so that nobody gets them.
     pub(super) fn quarantine_bad_memory(&self) {
         let pages = self.region.frozen_pages();
-        let known = self.quarantined.swap(pages.len() as u64, Ordering::Relaxed);
-        if pages.len() as u64 == known {
+        // Looked at first: a line that every allocation writes would move from core to core.
+        if pages.len() as u64 == self.quarantined.load(Ordering::Relaxed)
+            || pages.len() as u64 == self.quarantined.swap(pages.len() as u64, Ordering::Relaxed)
+        {
             return;
         }
         let first = self.geometry.first_segment() * SEGMENT_BLOCKS;
@@ -45,7 +47,7 @@ impl Space {
                 {
                     match self.set_bit(block) {
                         true => drop(self.free_in[(block.0 / SEGMENT_BLOCKS) as usize].fetch_sub(1, Ordering::Relaxed)),
-                        false => drop(self.free_blocks.fetch_add(1, Ordering::Relaxed)),
+                        false => self.free_blocks.give(1),
                     }
                 }
             }

@@ -106,7 +106,7 @@ impl Space {
 
     /// Whether so little is free that segments are emptied before a write has to wait for one.
     fn is_nearly_full(&self) -> bool {
-        self.free_blocks() < self.total_blocks() / 32
+        !self.has_free(self.total_blocks() / 32)
     }
 
     /// Whether a segment was opened far less often than the most worn free one of a range: then data that stays lies on one

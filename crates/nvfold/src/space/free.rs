@@ -1,0 +1,173 @@
+//! How many blocks are free, counted exactly and without a line that every core writes.
+//!
+//! The problem: ENOSPC must be exact, so there is one number that each allocation and each release changes; as one
+//! counter it moves from core to core with every write.
+//!
+//! The idea: a thread takes blocks out of a *share* of its core, and gives blocks back to it. Shares are filled from
+//! the *common* count, and spill into it, a batch at a time. Only while plenty is in the common count: on a device that
+//! is nearly full everybody works on that, and whoever finds too few there collects all shares first.
+//!
+//! ```text
+//! free blocks = common + share 0 + share 1 + ...
+//!
+//! take   from the own share, else from the common count (with a batch for the share, if there is plenty), else gather
+//! give   to the own share; what it has beyond two batches goes to the common count
+//! gather all shares into the common count, then decide: enough, or ENOSPC
+//! ```
+//!
+//! Blocks go from one count to another under the lock `moving`, so who gathers finds all that nobody has taken.
+
+use crate::padded::Padded;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, thread_number};
+
+/// Most blocks that go to a share at once: 2 MiB.
+const BATCH_MAX: u64 = 512;
+
+/// See the module.
+pub(crate) struct FreeBlocks {
+    common: Padded<AtomicU64>,
+    shares: Vec<Padded<AtomicU64>>,
+    moving: Mutex<()>,
+    batch: u64,
+    /// Shares are used while at least so many are in the common count.
+    plenty: u64,
+}
+
+impl FreeBlocks {
+    /// Of a device on which so many blocks are free, of which `kept` are for operations that free space. Panics without a
+    /// core.
+    pub(crate) fn new(blocks: u64, kept: u64, cores: usize) -> FreeBlocks {
+        let cores = cores as u64;
+        // All shares together have at most an eighth of the device.
+        let batch = (blocks / (16 * cores)).min(BATCH_MAX);
+        FreeBlocks {
+            common: Padded(AtomicU64::new(blocks)),
+            shares: (0..cores).map(|_| Padded::default()).collect(),
+            moving: Mutex::new(()),
+            batch,
+            plenty: kept + blocks / 8,
+        }
+    }
+
+    /// How many are free. Exact when nobody is at work.
+    pub(crate) fn count(&self) -> u64 {
+        let shares = self.shares.iter().map(|share| share.load(Ordering::Relaxed));
+        self.common.load(Ordering::Relaxed) + shares.sum::<u64>()
+    }
+
+    /// Whether at least so many are free. Where there is plenty, no share is looked at.
+    pub(crate) fn is_at_least(&self, blocks: u64) -> bool {
+        self.common.load(Ordering::Relaxed) >= blocks || self.count() >= blocks
+    }
+
+    /// Takes so many, if at least `kept` are left.
+    pub(crate) fn take(&self, count: u64, kept: u64) -> bool {
+        // Where there is no plenty, shares are only emptied: once they are, the common count is exact by itself.
+        self.has_plenty() && take_from(self.own(), count, 0) || self.take_common(count, kept)
+    }
+
+    fn take_common(&self, count: u64, kept: u64) -> bool {
+        if self.has_plenty() {
+            let _moving = self.moving.lock();
+            if take_from(&self.common, count + self.batch, kept) {
+                self.own().fetch_add(self.batch, Ordering::Relaxed);
+                return true;
+            }
+        }
+        take_from(&self.common, count, kept) || self.gather(count, kept)
+    }
+
+    #[cold]
+    fn gather(&self, count: u64, kept: u64) -> bool {
+        let _moving = self.moving.lock();
+        loop {
+            for share in self.shares.iter().filter(|share| share.load(Ordering::Relaxed) > 0) {
+                self.common.fetch_add(share.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+            }
+            if take_from(&self.common, count, kept) {
+                return true;
+            }
+            // What came to a share meanwhile counts too.
+            if self.count() < count + kept {
+                return false;
+            }
+        }
+    }
+
+    /// Gives so many back.
+    pub(crate) fn give(&self, count: u64) {
+        if !self.has_plenty() {
+            self.common.fetch_add(count, Ordering::Relaxed);
+            return;
+        }
+        let share = self.own();
+        if share.fetch_add(count, Ordering::Relaxed) + count > 2 * self.batch {
+            self.spill(share);
+        }
+    }
+
+    #[cold]
+    fn spill(&self, share: &AtomicU64) {
+        let _moving = self.moving.lock();
+        let keep = |has: u64| (has > self.batch).then_some(self.batch);
+        if let Ok(had) = share.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep) {
+            self.common.fetch_add(had - self.batch, Ordering::Relaxed);
+        }
+    }
+
+    fn has_plenty(&self) -> bool {
+        self.common.load(Ordering::Relaxed) >= self.plenty
+    }
+
+    fn own(&self) -> &AtomicU64 {
+        &self.shares[thread_number() % self.shares.len()]
+    }
+}
+
+/// Takes so many from one count, if at least `kept` are left there.
+fn take_from(blocks: &AtomicU64, count: u64, kept: u64) -> bool {
+    let left = |has: u64| has.checked_sub(count).filter(|left| *left >= kept);
+    blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    /// Works on the count from a thread that has another share than the one before.
+    fn on_other_cores(blocks: &FreeBlocks, work: impl Fn(&FreeBlocks) + Sync) {
+        let work = &work;
+        (0..8).for_each(|_| std::thread::scope(|scope| drop(scope.spawn(move || work(blocks)))));
+    }
+
+    #[test]
+    fn every_block_is_had_whichever_share_it_lies_in() {
+        let blocks = FreeBlocks::new(1 << 20, 64, 8);
+        on_other_cores(&blocks, |blocks| assert!(blocks.take(1, 64)));
+        assert_eq!(blocks.count(), (1 << 20) - 8);
+        assert!(blocks.shares.iter().any(|share| share.load(Ordering::Relaxed) > 0), "nobody has a share");
+        assert!(blocks.is_at_least((1 << 20) - 8) && !blocks.is_at_least((1 << 20) - 7));
+        assert!(!blocks.take((1 << 20) - 8 - 63, 64), "the kept ones are kept");
+        assert!(blocks.take((1 << 20) - 8 - 64, 64));
+        assert!(!blocks.take(1, 64) && blocks.take(64, 0) && !blocks.take(1, 0));
+        on_other_cores(&blocks, |blocks| blocks.give(1));
+        assert!(blocks.take(8, 0) && !blocks.take(1, 0));
+    }
+
+    #[test]
+    fn a_share_takes_from_the_common_count_once_a_batch() {
+        let blocks = FreeBlocks::new(1 << 20, 64, 2);
+        let common = || blocks.common.load(Ordering::Relaxed);
+        assert!(blocks.take(1, 64));
+        let filled = common();
+        for _ in 0..BATCH_MAX {
+            assert!(blocks.take(1, 64));
+        }
+        assert_eq!(common(), filled);
+        assert!(blocks.take(1, 64));
+        assert_eq!(common(), filled - BATCH_MAX - 1);
+        blocks.give(1 << 10);
+        assert!(blocks.own().load(Ordering::Relaxed) == BATCH_MAX && blocks.count() == (1 << 20) - BATCH_MAX + 1022);
+    }
+}
