@@ -48,7 +48,7 @@ const HOUSES: [House; 5] = [
             ("fingerprint", ""),
             ("chunking", ""),
             ("sync", ""),
-            ("padded", ""),
+            ("padded", "sync"),
             ("parallel", ""),
         ],
     },

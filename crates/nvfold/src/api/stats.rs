@@ -7,7 +7,6 @@ use crate::dedup::policy::{Policy, PolicyStats};
 use crate::media::BLOCK_BYTES;
 use crate::mount::Recovery;
 use crate::space::SegmentWear;
-use crate::sync::atomic::Ordering;
 use crate::words::{IndexStats, OriginStats, ReclaimStats, Skipped};
 
 /// The device and its space, told honestly.
@@ -79,14 +78,14 @@ impl FileSystem {
         let core = self.core();
         let by_policy = core.policies.stats();
         let of_all = |figure: fn(&PolicyStats) -> u64| by_policy.iter().map(figure).sum();
-        let data_blocks = core.data_blocks.load(Ordering::Relaxed);
+        let data_blocks = core.data_blocks.get();
         let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
         // The totals may come from a saved state, which is input: fsck holds them against the logs, a mount does not.
         let packed_bytes = core.space.packed.live_bytes();
         let stored_bytes = data_blocks.saturating_mul(BLOCK_BYTES).saturating_add(packed_bytes);
         let mut stats = Stats {
             device_bytes: core.geometry.device_bytes,
-            logical_bytes: core.mapped_bytes.load(Ordering::Relaxed),
+            logical_bytes: core.mapped_bytes.get(),
             stored_bytes,
             saved_bytes: core
                 .chunks

@@ -39,7 +39,7 @@ use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::direct::{self, BEGUN, DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, LIST_WORD, prefix_bits};
 use crate::media::superblock::Geometry;
 use crate::media::{ChunkRef, SEGMENT_BYTES};
-use crate::padded::Padded;
+use crate::padded::{Padded, Sum};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::words::{IndexKind, IndexStats, ReorderOptions};
@@ -70,11 +70,11 @@ pub struct Fact {
     segments: Vec<u64>,
     bits: u32,
     locks: Vec<Padded<Mutex<()>>>,
-    members: Padded<AtomicU64>,
+    members: Sum,
     /// Chains below this one count in `members`: all of them, but after a crash.
     counted: AtomicU64,
-    lookups: Padded<AtomicU64>,
-    reads: Padded<AtomicU64>,
+    lookups: Sum,
+    reads: Sum,
     reorder: ReorderOptions,
     /// A chain in which a search went far for what is often found, plus 1.
     deep: AtomicU64,
@@ -116,10 +116,10 @@ impl Fact {
             segments,
             bits: prefix_bits(geometry.blocks()),
             locks: (0..LOCKS).map(|_| Padded::default()).collect(),
-            members: Padded::default(),
+            members: Sum::default(),
             counted: AtomicU64::new(u64::MAX),
-            lookups: Padded::default(),
-            reads: Padded::default(),
+            lookups: Sum::default(),
+            reads: Sum::default(),
             reorder,
             deep: AtomicU64::new(0),
             reordering: Mutex::new(None),
@@ -170,8 +170,8 @@ impl Fact {
                 behind |= block == after;
             }
         }
-        self.lookups.fetch_add(1, Ordering::Relaxed);
-        self.reads.fetch_add(u64::from(reads), Ordering::Relaxed);
+        self.lookups.add(1);
+        self.reads.add(u64::from(reads));
         found
     }
 
@@ -230,26 +230,25 @@ impl Fact {
 
     /// What it costs.
     pub fn stats(&self) -> IndexStats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         IndexStats {
             kind: IndexKind::Pm,
-            entries: get(&self.members),
+            entries: self.members.get(),
             dram_bytes: (self.locks.len() * size_of::<Padded<Mutex<()>>>() + self.segments.capacity() * 8) as u64,
             media_bytes: self.segments.len() as u64 * SEGMENT_BYTES,
-            lookups: get(&self.lookups),
-            reads: get(&self.reads),
-            reordered: get(&self.reordered),
+            lookups: self.lookups.get(),
+            reads: self.reads.get(),
+            reordered: self.reordered.load(Ordering::Relaxed),
         }
     }
 
     /// Mount: takes the saved number of entries over.
     pub fn adopt(&self, entries: u64) {
-        self.members.store(entries, Ordering::Relaxed);
+        self.members.set(entries);
     }
 
     /// Mount after a crash: entries are counted chain by chain, by [`Fact::tidy`].
     pub fn begin_count(&self) {
-        self.members.store(0, Ordering::Relaxed);
+        self.members.set(0);
         self.counted.store(0, Ordering::Relaxed);
     }
 
@@ -312,7 +311,7 @@ impl Fact {
             (before, at) = (at, next);
         }
         let _ = self.region.fence(flight);
-        self.members.fetch_add(members, Ordering::Relaxed);
+        self.members.add(members);
     }
 
     /// Does one step of bringing a chain into order, if a search asked for it; true when there is nothing to do.
@@ -517,7 +516,7 @@ impl Fact {
     /// One entry more or, with two's complement, less.
     fn account(&self, chain: u64, change: u64) {
         if chain < self.counted.load(Ordering::Relaxed) {
-            self.members.fetch_add(change, Ordering::Relaxed);
+            self.members.add(change);
         }
     }
 

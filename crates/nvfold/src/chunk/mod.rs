@@ -62,8 +62,8 @@ use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
 use crate::media::superblock::Geometry;
 use crate::media::{ChunkRef, SEGMENT_BLOCKS};
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::padded::{Padded, Sum};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
 use entries::{Entries, word};
 use epochs::Epochs;
@@ -130,8 +130,8 @@ pub struct Chunks {
     /// entry since the mount, and the table itself tells the rest.
     has_entry: Box<[AtomicU64]>,
     /// Entries in use, with a pm index.
-    tracked: Padded<AtomicU64>,
-    extra_references: Padded<AtomicU64>,
+    tracked: Sum,
+    extra_references: Sum,
     lines: Lines,
     /// Whether `recount` holds anything: looked at without its lock.
     recounting: AtomicBool,
@@ -159,8 +159,8 @@ impl Chunks {
             entries,
             index,
             has_entry: zeroed((geometry.segments() * words).div_ceil(64)),
-            tracked: Padded::default(),
-            extra_references: Padded::default(),
+            tracked: Sum::default(),
+            extra_references: Sum::default(),
             lines: Lines::default(),
             recounting: AtomicBool::new(false),
             recount: RwLock::new(None),
@@ -174,7 +174,7 @@ impl Chunks {
 
     /// References beyond the first of every block: blocks saved by sharing.
     pub fn extra_references(&self) -> u64 {
-        self.extra_references.load(Ordering::Relaxed)
+        self.extra_references.get()
     }
 
     /// A chunk's entry, copied.

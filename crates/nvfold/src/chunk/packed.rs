@@ -14,9 +14,8 @@ use crate::media::PackedNumber;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::packed::PackedBytes;
 use crate::media::segment::KIND_ENTRIES;
-use crate::padded::Padded;
+use crate::padded::Sum;
 use crate::space::{Space, clear_segment};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use pmem::Region;
 use std::sync::Arc;
@@ -43,9 +42,9 @@ pub struct Packed {
     entries: Arc<Entries>,
     used: Mutex<Used>,
     /// Bytes that sharing packed chunks saves.
-    pub(super) saved_bytes: Padded<AtomicU64>,
+    pub(super) saved_bytes: Sum,
     /// Bytes that compressing them saves, each chunk once.
-    pub(super) compressed_away: Padded<AtomicU64>,
+    pub(super) compressed_away: Sum,
 }
 
 #[derive(Default)]
@@ -80,7 +79,7 @@ impl Used {
 impl Packed {
     /// With no entry in use.
     pub fn new(entries: Arc<Entries>) -> Packed {
-        let (saved_bytes, compressed_away) = (Padded::default(), Padded::default());
+        let (saved_bytes, compressed_away) = (Sum::default(), Sum::default());
         Packed { entries, used: Mutex::default(), saved_bytes, compressed_away }
     }
 
@@ -91,12 +90,12 @@ impl Packed {
 
     /// Bytes that sharing packed chunks saves.
     pub fn saved_bytes(&self) -> u64 {
-        self.saved_bytes.load(Ordering::Relaxed)
+        self.saved_bytes.get()
     }
 
     /// Bytes that compressing packed chunks saves, each chunk once.
     pub fn compressed_away_bytes(&self) -> u64 {
-        self.compressed_away.load(Ordering::Relaxed)
+        self.compressed_away.get()
     }
 
     /// Whether the entry of a packed chunk is in use, or about to be.
@@ -216,17 +215,17 @@ impl Packed {
 
     /// A read-only mount: sharing saves so many bytes more.
     pub fn record_saved(&self, bytes: u64) {
-        self.saved_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.saved_bytes.add(bytes);
     }
 
     /// A packed chunk is there that is so long.
     pub fn record_compressed(&self, bytes: PackedBytes) {
-        self.compressed_away.fetch_add(bytes.saved(), Ordering::Relaxed);
+        self.compressed_away.add(bytes.saved());
     }
 
     /// Mount: takes the saved totals over.
     pub fn adopt_saved_bytes(&self, shared: u64, compressed_away: u64) {
-        self.saved_bytes.store(shared, Ordering::Relaxed);
-        self.compressed_away.store(compressed_away, Ordering::Relaxed);
+        self.saved_bytes.set(shared);
+        self.compressed_away.set(compressed_away);
     }
 }

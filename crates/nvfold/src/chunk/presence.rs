@@ -21,7 +21,7 @@ impl Chunks {
     /// Entries in use.
     pub fn tracked(&self) -> u64 {
         if self.index.fact().is_some() {
-            return self.tracked.load(Ordering::Relaxed);
+            return self.tracked.get();
         }
         self.has_entry.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
@@ -70,7 +70,7 @@ impl Chunks {
         if chunk.packed().is_some() {
             self.packed.record_compressed(self.entry(chunk).packed_bytes());
         } else if self.index.fact().is_some() {
-            self.tracked.fetch_add(1, Ordering::Relaxed);
+            self.tracked.add(1);
         }
         if count > 1 {
             self.record_extra(chunk, u64::from(count) - 1);
@@ -88,8 +88,8 @@ impl Chunks {
     #[inline]
     pub(super) fn record_extra_of(&self, chunk: ChunkRef, bytes: u64, references: u64) {
         match chunk {
-            ChunkRef::Block(_) => self.extra_references.fetch_add(references, Ordering::Relaxed),
-            ChunkRef::Packed(_) => self.packed.saved_bytes.fetch_add(references.wrapping_mul(bytes), Ordering::Relaxed),
+            ChunkRef::Block(_) => self.extra_references.add(references),
+            ChunkRef::Packed(_) => self.packed.saved_bytes.add(references.wrapping_mul(bytes)),
         };
     }
 
@@ -120,7 +120,7 @@ impl Chunks {
 
     /// A read-only mount: one more extent touches a block, whatever its entry says.
     pub fn record_extra_reference(&self) {
-        self.extra_references.fetch_add(1, Ordering::Relaxed);
+        self.extra_references.add(1);
     }
 
     /// Takes an entry that is gone out of bits and totals, and if it `loses` its fingerprint out of the index: durably,
@@ -140,11 +140,11 @@ impl Chunks {
         let ChunkRef::Block(block) = chunk else {
             // Empty, it still says how long the chunk was: nobody has it before its number is given back.
             let saved = self.entry(chunk).packed_bytes().saved();
-            self.packed.compressed_away.fetch_sub(saved, Ordering::Relaxed);
+            self.packed.compressed_away.subtract(saved);
             return;
         };
         if self.index.fact().is_some() {
-            self.tracked.fetch_sub(1, Ordering::Relaxed);
+            self.tracked.subtract(1);
         } else {
             let bit = 1 << (block.0 % 64);
             let before = self.has_entry[(block.0 / 64) as usize].fetch_and(!bit, Ordering::Relaxed);

@@ -125,7 +125,7 @@ impl Chunks {
         if let Some(taken_back) = taken_back {
             let _ = self.region.fence(taken_back);
         }
-        self.extra_references.fetch_add(extra, Ordering::Relaxed);
+        self.extra_references.add(extra);
     }
 
     /// Reads the entries of a part of the table of packed entries: its used bits, what lives in each segment, and for the
@@ -179,7 +179,7 @@ impl Chunks {
         if has_bad {
             space.packed.keep_all();
         }
-        self.packed.saved_bytes.fetch_add(saved, Ordering::Relaxed);
+        self.packed.saved_bytes.add(saved);
         words
     }
 
@@ -246,12 +246,12 @@ impl Chunks {
         }
         if bits != 0 {
             self.record_may_have_entry(BlockNumber(word * 64));
-            self.tracked.fetch_add(u64::from(bits.count_ones()), Ordering::Relaxed);
+            self.tracked.add(u64::from(bits.count_ones()));
         }
     }
 
     /// Mount: see [`Chunks::adopt_entries`].
     pub fn adopt_totals(&self, extra_references: u64) {
-        self.extra_references.store(extra_references, Ordering::Relaxed);
+        self.extra_references.set(extra_references);
     }
 }

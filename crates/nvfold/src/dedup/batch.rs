@@ -15,7 +15,7 @@ use crate::chunk::reference::Reference;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::Fingerprint;
 use crate::media::ChunkRef;
-use crate::padded::Padded;
+use crate::padded::Sum;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Pieces whose candidates are fetched and compared together: 32 KiB of them.
@@ -54,9 +54,9 @@ impl<'p> Piece<'p> {
 #[derive(Default)]
 pub struct Tally {
     /// Pieces it was asked about.
-    pub offered: Padded<AtomicU64>,
+    pub offered: Sum,
     /// Pieces it shared.
-    pub shared: Padded<AtomicU64>,
+    pub shared: Sum,
     /// Weak fingerprints that matched where bytes did not.
     pub collisions: AtomicU64,
 }
@@ -64,20 +64,19 @@ pub struct Tally {
 impl Tally {
     pub(super) fn count(&self, offered: u64, shared: u64) {
         if offered > 0 {
-            self.offered.fetch_add(offered, Ordering::Relaxed);
+            self.offered.add(offered);
         }
         if shared > 0 {
-            self.shared.fetch_add(shared, Ordering::Relaxed);
+            self.shared.add(shared);
         }
     }
 
     pub(super) fn stats(&self, policy: Policy) -> PolicyStats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         PolicyStats {
             policy,
-            offered: get(&self.offered),
-            shared: get(&self.shared),
-            collisions: get(&self.collisions),
+            offered: self.offered.get(),
+            shared: self.shared.get(),
+            collisions: self.collisions.load(Ordering::Relaxed),
         }
     }
 }

@@ -78,7 +78,7 @@ use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::inode::log;
 use crate::inode::table::InodeTable;
 use crate::media::superblock::Geometry;
-use crate::padded::Padded;
+use crate::padded::{Padded, Sum};
 use crate::space::Space;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -109,8 +109,8 @@ pub(crate) struct Core {
     pub(crate) cache: Cache,
     pub(crate) damaged: Damaged,
     /// Bytes that all extents of all files name.
-    pub(crate) mapped_bytes: Padded<AtomicU64>,
-    pub(crate) data_blocks: Padded<AtomicU64>,
+    pub(crate) mapped_bytes: Sum,
+    pub(crate) data_blocks: Sum,
     pub(crate) unmounted: AtomicBool,
     pub(crate) gate: Gate,
     /// The longest end of a file that is packed under a policy that stores blocks.
@@ -170,8 +170,8 @@ impl Core {
             tree: Mutex::new(()),
             cache: Cache::new(),
             damaged: Damaged::default(),
-            mapped_bytes: Padded::default(),
-            data_blocks: Padded::default(),
+            mapped_bytes: Sum::default(),
+            data_blocks: Sum::default(),
             unmounted: AtomicBool::new(false),
             gate: Gate::new(),
             packed_ends_max,
@@ -264,6 +264,6 @@ impl Core {
             return;
         }
         // Two's complement: a decrease is an addition too.
-        self.mapped_bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        self.mapped_bytes.add(after.wrapping_sub(before));
     }
 }

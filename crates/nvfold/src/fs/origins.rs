@@ -32,10 +32,9 @@ use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::CLASS_UNKNOWN;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PACKED_BYTES_MAX};
-use crate::padded::Padded;
+use crate::padded::Sum;
 use crate::space::Purpose;
 use crate::space::packed::Pool;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::words::OriginStats;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -85,22 +84,21 @@ impl Origin<'_> {
 /// Requests with origins since mount.
 #[derive(Default)]
 pub(super) struct OriginTally {
-    requests: Padded<AtomicU64>,
-    offered_bytes: Padded<AtomicU64>,
-    shared_bytes: Padded<AtomicU64>,
-    shared_extents: Padded<AtomicU64>,
-    changed: Padded<AtomicU64>,
+    requests: Sum,
+    offered_bytes: Sum,
+    shared_bytes: Sum,
+    shared_extents: Sum,
+    changed: Sum,
 }
 
 impl OriginTally {
     pub(super) fn stats(&self) -> OriginStats {
-        let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         OriginStats {
-            requests: figure(&self.requests),
-            offered_bytes: figure(&self.offered_bytes),
-            shared_bytes: figure(&self.shared_bytes),
-            shared_extents: figure(&self.shared_extents),
-            changed: figure(&self.changed),
+            requests: self.requests.get(),
+            offered_bytes: self.offered_bytes.get(),
+            shared_bytes: self.shared_bytes.get(),
+            shared_extents: self.shared_extents.get(),
+            changed: self.changed.get(),
         }
     }
 }
@@ -184,14 +182,14 @@ impl Core {
             compares += 1;
             let refused = match self.write_compared(inode, at, data, &origins, &compared)? {
                 Ok(offset) => {
-                    self.origin_tally.shared_extents.fetch_add(compared.equal.len() as u64, Ordering::Relaxed);
+                    self.origin_tally.shared_extents.add(compared.equal.len() as u64);
                     break (offset, compared.equal.iter().map(|equal| equal.extent.length).sum());
                 }
                 Err(refused) => refused,
             };
             match refused {
                 Refused::Changed => {
-                    self.origin_tally.changed.fetch_add(1, Ordering::Relaxed);
+                    self.origin_tally.changed.add(1);
                     if compares == COMPARES_MAX {
                         origins.clear();
                     }
@@ -201,9 +199,9 @@ impl Core {
         };
         if !origins.is_empty() {
             let offered = offered_bytes(&origins);
-            self.origin_tally.requests.fetch_add(1, Ordering::Relaxed);
-            self.origin_tally.offered_bytes.fetch_add(offered, Ordering::Relaxed);
-            self.origin_tally.shared_bytes.fetch_add(shared, Ordering::Relaxed);
+            self.origin_tally.requests.add(1);
+            self.origin_tally.offered_bytes.add(offered);
+            self.origin_tally.shared_bytes.add(shared);
         }
         Ok((offset, shared))
     }

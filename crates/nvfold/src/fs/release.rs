@@ -7,7 +7,6 @@ use crate::inode::extents::Dropped;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::space::{BlockRun, Runs};
-use crate::sync::atomic::Ordering;
 use pmem::Flight;
 use smallvec::SmallVec;
 
@@ -150,7 +149,7 @@ impl Core {
         }
         if gained != lost {
             // Two's complement: a decrease is an addition too.
-            self.data_blocks.fetch_add(gained.wrapping_sub(lost), Ordering::Relaxed);
+            self.data_blocks.add(gained.wrapping_sub(lost));
         }
     }
 

@@ -282,7 +282,7 @@ impl Mounted {
             Err(Error::Corrupt { .. }) => unreadable.push(Unreadable { ino, slot, may_be_unborn: false }),
             walked => drop(walked?),
         }
-        self.core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
+        self.core.mapped_bytes.add(state.mapped_bytes());
         if let Body::Directory(directory) = &state.body {
             for name in directory.after(0) {
                 self.core.table.found_name(name.ino);
@@ -417,13 +417,13 @@ impl Mounted {
             if has_bad_entries && self.is_bad_entry(block) {
                 // Its count cannot be set: it stays in use.
                 let named = recount.know(block) && references > 0;
-                self.core.data_blocks.fetch_add(u64::from(named), Ordering::Relaxed);
+                self.core.data_blocks.add(u64::from(named));
                 continue;
             }
             let may_have_more = keeps_blocks && recount.is_unknown(block);
             if may_have_more && (references == 0 || self.core.chunks.count(block) > references) {
                 let named = recount.know(block) && references > 0;
-                self.core.data_blocks.fetch_add(u64::from(named), Ordering::Relaxed);
+                self.core.data_blocks.add(u64::from(named));
                 continue;
             }
             self.set_block_exact(block, references, reserved, &mut flight);
@@ -431,7 +431,7 @@ impl Mounted {
                 continue;
             }
             if references > 0 {
-                self.core.data_blocks.fetch_add(1, Ordering::Relaxed);
+                self.core.data_blocks.add(1);
             } else {
                 free.push(BlockRun { start: block, count: 1 });
             }

@@ -17,7 +17,6 @@ use crate::media::superblock::{Geometry, STATE_CLEAN, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BYTES};
 use crate::space::packed::{Open, POOLS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
-use crate::sync::atomic::Ordering;
 use hashbrown::HashMap;
 use pmem::{Flight, PmPtr, Region};
 use zerocopy::{FromZeros, IntoBytes};
@@ -91,8 +90,8 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         payload_words,
         segments: segments.len() as u64,
         inode_words: inode_words.len() as u64,
-        mapped_bytes: core.mapped_bytes.load(Ordering::Relaxed),
-        data_blocks: core.data_blocks.load(Ordering::Relaxed),
+        mapped_bytes: core.mapped_bytes.get(),
+        data_blocks: core.data_blocks.get(),
         extra_references: core.chunks.extra_references(),
         weak_function: core.chunks.weak_function() as u64,
         runs_used: runs.len() as u64,
@@ -162,8 +161,8 @@ pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
         saved.packed.iter().for_each(|record| record.open(core));
     }
     core.table.adopt(&saved.inode_words, saved.header.log_areas);
-    core.mapped_bytes.store(saved.header.mapped_bytes, Ordering::Relaxed);
-    core.data_blocks.store(saved.header.data_blocks, Ordering::Relaxed);
+    core.mapped_bytes.set(saved.header.mapped_bytes);
+    core.data_blocks.set(saved.header.data_blocks);
     if saved.header.filled == 1 && is_of_function {
         core.policies.skip_sweep();
     }

@@ -114,7 +114,7 @@ pub fn count_all(mounted: &Mounted) {
         let Some(slot) = core.table.slot(ino) else { continue };
         let Ok(Some(inode)) = Inode::load(&core.region, &core.geometry, slot, ino) else { continue };
         let state = inode.into_state();
-        core.mapped_bytes.fetch_add(state.mapped_bytes(), Ordering::Relaxed);
+        core.mapped_bytes.add(state.mapped_bytes());
         for block in state.log.pages().chain(state.xattr_blocks()) {
             core.space.mark_used(block);
         }
@@ -122,7 +122,7 @@ pub fn count_all(mounted: &Mounted) {
         for (_, extent) in extents {
             for block in extent.blocks().blocks() {
                 if core.space.mark_used(block) {
-                    core.data_blocks.fetch_add(1, Ordering::Relaxed);
+                    core.data_blocks.add(1);
                 } else {
                     core.chunks.record_extra_reference();
                 }
