@@ -57,12 +57,25 @@ impl LocationWord {
     /// What it names and whether that is reserved; `None`: nothing.
     #[inline]
     pub fn location(self) -> Option<(Location, bool)> {
-        let location = self.0 & (LOCATION_END - 1);
+        let location = self.address();
         match self.0 >> KIND_SHIFT {
             HOLE => None,
             PACKED => Some((Location::Packed(PackedNumber((location >> OFFSET_BITS) as u32), location as u16), false)),
             kind => Some((Location::Media(location), kind == RESERVED)),
         }
+    }
+
+    /// Media address of the first byte; of a packed chunk it means nothing.
+    #[inline]
+    pub fn address(self) -> u64 {
+        self.0 & (LOCATION_END - 1)
+    }
+
+    /// Whether both name a part of a packed chunk, or blocks of the same kind from the same offset in a block on.
+    #[inline]
+    pub fn is_like(self, other: LocationWord) -> bool {
+        let differs = self.0 ^ other.0;
+        differs >> KIND_SHIFT == 0 && (self.is_packed() || differs % super::BLOCK_BYTES == 0)
     }
 
     /// Whether it names a part of a packed chunk.
