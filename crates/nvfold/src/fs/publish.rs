@@ -223,7 +223,7 @@ impl Core {
         extents.exchange(entry.file_offset, extent, &mut dropped);
         let (landed, line) = claims.tx.end(line);
         let (flight, emptied) = self.clear_unshared_entries(&dropped.blocks, &claims.reserved);
-        self.commit_line(inode, state, line, landed, flight, || self.forget_all(emptied));
+        self.commit_line(inode, state, line, landed, flight, || self.forget_all(&emptied));
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         if entry.dedupe == dedupe::NEEDED {
             state.add_waiting(entry.file_offset, entry.length);
@@ -268,7 +268,7 @@ impl Core {
             false => self.clear_unshared_entries(&dropped.blocks, &claims.reserved),
         };
         let word = commit_word(inode.slot, &state.log, state.selector, named);
-        self.store_commit_word(word, landed, flight, || self.forget_all(emptied));
+        self.store_commit_word(word, landed, flight, || self.forget_all(&emptied));
         if is_daemons {
             self.count_holds(queued, claims);
         }

@@ -19,8 +19,10 @@ use pmem::Flight;
 /// # Errors
 /// EFBIG past the largest file size.
 pub(super) fn range_end(doing: &'static str, offset: u64, length: u64) -> Result<u64> {
-    let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
-    end.ok_or(Error::Posix { doing, why: "the range ends past the largest file size", errno: errno::EFBIG })
+    match offset.checked_add(length) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(end),
+        _ => Err(Error::Posix { doing, why: "the range ends past the largest file size", errno: errno::EFBIG }),
+    }
 }
 
 /// The whole blocks inside `offset..offset + length`, as offsets.

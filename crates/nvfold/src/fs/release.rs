@@ -30,9 +30,9 @@ impl Core {
     }
 
     /// Takes blocks whose entries were emptied out of the index.
-    pub(super) fn forget_all(&self, emptied: Emptied) -> Flight {
+    pub(super) fn forget_all(&self, emptied: &[BlockNumber]) -> Flight {
         let mut flight = Flight::new();
-        emptied.into_iter().for_each(|block| flight.extend(self.chunks.forget(block)));
+        emptied.iter().for_each(|block| flight.extend(self.chunks.forget(*block)));
         flight
     }
 

@@ -60,7 +60,7 @@ impl Extent {
     /// Whether it is whole blocks of a file that lie in whole blocks of the device.
     pub fn is_whole_blocks(&self, offset: u64) -> bool {
         let Location::Media(address) = self.location else { return false };
-        [offset, address, self.length].iter().all(|at| at.is_multiple_of(BLOCK_BYTES))
+        (offset | address | self.length).is_multiple_of(BLOCK_BYTES)
     }
 }
 

@@ -75,7 +75,7 @@ impl LocationWord {
     #[inline]
     pub fn is_like(self, other: LocationWord) -> bool {
         let differs = self.0 ^ other.0;
-        differs >> KIND_SHIFT == 0 && (self.is_packed() || differs % super::BLOCK_BYTES == 0)
+        differs >> KIND_SHIFT == 0 && (self.is_packed() || differs.is_multiple_of(super::BLOCK_BYTES))
     }
 
     /// Whether it names a part of a packed chunk.
