@@ -248,10 +248,13 @@ impl<'a> Claims<'a> {
             core.chunks.with_recount(|recount| self.recount(recount, old));
         }
         let policy = self.policy;
-        let entered = self.entered.iter().map(|(chunk, _, fingerprint)| (*chunk, *fingerprint));
         let known = self.tx.given_back();
-        let is_second = |(chunk, of): &(ChunkRef, Fingerprint)| !policy.published(*chunk, of, known, &core.chunks);
-        let concurrent = entered.filter(is_second).collect();
+        let mut concurrent = Concurrent::new();
+        for (chunk, _, fingerprint) in &self.entered {
+            if !policy.published(*chunk, fingerprint, known, &core.chunks) {
+                concurrent.push((*chunk, *fingerprint));
+            }
+        }
         let fresh: u64 = self.fresh.iter().map(|run| run.count).sum();
         self.reserved.sort_unstable();
         core.release(old, &self.reserved, fresh);
