@@ -23,6 +23,8 @@
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
 //! | `runs` | which parts of two ranges are equal, in AVX-512, AVX2 and a portable twin |
 //! | [`simd`] | looking for rising bytes in AVX-512, AVX2 and a portable twin (for the chunkers) |
+//! | `xxh3` | XXH3-64 of long inputs in AVX-512 (for fingerprints; elsewhere a library makes them) |
+//! | `prefetch` | asking for lines of memory before they are needed |
 //! | `flush`, `atomic` | clwb, clflushopt, clflush; 16-byte atomics |
 //! | `profile`, `cache` | emulated devices: what they charge, and for which reads |
 //! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block and line |
@@ -63,12 +65,13 @@ pub mod simd;
 mod thread;
 mod wear;
 mod writeback;
+mod xxh3;
 
 pub use counters::Counters;
 pub use device::{DeviceSpec, FlushMode, Keeper, OpenOptions, PersistenceLevel, PmemError};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use power_cut::{HostEvent, HostImage, PowerCut};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_block};
 pub use profile::{Profile, ProfileError};
 pub use recorder::{Action, Event, Pending, PendingWord, Recording, Replay, Site, StoreOrder};
 pub use region::Region;
@@ -76,6 +79,7 @@ pub use runs::equal_runs;
 #[cfg(feature = "shuttle")]
 pub use schedule::switch_threads_at_media;
 pub use wear::{LineWear, WearSummary};
+pub use xxh3::xxh3_64_wide;
 
 /// Bytes in one CPU cache line: the unit of flushing.
 pub const LINE_BYTES: u64 = 64;

@@ -100,6 +100,12 @@ pub fn weak(block: &[u8]) -> u32 {
 /// XXH3-64 of a piece of data, seed 0, for uses that want more bits than [`weak`] stores.
 #[inline]
 pub fn weak64(block: &[u8]) -> u64 {
+    pmem::xxh3_64_wide(block).unwrap_or_else(|| library64(block))
+}
+
+/// [`weak64`] of short data, and of any where [`pmem::xxh3_64_wide`] does not know the CPU.
+#[inline]
+fn library64(block: &[u8]) -> u64 {
     twox_hash::XxHash3_64::oneshot(block)
 }
 
@@ -149,6 +155,7 @@ mod tests {
         assert_eq!(weak64(&[0u8; 4096]), ZERO_BLOCK);
         let ramp: Vec<u8> = (0..4096u32).map(|position| (position % 251) as u8).collect();
         assert_eq!(weak64(&ramp), RAMP_BLOCK);
+        assert_eq!((library64(&[0; 4096]), library64(&ramp)), (ZERO_BLOCK, RAMP_BLOCK));
         // The check value of the CRC catalogue, and well known texts.
         assert_eq!(WeakFunction::Crc32.of(b"123456789"), 0xcbf4_3926);
         assert_eq!(WeakFunction::Crc32.of(b"The quick brown fox jumps over the lazy dog"), 0x414f_a339);
@@ -157,6 +164,30 @@ mod tests {
         assert_eq!(WeakFunction::Fletcher32.of(b"abcde"), 0xf04f_c729);
         assert_eq!(WeakFunction::Fletcher32.of(b"abcdef"), 0x5650_2d2a);
         assert_eq!(WeakFunction::Fletcher32.of(b"abcdefgh"), 0xebe1_9591);
+    }
+
+    #[test]
+    fn the_wide_xxh3_is_the_librarys_at_every_length() {
+        let longest = if cfg!(miri) { 4096 } else { 1 << 20 };
+        let data: Vec<u8> = (0..longest as u32 + 64).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        if pmem::xxh3_64_wide(&data).is_none() {
+            return println!("skipped: no AVX-512 here");
+        }
+        assert_eq!(pmem::xxh3_64_wide(&data[..240]), None, "short data is the library's");
+        let around = |middle: usize| [middle - 65, middle - 64, middle - 1, middle, middle + 1];
+        let larger = [4096, 8192, 65_536, 131_072].into_iter().flat_map(around).chain([100_003, longest - 1, longest]);
+        for length in (241..=3000).chain(larger) {
+            // At another place in a line each time, and at its beginning.
+            for start in [0, 1 + length % 63] {
+                let bytes = &data[start..start + length];
+                assert_eq!(pmem::xxh3_64_wide(bytes), Some(library64(bytes)), "{length} bytes from {start} on");
+            }
+        }
+        // Every bit, and the largest words: the sums of the two halves of a block wrap.
+        for byte in [0, 0x80, 0xff] {
+            let bytes = vec![byte; 4096];
+            assert_eq!(pmem::xxh3_64_wide(&bytes), Some(library64(&bytes)), "4096 bytes {byte:#x}");
+        }
     }
 
     #[test]

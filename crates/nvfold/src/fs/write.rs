@@ -53,7 +53,20 @@ pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) 
         return Ok(Pieces::new());
     }
     let whole = &data[(first - offset) as usize..(end - offset) as usize];
-    Ok(whole.chunks_exact(BLOCK).map(|block| Piece::new(block, policy.fingerprint(block))).collect())
+    let mut blocks = whole.chunks_exact(BLOCK).peekable();
+    let mut pieces = Pieces::with_capacity(whole.len() / BLOCK);
+    // A policy that makes none of this block seldom makes one of the next.
+    let mut reads_next = true;
+    while let Some(block) = blocks.next() {
+        // While this block is hashed the next one is on its way: the processor by itself runs ahead inside a page only.
+        if let Some(next) = blocks.peek().filter(|_| reads_next) {
+            pmem::prefetch_block(next);
+        }
+        let fingerprint = policy.fingerprint(block);
+        reads_next = !fingerprint.is_empty();
+        pieces.push(Piece::new(block, fingerprint));
+    }
+    Ok(pieces)
 }
 
 impl Core {
