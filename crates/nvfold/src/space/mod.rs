@@ -63,7 +63,7 @@ impl BlockRun {
     }
 
     /// The blocks.
-    pub fn blocks(self) -> impl Iterator<Item = BlockNumber> {
+    pub fn blocks(self) -> impl Iterator<Item = BlockNumber> + Clone {
         (self.start.0..self.start.0 + self.count).map(BlockNumber)
     }
 }
@@ -136,7 +136,9 @@ pub struct Space {
     levels_wear: bool,
     free_blocks: FreeBlocks,
     total_blocks: u64,
-    search_from: Mutex<u64>,
+    /// Of each core: where its search for a segment begins. They lie apart, for the counters of neighbouring segments
+    /// share a line. Who holds it keeps everybody from entering a segment.
+    search_from: Mutex<Vec<u64>>,
     /// Pages with bad memory that are kept from use already.
     quarantined: AtomicU64,
     /// For tests: how many reservations from now the one is that fails; 0: none.
@@ -155,6 +157,8 @@ impl Space {
         let segments = geometry.segments();
         let total_blocks = geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS;
         let cores = cores.clamp(1, 64);
+        let first_segment = geometry.first_segment() as usize;
+        let apart = (segments as usize - first_segment) / cores;
         let space = Space {
             region,
             geometry,
@@ -168,7 +172,7 @@ impl Space {
             levels_wear: true,
             free_blocks: FreeBlocks::new(total_blocks, KEPT_BLOCKS, cores),
             total_blocks,
-            search_from: Mutex::new(geometry.first_segment()),
+            search_from: Mutex::new((0..cores).map(|core| (first_segment + core * apart) as u64).collect()),
             quarantined: AtomicU64::new(0),
             fails_in: AtomicU64::new(0),
             cursors: (0..cores).map(|_| Padded::default()).collect(),
@@ -282,16 +286,16 @@ impl Space {
         self.quarantine_bad_memory();
         self.reserve(doing, SEGMENT_BLOCKS, Purpose::Log)?;
         for attempt in 0..2 {
-            let mut from = self.search_from.lock();
-            if let Some(segment) = find(&mut from) {
-                drop(from);
+            let mut search_from = self.search_from.lock();
+            let found = find(self.own_of(&mut search_from));
+            drop(search_from);
+            if let Some(segment) = found {
                 let words = segment as usize * WORDS_PER_SEGMENT;
                 self.used[words..words + WORDS_PER_SEGMENT].iter().for_each(|word| word.store(!0, Ordering::Relaxed));
                 self.free_in[segment as usize].store(0, Ordering::Relaxed);
                 self.marked[segment as usize].store(0, Ordering::Relaxed);
                 return Ok(segment);
             }
-            drop(from);
             if attempt == 0 {
                 self.abandon_empty_cursors();
             }
@@ -463,6 +467,11 @@ impl Space {
         if self.free_blocks.take(count, kept) { Ok(()) } else { Err(self.no_space(doing, count)) }
     }
 
+    /// What a list that has something for each core has for this thread's.
+    fn own_of<'o, T>(&self, of_cores: &'o mut [T]) -> &'o mut T {
+        &mut of_cores[thread_number() % self.cursors.len()]
+    }
+
     /// This thread's cursors, or any free ones.
     fn lock_cursors(&self) -> MutexGuard<'_, Cursors> {
         let own = thread_number() % self.cursors.len();
@@ -503,12 +512,13 @@ impl Space {
     /// for it), else an empty one, else one that is at most three quarters full, else any; when all are owned, one
     /// that is shared. The segment is marked then.
     fn choose_segment(&self) -> Cursor {
-        let mut from = self.search_from.lock();
+        let mut search_from = self.search_from.lock();
+        let from = self.own_of(&mut search_from);
         let chosen = self
-            .find_segment(&mut from, 1, |free, marked| free == SEGMENT_BLOCKS && marked)
-            .or_else(|| self.find_segment(&mut from, 1, |free, _| free == SEGMENT_BLOCKS))
-            .or_else(|| self.find_segment(&mut from, 1, |free, _| free >= SEGMENT_BLOCKS / 4))
-            .or_else(|| self.find_segment(&mut from, 1, |free, _| free > 0));
+            .find_segment(from, 1, |free, marked| free == SEGMENT_BLOCKS && marked)
+            .or_else(|| self.find_segment(from, 1, |free, _| free == SEGMENT_BLOCKS))
+            .or_else(|| self.find_segment(from, 1, |free, _| free >= SEGMENT_BLOCKS / 4))
+            .or_else(|| self.find_segment(from, 1, |free, _| free > 0));
         let segment = match chosen {
             Some(segment) => Some(segment),
             None => {
