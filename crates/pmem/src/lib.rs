@@ -71,7 +71,7 @@ pub use counters::Counters;
 pub use device::{DeviceSpec, FlushMode, Keeper, OpenOptions, PersistenceLevel, PmemError};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use power_cut::{HostEvent, HostImage, PowerCut};
-pub use prefetch::{prefetch, prefetch_block};
+pub use prefetch::{prefetch, prefetch_lines};
 pub use profile::{Profile, ProfileError};
 pub use recorder::{Action, Event, Pending, PendingWord, Recording, Replay, Site, StoreOrder};
 pub use region::Region;

@@ -316,13 +316,29 @@ impl Throttle {
         charged
     }
 
-    /// Charges a read that fetched so many lines. Returns the picoseconds.
+    /// Charges a read that fetched so many lines, and what is left of the latency of those that the thread asked for
+    /// before. Returns the picoseconds.
     pub(crate) fn read(&self, start: Option<Instant>, fetched: u64) -> u64 {
-        if fetched == 0 || !self.charges {
+        if !self.charges {
             return 0;
         }
-        let charged = self.read_latency_ps + fetched * self.read_line_ps;
-        self.charge(&self.reads, start, fetched, charged);
+        let own = if fetched > 0 { self.read_latency_ps + fetched * self.read_line_ps } else { 0 };
+        let charged = own + thread::fetch_left_ps();
+        if charged > 0 {
+            self.charge(&self.reads, start, fetched, charged);
+        }
+        charged
+    }
+
+    /// Charges lines that are asked for before they are read. Their latency passes while the thread does other things:
+    /// what is left of it is charged when it reads next. Returns the picoseconds.
+    pub(crate) fn fetch(&self, lines: u64) -> u64 {
+        if lines == 0 || !self.charges {
+            return 0;
+        }
+        let charged = lines * self.read_line_ps;
+        self.charge(&self.reads, None, lines, charged);
+        thread::note_fetch(self.read_latency_ps);
         charged
     }
 

@@ -191,10 +191,31 @@ impl Region {
         }
     }
 
-    /// Asks for a line, so that reading it soon after need not wait. It is no access: nothing is charged or recorded.
+    /// Asks for the lines of many ranges (offset, length) at once, so that reading them later need not wait for each in
+    /// turn. It is no access and nothing is recorded, but the lines come from the media: they are charged now, and what is
+    /// left of one latency by then with the thread's next read.
+    pub fn fetch(&self, ranges: &[(u64, u64)]) {
+        for (offset, length) in ranges.iter().copied().filter(|(_, length)| *length > 0) {
+            crate::prefetch_lines(self.at(offset, length) as usize, length as usize);
+        }
+        if self.faults.watched() {
+            self.charge_fetch(ranges);
+        }
+    }
+
+    /// Whether reading what is in no cache takes longer than from DRAM: of persistent memory, or of a device that emulates
+    /// it.
     #[inline]
-    pub fn prefetch(&self, offset: u64) {
-        crate::prefetch(self.at(offset, 1) as usize);
+    pub fn is_slow_to_read(&self) -> bool {
+        self.mapping.flushes || self.mapping.throttle.charges()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn charge_fetch(&self, ranges: &[(u64, u64)]) {
+        let fetched = ranges.iter().map(|(offset, length)| self.fetched(*offset, *length)).sum();
+        self.mapping.tally.add(Counter::LinesRead, fetched);
+        self.charged(self.mapping.throttle.fetch(fetched));
     }
 
     /// Whether the media holds these bytes at `offset`. Stops soon after the first difference. Of bytes that somebody
@@ -1025,13 +1046,21 @@ impl Region {
     fn watch_read(&self, offset: u64, length: u64) -> Option<Reading> {
         self.touch_poisoned(offset, length);
         let charges = self.mapping.throttle.charges();
-        let fetched = match &self.mapping.wear {
-            // A recorded region is read at full speed.
-            None if !charges => return None,
+        // A recorded region is read at full speed.
+        if !charges && self.mapping.wear.is_none() {
+            return None;
+        }
+        let fetched = self.fetched(offset, length);
+        Some(Reading { fetched, start: (charges && fetched > 0).then(Instant::now) })
+    }
+
+    /// Lines of a range that have to be fetched where somebody counts them.
+    fn fetched(&self, offset: u64, length: u64) -> u64 {
+        match &self.mapping.wear {
+            None if !self.mapping.throttle.charges() => 0,
             None => cache::read(self.mapping.number, line_range(offset, length)),
             Some([_, read]) => self.fetch_by_block(read, offset, length),
-        };
-        Some(Reading { fetched, start: (charges && fetched > 0).then(Instant::now) })
+        }
     }
 
     /// After bytes were read.

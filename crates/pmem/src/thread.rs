@@ -31,6 +31,8 @@ thread_local! {
     static SPUN: Cell<i64> = const { Cell::new(0) };
     /// `CHARGED` when it began to write its last line.
     static WRITE: Cell<Option<u64>> = const { Cell::new(None) };
+    /// What `CHARGED` must come to before the lines that were asked for ahead are all there.
+    static FETCHED_BY: Cell<u64> = const { Cell::new(0) };
     /// Mapping and offset of bad memory that was read.
     static BAD: Cell<Option<(usize, u64)>> = const { Cell::new(None) };
     static SLOT: Cell<usize> = const { Cell::new(UNASSIGNED) };
@@ -98,6 +100,16 @@ pub(crate) fn note_write(from_now_ps: u64) {
 /// Picoseconds charged since this thread began to write its last line, if it wrote any since it was last asked.
 pub(crate) fn take_write() -> Option<u64> {
     WRITE.take().map(|began| CHARGED.get() - began)
+}
+
+/// Notes that lines which this thread has asked for come when so many picoseconds more are charged.
+pub(crate) fn note_fetch(in_ps: u64) {
+    FETCHED_BY.set(FETCHED_BY.get().max(CHARGED.get() + in_ps));
+}
+
+/// Picoseconds that this thread waits for lines which it asked for, if it reads now.
+pub(crate) fn fetch_left_ps() -> u64 {
+    FETCHED_BY.get().saturating_sub(CHARGED.get())
 }
 
 /// Notes that this thread has read bad memory of a mapping. The first place counts.

@@ -217,6 +217,29 @@ fn what_is_read_is_charged_to_a_slow_device_only() {
 }
 
 #[test]
+fn ranges_that_are_fetched_together_wait_once_for_what_is_left_of_the_latency() {
+    let profile = "custom:read_latency_ns=100,read_line_ns=10,write_line_ns=30".parse().unwrap();
+    let options = OpenOptions { profile, track_wear: true, ..OpenOptions::default() };
+    let region = Region::create(&DeviceSpec::Memory, 1 << 20, &options).unwrap();
+    let read = || (region.counters().lines_read, region.counters().charged_ns());
+    region.fetch(&[(64, 64), (8192, 200), (4096, 0)]);
+    assert_eq!(read(), (5, 50));
+    let _: [u8; 200] = region.read(8192);
+    assert_eq!(read(), (5, 150));
+    let _: [u8; 64] = region.read(64);
+    region.fetch(&[(64, 1)]);
+    region.fetch(&[]);
+    assert_eq!(read(), (5, 150), "they are there");
+    region.fetch(&[(16384, 64)]);
+    let _ = region.fence(region.stream(32768, &[7; 128]));
+    assert_eq!(read(), (6, 150 + 10 + 2 * 30));
+    let _: [u8; 64] = region.read(16384);
+    assert_eq!(read(), (6, 220 + 40), "most of the latency passed while something was written");
+    assert_eq!((region.lines_read_in(0, 4096), region.lines_read_in(8192, 4096)), (Some(1), Some(4)));
+    memory(1 << 20).fetch(&[(0, 1 << 20)]);
+}
+
+#[test]
 fn lines_that_reach_the_media_are_counted_one_by_one_where_that_is_asked_for() {
     let options = OpenOptions { track_lines: true, ..OpenOptions::default() };
     let region = Region::create(&DeviceSpec::Memory, 1 << 20, &options).unwrap();

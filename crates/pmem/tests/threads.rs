@@ -46,7 +46,7 @@ fn read(region: &Region, way: u64, highest: u8) {
         }
         _ => {
             region.scrub(BLOCK, 4096).unwrap();
-            region.prefetch(BLOCK);
+            region.fetch(&[(BLOCK, 64)]);
             let mut scanned = vec![0; 100];
             region.scan_into(BLOCK + 2, &mut scanned);
             scanned

@@ -15,6 +15,7 @@
 //! ```
 
 use super::entries::{Entries, word};
+use super::index::Sight;
 use crate::media::ChunkRef;
 use crate::padded::Padded;
 use crate::sync::Mutex;
@@ -76,6 +77,12 @@ impl DramIndex {
         let locked = self.locked(weak);
         let home = home_of(slot(weak, ChunkRef::NONE), locked.homes.load(Ordering::Relaxed));
         pmem::prefetch(locked.slots_at.load(Ordering::Relaxed).wrapping_add(home * size_of::<u64>()));
+    }
+
+    /// See [`super::index::Index::peek`].
+    pub fn peek(&self, weak: u32) -> Sight {
+        let first = self.locked(weak).shard.lock().find(weak, word(ChunkRef::NONE)).next();
+        first.map_or(Sight::Nothing, |word| Sight::Chunk(self.entries.chunk(word)))
     }
 
     /// Adds a block.

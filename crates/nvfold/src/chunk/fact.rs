@@ -34,6 +34,7 @@
 //! change the chain meanwhile first does what is left, or takes back what does not count yet; recovery does the same.
 
 use super::entries::{Entries, word};
+use super::index::Sight;
 use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::direct::{self, BEGUN, DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, LIST_WORD, prefix_bits};
@@ -45,6 +46,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::words::{IndexKind, IndexStats, ReorderOptions};
 use hashbrown::HashSet;
 use pmem::{Flight, InFlight, Pm, Region};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -531,8 +533,16 @@ impl Fact {
     }
 
     /// Asks for the head of a fingerprint's chain.
-    pub fn prefetch(&self, weak: u32) {
-        self.region.prefetch(self.head_offset(self.chain_of(weak)));
+    pub fn fetch(&self, weak: impl Iterator<Item = u32>) {
+        let head = |weak| (self.head_offset(self.chain_of(weak)), DIRECT_BYTES);
+        self.region.fetch(&weak.map(head).collect::<SmallVec<[_; 32]>>());
+    }
+
+    /// See [`super::index::Index::peek`]: looks at the head alone.
+    pub fn peek(&self, weak: u32) -> Sight {
+        let head = self.head(self.chain_of(weak));
+        let is_first = head.block != 0 && head.weak == weak;
+        if is_first { Sight::Chunk(self.entries.chunk(head.block)) } else { Sight::Unclear }
     }
 
     fn head(&self, chain: u64) -> DirectEntry {

@@ -17,6 +17,17 @@ pub enum Index {
     Pm(Box<Fact>),
 }
 
+/// What a look into the index has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// There was no chunk with this fingerprint.
+    Nothing,
+    /// This one was the first.
+    Chunk(ChunkRef),
+    /// Whether there is one takes a search.
+    Unclear,
+}
+
 impl Index {
     /// The first chunk behind `after` ([`ChunkRef::NONE`]: of all) that has this fingerprint and that `take` takes. It is asked while
     /// nobody can remove the block; the block may have lost its last reference: the count decides. What lies behind
@@ -28,11 +39,19 @@ impl Index {
         }
     }
 
-    /// Asks for where a search for this fingerprint begins, so that it need not wait for that.
-    pub fn prefetch(&self, weak: u32) {
+    /// Asks for where searches for these fingerprints begin, so that they need not wait for that.
+    pub fn fetch(&self, weak: impl Iterator<Item = u32>) {
         match self {
-            Index::Dram(index) => index.prefetch(weak),
-            Index::Pm(index) => index.prefetch(weak),
+            Index::Dram(index) => weak.for_each(|weak| index.prefetch(weak)),
+            Index::Pm(index) => index.fetch(weak),
+        }
+    }
+
+    /// What a search for this fingerprint is about to find first. Nobody keeps it so: it says what is worth fetching.
+    pub fn peek(&self, weak: u32) -> Sight {
+        match self {
+            Index::Dram(index) => index.peek(weak),
+            Index::Pm(index) => index.peek(weak),
         }
     }
 

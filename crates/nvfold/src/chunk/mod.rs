@@ -59,9 +59,9 @@ mod update;
 pub(crate) use moves::Moving;
 
 use crate::fingerprint::{StrongFunction, WeakFunction};
-use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
+use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::superblock::Geometry;
-use crate::media::{ChunkRef, SEGMENT_BLOCKS};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
 use crate::padded::{Padded, Sum};
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
@@ -71,11 +71,15 @@ use index::Index;
 use packed::Packed;
 use pmem::{PmemError, Region};
 use recount::Recount;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use transaction::{GeneratorLines, Generators, Transaction};
 
 /// Where delete pointer, flags and functions lie in an entry: one word.
 const FLAGS_WORD: u64 = LINKS_WORD + 8;
+
+/// Entries that are fetched at once where many are looked at: 2 KiB of the table.
+pub(crate) const FETCHED_ENTRIES: usize = 32;
 
 /// What became of a block when one extent let go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,14 +200,29 @@ impl Chunks {
         self.entries.offset(chunk.into())
     }
 
-    /// Asks for the first bytes of a chunk, so that comparing it soon after need not wait for them: the processor sees
-    /// where that leads and asks for the rest. Of a packed one for its entry, which says where they are.
-    #[inline]
-    pub(crate) fn prefetch(&self, chunk: ChunkRef) {
-        match chunk {
-            ChunkRef::Block(block) => self.region.prefetch(block.address()),
-            ChunkRef::Packed(_) => self.region.prefetch(self.entry_offset(chunk)),
+    /// Asks for the entries of chunks, all at once, and for the bytes of the blocks among them if these are to be read: so
+    /// who looks at them soon after waits once. Where the bytes of a packed chunk are is told by its entry alone.
+    pub(crate) fn fetch(&self, chunks: &[ChunkRef], with_bytes: bool) {
+        let mut ranges: SmallVec<[(u64, u64); 16]> = SmallVec::new();
+        // Of what a damaged index names there may be no entry.
+        for chunk in chunks.iter().filter(|chunk| self.entries.exists(**chunk)) {
+            ranges.push((self.entry_offset(*chunk), ENTRY_BYTES));
+            ranges.extend(chunk.block().filter(|_| with_bytes).map(|block| (block.address(), BLOCK_BYTES)));
         }
+        self.region.fetch(&ranges);
+    }
+
+    /// Asks for the entries of blocks that lose a reference, all at once, as far as they have one.
+    pub(crate) fn fetch_entries(&self, blocks: impl Iterator<Item = BlockNumber>) {
+        let mut ranges: SmallVec<[(u64, u64); FETCHED_ENTRIES]> = SmallVec::new();
+        for block in blocks.filter(|block| self.may_have_entry(*block)) {
+            let offset = self.entry_offset(block);
+            match ranges.last_mut() {
+                Some((start, bytes)) if *start + *bytes == offset => *bytes += ENTRY_BYTES,
+                _ => ranges.push((offset, ENTRY_BYTES)),
+            }
+        }
+        self.region.fetch(&ranges);
     }
 
     /// What makes the weak fingerprints.

@@ -34,17 +34,15 @@ impl Chunks {
             ChunkRef::Block(block) => block,
             packed => return !count(packed).is_empty(),
         };
-        if self.index.fact().is_none() {
-            return self.has_entry[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0;
-        }
-        self.may_have_entry(block) && !count(block.into()).is_empty()
+        self.may_have_entry(block) && (self.index.fact().is_none() || !count(block.into()).is_empty())
     }
 
-    /// pm index: whether any block of its segment has had an entry.
+    /// Whether a block has an entry, as far as DRAM tells. With a pm index that is whether any block of its segment has
+    /// had one.
     #[inline]
-    fn may_have_entry(&self, block: BlockNumber) -> bool {
-        let segment = block.0 / SEGMENT_BLOCKS;
-        self.has_entry[(segment / 64) as usize].load(Ordering::Relaxed) & 1 << (segment % 64) != 0
+    pub(super) fn may_have_entry(&self, block: BlockNumber) -> bool {
+        let at = if self.index.fact().is_none() { block.0 } else { block.0 / SEGMENT_BLOCKS };
+        self.has_entry[(at / 64) as usize].load(Ordering::Relaxed) & 1 << (at % 64) != 0
     }
 
     /// Which blocks of a segment have an entry, one bit each.

@@ -11,7 +11,7 @@
 //! The table of packed entries is the paper's hidden dedupe file, and the index of the device stands in for its RB-tree
 //! (docs/papers.md).
 
-use super::batch::{Tally, enter, is_packed, share_all};
+use super::batch::{Search, Tally, enter, is_packed, share_all};
 use super::stream::DeExtOptions;
 use super::streams::Streams;
 use super::work::Host;
@@ -62,7 +62,8 @@ impl Dedup for DeExt {
             Some(strong) => tx.chunks().has_length(chunk, piece.bytes.len()) && tx.strong_of(chunk) == Some(strong),
             None => tx.chunks().equal(chunk, piece.bytes),
         };
-        let (offered, shared) = share_all(pieces, tx, &self.tally.collisions, is_packed, is_equal);
+        let search = Search { collisions: &self.tally.collisions, fits: is_packed, reads_bytes: self.strong.is_none() };
+        let (offered, shared) = share_all(pieces, tx, &search, is_equal);
         self.tally.count(offered, shared);
         debug_assert!(
             pieces.iter().all(|piece| !matches!(&piece.place, Place::Shared(of) if of.chunk().block().is_some()))

@@ -4,7 +4,7 @@
 //! fingerprint): a weak fingerprint finds candidates, the reference is taken first so that the candidate
 //! can no longer change, then the bytes decide.
 
-use super::batch::{Tally, enter, is_block, share_all};
+use super::batch::{Search, Tally, enter, is_block, share_all};
 use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
@@ -31,7 +31,8 @@ impl Dedup for Inline {
 
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| tx.chunks().equal(block, piece.bytes);
-        let (offered, shared) = share_all(pieces, tx, &self.tally.collisions, is_block, is_equal);
+        let search = Search { collisions: &self.tally.collisions, fits: is_block, reads_bytes: true };
+        let (offered, shared) = share_all(pieces, tx, &search, is_equal);
         self.tally.count(offered, shared);
     }
 

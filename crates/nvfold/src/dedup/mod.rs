@@ -212,7 +212,9 @@ impl Policies {
     /// Shares ends of files with equal packed chunks, for a policy that shares blocks. They are compared byte by byte.
     pub fn place_ends(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         let is_equal = |piece: &mut Piece<'_>, chunk, tx: &mut Transaction<'_>| tx.chunks().equal(chunk, piece.bytes);
-        batch::share_all(pieces, tx, &self.inline.tally.collisions, batch::is_packed, is_equal);
+        let collisions = &self.inline.tally.collisions;
+        let search = batch::Search { collisions, fits: batch::is_packed, reads_bytes: true };
+        batch::share_all(pieces, tx, &search, is_equal);
     }
 
     /// The streams under way.

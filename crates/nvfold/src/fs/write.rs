@@ -18,6 +18,7 @@ use super::claims::Claims;
 use super::decide::{Fresh, decide, mark_twins};
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use super::range::{range_end, whole_blocks};
+use crate::chunk::FETCHED_ENTRIES;
 use crate::dedup::work::Unfingerprinted;
 use crate::dedup::{Dedup, Piece, Place};
 use crate::error::{Error, Result};
@@ -28,6 +29,7 @@ use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -60,7 +62,7 @@ pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) 
     while let Some(block) = blocks.next() {
         // While this block is hashed the next one is on its way: the processor by itself runs ahead inside a page only.
         if let Some(next) = blocks.peek().filter(|_| reads_next) {
-            pmem::prefetch_block(next);
+            pmem::prefetch_lines(next.as_ptr() as usize, next.len());
         }
         let fingerprint = policy.fingerprint(block);
         reads_next = !fingerprint.is_empty();
@@ -112,6 +114,9 @@ impl Core {
         let (first, last) = whole_blocks(offset, data.len() as u64);
         let (range_start, range_end) = (offset / BLOCK_BYTES * BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES));
         let size = state.attributes.size.max(end);
+        if offset < state.attributes.size && self.region.is_slow_to_read() {
+            self.fetch_replaced(extents, range_start..range_end, claims.policy);
+        }
         if range_start < first {
             let part = &data[..(first.min(end) - offset) as usize];
             self.place_part(extents, offset, part, size, &mut mapped, claims)?;
@@ -136,6 +141,15 @@ impl Core {
             return self.publish(inode, state, &remap, None, claims);
         }
         self.publish(inode, state, &Remap::new(&(range_start..mapped_end), &mapped, stamp), None, claims)
+    }
+
+    /// What a write replaces loses its entries when that is published: they come while the data is stored. Not where a
+    /// policy makes none: it seldom meets any, and the search for the blocks costs its writes more.
+    fn fetch_replaced(&self, extents: &Extents, range: Range<u64>, policy: &dyn Dedup) {
+        if !policy.stores_everything() || policy.unfingerprinted() != Unfingerprinted::Stays {
+            let replaced = extents.within(range.start, range.end).flat_map(|(_, extent)| extent.blocks().blocks());
+            self.chunks.fetch_entries(replaced.take(FETCHED_ENTRIES));
+        }
     }
 
     /// Places a part of a block of a file that has `size` bytes afterwards: packed, if it is the end of the file, short

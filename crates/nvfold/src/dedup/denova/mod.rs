@@ -35,7 +35,7 @@ pub mod queue;
 pub mod schedule;
 pub mod waiting;
 
-use super::batch::{Tally, enter, is_block, share_all};
+use super::batch::{Search, Tally, enter, is_block, share_all};
 use super::policy::Verify;
 use super::work::{Host, Left, Share, Token, Unfingerprinted};
 use super::{Dedup, Piece};
@@ -238,7 +238,9 @@ impl Dedup for DeNova {
         let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| {
             self.is_equal(block, piece.bytes, piece.fingerprint.strong, tx)
         };
-        let (offered, shared) = share_all(pieces, tx, &self.tally.collisions, is_block, is_equal);
+        let reads_bytes = self.verify == Verify::Bytes || self.strong.is_none();
+        let search = Search { collisions: &self.tally.collisions, fits: is_block, reads_bytes };
+        let (offered, shared) = share_all(pieces, tx, &search, is_equal);
         self.tally.count(offered, shared);
     }
 

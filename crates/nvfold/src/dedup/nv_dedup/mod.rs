@@ -28,7 +28,7 @@ pub mod model;
 pub mod options;
 pub mod sampling;
 
-use super::batch::{enter, is_block, share_all};
+use super::batch::{Search, enter, is_block, share_all};
 use super::policy::{Policy, PolicyStats, Verify};
 use super::work::{Host, Unfingerprinted};
 use super::{Dedup, Ground, Piece};
@@ -95,11 +95,15 @@ impl NvDedup {
         PolicyStats { policy: Policy::NvDedup, offered, shared, collisions }
     }
 
+    /// What makes the strong fingerprints that decide now, if they do.
+    fn deciding_function(&self) -> Option<StrongFunction> {
+        self.strong.filter(|_| matches!(self.sampling.mode().0, Method::WSFin | Method::StrFin))
+    }
+
     /// Whether a block whose bytes stand still holds the piece. If strong fingerprints decide, the piece gets its own
     /// now: there is something to decide.
     fn is_equal(&self, piece: &mut Piece<'_>, block: ChunkRef, tx: &mut Transaction<'_>) -> bool {
-        let decides = matches!(self.sampling.mode().0, Method::WSFin | Method::StrFin);
-        let Some(function) = self.strong.filter(|_| decides) else { return tx.chunks().equal(block, piece.bytes) };
+        let Some(function) = self.deciding_function() else { return tx.chunks().equal(block, piece.bytes) };
         let strong = *piece.fingerprint.strong.get_or_insert_with(|| function.of(piece.bytes));
         match tx.strong_of(block) == Some(strong) {
             true if self.verify == Verify::Bytes => tx.chunks().equal(block, piece.bytes),
@@ -121,7 +125,9 @@ impl Dedup for NvDedup {
 
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| self.is_equal(piece, block, tx);
-        let (_, shared) = share_all(pieces, tx, &self.collisions, is_block, is_equal);
+        let reads_bytes = self.verify == Verify::Bytes || self.deciding_function().is_none();
+        let search = Search { collisions: &self.collisions, fits: is_block, reads_bytes };
+        let (_, shared) = share_all(pieces, tx, &search, is_equal);
         (0..shared).for_each(|_| self.sampling.found());
     }
 
