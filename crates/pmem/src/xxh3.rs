@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The last block is not scrambled, and of its stripes only those count that end before the input does. The last 64
-//! bytes may overlap any of these. So it is in the specification (`xxhash_spec.md`); values are stored on media, and the
+//! bytes may overlap any of these. So it is in the specification of xxHash; values are stored on media, and the
 //! tests here and in `nvfold::fingerprint` hold every bit to the library's.
 //!
 //! It lies in this crate because intrinsics are `unsafe`, and all of that lives here. There is no portable twin: the

@@ -15,7 +15,7 @@
 //! ```
 
 use super::entries::{Entries, word};
-use super::index::Sight;
+use super::sight::Sight;
 use crate::media::ChunkRef;
 use crate::padded::Padded;
 use crate::sync::Mutex;

@@ -34,7 +34,7 @@
 //! change the chain meanwhile first does what is left, or takes back what does not count yet; recovery does the same.
 
 use super::entries::{Entries, word};
-use super::index::Sight;
+use super::sight::Sight;
 use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::direct::{self, BEGUN, DIRECT_BYTES, DIRECT_PER_SEGMENT, DirectEntry, LIST_WORD, prefix_bits};

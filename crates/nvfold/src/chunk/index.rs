@@ -5,6 +5,7 @@
 
 use super::dram::DramIndex;
 use super::fact::Fact;
+use super::sight::Sight;
 use crate::media::ChunkRef;
 use crate::words::IndexStats;
 use pmem::Flight;
@@ -15,17 +16,6 @@ pub enum Index {
     Dram(DramIndex),
     /// On the device.
     Pm(Box<Fact>),
-}
-
-/// What a look into the index has seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
-    /// There was no chunk with this fingerprint.
-    Nothing,
-    /// This one was the first.
-    Chunk(ChunkRef),
-    /// Whether there is one takes a search.
-    Unclear,
 }
 
 impl Index {

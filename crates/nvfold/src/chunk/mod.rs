@@ -37,6 +37,7 @@
 //! | `exact.rs` | what reconcile asks of it and makes of it |
 //! | `epochs.rs` | who may still look where a packed chunk lay |
 //! | `moves.rs` | a packed chunk gets another place |
+//! | `sight.rs` | what a look into an index tells before a search |
 
 pub(crate) mod content;
 mod counts;
@@ -53,6 +54,7 @@ mod presence;
 pub mod recount;
 pub mod reference;
 mod scan;
+pub mod sight;
 pub mod transaction;
 mod update;
 

@@ -12,8 +12,8 @@
 
 use super::policy::{Policy, PolicyStats};
 use crate::chunk::Chunks;
-use crate::chunk::index::Sight;
 use crate::chunk::reference::Reference;
+use crate::chunk::sight::Sight;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::Fingerprint;
 use crate::media::ChunkRef;

@@ -9,6 +9,7 @@ use crate::chunk::reference::Reference;
 use crate::dedup::{Piece, Place};
 use crate::media::ChunkRef;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use smallvec::SmallVec;
 
 /// A piece that is stored.
@@ -41,12 +42,14 @@ impl<C: Copy> Decision<C> {
 
 /// Marks pieces that are equal to an earlier one of the request.
 pub(super) fn mark_twins(pieces: &mut [Piece<'_>]) {
-    let mut seen: HashMap<u32, usize> = HashMap::new();
+    let mut seen: HashMap<u32, usize> = HashMap::with_capacity(pieces.len());
     for at in 0..pieces.len() {
         let Some(weak) = pieces[at].fingerprint.weak else { continue };
-        match seen.get(&weak) {
-            Some(&other) if pieces[other].bytes == pieces[at].bytes => pieces[at].place = Place::Twin(other),
-            _ => _ = seen.insert(weak, at),
+        match seen.entry(weak) {
+            Entry::Occupied(other) if pieces[*other.get()].bytes == pieces[at].bytes => {
+                pieces[at].place = Place::Twin(*other.get());
+            }
+            entry => _ = entry.insert(at),
         }
     }
 }

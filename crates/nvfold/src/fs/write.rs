@@ -263,7 +263,7 @@ impl Core {
         }
         mark_twins(pieces);
         claims.policy.place(pieces, &mut claims.tx);
-        let mut fresh = SmallVec::new();
+        let mut fresh = SmallVec::with_capacity(pieces.len());
         let decisions = decide(pieces, &mut fresh, claims, Claims::keep);
         for piece in &mut fresh {
             piece.chunk = self.reserved_block_at(extents, offset + (piece.at * BLOCK) as u64);
@@ -358,6 +358,7 @@ impl Core {
                 }
             }
         }
+        claims.entered.reserve(fresh.len());
         for new in fresh.iter() {
             let fingerprint = &pieces[new.at].fingerprint;
             claims.lacks_fingerprints |= fingerprint.weak.is_none();
