@@ -63,8 +63,9 @@ pub(crate) use moves::Moving;
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::superblock::Geometry;
-use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
+use crate::media::{BLOCK_BYTES, ChunkRef, SEGMENT_BLOCKS};
 use crate::padded::{Padded, Sum};
+use crate::space::BlockRun;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
 use entries::{Entries, word};
@@ -80,8 +81,8 @@ use transaction::{GeneratorLines, Generators, Transaction};
 /// Where delete pointer, flags and functions lie in an entry: one word.
 const FLAGS_WORD: u64 = LINKS_WORD + 8;
 
-/// Entries that are fetched at once where many are looked at: 2 KiB of the table.
-pub(crate) const FETCHED_ENTRIES: usize = 32;
+/// Most blocks whose entries are fetched at once: 16 KiB of the table, which the first-level cache holds.
+const FETCHED_BLOCKS: u64 = 256;
 
 /// What became of a block when one extent let go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,15 +215,18 @@ impl Chunks {
         self.region.fetch(&ranges);
     }
 
-    /// Asks for the entries of blocks that lose a reference, all at once, as far as they have one.
-    pub(crate) fn fetch_entries(&self, blocks: impl Iterator<Item = BlockNumber>) {
-        let mut ranges: SmallVec<[(u64, u64); FETCHED_ENTRIES]> = SmallVec::new();
-        for block in blocks.filter(|block| self.may_have_entry(*block)) {
-            let offset = self.entry_offset(block);
-            match ranges.last_mut() {
-                Some((start, bytes)) if *start + *bytes == offset => *bytes += ENTRY_BYTES,
-                _ => ranges.push((offset, ENTRY_BYTES)),
+    /// Asks for the entries of blocks that are about to lose a reference, all at once, as far as they may have one: so
+    /// that waiting for them is waiting once. Of many blocks for the first [`FETCHED_BLOCKS`].
+    pub(crate) fn fetch_entries(&self, runs: &[BlockRun]) {
+        let mut left = FETCHED_BLOCKS;
+        let mut ranges: SmallVec<[(u64, u64); 32]> = SmallVec::new();
+        for run in runs {
+            let count = run.count.min(left);
+            let first = BlockRun { count, ..*run };
+            if count > 0 && self.may_have_entries(first) {
+                ranges.push((self.entry_offset(first.start), count * ENTRY_BYTES));
             }
+            left -= count;
         }
         self.region.fetch(&ranges);
     }

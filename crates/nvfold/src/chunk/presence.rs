@@ -14,7 +14,7 @@
 use super::Chunks;
 use crate::media::chunk_entry::{ChunkEntry, CountWord};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
-use crate::space::WORDS_PER_SEGMENT;
+use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use crate::sync::atomic::Ordering;
 
 impl Chunks {
@@ -40,9 +40,16 @@ impl Chunks {
     /// Whether a block has an entry, as far as DRAM tells. With a pm index that is whether any block of its segment has
     /// had one.
     #[inline]
-    pub(super) fn may_have_entry(&self, block: BlockNumber) -> bool {
+    fn may_have_entry(&self, block: BlockNumber) -> bool {
         let at = if self.index.fact().is_none() { block.0 } else { block.0 / SEGMENT_BLOCKS };
         self.has_entry[(at / 64) as usize].load(Ordering::Relaxed) & 1 << (at % 64) != 0
+    }
+
+    /// Whether a block of a run may have an entry: whether any near them has one, for the bits are not told apart.
+    pub(super) fn may_have_entries(&self, run: BlockRun) -> bool {
+        let blocks_a_word = if self.index.fact().is_none() { 64 } else { 64 * SEGMENT_BLOCKS };
+        let words = run.start.0 / blocks_a_word..run.blocks_end().div_ceil(blocks_a_word);
+        words.into_iter().any(|word| self.has_entry[word as usize].load(Ordering::Relaxed) != 0)
     }
 
     /// Which blocks of a segment have an entry, one bit each.

@@ -201,6 +201,7 @@ impl Core {
             if self.is_walked(inode.ino) {
                 self.chunks.with_recount(|recount| recount.uncount_all(dropped.chunks()));
             }
+            self.chunks.fetch_entries(&dropped.blocks);
             self.release(&dropped, &[], 0);
         }
         self.account_mapped(inode.ino, mapped, 0);

@@ -1,8 +1,8 @@
 //! Dropping references, and freeing what nobody names any more.
 
 use super::Core;
+use crate::chunk::Released;
 use crate::chunk::reference::Hold;
-use crate::chunk::{FETCHED_ENTRIES, Released};
 use crate::inode::extents::Dropped;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
@@ -21,30 +21,16 @@ impl Core {
     pub(super) fn clear_unshared_entries(&self, runs: &[BlockRun], kept: &[BlockNumber]) -> (Flight, Emptied) {
         let mut flight = Flight::new();
         let mut emptied = Emptied::new();
-        self.each_block(
-            runs,
-            |block| kept.contains(block),
-            |block| {
-                if self.chunks.clear_if_unshared(block, &mut flight) {
-                    emptied.push(block);
-                }
-            },
-        );
+        // Waiting for one entry takes as long as for one that was asked for just before.
+        if !matches!(runs, [] | [BlockRun { count: 1, .. }]) {
+            self.chunks.fetch_entries(runs);
+        }
+        for block in runs.iter().flat_map(|run| run.blocks()).filter(|block| !kept.contains(block)) {
+            if self.chunks.clear_if_unshared(block, &mut flight) {
+                emptied.push(block);
+            }
+        }
         (flight, emptied)
-    }
-
-    /// Does something with each block of runs but those that are kept. Their entries are fetched some at a time.
-    #[inline]
-    fn each_block(&self, runs: &[BlockRun], is_kept: impl Fn(&BlockNumber) -> bool, mut work: impl FnMut(BlockNumber)) {
-        let is_lost = |block: &BlockNumber| !is_kept(block);
-        if let [BlockRun { start, count: 1 }] = runs {
-            return Some(*start).filter(is_lost).into_iter().for_each(work);
-        }
-        let mut blocks = runs.iter().flat_map(|run| run.blocks()).filter(is_lost).peekable();
-        while blocks.peek().is_some() {
-            self.chunks.fetch_entries(blocks.clone().take(FETCHED_ENTRIES));
-            blocks.by_ref().take(FETCHED_ENTRIES).for_each(&mut work);
-        }
     }
 
     /// Takes blocks whose entries were emptied out of the index.
@@ -143,22 +129,21 @@ impl Core {
         let mut emptied = false;
         let mut lost = 0;
         let mut free = Runs::new();
-        self.each_block(
-            runs,
-            |block| kept.binary_search(block).is_ok(),
-            |block| {
-                let had_entry = self.chunks.has_entry(block);
-                let left = drop_one(block, &mut flight);
-                self.policies.released(block.into(), left);
-                if left == Released::Free {
-                    emptied |= had_entry;
-                    match free.last_mut() {
-                        Some(last) if last.blocks_end() == block.0 => last.count += 1,
-                        _ => free.push(BlockRun { start: block, count: 1 }),
-                    }
+        for block in runs.iter().flat_map(|run| run.blocks()) {
+            if !kept.is_empty() && kept.binary_search(&block).is_ok() {
+                continue;
+            }
+            let had_entry = self.chunks.has_entry(block);
+            let left = drop_one(block, &mut flight);
+            self.policies.released(block.into(), left);
+            if left == Released::Free {
+                emptied |= had_entry;
+                match free.last_mut() {
+                    Some(last) if last.blocks_end() == block.0 => last.count += 1,
+                    _ => free.push(BlockRun { start: block, count: 1 }),
                 }
-            },
-        );
+            }
+        }
         if emptied {
             // An emptied entry must be durable before its block gets another user.
             let _ = self.region.fence(flight);

@@ -18,7 +18,6 @@ use super::claims::Claims;
 use super::decide::{Fresh, decide, mark_twins};
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use super::range::{range_end, whole_blocks};
-use crate::chunk::FETCHED_ENTRIES;
 use crate::dedup::work::Unfingerprinted;
 use crate::dedup::{Dedup, Piece, Place};
 use crate::error::{Error, Result};
@@ -27,7 +26,7 @@ use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber};
-use crate::space::{BlockRun, Purpose};
+use crate::space::{BlockRun, Purpose, Runs};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -147,8 +146,8 @@ impl Core {
     /// policy makes none: it seldom meets any, and the search for the blocks costs its writes more.
     fn fetch_replaced(&self, extents: &Extents, range: Range<u64>, policy: &dyn Dedup) {
         if !policy.stores_everything() || policy.unfingerprinted() != Unfingerprinted::Stays {
-            let replaced = extents.within(range.start, range.end).flat_map(|(_, extent)| extent.blocks().blocks());
-            self.chunks.fetch_entries(replaced.take(FETCHED_ENTRIES));
+            let replaced: Runs = extents.within(range.start, range.end).map(|(_, extent)| extent.blocks()).collect();
+            self.chunks.fetch_entries(&replaced);
         }
     }
 

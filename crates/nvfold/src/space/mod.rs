@@ -63,7 +63,7 @@ impl BlockRun {
     }
 
     /// The blocks.
-    pub fn blocks(self) -> impl Iterator<Item = BlockNumber> + Clone {
+    pub fn blocks(self) -> impl Iterator<Item = BlockNumber> {
         (self.start.0..self.start.0 + self.count).map(BlockNumber)
     }
 }
