@@ -63,7 +63,7 @@ pub(crate) use moves::Moving;
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::superblock::Geometry;
-use crate::media::{BLOCK_BYTES, ChunkRef, SEGMENT_BLOCKS};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
 use crate::padded::{Padded, Sum};
 use crate::space::BlockRun;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
@@ -229,6 +229,11 @@ impl Chunks {
             left -= count;
         }
         self.region.fetch(&ranges);
+    }
+
+    /// Asks for what the index has of blocks whose entries were emptied a moment ago, all at once.
+    pub(crate) fn fetch_slots(&self, emptied: &[BlockNumber]) {
+        self.index.fetch(emptied.iter().filter_map(|block| self.entry(*block).weak(self.weak)));
     }
 
     /// What makes the weak fingerprints.

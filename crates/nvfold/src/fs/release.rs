@@ -36,6 +36,9 @@ impl Core {
     /// Takes blocks whose entries were emptied out of the index.
     pub(super) fn forget_all(&self, emptied: &[BlockNumber]) -> Flight {
         let mut flight = Flight::new();
+        if emptied.len() > 1 {
+            self.chunks.fetch_slots(emptied);
+        }
         emptied.iter().for_each(|block| flight.extend(self.chunks.forget(*block)));
         flight
     }
