@@ -1045,18 +1045,14 @@ impl Region {
     #[inline(never)]
     fn watch_read(&self, offset: u64, length: u64) -> Option<Reading> {
         self.touch_poisoned(offset, length);
-        let charges = self.mapping.throttle.charges();
-        // A recorded region is read at full speed.
-        if !charges && self.mapping.wear.is_none() {
-            return None;
-        }
         let fetched = self.fetched(offset, length);
-        Some(Reading { fetched, start: (charges && fetched > 0).then(Instant::now) })
+        Some(Reading { fetched, start: (self.mapping.throttle.charges() && fetched > 0).then(Instant::now) })
     }
 
     /// Lines of a range that have to be fetched where somebody counts them.
     fn fetched(&self, offset: u64, length: u64) -> u64 {
         match &self.mapping.wear {
+            // A recorded region is read at full speed.
             None if !self.mapping.throttle.charges() => 0,
             None => cache::read(self.mapping.number, line_range(offset, length)),
             Some([_, read]) => self.fetch_by_block(read, offset, length),

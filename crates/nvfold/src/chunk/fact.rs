@@ -532,7 +532,7 @@ impl Fact {
         segment * SEGMENT_BYTES + chain % DIRECT_PER_SEGMENT * DIRECT_BYTES
     }
 
-    /// Asks for the head of a fingerprint's chain.
+    /// Asks for the heads of the chains of these fingerprints.
     pub fn fetch(&self, weak: impl Iterator<Item = u32>) {
         let head = |weak| (self.head_offset(self.chain_of(weak)), DIRECT_BYTES);
         self.region.fetch(&weak.map(head).collect::<SmallVec<[_; 32]>>());

@@ -221,12 +221,14 @@ impl Chunks {
         let mut left = FETCHED_BLOCKS;
         let mut ranges: SmallVec<[(u64, u64); 32]> = SmallVec::new();
         for run in runs {
-            let count = run.count.min(left);
-            let first = BlockRun { count, ..*run };
-            if count > 0 && self.may_have_entries(first) {
-                ranges.push((self.entry_offset(first.start), count * ENTRY_BYTES));
+            let part = BlockRun { count: run.count.min(left), ..*run };
+            if self.may_have_entries(part) {
+                ranges.push((self.entry_offset(part.start), part.count * ENTRY_BYTES));
             }
-            left -= count;
+            left -= part.count;
+            if left == 0 {
+                break;
+            }
         }
         self.region.fetch(&ranges);
     }

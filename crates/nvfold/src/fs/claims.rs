@@ -42,7 +42,7 @@ pub(super) struct Claims<'a> {
     /// Keeps packed chunks where they are whose bytes are on their way.
     pin: Option<Pin<'a>>,
     /// Blocks and packed chunks with new entries: chunk, count, fingerprint.
-    pub(super) entered: SmallVec<[(ChunkRef, u32, Fingerprint); 1]>,
+    entered: SmallVec<[(ChunkRef, u32, Fingerprint); 1]>,
     /// The dedup transaction, with everything that was flushed meanwhile.
     pub(super) tx: Transaction<'a>,
     /// Whether something was stored without a fingerprint.

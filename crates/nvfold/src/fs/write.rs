@@ -357,7 +357,6 @@ impl Core {
                 }
             }
         }
-        claims.entered.reserve(fresh.len());
         for new in fresh.iter() {
             let fingerprint = &pieces[new.at].fingerprint;
             claims.lacks_fingerprints |= fingerprint.weak.is_none();

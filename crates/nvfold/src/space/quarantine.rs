@@ -29,10 +29,9 @@ impl Space {
     /// Takes free blocks that became unusable since the last call, so that nobody gets them.
     pub(super) fn quarantine_bad_memory(&self) {
         let pages = self.region.frozen_pages();
+        let bad = pages.len() as u64;
         // Looked at first: a line that every allocation writes would move from core to core.
-        if pages.len() as u64 == self.quarantined.load(Ordering::Relaxed)
-            || pages.len() as u64 == self.quarantined.swap(pages.len() as u64, Ordering::Relaxed)
-        {
+        if self.quarantined.load(Ordering::Relaxed) == bad || self.quarantined.swap(bad, Ordering::Relaxed) == bad {
             return;
         }
         let first = self.geometry.first_segment() * SEGMENT_BLOCKS;
