@@ -120,7 +120,7 @@ const HOUSES: [House; 5] = [
             ("origins", "cost device data samples origin error"),
             ("cost", "data origin error"),
             ("paper", "recovery rec_tree mounts device process data samples origin font error rivals"),
-            ("recovery", "data samples origin error"),
+            ("recovery", "data device samples origin error"),
             ("profiles", "device samples origin error"),
             ("chunkers", "data samples origin font error"),
             ("lookups", "data samples origin error"),

@@ -6,8 +6,12 @@
 //! The idea: another process fills the device and is killed with SIGKILL, by itself, with nothing unmounted. Then
 //! this one opens, mounts and reads one byte, several times, each time from a mapping of its own; what the mount
 //! scanned is scanned once more as plain memory, and the ratio of the two is what the code is worth.
+//!
+//! A kill also loses the fingerprints of blocks that nobody shares, and they are made anew in the background: how long
+//! that takes alone, and what it leaves to somebody who writes new data meanwhile.
 
 use crate::data;
+use crate::device::remount;
 use crate::origin;
 use crate::samples::median;
 use crate::{BenchError, Doing, Result};
@@ -15,7 +19,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use nvfold::media::chunk_entry::ChunkEntry;
 use nvfold::media::{BlockNumber, SEGMENT_BLOCKS};
-use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy};
+use nvfold::{Daemon, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy};
 use pmem::{DeviceSpec, OpenOptions, Profile, Region};
 use serde::Serialize;
 use std::hint::black_box;
@@ -23,9 +27,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 const WRITE_BYTES: usize = 128 << 10;
+const WRITER_WARMS_UP_SECONDS: f64 = 0.05;
+const WRITER_ALONE_SECONDS: f64 = 0.3;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
@@ -101,6 +108,10 @@ pub struct Row {
     pub crash_first_byte_seconds: f64,
     /// From the kill's mount until all counts are exact.
     pub reconciled_seconds: f64,
+    /// Making the fingerprints anew that the kill lost, with nothing else to do.
+    pub fill_seconds: f64,
+    /// Writes of new 4 KiB blocks a second while the daemon does so, to those without it.
+    pub writes_while_filling: f64,
     /// Time of the mount after the kill by chunk entry.
     pub ns_per_entry: f64,
     /// Reading the same entries as plain memory, from a fresh mapping.
@@ -184,10 +195,11 @@ pub fn measure(dir: &Path, plan: &Plan) -> Result<Row> {
             let clock = Instant::now();
             fs.reconcile().doing("reconcile")?;
             reconciled.push(mounted[mounted.len() - 1] + clock.elapsed().as_secs_f64());
-            fs.unmount().doing("unmount")?;
         }
         plain.push(plain_scan(&device, scanned.0)?);
     }
+    let writes_while_filling = write_while_filling(&device, plan)?;
+    let fill_seconds = fill_alone(mount(&device)?)?;
     let mut clean = Vec::new();
     for _ in 0..repeats {
         let clock = Instant::now();
@@ -210,10 +222,66 @@ pub fn measure(dir: &Path, plan: &Plan) -> Result<Row> {
         clean_first_byte_seconds: median(&clean),
         crash_first_byte_seconds: median(&first_byte),
         reconciled_seconds: median(&reconciled),
+        fill_seconds,
+        writes_while_filling,
         ns_per_entry: mount_seconds * 1e9 / entries,
         plain_scan_ns_per_entry: plain_seconds * 1e9 / entries,
         ratio_to_plain_scan: plain_seconds / mount_seconds,
     })
+}
+
+/// Seconds until no fingerprint is missing; then an orderly unmount.
+fn fill_alone(fs: FileSystem) -> Result<f64> {
+    fs.reconcile().doing("reconcile")?;
+    let clock = Instant::now();
+    while !fs.fill_step().doing("fill in fingerprints")? {}
+    let seconds = clock.elapsed().as_secs_f64();
+    fs.unmount().doing("unmount")?;
+    Ok(seconds)
+}
+
+/// Writes of new blocks a second while a daemon fills in what is missing, to those before it began. The device is left as
+/// after a kill.
+fn write_while_filling(device: &Path, plan: &Plan) -> Result<f64> {
+    // The daemon's manners go by a stopwatch.
+    let fs = remount(open(device, plan)?, MountOptions { policy: plan.policy, ..MountOptions::default() })?;
+    fs.reconcile().doing("reconcile")?;
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
+    let file = fs.create(InodeNumber::ROOT, b"writer", &new).and_then(|found| fs.open(found.ino)).doing("create")?;
+    let mut block = [0; 4096];
+    let mut written = 0u64;
+    // A file of 16 MiB over and over, each block with content of its own.
+    let mut rate_until = |is_over: &mut dyn FnMut(f64) -> bool| -> Result<f64> {
+        let (clock, before) = (Instant::now(), written);
+        loop {
+            for _ in 0..64 {
+                block[..8].copy_from_slice(&(written + 1).to_le_bytes());
+                file.write_at(written % 4096 * 4096, &block).doing("write")?;
+                written += 1;
+            }
+            let seconds = clock.elapsed().as_secs_f64();
+            if is_over(seconds) {
+                return Ok((written - before) as f64 / seconds);
+            }
+        }
+    };
+    rate_until(&mut |seconds| seconds > WRITER_WARMS_UP_SECONDS)?;
+    let alone = rate_until(&mut |seconds| seconds > WRITER_ALONE_SECONDS)?;
+    let is_over = AtomicBool::new(false);
+    let beside = std::thread::scope(|threads| {
+        let daemon = threads.spawn(|| {
+            let mut daemon = Daemon::new(fs.clone());
+            while !is_over.load(Ordering::Relaxed) {
+                std::thread::park_timeout(daemon.turn().doing("fill in fingerprints")?);
+            }
+            Ok(())
+        });
+        let rate = rate_until(&mut |_| fs.stats().fill_percent.is_none());
+        is_over.store(true, Ordering::Relaxed);
+        daemon.thread().unpark();
+        daemon.join().expect("it does not panic").and(rate)
+    })?;
+    Ok(beside / alone)
 }
 
 /// Another process fills the device and kills itself.
@@ -256,10 +324,13 @@ pub fn fill(options: &FillOptions) -> Result<()> {
     rustix::process::kill_process(this, rustix::process::Signal::KILL).map_err(std::io::Error::from).doing("die")
 }
 
-fn mount(device: &Path, plan: &Plan) -> Result<FileSystem> {
+fn open(device: &Path, plan: &Plan) -> Result<Region> {
     let options = OpenOptions { profile: plan.profile.clone(), ..OpenOptions::default() };
-    let region = Region::open(&DeviceSpec::Path(device.to_owned()), &options);
-    mount_region(region.map_err(nvfold::Error::from).doing("open the device")?, plan.policy)
+    Region::open(&DeviceSpec::Path(device.to_owned()), &options).map_err(nvfold::Error::from).doing("open the device")
+}
+
+fn mount(device: &Path, plan: &Plan) -> Result<FileSystem> {
+    mount_region(open(device, plan)?, plan.policy)
 }
 
 fn mount_region(region: Region, policy: Policy) -> Result<FileSystem> {
@@ -299,6 +370,8 @@ impl Report {
             "clean ms",
             "crash ms",
             "exact ms",
+            "fill s",
+            "writes",
             "entries",
             "ns/entry",
             "plain ns",
@@ -313,18 +386,22 @@ impl Report {
                 ms(row.clean_first_byte_seconds),
                 ms(row.crash_first_byte_seconds),
                 ms(row.reconciled_seconds),
+                format!("{:.2}", row.fill_seconds),
+                format!("{:.2}", row.writes_while_filling),
                 row.entries_scanned.to_string(),
                 format!("{:.1}", row.ns_per_entry),
                 format!("{:.1}", row.plain_scan_ns_per_entry),
                 format!("{:.2}", row.ratio_to_plain_scan),
             ]);
         }
-        for column in 0..10 {
-            table.column_mut(column).expect("ten columns").set_cell_alignment(CellAlignment::Right);
+        for column in 0..12 {
+            table.column_mut(column).expect("twelve columns").set_cell_alignment(CellAlignment::Right);
         }
         let mut text = format!(
             "{}\nclean, crash: open, mount and read one byte, after an orderly unmount and after a kill; exact: until \
-             all\ncounts are exact; plain: the entries read as plain memory; ratio: plain to the mount after the kill\n{table}",
+             all\ncounts are exact; fill: until the fingerprints that the kill lost are made anew, alone; writes: of new \
+             blocks\nwhile a daemon does that, to those without it; plain: the entries read as plain memory; ratio: plain \
+             to the\nmount after the kill\n{table}",
             origin::heading(&self.command, self.commit.as_deref())
         );
         self.left_out.iter().for_each(|why| text.push_str(&format!("\nleft out: {why}")));

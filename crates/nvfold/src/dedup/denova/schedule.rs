@@ -154,8 +154,13 @@ impl Schedule {
         for _ in 0..REORDER_STEPS {
             is_in_order = is_in_order || site.reorder_step()?;
         }
-        if worked.is_empty && !(is_in_order && site.other_step()?) {
+        if worked.is_empty && !is_in_order {
             return Ok(Duration::ZERO);
+        }
+        if worked.is_empty
+            && let Some(rest) = Schedule::other_work(denova, site)?
+        {
+            return Ok(rest);
         }
         if worked.steps > 0 {
             self.idle = IDLE_LEAST;
@@ -175,9 +180,29 @@ impl Schedule {
         if hurries {
             return Ok(Duration::ZERO);
         }
-        let percent = u64::from(denova.options.cpu_percent.clamp(1, 100));
-        let share = worked.ns * (100 - percent) / percent;
-        let behind = if worked.is_in_the_way { worked.ns.max(IDLE_LEAST.as_nanos() as u64) } else { 0 };
-        Ok(Duration::from_nanos(share.max(behind)))
+        Ok(rest_of(denova, worked.ns, worked.is_in_the_way))
     }
+
+    /// What other policies have to do, with the same manners; how long to wait, or `None` when there is nothing to do.
+    fn other_work(denova: &DeNova, site: &dyn Worksite) -> Result<Option<Duration>> {
+        let (began, operations) = (denova.queue.now(), site.operations());
+        loop {
+            if site.other_step()? {
+                return Ok(None);
+            }
+            let ns = denova.queue.now().saturating_sub(began);
+            let is_in_the_way = site.operations() != operations;
+            if !denova.has_stopwatch || ns >= TURN_NS || is_in_the_way && ns >= SLICE_NS {
+                return Ok(Some(rest_of(denova, ns, is_in_the_way)));
+            }
+        }
+    }
+}
+
+/// How long to rest after so much work.
+fn rest_of(denova: &DeNova, ns: u64, is_in_the_way: bool) -> Duration {
+    let percent = u64::from(denova.options.cpu_percent.clamp(1, 100));
+    let share = ns * (100 - percent) / percent;
+    let behind = if is_in_the_way { ns.max(IDLE_LEAST.as_nanos() as u64) } else { 0 };
+    Duration::from_nanos(share.max(behind))
 }
