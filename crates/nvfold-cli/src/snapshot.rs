@@ -288,6 +288,9 @@ pub struct Recovery {
     pub unreadable: u64,
     /// How much of reconcile is done.
     pub percent: u64,
+    /// How much of the files was gone over for fingerprints that they lack, percent; absent when nothing is looked for.
+    #[serde(default)]
+    pub fill_percent: Option<u64>,
 }
 
 /// Sizes in bytes and counts; see `nvfold::Stats`.
@@ -372,7 +375,7 @@ impl Snapshot {
             compress: Some(fs.compression().to_string()),
             space: Some(space(fs, &stats)),
             index: Some(Index::of(fs, &stats)),
-            recovery: Some(recovery(&stats.recovery)),
+            recovery: Some(recovery(&stats)),
             nv_dedup: stats.nv_dedup.map(NvDedup::of),
             denova: stats.denova.map(DeNova::of),
             origins: Some(Origins::of(&stats.origins)),
@@ -490,7 +493,8 @@ fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {
     }
 }
 
-fn recovery(recovery: &nvfold::Recovery) -> Recovery {
+fn recovery(stats: &Stats) -> Recovery {
+    let recovery = &stats.recovery;
     Recovery {
         loaded: recovery.loaded,
         entries_scanned: recovery.entries_scanned,
@@ -499,6 +503,7 @@ fn recovery(recovery: &nvfold::Recovery) -> Recovery {
         stalled: recovery.stalled,
         unreadable: recovery.unreadable,
         percent: if recovery.reconciled { 100 } else { recovery.steps_done * 100 / recovery.steps_total.max(1) },
+        fill_percent: stats.fill_percent,
     }
 }
 
@@ -517,7 +522,10 @@ impl Recovery {
                     self.unreadable
                 )
             }
-            (_, true) => format!("{found}; counts are exact"),
+            (_, true) => match self.fill_percent {
+                Some(percent) => format!("{found}; counts are exact; {percent} % of the files have their fingerprints"),
+                None => format!("{found}; counts are exact"),
+            },
             (_, false) => format!("{found}; {} % reconciled", self.percent),
         }
     }

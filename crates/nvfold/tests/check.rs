@@ -2,7 +2,7 @@
 //! number; where repair is possible without a guess, the device is clean afterwards.
 
 use nvfold::check::{CheckOptions, Report, check};
-use nvfold::fingerprint::StrongFunction;
+use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::media::chunk_entry::{ChunkEntry, STRONG_VALID, tag};
 use nvfold::media::generator::{SEQUENCE_END, tx_id};
 use nvfold::media::inode::{
@@ -921,14 +921,28 @@ fn a_saved_state_that_says_something_else_than_the_logs_is_found() {
 }
 
 #[test]
-fn a_saved_index_that_misses_a_block_is_found() {
+fn a_saved_index_that_misses_a_counted_block_or_names_a_free_one_is_found() {
+    let geometry = |device: &Device| Geometry::of(device.region.len_bytes()).unwrap();
+    let is_counted = |device: &Device, slot: u64| {
+        let block = BlockNumber(slot & u64::from(u32::MAX));
+        let entry: ChunkEntry = device.region.read(geometry(device).chunk_entry_offset(block));
+        entry.weak(WeakFunction::Xxh3) == Some((slot >> 32) as u32)
+    };
+    let slot_of = |device: &Device, is_counted_one: bool| {
+        let (_, state) = device.saved_state();
+        let start = state.runs.iter().find(|run| run.count > 0).unwrap().start * BLOCK_BYTES;
+        let index = state.segments * 17 + state.inode_words;
+        let slot = |word: &u64| device.region.load_u64(start + word * 8);
+        let fits = |word: &u64| slot(word) > 1 << 32 && is_counted(device, slot(word)) == is_counted_one;
+        (index..state.payload_words).find(fits).unwrap()
+    };
     let device = Device::make();
-    let (_, state) = device.saved_state();
-    let start = state.runs.iter().find(|run| run.count > 0).unwrap().start * BLOCK_BYTES;
-    let index = state.segments * 17 + state.inode_words;
-    let slot = (index..state.payload_words).find(|word| device.region.load_u64(start + word * 8) > 1 << 20).unwrap();
-    device.change_payload(slot, |_| 0);
-    device.finds_and_repairs(2, "saved index differs");
+    device.change_payload(slot_of(&device, true), |_| 0);
+    device.finds_and_repairs(2, "the saved index misses 1 fingerprints of the chunk table");
+    let device = Device::make();
+    let free = geometry(&device).blocks() - 2;
+    device.change_payload(slot_of(&device, false), |slot| slot >> 32 << 32 | free);
+    device.finds_and_repairs(2, "the saved index names 1 chunks that no file has");
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn an_entry_of_which_only_the_count_is_left_is_emptied() {
     let fs = mount(&region);
     let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
     let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &new).unwrap().ino).unwrap();
-    file.write_at(0, &[7; 4096]).unwrap();
+    (0..2).for_each(|at| file.write_at(4096 * at, &[7; 4096]).unwrap());
     let (_, geometry) = nvfold::read_superblock(&region).unwrap();
     let entries = (geometry.first_segment() * SEGMENT_BLOCKS..geometry.blocks()).map(BlockNumber);
     let entry = |block: BlockNumber| region.read::<ChunkEntry>(geometry.chunk_entry_offset(block));

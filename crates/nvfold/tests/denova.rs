@@ -311,6 +311,7 @@ fn modes_are_followed_and_changed_while_it_runs() {
     fs.set_dedup_mode(DedupMode::Immediate);
     write_equal(&fs, 7..9);
     assert_eq!((denova(&fs).queue_entries, fs.stats().data_blocks), (2, 3));
+    while !fs.fill_step().unwrap() {}
     let mut waits = vec![left(&mut daemon).0];
     assert_eq!(denova(&fs).queue_entries, 0);
     waits.extend((0..12).map(|_| daemon.turn().unwrap()));

@@ -41,8 +41,9 @@ fn block(number: u64) -> Vec<u8> {
     bytes
 }
 
-fn told(stats: &Stats) -> (u64, u64, u64, u64, u64) {
-    (stats.logical_bytes, stats.stored_bytes, stats.saved_bytes, stats.chunks, stats.index.entries)
+/// What does not hang on the index: with the one in DRAM fewer blocks have an entry.
+fn told(stats: &Stats) -> (u64, u64, u64, u64) {
+    (stats.logical_bytes, stats.stored_bytes, stats.saved_bytes, stats.index.entries)
 }
 
 /// Writes, overwrites, clones and removes by a seed; the same calls whatever the device.
@@ -101,6 +102,7 @@ fn it_saves_what_the_dram_index_saves() {
             let after = devices.map(|region| {
                 let fs = mount(&region, policy);
                 fs.reconcile().unwrap();
+                while !fs.fill_step().unwrap() {}
                 let stats = told(&fs.stats());
                 fs.unmount().unwrap();
                 assert_consistent(&region);
@@ -232,6 +234,9 @@ fn a_device_gets_another_index_and_keeps_everything() {
         let region = device(32 << 20, IndexKind::Dram);
         let fs = mount(&region, policy);
         work(&fs, 5, 400);
+        fs.unmount().unwrap();
+        let fs = mount(&region, Policy::Inline);
+        while !fs.fill_step().unwrap() {}
         let before = told(&fs.stats());
         fs.unmount().unwrap();
         let mut steps = Vec::new();
@@ -245,13 +250,10 @@ fn a_device_gets_another_index_and_keeps_everything() {
         ] {
             convert_index(&region, to, weak, &mut |done, total| steps.push((done, total))).unwrap();
             assert_consistent(&region);
-            let fs = mount(&region, Policy::Off);
+            let fs = mount(&region, Policy::Inline);
             assert_eq!((fs.index_kind(), fs.stats().recovery.loaded), (to, true));
-            let after = told(&fs.stats());
-            assert_eq!((after.0, after.1, after.2, after.3), (before.0, before.1, before.2, before.3));
-            if weak == WeakFunction::Xxh3 {
-                assert_eq!(after.4, before.4);
-            }
+            while !fs.fill_step().unwrap() {}
+            assert_eq!(told(&fs.stats()), before);
             fs.unmount().unwrap();
             assert_consistent(&region);
         }

@@ -148,7 +148,7 @@ fn different_data_with_one_weak_fingerprint_is_never_shared_and_its_copies_are()
 }
 
 #[test]
-fn a_missing_strong_fingerprint_is_added_to_the_entry_on_a_weak_match() {
+fn on_a_weak_match_a_block_gets_an_entry_with_its_strong_fingerprint() {
     for strong in StrongFunction::ALL {
         let region = device(16);
         let fs = mount(&region, NvDedupOptions { strong: Some(strong), ..fixed(Method::WSFin) });
@@ -159,8 +159,7 @@ fn a_missing_strong_fingerprint_is_added_to_the_entry_on_a_weak_match() {
             assert_eq!(entries.len(), 1, "{entries:?}");
             entries[0].1
         };
-        assert_eq!(only(&region).weak(WeakFunction::Xxh3), Some(WeakFunction::Xxh3.of(&content(1))));
-        assert_eq!(only(&region).strong(strong), None, "nothing matched yet");
+        assert_eq!(entries(&region), [], "nobody shares it yet");
         file.write_at(4096, &content(1)).unwrap();
         assert_eq!(only(&region).strong(strong), Some(strong.of(&content(1))));
         assert_eq!(only(&region).count, 2);
@@ -170,16 +169,18 @@ fn a_missing_strong_fingerprint_is_added_to_the_entry_on_a_weak_match() {
 }
 
 #[test]
-fn str_fin_stores_both_fingerprints_and_w_b_fin_only_the_weak_one() {
-    let expected = [(Method::WSFin, false), (Method::StrFin, true), (Method::WBFin, false)];
-    for (method, has_strong) in expected {
+fn str_fin_stores_both_fingerprints_and_a_weak_one_alone_needs_no_entry() {
+    for method in [Method::WSFin, Method::WBFin] {
         let region = device(16);
         let fs = mount(&region, fixed(method));
         create(&fs, "file").write_at(0, &content(1)).unwrap();
-        let [(_, entry)] = entries(&region)[..] else { panic!("one block is stored") };
-        assert!(entry.weak(WeakFunction::Xxh3).is_some());
-        assert_eq!(entry.strong(StrongFunction::Blake3).is_some(), has_strong, "{method:?}");
+        assert_eq!((entries(&region), fs.stats().index.entries), (vec![], 1), "{method:?}");
     }
+    let region = device(16);
+    let fs = mount(&region, fixed(Method::StrFin));
+    create(&fs, "file").write_at(0, &content(1)).unwrap();
+    let [(_, entry)] = entries(&region)[..] else { panic!("one block is stored") };
+    assert!(entry.weak(WeakFunction::Xxh3).is_some() && entry.strong(StrongFunction::Blake3).is_some());
 }
 
 #[test]
@@ -191,6 +192,7 @@ fn verify_strong_trusts_and_verify_bytes_looks() {
             let file = create(&fs, "file");
             let (one, other) = colliding(3);
             file.write_at(0, &one).unwrap();
+            file.write_at(1 << 20, &one).unwrap();
             // As if the strong function had collided too.
             let (block, entry) = entries(&region)[0];
             let forged = entry.with_strong(StrongFunction::Blake3, StrongFunction::Blake3.of(&other));
@@ -287,8 +289,7 @@ fn fingerprints_of_other_functions_are_replaced() {
         again.write_at(at * BLOCK as u64, &content(at)).unwrap();
     }
     assert_eq!(stored_blocks(&fs), before);
-    let is_new =
-        |entry: &ChunkEntry| entry.weak(WeakFunction::Xxh3).is_some() && entry.strong(StrongFunction::Sha1).is_some();
+    let is_new = |entry: &ChunkEntry| entry.strong(StrongFunction::Sha1).is_some();
     assert!(entries(&region).iter().all(|(_, entry)| is_new(entry)));
     drop(again);
     unmount_clean(fs, &region);

@@ -148,7 +148,7 @@ impl FileSystem {
     /// EROFS; those of the device.
     pub fn fill_step(&self) -> Result<bool> {
         let core = self.core();
-        Ok(core.step_of(&core.policies.nv_dedup)? & core.step_of(core.policies.deext())?)
+        Ok(core.step_of(core.policies.that_fills())? & core.step_of(core.policies.deext())?)
     }
 
     /// Does one step of bringing a chain of the pm index into order, if a search asked for it; true when there is

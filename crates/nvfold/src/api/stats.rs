@@ -34,7 +34,7 @@ pub struct Stats {
     pub log_areas: u64,
     /// Data blocks in use.
     pub data_blocks: u64,
-    /// Chunk entries in use (blocks with a fingerprint or a count).
+    /// Chunk entries in use. With a dram index a block that nobody shares has none.
     pub chunks: u64,
     /// The index.
     pub index: IndexStats,
@@ -64,6 +64,8 @@ pub struct Stats {
     pub denova: Option<DeNovaStats>,
     /// Chunks that got the fingerprint they lacked in the background since mount.
     pub chunks_filled: u64,
+    /// While all files are gone over for fingerprints that they lack: how much of them was, percent.
+    pub fill_percent: Option<u64>,
     /// Emptying segments of packed chunks.
     pub reclaim: ReclaimStats,
     /// What work in the background left out since mount.
@@ -112,7 +114,8 @@ impl FileSystem {
             origins: core.origin_stats(),
             nv_dedup: core.policies.nv_dedup_stats(),
             denova: core.policies.denova.stats(core.policies.is_default(Policy::DeNova)),
-            chunks_filled: core.policies.nv_dedup.filler.filled(),
+            chunks_filled: core.policies.filler.filled(),
+            fill_percent: core.policies.filler.sweeps_at().map(|file| file * 100 / core.table.end().max(file)),
             reclaim: core.reclaim_stats(),
             skipped: core.skipped(),
             recovery: self.mounted.recovery(),

@@ -4,6 +4,7 @@ use super::Survey;
 use crate::chunk::dram::{self, SHARDS};
 use crate::dedup::denova::queue::{NODE_WORDS, Node};
 use crate::dedup::work::Token;
+use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::Superblock;
@@ -37,6 +38,11 @@ impl Expected {
     /// Something names the block.
     pub fn uses(&mut self, block: BlockNumber) {
         set(&mut self.used, block);
+    }
+
+    fn is_used(&self, block: BlockNumber) -> bool {
+        let bits = self.used.get(&(block.0 / SEGMENT_BLOCKS));
+        bits.is_some_and(|bits| bits[(block.0 % SEGMENT_BLOCKS / 64) as usize] & 1 << (block.0 % 64) != 0)
     }
 
     /// Something names these blocks of a segment.
@@ -97,26 +103,14 @@ impl Survey<'_> {
         let Some(saved) = Saved::read(self.region, &self.geometry, superblock) else {
             return self.find(0, "the saved state is damaged; a mount finds out anew what it says".into(), at);
         };
-        let lies_in_use = saved.runs.iter().flat_map(|run| run.blocks()).find(|block| {
-            let bits = self.space.used.get(&(block.0 / SEGMENT_BLOCKS));
-            bits.is_some_and(|bits| bits[(block.0 % SEGMENT_BLOCKS / 64) as usize] & 1 << (block.0 % 64) != 0)
-        });
+        let lies_in_use = saved.runs.iter().flat_map(|run| run.blocks()).find(|block| self.space.is_used(*block));
         if let Some(block) = lies_in_use {
             self.find(4, "the saved state lies in a block that is in use".into(), block.address());
         }
+        self.check_saved_index(&saved, at);
         self.check_saved_segments(&saved, at);
         self.check_saved_inodes(&saved, at);
         self.check_saved_packed(&saved, at);
-        let slots = |shard: usize| saved.index[shard].1.iter().copied().filter(|slot| *slot != 0);
-        let indexed: BTreeSet<u64> = (0..SHARDS).flat_map(slots).collect();
-        // A pm index is not saved.
-        let is_saved = !self.chains.is_pm();
-        let of_function = |(function, _): &&(u8, u64)| is_saved && u64::from(*function) == saved.header.weak_function;
-        let expected: BTreeSet<u64> = self.space.index.iter().filter(of_function).map(|(_, slot)| *slot).collect();
-        if indexed != expected {
-            let wrong = indexed.symmetric_difference(&expected).count();
-            self.find(2, format!("the saved index differs from the chunk table in {wrong} fingerprints"), at);
-        }
         let queued: BTreeSet<[u64; NODE_WORDS]> = saved.nodes.iter().map(Node::words).collect();
         if queued != self.space.needed || queued.len() != saved.nodes.len() {
             let (entries, nodes) = (self.space.needed.len(), saved.nodes.len());
@@ -134,6 +128,32 @@ impl Survey<'_> {
         let counted = (self.report.mapped_bytes, self.report.blocks, self.space.extra_references);
         if totals != counted {
             self.find(2, format!("the saved totals are {totals:?} and the counted ones {counted:?}"), at);
+        }
+    }
+
+    /// The fingerprints of all entries are in the index; what it has besides is of blocks that hold file data and have no
+    /// entry. A pm index is not saved.
+    fn check_saved_index(&mut self, saved: &Saved, at: u64) {
+        let slots = |shard: usize| saved.index[shard].1.iter().copied().filter(|slot| *slot != 0);
+        let indexed: BTreeSet<u64> = (0..SHARDS).flat_map(slots).collect();
+        let is_saved = !self.chains.is_pm();
+        let of_function = |(function, _): &&(u8, u64)| is_saved && u64::from(*function) == saved.header.weak_function;
+        let expected: BTreeSet<u64> = self.space.index.iter().filter(of_function).map(|(_, slot)| *slot).collect();
+        let missing = expected.difference(&indexed).count();
+        if is_saved
+            && WeakFunction::from_number(saved.header.weak_function as u8)
+                .is_none_or(|of| of as u64 != saved.header.weak_function)
+        {
+            self.find(2, "the saved index is of fingerprints that no function makes".into(), at);
+        }
+        if missing > 0 {
+            self.find(2, format!("the saved index misses {missing} fingerprints of the chunk table"), at);
+        }
+        let is_data = |block: BlockNumber| self.space.is_used(block) && !self.metadata.contains_key(&block.0);
+        let may_be_there = |slot: &&u64| self.packed.entries.chunk(**slot as u32).block().is_some_and(is_data);
+        let lost = indexed.difference(&expected).filter(|slot| is_saved && !may_be_there(slot)).count();
+        if lost > 0 {
+            self.find(2, format!("the saved index names {lost} chunks that no file has"), at);
         }
     }
 

@@ -14,6 +14,7 @@
 //!                    n -> n-1                not flushed until the unmount
 //! ```
 
+use super::labels::{Labels, TakenOff};
 use super::{Chunks, FLAGS_WORD, Released, Unshareable};
 use crate::media::chunk_entry::{ADDRESS_WORD, ChunkEntry, CountWord, ENTRY_BYTES, LINKS_WORD, address_word, tag};
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
@@ -39,26 +40,99 @@ impl Chunks {
                 return Err(Unshareable::Lost);
             }
             let Some(count) = more.checked_add(1) else { return Err(Unshareable::Saturated) };
-            // Private: its one reference becomes explicit together with the new ones. The rest of the line
-            // is stored first, so that the count is never seen with what another block left there; by one alone, for
-            // as soon as it is counted it may get its fingerprints.
-            let _alone = self.lines.lock(chunk);
-            if self.region.load_u128(offset) != seen.encode() {
-                continue;
-            }
+            // Private: its one reference becomes explicit together with the new ones.
             let word = CountWord { tag: tag::ADD, tx, count, update_count: 0 };
-            let entry = ChunkEntry::bare(chunk, &ChunkEntry::default(), word);
-            let _ = self.region.write(offset + 16, &entry.as_bytes()[16..LINKS_WORD as usize]);
-            // After a crash the block may still hang in a chain, which must not break.
-            let pointer = self.region.load_u64(offset + FLAGS_WORD) & u64::from(u32::MAX);
-            let _ = self.region.store_u64(offset + FLAGS_WORD, pointer);
-            // Whoever sees the count must not take the entry for a new one.
-            self.record_there(chunk);
-            if let Ok(line) = self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
-                flight.add(line.flush());
-                self.record_entry(chunk, count);
+            let _alone = self.lines.lock(chunk);
+            if self.enter_private(chunk, seen, word, flight) {
                 return Ok(());
             }
+        }
+    }
+
+    /// The first entry of a private block that cannot be freed now: as its counts were `seen`, if they still are. The rest
+    /// of the line is stored first, so that the count is never seen with what another block left there; by one alone, who
+    /// has the lock of the entry, for as soon as it is counted it may get its fingerprints.
+    fn enter_private(&self, chunk: ChunkRef, seen: CountWord, word: CountWord, flight: &mut Flight) -> bool {
+        let offset = self.entry_offset(chunk);
+        let is_writable = self.region.check_writable(offset, ENTRY_BYTES).is_ok();
+        if !is_writable || self.region.load_u128(offset) != seen.encode() {
+            return false;
+        }
+        let entry = ChunkEntry::bare(chunk, &ChunkEntry::default(), word);
+        let _ = self.region.write(offset + 16, &entry.as_bytes()[16..LINKS_WORD as usize]);
+        // After a crash the block may still hang in a chain, which must not break.
+        let pointer = self.region.load_u64(offset + FLAGS_WORD) & u64::from(u32::MAX);
+        let _ = self.region.store_u64(offset + FLAGS_WORD, pointer);
+        // Whoever sees the count must not take the entry for a new one.
+        self.record_there(chunk);
+        match self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
+            Ok(line) => {
+                flight.add(line.flush());
+                self.record_counted(chunk, word.count);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Tag, transaction and counts of an entry; `None` if they lie in bad memory.
+    pub(super) fn sound_word(&self, chunk: ChunkRef) -> Option<CountWord> {
+        let offset = self.entry_offset(chunk);
+        let word = CountWord::decode(self.region.load_u128(offset));
+        self.region.sound_or_forget(offset, ENTRY_BYTES).then_some(word)
+    }
+
+    /// One more reference, or update count, on a chunk that was found by its fingerprint: `more` of what it counts, or
+    /// `first` if it is a private block. False when it is not there any more, or cannot have one.
+    pub(super) fn take_found(
+        &self,
+        weak: u32,
+        chunk: ChunkRef,
+        first: CountWord,
+        flight: &mut Flight,
+        mut more: impl FnMut(&mut Flight) -> bool,
+    ) -> bool {
+        if !self.is_vouched(chunk) {
+            return false;
+        }
+        let Some((block, labels)) = self.labelled(chunk) else { return more(flight) };
+        let _its_owner_cannot_drop_it = self.lines.lock(chunk);
+        labels.fits(block, weak)
+            && (more(flight) || {
+                let private = self.sound_word(chunk).filter(|seen| seen.is_empty());
+                private.is_some_and(|seen| self.enter_private(chunk, seen, first, flight))
+            })
+    }
+
+    /// A private block that an inode names which the caller has locked, and that others may find, counts its one reference
+    /// from now on; nothing happens when it is counted already.
+    pub(super) fn count_one(&self, block: BlockNumber, tx: u64, flight: &mut Flight) {
+        let chunk = ChunkRef::Block(block);
+        let _nobody_takes_a_reference = self.lines.lock(chunk);
+        if let Some(seen) = self.sound_word(chunk).filter(|seen| seen.is_empty()) {
+            self.enter_private(chunk, seen, CountWord { tag: tag::ADD, tx, count: 1, update_count: 0 }, flight);
+        }
+    }
+
+    /// A block, with the labels that say whether it can be found. Packed chunks, and all chunks of a device with a pm
+    /// index, have none: they leave the index when they are freed.
+    fn labelled(&self, chunk: ChunkRef) -> Option<(BlockNumber, &Labels)> {
+        chunk.block().zip(self.index.dram().map(|index| &index.labels))
+    }
+
+    /// Keeps a block from being found, before its only reference goes. What others have counted is seen from then on.
+    pub(crate) fn take_off(&self, chunk: ChunkRef) -> TakenOff {
+        let Some((block, labels)) = self.labelled(chunk).filter(|(block, labels)| labels.has(*block)) else {
+            return TakenOff::NOTHING;
+        };
+        let _nobody_takes_a_reference = self.lines.lock(chunk);
+        labels.take_off(block)
+    }
+
+    /// The block stays in use, and can be found again.
+    pub(super) fn put_back(&self, chunk: ChunkRef, off: TakenOff) {
+        if let Some((block, labels)) = self.labelled(chunk) {
+            labels.put_back(block, off);
         }
     }
 
@@ -117,10 +191,16 @@ impl Chunks {
         if self.is_unknown(chunk) {
             return Released::Kept;
         }
-        if !self.has_entry(chunk) {
-            return uncounted;
-        }
         let offset = self.entry_offset(chunk);
+        let is_counted = || self.has_entry(chunk) && self.sound_word(chunk).is_none_or(|word| !word.is_empty());
+        if !is_counted() {
+            // Private, unless somebody shares it right now.
+            let off = self.take_off(chunk);
+            if !is_counted() {
+                return uncounted;
+            }
+            self.put_back(chunk, off);
+        }
         loop {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
@@ -152,7 +232,7 @@ impl Chunks {
         }
     }
 
-    /// null_entry. False when the count is not what was stored any more.
+    /// null_entry, by the only one who has a reference. False when the count is not what was stored any more.
     #[inline]
     fn clear(&self, chunk: ChunkRef, stored: u128, flight: &mut Flight) -> bool {
         let offset = self.entry_offset(chunk);
@@ -160,7 +240,11 @@ impl Chunks {
         debug_assert_eq!((seen.count, seen.update_count), (1, 0), "{}: cleared while others name it", chunk);
         let tx = self.generators.passing_id();
         let cleared = CountWord { tag: tag::NULL, tx, count: 0, ..seen };
-        let Ok(line) = self.region.compare_exchange_u128(offset, stored, cleared.encode()) else { return false };
+        let off = self.take_off(chunk);
+        let Ok(line) = self.region.compare_exchange_u128(offset, stored, cleared.encode()) else {
+            self.put_back(chunk, off);
+            return false;
+        };
         flight.add(line.flush());
         self.record_no_entry(chunk);
         true
@@ -173,11 +257,15 @@ impl Chunks {
         self.forget(chunk)
     }
 
-    /// Takes a block whose entry was emptied out of the index, before it gets another user: what is returned must be
-    /// fenced before that.
+    /// Takes a chunk whose entry was emptied out of the index, before it gets another user: what is returned must be
+    /// fenced before that. What has a label has lost it.
     #[inline]
     pub(crate) fn forget(&self, chunk: impl Into<ChunkRef>) -> Flight {
         let chunk = chunk.into();
+        if chunk.block().is_some() && self.finds_private() {
+            debug_assert!(chunk.block().is_none_or(|block| !self.can_be_found(block)), "{chunk} is freed and found");
+            return Flight::new();
+        }
         match self.entry(chunk).weak(self.weak) {
             Some(weak) => self.index.remove(weak, chunk),
             None => Flight::new(),

@@ -51,6 +51,11 @@ impl Entries {
         if may_pack { geometry.segments().min(u64::from(PARTS_MAX)) } else { 0 }
     }
 
+    /// Blocks of the device.
+    pub fn blocks(&self) -> u64 {
+        self.geometry.blocks()
+    }
+
     /// Whether the device can have packed chunks: larger ones need all 32 bits of a word for blocks.
     pub fn may_pack(&self) -> bool {
         self.may_pack

@@ -13,7 +13,7 @@ use pmem::Flight;
 /// The index of a device; may be used from any thread.
 pub enum Index {
     /// In DRAM.
-    Dram(DramIndex),
+    Dram(Box<DramIndex>),
     /// On the device.
     Pm(Box<Fact>),
 }

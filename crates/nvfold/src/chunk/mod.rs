@@ -7,7 +7,7 @@
 //! The idea: three states of a block, told by its one-line entry.
 //!
 //! ```text
-//! entry empty    free, or private: named by exactly one extent, no fingerprint
+//! entry empty    free, or private: named by exactly one extent; the dram index may know its fingerprint
 //! count >= 1     tracked: named by exactly `count` extents
 //!
 //!  private --share--> 2        n --share--> n+1       n --release--> n-1     1 --release--> free
@@ -36,6 +36,7 @@
 //! | `scan.rs` | what a mount learns of the table |
 //! | `exact.rs` | what reconcile asks of it and makes of it |
 //! | `epochs.rs` | who may still look where a packed chunk lay |
+//! | `labels.rs` | whether the dram index may find a block, and the argument why a block that it finds is not freed |
 //! | `moves.rs` | a packed chunk gets another place |
 //! | `sight.rs` | what a look into an index tells before a search |
 
@@ -48,6 +49,7 @@ mod exact;
 pub mod fact;
 mod fingerprints;
 pub mod index;
+pub mod labels;
 mod moves;
 pub mod packed;
 mod presence;
@@ -104,13 +106,17 @@ pub enum Unshareable {
     Bad(PmemError),
 }
 
-/// Locks of what is changed in an entry beside its counts, which is seldom.
-#[derive(Default)]
+/// Locks of what is changed in an entry beside its counts, which is seldom, and of its block's label. Neighbours have
+/// different ones.
 struct Lines {
-    locks: [Padded<Mutex<()>>; 16],
+    locks: Vec<Padded<Mutex<()>>>,
 }
 
 impl Lines {
+    fn new() -> Lines {
+        Lines { locks: (0..64).map(|_| Padded::default()).collect() }
+    }
+
     fn lock(&self, chunk: ChunkRef) -> MutexGuard<'_, ()> {
         self.locks[word(chunk) as usize % self.locks.len()].lock()
     }
@@ -168,7 +174,7 @@ impl Chunks {
             has_entry: zeroed((geometry.segments() * words).div_ceil(64)),
             tracked: Sum::default(),
             extra_references: Sum::default(),
-            lines: Lines::default(),
+            lines: Lines::new(),
             recounting: AtomicBool::new(false),
             recount: RwLock::new(None),
         }
@@ -233,9 +239,26 @@ impl Chunks {
         self.region.fetch(&ranges);
     }
 
-    /// Asks for what the index has of blocks whose entries were emptied a moment ago, all at once.
+    /// Asks for what a pm index has of blocks whose entries were emptied a moment ago, all at once.
     pub(crate) fn fetch_slots(&self, emptied: &[BlockNumber]) {
-        self.index.fetch(emptied.iter().filter_map(|block| self.entry(*block).weak(self.weak)));
+        if let Some(index) = self.index.fact() {
+            index.fetch(emptied.iter().filter_map(|block| self.entry(*block).weak(self.weak)));
+        }
+    }
+
+    /// Whether a block can be found by its fingerprint.
+    #[inline]
+    pub(crate) fn can_be_found(&self, block: BlockNumber) -> bool {
+        match &self.index {
+            Index::Dram(index) => index.labels.has(block),
+            Index::Pm(_) => self.has_entry(block) && self.entry(block).weak(self.weak).is_some(),
+        }
+    }
+
+    /// Whether the index names blocks that have no entry, so that one that nobody shares needs none.
+    #[inline]
+    pub(crate) fn finds_private(&self) -> bool {
+        self.index.dram().is_some()
     }
 
     /// What makes the weak fingerprints.

@@ -52,6 +52,14 @@ impl Chunks {
         words.into_iter().any(|word| self.has_entry[word as usize].load(Ordering::Relaxed) != 0)
     }
 
+    /// Whether the one extent that names each of these blocks is all that is known of them: they have no entry, nobody can
+    /// find them, and no crash left it open how often they are named. False if that takes a look at each of them.
+    #[inline]
+    pub(crate) fn are_private(&self, run: BlockRun) -> bool {
+        let cannot_be_found = self.index.dram().is_some_and(|index| index.labels.has_none(run));
+        cannot_be_found && !self.may_have_entries(run) && !self.is_recounting()
+    }
+
     /// Which blocks of a segment have an entry, one bit each.
     pub fn entries_in(&self, segment: u64) -> [u64; WORDS_PER_SEGMENT] {
         if self.index.fact().is_none() {
@@ -72,6 +80,12 @@ impl Chunks {
     #[inline]
     pub(super) fn record_entry(&self, chunk: ChunkRef, count: u32) {
         self.record_there(chunk);
+        self.record_counted(chunk, count);
+    }
+
+    /// Takes an entry whose bit is set into the totals.
+    #[inline]
+    pub(super) fn record_counted(&self, chunk: ChunkRef, count: u32) {
         if chunk.packed().is_some() {
             self.packed.record_compressed(self.entry(chunk).packed_bytes());
         } else if self.index.fact().is_some() {

@@ -226,7 +226,15 @@ impl<'a> Transaction<'a> {
         self.write_entry(block.into(), ChunkEntry::for_block(block, word), fingerprint);
     }
 
-    /// The same of a packed chunk of this class, whose bytes lie at a media address.
+    /// add_entry, with one reference and without a fingerprint, for a private block that others may find and share
+    /// meanwhile. The caller has locked an inode that names it.
+    pub(crate) fn count_one(&mut self, block: BlockNumber) {
+        let id = self.id();
+        self.chunks.count_one(block, id, &mut self.flight);
+        self.counted.insert(block.into());
+    }
+
+    /// As [`Transaction::add`], of a packed chunk of this class, whose bytes lie at a media address.
     pub(crate) fn add_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
         let word = CountWord { tag: tag::ADD, tx: self.id(), count, update_count: 0 };
         let entry = ChunkEntry::for_packed(new.address, new.bytes, new.class, word);
@@ -281,9 +289,9 @@ impl<'a> Transaction<'a> {
     /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
     /// still from then on.
     ///
-    /// The reference is taken while the index still has the block. A block leaves the index before it is freed and
-    /// enters it after its content was published, so a reference never falls on the next content of a block, which
-    /// its writer may not have stored yet.
+    /// The reference is taken while the chunk can be found. That ends before it is freed and begins after its content was
+    /// published, so a reference never falls on the next content of a block, which its writer may not have stored yet
+    /// ([`super::labels`]).
     #[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
     pub fn share_candidate(&mut self, weak: u32, after: ChunkRef) -> Option<Reference> {
         self.share_candidate_that(weak, after, |_| true)
@@ -300,7 +308,7 @@ impl<'a> Transaction<'a> {
         let chunks = self.chunks;
         // Before the lock of the index: whoever waits for a generator must not keep others from the index.
         self.begin();
-        chunks.index.find(weak, after, |chunk| fits(chunk) && self.is_shared(*chunk)).map(Reference::new)
+        chunks.index.find(weak, after, |chunk| fits(chunk) && self.is_found_shared(weak, *chunk)).map(Reference::new)
     }
 
     /// Takes its number's generator now. For a policy with a lock of its own, before it takes that: whoever waits for a
@@ -328,6 +336,17 @@ impl<'a> Transaction<'a> {
         }
         let id = self.id();
         let is_shared = matches!(self.chunks.increase(chunk, 1, id, &mut self.flight), Some(Ok(())));
+        if is_shared {
+            self.counted.insert(chunk);
+        }
+        is_shared
+    }
+
+    fn is_found_shared(&mut self, weak: u32, chunk: ChunkRef) -> bool {
+        let (chunks, id) = (self.chunks, self.id());
+        let first = CountWord { tag: tag::ADD, tx: id, count: 2, update_count: 0 };
+        let more = |flight: &mut Flight| matches!(chunks.increase(chunk, 1, id, flight), Some(Ok(())));
+        let is_shared = chunks.take_found(weak, chunk, first, &mut self.flight, more);
         if is_shared {
             self.counted.insert(chunk);
         }

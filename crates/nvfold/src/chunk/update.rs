@@ -40,7 +40,12 @@ impl Chunks {
         fits: impl Fn(BlockNumber) -> bool,
         flight: &mut Flight,
     ) -> Option<Hold> {
-        let is_taken = |chunk: &ChunkRef| chunk.block().is_some_and(&fits) && self.is_held(*chunk, flight);
+        // Of no transaction: the log may name the block before any ends.
+        let first = CountWord { tag: tag::ADD | tag::RECOVERED, tx: 0, count: 1, update_count: 1 };
+        let is_taken = |chunk: &ChunkRef| {
+            chunk.block().is_some_and(&fits)
+                && self.take_found(weak, *chunk, first, flight, |flight| self.is_held(*chunk, flight))
+        };
         self.index.find(weak, after, is_taken).and_then(ChunkRef::block).map(Hold::new)
     }
 
@@ -73,18 +78,28 @@ impl Chunks {
     pub(crate) fn give_back(&self, chunk: impl Into<ChunkRef>, flight: &mut Flight) -> Released {
         let chunk = chunk.into();
         self.assert_is_data(chunk);
-        let given_back = |seen: CountWord| {
-            debug_assert!(seen.update_count > 0, "{} gets a hold back that it does not have", chunk);
-            let update_count = seen.update_count.checked_sub(1)?;
-            let is_last = seen.count == 0 && update_count == 0;
-            Some(CountWord { update_count, tag: if is_last { tag::NULL } else { seen.tag }, ..seen })
-        };
-        match self.change_word(chunk, flight, given_back) {
-            Some(before) if before.count == 0 && before.update_count == 1 => {
-                flight.extend(self.forget_entry(chunk));
-                Released::Free
+        // From then on nobody gets another reference.
+        let is_last = |seen: CountWord| seen.count == 0 && seen.update_count == 1;
+        loop {
+            let frees = self.sound_word(chunk).is_some_and(is_last);
+            if frees {
+                let _gone = self.take_off(chunk);
             }
-            _ => Released::Kept,
+            let given_back = |seen: CountWord| {
+                debug_assert!(seen.update_count > 0, "{} gets a hold back that it does not have", chunk);
+                let update_count = seen.update_count.checked_sub(1)?;
+                let tag = if frees { tag::NULL } else { seen.tag };
+                (is_last(seen) == frees).then_some(CountWord { update_count, tag, ..seen })
+            };
+            match self.change_word(chunk, flight, given_back) {
+                Some(_) if frees => {
+                    flight.extend(self.forget_entry(chunk));
+                    return Released::Free;
+                }
+                // Its extent went meanwhile.
+                None if !frees && self.sound_word(chunk).is_some_and(is_last) => {}
+                _ => return Released::Kept,
+            }
         }
     }
 

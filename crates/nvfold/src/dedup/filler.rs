@@ -1,4 +1,5 @@
-//! The filler: gives stored chunks the weak fingerprints that they lack (NV-Dedup 4.4.2).
+//! The filler: gives stored chunks the weak fingerprints that they lack (NV-Dedup 4.4.2). Policies that go by the index
+//! share it.
 //!
 //! The problem: while a policy does not fingerprint, nobody can find what is stored, and when it begins to, copies of
 //! that are missed. The paper flags such chunks in the metadata table and has a thread that scans it.
@@ -6,7 +7,7 @@
 //! The idea: a chunk without a fingerprint has no entry at all (or one without), so nothing is written for it when it
 //! is stored. Files know their blocks: those that were written without fingerprints are listed in DRAM, and gone over
 //! in bounded steps when fingerprints are looked for again. After a mount all files are, once, unless the unmount
-//! recorded that nothing was missing.
+//! recorded that nothing was missing: a crash loses what only the dram index knew.
 
 use crate::dedup::work::Host;
 use crate::error::Result;
@@ -15,11 +16,13 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 
 /// What is to be filled.
-pub struct Filler {
+pub(crate) struct Filler {
     waiting: Mutex<VecDeque<u64>>,
     /// Where the filler is. Held over a step; adding a file does not wait for it.
     cursor: Mutex<Cursor>,
     filled: AtomicU64,
+    /// Where the pass over all files is, for whoever asks; 0: it is over.
+    swept_to: AtomicU64,
 }
 
 struct Cursor {
@@ -32,21 +35,28 @@ struct Cursor {
 impl Filler {
     pub(super) fn new() -> Filler {
         let cursor = Mutex::new(Cursor { file: None, sweep: None });
-        Filler { waiting: Mutex::default(), cursor, filled: AtomicU64::new(0) }
+        Filler { waiting: Mutex::default(), cursor, filled: AtomicU64::new(0), swept_to: AtomicU64::new(0) }
     }
 
-    /// New data goes to this policy: all files of before the mount are looked at once.
-    pub(crate) fn sweep(&self) {
+    /// All files of before the mount are looked at once.
+    pub(super) fn sweep(&self) {
         self.cursor.lock().sweep = Some(1);
+        self.swept_to.store(1, Ordering::Relaxed);
     }
 
     /// The unmount before recorded that no fingerprint was missing.
-    pub(crate) fn skip_sweep(&self) {
+    pub(super) fn skip_sweep(&self) {
         self.cursor.lock().sweep = None;
+        self.swept_to.store(0, Ordering::Relaxed);
+    }
+
+    /// The next file of the pass over all of them; `None` when that is over.
+    pub(crate) fn sweeps_at(&self) -> Option<u64> {
+        Some(self.swept_to.load(Ordering::Relaxed)).filter(|file| *file > 0)
     }
 
     /// Whether no file waits.
-    pub(crate) fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         let cursor = self.cursor.lock();
         cursor.file.is_none() && cursor.sweep.is_none() && self.waiting.lock().is_empty()
     }
@@ -79,6 +89,7 @@ impl Filler {
         let next = cursor.sweep?;
         let file = host.next_file(next);
         cursor.sweep = file.map(|file| file + 1);
+        self.swept_to.store(cursor.sweep.unwrap_or(0), Ordering::Relaxed);
         file.map(|file| (file, 0))
     }
 }

@@ -11,8 +11,9 @@
 //! | `batch` | the pieces of one request, and how a policy that goes by the index places them |
 //! | [`stream`], [`streams`] | files that are written piece by piece: where to cut, and what waits for the end of its piece |
 //! | [`work`] | work in the background |
+//! | `filler` | fingerprints that stored blocks lack |
 //! | [`icid`] | which file memory was copied from: the rec-tree of a process, which knows nothing of devices |
-//! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | a policy each, whole: its options, queue, filler, cost model, schedule |
+//! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | a policy each, whole: its options, queue, cost model, schedule |
 //!
 //! A new policy is one file or folder, and one line each in [`policy::Policy`] and [`Policies::new`]. A program can also
 //! bring one of its own ([`crate::MountOptions::foreign`]).
@@ -20,6 +21,7 @@
 mod batch;
 pub mod deext;
 pub mod denova;
+mod filler;
 pub mod icid;
 mod inline;
 pub mod nv_dedup;
@@ -38,10 +40,12 @@ use crate::chunk::{Chunks, Released};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::media::ChunkRef;
+use crate::media::saved_state::{FILLED_ALL, FILLED_OWN};
 use crate::space::Space;
 use crate::words::Stopwatch;
 use deext::DeExt;
 use denova::queue::Node;
+use filler::Filler;
 use inline::Inline;
 use off::Off;
 use pmem::Region;
@@ -72,6 +76,12 @@ pub trait Dedup: Send + Sync {
 
     /// Whether it never shares and never fingerprints, so that a write need not be looked at block by block.
     fn stores_everything(&self) -> bool {
+        false
+    }
+
+    /// Whether it finds blocks through the index of the device alone. With a dram index a block that nobody shares needs no
+    /// chunk entry then: the index names it, and after a crash it gets its fingerprint anew in the background.
+    fn goes_by_index(&self) -> bool {
         false
     }
 
@@ -151,6 +161,8 @@ pub struct Policies {
     inline: Inline,
     off: Off,
     foreign: Option<Arc<dyn Dedup>>,
+    /// What gives blocks the fingerprints that they lack.
+    pub(crate) filler: Arc<Filler>,
 }
 
 impl Policies {
@@ -158,19 +170,22 @@ impl Policies {
     pub fn new(options: PolicyOptions<'_>) -> Policies {
         let PolicyOptions { policy, nv_dedup, denova, deext, stopwatch, foreign } = options;
         let for_streams = stopwatch.clone();
-        let policies = Policies {
+        let denova = DeNova::new(nv_dedup, denova, stopwatch.clone());
+        let deext = DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, deext, for_streams);
+        let weak = nv_dedup.weak;
+        let nv_dedup = NvDedup::new(nv_dedup, stopwatch);
+        let filler = nv_dedup.filler.clone();
+        filler.sweep();
+        Policies {
             policy,
-            nv_dedup: NvDedup::new(nv_dedup, stopwatch.clone()),
-            denova: DeNova::new(nv_dedup, denova, stopwatch),
-            deext: DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, deext, for_streams),
-            inline: Inline::new(nv_dedup.weak),
+            nv_dedup,
+            denova,
+            deext,
+            inline: Inline::new(weak, filler.clone()),
             off: Off,
             foreign,
-        };
-        if policies.is_default(Policy::NvDedup) {
-            policies.nv_dedup.filler.sweep();
+            filler,
         }
-        policies
     }
 
     /// The policy that places new data of a file: its own, or else that of the mount.
@@ -242,7 +257,12 @@ impl Policies {
         self.denova.restore(entries.into_iter().map(|(entry, blocks)| Node::new(entry, blocks)));
     }
 
-    /// One extent less names the chunk. Nobody but a foreign policy has a table of its own.
+    /// Whether anybody has to be told of releases. Nobody but a foreign policy has a table of its own.
+    pub fn hear_of_releases(&self) -> bool {
+        self.foreign.is_some()
+    }
+
+    /// One extent less names the chunk.
     pub fn released(&self, chunk: ChunkRef, left: Released) {
         if let Some(foreign) = &self.foreign {
             foreign.released(chunk, left);
@@ -261,14 +281,31 @@ impl Policies {
         &self.denova
     }
 
-    /// Whether no file is known to lack fingerprints: no policy stored anything without telling, and no file waits.
-    pub fn is_filled(&self) -> bool {
-        self.of(None).unfingerprinted() == Unfingerprinted::Filed && self.nv_dedup.filler.is_done()
+    /// For an unmount: whose blocks are known not to lack fingerprints. While files wait nobody's; where the policy of the
+    /// mount wants none, what it stored has none.
+    pub fn filled(&self) -> u64 {
+        match self.filler.is_done() {
+            false => 0,
+            true if self.wants_fingerprints() => FILLED_ALL,
+            true => FILLED_OWN,
+        }
     }
 
-    /// The unmount before recorded that no fingerprint was missing.
-    pub fn skip_sweep(&self) {
-        self.nv_dedup.filler.skip_sweep();
+    /// Mount: what the unmount before recorded.
+    pub fn adopt_filled(&self, filled: u64) {
+        if filled == FILLED_ALL || filled == FILLED_OWN && !self.wants_fingerprints() {
+            self.filler.skip_sweep();
+        }
+    }
+
+    /// Whether what the policy of the mount stores is to have fingerprints, at once or in the background.
+    fn wants_fingerprints(&self) -> bool {
+        self.of(None).unfingerprinted() == Unfingerprinted::Filed
+    }
+
+    /// Fills in fingerprints: what the policy of the mount looks for, if it does at all.
+    pub fn that_fills(&self) -> &dyn Dedup {
+        if self.is_default(Policy::NvDedup) { &self.nv_dedup } else { &self.inline }
     }
 
     /// Whether new data goes to this policy unless its file says otherwise.

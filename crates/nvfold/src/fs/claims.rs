@@ -204,9 +204,13 @@ impl<'a> Claims<'a> {
         Ok(())
     }
 
-    /// Writes the chunk entry of a new block.
+    /// Notes a new block, and writes its chunk entry unless the index finds it without one: then only a strong fingerprint or
+    /// a second reference needs a place on the media.
     pub(super) fn enter(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
-        self.tx.add(block, count, fingerprint);
+        let needs_entry = count > 1 || fingerprint.strong.is_some() || !self.policy.goes_by_index();
+        if needs_entry || !self.core.chunks.finds_private() {
+            self.tx.add(block, count, fingerprint);
+        }
         self.entered.push((block.into(), count, *fingerprint));
     }
 

@@ -162,7 +162,7 @@ fn waiting_part(core: &Core, offset: u64, extent: &Extent, waiting: &Range<u64>)
     let media = |file_offset: u64| address + (file_offset - offset);
     let mut blocks = media(start) / BLOCK_BYTES..media(end).div_ceil(BLOCK_BYTES);
     // A policy looks at an entry from its beginning on, so what is done lies in front.
-    while !blocks.is_empty() && core.can_be_found(BlockNumber(blocks.start)) {
+    while !blocks.is_empty() && core.chunks.can_be_found(BlockNumber(blocks.start)) {
         blocks.start += 1;
     }
     let part = |block: u64| (block * BLOCK_BYTES).clamp(address, address + extent.length) - address;

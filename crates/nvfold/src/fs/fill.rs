@@ -39,12 +39,12 @@ impl Core {
                     break 'file;
                 }
                 looked_at += 1;
-                if !self.can_be_found(block) {
+                if !self.chunks.can_be_found(block) {
                     lacking.push(block);
                 }
             }
         }
-        let chunks = self.enter_all(lacking.iter().copied());
+        let chunks = self.enter_all(lacking.iter().copied(), false);
         if chunks < lacking.len() as u64 {
             self.record_bad_blocks(ino, lacking.into_iter());
         }
@@ -52,25 +52,29 @@ impl Core {
     }
 
     /// Gives blocks of a file that the caller has locked the weak fingerprints that they lack, so that they can be
-    /// found; returns how many got one. What lies in bad memory gets none.
-    pub(super) fn enter_all(&self, blocks: impl IntoIterator<Item = BlockNumber>) -> u64 {
+    /// found; returns how many got one. What lies in bad memory gets none. With a dram index a crash loses them, unless it
+    /// is to `keep` them: where nobody would make them anew.
+    pub(super) fn enter_all(&self, blocks: impl IntoIterator<Item = BlockNumber>, keep: bool) -> u64 {
         let (chunks, region) = (&self.chunks, &self.region);
+        let has_entries = keep || !chunks.finds_private();
         let mut tx = chunks.begin();
         let mut entered: Vec<(u32, BlockNumber)> = Vec::new();
-        for block in blocks.into_iter().filter(|block| !self.can_be_found(*block)) {
+        for block in blocks.into_iter().filter(|block| !chunks.can_be_found(*block)) {
             let weak = chunks.weak_function().of(&region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
             let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
             if !region.sound_or_forget(block.address(), BLOCK_BYTES) || !is_writable {
                 continue;
             }
-            if chunks.has_entry(block) {
+            if !has_entries {
+                chunks.index.insert(weak, block.into());
+            } else if chunks.has_entry(block) {
                 chunks.set_weak(block, weak, &mut tx.flight);
             } else {
                 tx.add(block, 1, &Fingerprint { weak: Some(weak), strong: None });
             }
             entered.push((weak, block));
         }
-        if !entered.is_empty() {
+        if !entered.is_empty() && has_entries {
             // These blocks are named already, unlike those of a write: no entry may count as done before it is whole.
             let _ = region.fence(std::mem::take(&mut tx.flight));
             let _ = tx.end(());
@@ -96,12 +100,8 @@ impl Core {
         }
     }
 
-    pub(super) fn can_be_found(&self, block: BlockNumber) -> bool {
-        self.chunks.has_entry(block) && self.chunks.entry(block).weak(self.chunks.weak_function()).is_some()
-    }
-
     /// Whether blocks that an extent touches cannot be found by their fingerprints.
     pub(super) fn lacks_fingerprints(&self, extent: &Extent) -> bool {
-        !extent.unwritten && extent.blocks().blocks().any(|block| !self.can_be_found(block))
+        !extent.unwritten && extent.blocks().blocks().any(|block| !self.chunks.can_be_found(block))
     }
 }

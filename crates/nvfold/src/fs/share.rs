@@ -23,6 +23,7 @@ use super::packed::{ToPack, may_compress};
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use crate::chunk::reference::Reference;
 use crate::compression::Compression;
+use crate::dedup::work::Unfingerprinted;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
@@ -84,7 +85,8 @@ impl Core {
         }
         let (packed, end) = packed_chunks_of(self.file_extents(&state, "dedup")?, from, end, cuts);
         let (named, next) = whole_blocks_of(self.file_extents(&state, "dedup")?, from, end);
-        self.enter_all(named.iter().map(|named| named.block));
+        let keep = self.policy_for(inode).unfingerprinted() != Unfingerprinted::Filed;
+        self.enter_all(named.iter().map(|named| named.block), keep);
         let mut done = Reshared { looked_at_bytes: named.len() as u64 * BLOCK_BYTES, changed_bytes: 0 };
         for (offset, extent) in packed.into_iter().filter(|(offset, _)| *offset < next) {
             done.looked_at_bytes += extent.length;
@@ -123,9 +125,13 @@ impl Core {
         Ok(Step { next, done })
     }
 
+    /// The weak fingerprint of a chunk that can be found: that of its entry, or made anew.
     fn weak_of(&self, chunk: ChunkRef) -> Option<u32> {
         let function = self.chunks.weak_function();
-        self.chunks.has_entry(chunk).then(|| self.chunks.entry(chunk)).and_then(|entry| entry.weak(function))
+        let of_entry = || self.chunks.entry(chunk).weak(function);
+        let stored = self.chunks.has_entry(chunk).then(of_entry).flatten();
+        let block = chunk.block().filter(|block| stored.is_none() && self.chunks.can_be_found(*block));
+        stored.or_else(|| block.and_then(|_| self.chunks.content(chunk)).map(|content| function.of(&content)))
     }
 
     /// Takes a reference on a chunk that is as good as `own`, if it is worth naming that instead, and is none of those

@@ -289,7 +289,10 @@ impl<'a> Looked<'a> {
                 // Clones count what they share while they read the file: two must not make one entry.
                 locked.exclusively(|_| {
                     for piece in lacking.iter().map(|at| &pieces[*at]).filter(|p| !chunks.has_entry(p.block)) {
-                        tx.add(piece.block, 1, &piece.fingerprint);
+                        match chunks.can_be_found(piece.block) {
+                            true => tx.count_one(piece.block),
+                            false => tx.add(piece.block, 1, &piece.fingerprint),
+                        }
                     }
                 });
             }

@@ -54,12 +54,14 @@ pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) 
         return Ok(Pieces::new());
     }
     let whole = &data[(first - offset) as usize..(end - offset) as usize];
+    // All of a block at once: hashing it asks for one line after the other.
+    pmem::prefetch_lines(whole.as_ptr() as usize, BLOCK);
     let mut blocks = whole.chunks_exact(BLOCK).peekable();
     let mut pieces = Pieces::with_capacity(whole.len() / BLOCK);
     // A policy that makes none of this block seldom makes one of the next.
     let mut reads_next = true;
     while let Some(block) = blocks.next() {
-        // While this block is hashed the next one is on its way: the processor by itself runs ahead inside a page only.
+        // While this block is hashed the next one is on its way, too: the processor by itself runs ahead inside a page only.
         if let Some(next) = blocks.peek().filter(|_| reads_next) {
             pmem::prefetch_lines(next.as_ptr() as usize, next.len());
         }

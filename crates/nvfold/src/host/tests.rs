@@ -121,7 +121,8 @@ fn a_stop_in_the_middle_keeps_what_was_done_and_the_device_whole() {
     let there = fs.resolve(b"/in").unwrap();
     assert!(entries(&fs, there.ino).unwrap().len() as u64 >= done.files);
     fs.unmount().unwrap();
-    assert!(check(&region, &CheckOptions::default()).unwrap().is_consistent());
+    let report = check(&region, &CheckOptions::default()).unwrap();
+    assert!(report.is_consistent(), "{:?}", report.findings);
 }
 
 #[test]

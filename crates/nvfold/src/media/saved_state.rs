@@ -17,8 +17,13 @@ use super::BLOCK_BYTES;
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// First eight bytes of a saved state.
-pub const MAGIC: [u8; 8] = *b"NVFSAVED";
+/// First eight bytes of a saved state. An nvfold that takes each block of the index for one with a chunk entry knows
+/// another one, `NVFSAVED`, and finds out by itself what this one says.
+pub const MAGIC: [u8; 8] = *b"NVFSAVE2";
+/// [`SavedState::filled`]: those of all files.
+pub const FILLED_ALL: u64 = 1;
+/// [`SavedState::filled`]: those of files with a policy of their own that wants them.
+pub const FILLED_OWN: u64 = 2;
 /// Runs of blocks that one can lie in.
 pub const SAVED_RUNS: usize = 248;
 /// Words of a segment record in the payload.
@@ -65,7 +70,7 @@ pub struct SavedState {
     pub weak_function: u64,
     /// Runs in use.
     pub runs_used: u64,
-    /// 1: no file is known to lack fingerprints.
+    /// Whose blocks are known not to lack fingerprints ([`FILLED_ALL`], [`FILLED_OWN`]); 0: nobody's.
     pub filled: u64,
     /// Fingerprints in the index.
     pub index_entries: u64,

@@ -27,11 +27,11 @@ pub(super) fn index_of(
     let mut options = options.clone();
     let entries = Arc::new(Entries::new(*geometry));
     let index = match superblock.index().expect("a superblock that was verified") {
-        (IndexKind::Dram, _) => Index::Dram(DramIndex::new(entries.clone())),
+        (IndexKind::Dram, _) => Index::Dram(Box::new(DramIndex::new(entries.clone()))),
         // Whoever only reads needs none.
         (IndexKind::Pm, function) if options.read_only && index_segments_in(geometry, uses).is_err() => {
             options.nv_dedup.weak = function;
-            Index::Dram(DramIndex::new(entries.clone()))
+            Index::Dram(Box::new(DramIndex::new(entries.clone())))
         }
         (IndexKind::Pm, function) => {
             options.nv_dedup.weak = function;

@@ -433,6 +433,8 @@ impl Mounted {
             if references > 0 {
                 self.core.data_blocks.add(1);
             } else {
+                // It may have got a label while its use was not known.
+                let _gone = self.core.chunks.take_off(block.into());
                 free.push(BlockRun { start: block, count: 1 });
             }
         }

@@ -95,7 +95,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         extra_references: core.chunks.extra_references(),
         weak_function: core.chunks.weak_function() as u64,
         runs_used: runs.len() as u64,
-        filled: u64::from(core.policies.is_filled()),
+        filled: core.policies.filled(),
         index_entries: core.chunks.index.stats().entries,
         queue_nodes: nodes.len() as u64,
         packed_parts: (packed_words.len() / WORDS_PER_PART) as u32,
@@ -163,8 +163,8 @@ pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     core.table.adopt(&saved.inode_words, saved.header.log_areas);
     core.mapped_bytes.set(saved.header.mapped_bytes);
     core.data_blocks.set(saved.header.data_blocks);
-    if saved.header.filled == 1 && is_of_function {
-        core.policies.skip_sweep();
+    if is_of_function {
+        core.policies.adopt_filled(saved.header.filled);
     }
     core.policies.restore(saved.nodes.into_iter().map(|node| (node.entry, node.blocks)));
     mounted.recovery.lock().loaded = true;

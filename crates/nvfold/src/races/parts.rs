@@ -5,12 +5,14 @@ use crate::Generators;
 use crate::chunk::dram::DramIndex;
 use crate::chunk::entries::Entries;
 use crate::chunk::index::Index;
+use crate::chunk::labels::Labels;
 use crate::chunk::reference::Reference;
 use crate::chunk::{Chunks, Released};
 use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use crate::inode::table::InodeTable;
 use crate::media::ChunkRef;
 use crate::space::{Purpose, Space};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use pmem::Flight;
 
@@ -29,7 +31,7 @@ impl Table {
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
         let functions = (WeakFunction::Xxh3, StrongFunction::Blake3);
         let entries = Arc::new(Entries::new(geometry));
-        let index = (entries.clone(), Index::Dram(DramIndex::new(entries)));
+        let index = (entries.clone(), Index::Dram(Box::new(DramIndex::new(entries))));
         let chunks = Chunks::new(region.clone(), geometry, index, functions, Generators::PerCore);
         let block = BlockNumber(geometry.first_segment() * SEGMENT_BLOCKS);
         if count > 0 {
@@ -59,7 +61,7 @@ impl Table {
 /// One lets go of the last reference while another takes one: it is had before that, or not at all.
 #[test]
 fn the_last_reference_is_taken_or_gone() {
-    let schedules = exhaust(|| {
+    explore(|| {
         let table = Table::with(1);
         let freed = Arc::new(AtomicU64::new(0));
         let (one, two, freed_by_one, freed_by_two) = (table.clone(), table.clone(), freed.clone(), freed.clone());
@@ -79,7 +81,105 @@ fn the_last_reference_is_taken_or_gone() {
         assert!(table.chunks.entry(table.block).is_empty());
         assert_eq!((table.chunks.extra_references(), table.chunks.index.stats().entries), (0, 0));
     });
-    println!("{schedules} schedules");
+}
+
+/// A block that nobody shares and that has no entry, but a label.
+struct Private {
+    table: Arc<Table>,
+    /// What the block holds; 0: something that is being written.
+    content: Arc<AtomicU64>,
+}
+
+impl Private {
+    fn new() -> Private {
+        let table = Table::with(0);
+        table.chunks.index.insert(WEAK, table.block.into());
+        Private { table, content: Arc::new(AtomicU64::new(1)) }
+    }
+
+    /// Its owner drops it. If it is free, the next one writes it, and labels it so that both fingerprints fit.
+    fn drop_and_use_again(&self) -> Task {
+        let (table, content) = (self.table.clone(), self.content.clone());
+        task(move || {
+            if table.release() == Released::Free {
+                content.store(0, Ordering::SeqCst);
+                content.store(2, Ordering::SeqCst);
+                table.chunks.index.insert(WEAK ^ 1 << 20, table.block.into());
+            }
+        })
+    }
+
+    /// Somebody finds it by the first fingerprint, compares, and drops it again; whether that was the last reference.
+    fn find(&self) -> Task {
+        let (table, content) = (self.table.clone(), self.content.clone());
+        task(move || {
+            if table.share() {
+                let seen = content.load(Ordering::SeqCst);
+                assert_ne!(seen, 0, "a reference on a block that is being written");
+                assert_eq!(content.load(Ordering::SeqCst), seen, "it changes under a reference");
+                let _ = table.release();
+            }
+        })
+    }
+}
+
+/// Whoever has a label has a block that is neither freed nor used again: its owner drops it while another finds it.
+#[test]
+fn a_private_block_is_found_or_freed() {
+    explore(|| {
+        let private = Private::new();
+        race([private.drop_and_use_again(), private.find()]);
+        let table = &private.table;
+        let uses = private.content.load(Ordering::SeqCst);
+        // Freed by its owner, and used again; or by who found it, and nobody has it.
+        let in_use = uses == 2;
+        assert_eq!(table.chunks.index.stats().entries, u64::from(in_use));
+        assert_eq!(table.chunks.extra_references(), 0);
+        assert!(table.chunks.entry(table.block).count <= u32::from(in_use));
+    });
+}
+
+#[test]
+fn a_private_block_is_found_by_two_while_it_is_dropped() {
+    explore(|| {
+        let private = Private::new();
+        race([private.drop_and_use_again(), private.find(), private.find()]);
+        assert_eq!(private.table.chunks.extra_references(), 0);
+    });
+}
+
+/// One shares it because it clones its owner's file, another because it finds it.
+#[test]
+fn a_private_block_is_cloned_and_found() {
+    explore(|| {
+        let private = Private::new();
+        let table = private.table.clone();
+        let clone = task(move || {
+            let mut tx = table.chunks.begin();
+            tx.share(table.block).unwrap().take();
+            let _ = tx.end(Flight::new());
+        });
+        race([clone, private.find()]);
+        let entry = private.table.chunks.entry(private.table.block);
+        assert_eq!((entry.count, private.table.chunks.extra_references()), (2, 1));
+    });
+}
+
+/// The daemon of policy `denova` counts a block that another policy has stored, while somebody finds it.
+#[test]
+fn a_private_block_is_counted_and_found() {
+    explore(|| {
+        let private = Private::new();
+        let table = private.table.clone();
+        let count = task(move || {
+            let mut tx = table.chunks.begin();
+            tx.count_one(table.block);
+            let _ = tx.end(Flight::new());
+        });
+        race([count, private.find()]);
+        let entry = private.table.chunks.entry(private.table.block);
+        assert_eq!((entry.count, private.table.chunks.extra_references()), (1, 0));
+    });
 }
 
 /// Two clones of one private block: its own reference becomes explicit once.
@@ -101,10 +201,10 @@ fn a_private_block_is_shared_twice_at_once() {
     });
 }
 
-/// Insertion, search and removal of one fingerprint.
+/// A block comes and another one goes while somebody searches for the fingerprint of both.
 #[test]
 fn one_fingerprint_comes_and_goes() {
-    let schedules = exhaust(|| {
+    explore(|| {
         let table = Table::with(1);
         let other = ChunkRef::Block(BlockNumber(table.block.0 + 1));
         let (one, two, three) = (table.clone(), table.clone(), table.clone());
@@ -118,6 +218,45 @@ fn one_fingerprint_comes_and_goes() {
         ]);
         let found = |after| table.chunks.index.find(WEAK, after, |_| true);
         assert_eq!((found(ChunkRef::NONE), found(other)), (Some(other), None));
+    });
+}
+
+/// A label and a count, without what they are of, so few steps that all schedules are run: a reference is taken under the
+/// label, or the label is off and nobody gets one.
+#[test]
+fn a_label_comes_off_or_a_reference_is_taken() {
+    let schedules = exhaust(|| {
+        let (labels, lock) = (Arc::new(Labels::new(8)), Arc::new(Mutex::new(())));
+        let count = Arc::new(AtomicU64::new(1));
+        let block = BlockNumber(3);
+        labels.put(block, WEAK);
+        let of_owner = (labels.clone(), count.clone(), lock.clone());
+        let of_finder = (labels.clone(), count.clone(), lock);
+        let (is_free, is_taken) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (frees, takes) = (is_free.clone(), is_taken.clone());
+        race([
+            task(move || {
+                let (labels, count, lock) = of_owner;
+                let off = {
+                    let _nobody_takes_a_reference = lock.lock();
+                    labels.take_off(block)
+                };
+                match count.load(Ordering::SeqCst) {
+                    1 => frees.store(1, Ordering::SeqCst),
+                    _ => labels.put_back(block, off),
+                }
+            }),
+            task(move || {
+                let (labels, count, lock) = of_finder;
+                let _its_owner_cannot_drop_it = lock.lock();
+                if labels.fits(block, WEAK) {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    takes.store(1, Ordering::SeqCst);
+                }
+            }),
+        ]);
+        assert_eq!(is_free.load(Ordering::SeqCst) + is_taken.load(Ordering::SeqCst), 1);
+        assert_eq!(labels.has(block), is_taken.load(Ordering::SeqCst) == 1);
     });
     println!("{schedules} schedules");
 }

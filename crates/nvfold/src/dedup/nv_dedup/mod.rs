@@ -16,19 +16,19 @@
 //! ```
 //!
 //! A strong fingerprint of the stored block that was missing is added to its entry on the way (4.4.2 (3)). Missing
-//! weak ones are filled in the background ([`filler`]; 4.4.2 (2)). What Non_Fin watches goes
+//! weak ones are filled in the background ([`super::filler`]; 4.4.2 (2)). What Non_Fin watches goes
 //! the way of w_b_Fin. With `verify=bytes` the bytes are compared last whatever the method, so no collision, made on
 //! purpose or not, ever shares different data; with `verify=strong` a strong fingerprint is trusted, as in the paper.
 //!
 //! The method may change between a piece's fingerprint and its placing: what the fingerprint has decides then.
 
 pub mod costs;
-pub mod filler;
 pub mod model;
 pub mod options;
 pub mod sampling;
 
 use super::batch::{Search, enter, is_block, share_all};
+use super::filler::Filler;
 use super::policy::{Policy, PolicyStats, Verify};
 use super::work::{Host, Unfingerprinted};
 use super::{Dedup, Ground, Piece};
@@ -39,9 +39,9 @@ use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use crate::media::ChunkRef;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::words::Stopwatch;
-use filler::Filler;
 use options::{Method, NvDedupOptions};
 use sampling::{Sampling, is_watched};
+use std::sync::Arc;
 
 /// See the module.
 pub struct NvDedup {
@@ -53,7 +53,7 @@ pub struct NvDedup {
     /// What chooses the method.
     pub(crate) sampling: Sampling,
     /// What gives chunks the fingerprints that they lack.
-    pub(crate) filler: Filler,
+    pub(super) filler: Arc<Filler>,
     /// Weak fingerprints that matched where the data did not.
     collisions: AtomicU64,
 }
@@ -67,7 +67,7 @@ impl NvDedup {
             verify: options.verify,
             stopwatch: stopwatch.filter(|_| options.costs.is_none()),
             sampling: Sampling::new(options),
-            filler: Filler::new(),
+            filler: Arc::new(Filler::new()),
             collisions: AtomicU64::new(0),
         }
     }
@@ -121,6 +121,10 @@ impl Dedup for NvDedup {
             return Fingerprint::default();
         }
         Fingerprint::of(piece, self.weak, self.strong.filter(|_| method == Method::StrFin))
+    }
+
+    fn goes_by_index(&self) -> bool {
+        true
     }
 
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {

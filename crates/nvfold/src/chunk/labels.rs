@@ -1,0 +1,170 @@
+//! Labels: one byte a block, by which the dram index can find it.
+//!
+//! The problem: a block that nobody shares has no chunk entry. So the media do not say its fingerprint, and who frees it
+//! cannot take it out of the index; and while it is freed, another writer may be about to share it.
+//!
+//! The idea: the index only guesses, and a byte of the block decides. It holds seven bits of the fingerprint while the
+//! block can be found, and nothing while it cannot. What the index has of a block with another label, or without one, is
+//! leftover: searches skip it, and it goes when its shard needs room.
+//!
+//! ```text
+//! nothing --put------> label      its content is durable and named (a write is published, a stored block is filled in)
+//! label   --take off-> nothing    who drops the only reference, before that; put back if it was not the only one
+//! ```
+//!
+//! **Why a block that is found is never freed meanwhile.** Taking a reference on what was found and taking a label off
+//! exclude each other by the lock of the block's entry. If the reference comes first, it is counted when the label is taken
+//! off, and who drops a reference looks at the count after that: the block stays, and gets its label back. If the label is
+//! off first, no reference is taken. A new user of the block labels it when its content is published, not before. Seven
+//! bits may match by chance: then the block is compared, as every other one, and differs.
+
+use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+use crate::space::BlockRun;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::zeroed;
+
+/// Labels in a word.
+const PER_WORD: u64 = 8;
+const NOTHING: u8 = 0;
+
+/// The labels of all blocks of a device.
+pub struct Labels {
+    words: Box<[AtomicU64]>,
+    /// One bit a segment: a block of it has had a label. The others are not looked at, for that would take memory.
+    in_use: Box<[AtomicU64]>,
+}
+
+/// A label that was taken off a block.
+#[must_use = "a block that stays in use gets its label back"]
+#[derive(Clone, Copy, Debug)]
+pub struct TakenOff(u8);
+
+impl TakenOff {
+    /// Of what has no label: blocks that were not in the index, packed chunks, and all that a pm index holds.
+    pub const NOTHING: TakenOff = TakenOff(NOTHING);
+}
+
+/// The label of blocks with this fingerprint: never 0.
+fn label_of(weak: u32) -> u8 {
+    weak as u8 | 1 << 7
+}
+
+/// Word and place in it of a block's label.
+fn place(block: BlockNumber) -> (usize, u64) {
+    ((block.0 / PER_WORD) as usize, block.0 % PER_WORD * 8)
+}
+
+impl Labels {
+    /// None yet.
+    pub fn new(blocks: u64) -> Labels {
+        Labels { words: zeroed(blocks.div_ceil(PER_WORD)), in_use: zeroed(blocks.div_ceil(64 * SEGMENT_BLOCKS)) }
+    }
+
+    /// Blocks that have one.
+    pub fn count(&self) -> u64 {
+        let segments = self.words.chunks((SEGMENT_BLOCKS / PER_WORD) as usize).zip(0..);
+        let words = segments.filter(|(_, segment)| self.is_in_use(*segment)).flat_map(|(words, _)| words);
+        let in_word =
+            |word: &AtomicU64| word.load(Ordering::Relaxed).to_le_bytes().iter().filter(|l| **l != NOTHING).count();
+        words.map(in_word).sum::<usize>() as u64
+    }
+
+    /// DRAM that they take, bytes.
+    pub fn bytes(&self) -> u64 {
+        let segments: u32 = self.in_use.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
+        u64::from(segments) * SEGMENT_BLOCKS
+    }
+
+    #[inline]
+    fn is_in_use(&self, segment: u64) -> bool {
+        self.in_use[(segment / 64) as usize].load(Ordering::Relaxed) & 1 << (segment % 64) != 0
+    }
+
+    /// What a damaged index names may not be there: it has none.
+    #[inline]
+    fn label(&self, block: BlockNumber) -> u8 {
+        let (word, shift) = place(block);
+        self.words.get(word).map_or(NOTHING, |word| (word.load(Ordering::Acquire) >> shift) as u8)
+    }
+
+    /// Whether the block can be found.
+    #[inline]
+    pub fn has(&self, block: BlockNumber) -> bool {
+        self.label(block) != NOTHING
+    }
+
+    /// Whether none of these blocks, nor any beside them in their words, can be found.
+    #[inline]
+    pub fn has_none(&self, run: BlockRun) -> bool {
+        let words = run.start.0 / PER_WORD..run.blocks_end().div_ceil(PER_WORD);
+        self.words[words.start as usize..words.end as usize].iter().all(|word| word.load(Ordering::Acquire) == 0)
+    }
+
+    /// Whether it may be found by this fingerprint.
+    #[inline]
+    pub fn fits(&self, block: BlockNumber, weak: u32) -> bool {
+        self.label(block) == label_of(weak)
+    }
+
+    /// Labels a block that somebody has whose inode the caller has locked, so that it is not freed.
+    #[inline]
+    pub fn put(&self, block: BlockNumber, weak: u32) {
+        let segment = block.0 / SEGMENT_BLOCKS;
+        if !self.is_in_use(segment) {
+            self.in_use[(segment / 64) as usize].fetch_or(1 << (segment % 64), Ordering::Relaxed);
+        }
+        match self.label(block) {
+            before if before == label_of(weak) => {}
+            before => {
+                if before != NOTHING {
+                    let TakenOff(_) = self.take_off(block);
+                }
+                self.put_back(block, TakenOff(label_of(weak)));
+            }
+        }
+    }
+
+    /// Nobody finds the block from now on. Whoever drops its only reference has the lock of its entry.
+    #[inline]
+    pub fn take_off(&self, block: BlockNumber) -> TakenOff {
+        let (word, shift) = place(block);
+        let before = self.words[word].fetch_and(!(0xff << shift), Ordering::AcqRel);
+        TakenOff((before >> shift) as u8)
+    }
+
+    /// A block stays in use: the caller had a reference on it all the time.
+    #[inline]
+    pub fn put_back(&self, block: BlockNumber, TakenOff(label): TakenOff) {
+        if label != NOTHING {
+            let (word, shift) = place(block);
+            self.words[word].fetch_or(u64::from(label) << shift, Ordering::AcqRel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_found_by_its_fingerprint_alone() {
+        let labels = Labels::new(1000);
+        assert_eq!(labels.bytes(), 0);
+        let block = BlockNumber(703);
+        for weak in [0, 1, 127, 128, 0xabcd_ef80, u32::MAX] {
+            labels.put(block, weak);
+            labels.put(block, weak);
+            assert!(labels.has(block) && labels.fits(block, weak) && !labels.fits(block, weak ^ 2));
+            assert_eq!((labels.count(), labels.bytes()), (1, SEGMENT_BLOCKS));
+            assert!(!labels.has(BlockNumber(702)) && !labels.has(BlockNumber(704)));
+            let off = labels.take_off(block);
+            assert!(!labels.has(block) && !labels.fits(block, weak));
+            labels.put_back(block, off);
+            assert!(labels.fits(block, weak));
+            let _gone = labels.take_off(block);
+            assert_eq!(labels.count(), 0);
+        }
+        labels.put_back(block, TakenOff::NOTHING);
+        assert!(!labels.has(block) && !labels.fits(BlockNumber(1000), 1), "a block that is not there");
+    }
+}
