@@ -123,8 +123,9 @@ impl Dedup for NvDedup {
         Fingerprint::of(piece, self.weak, self.strong.filter(|_| method == Method::StrFin))
     }
 
+    /// Where strong fingerprints are trusted each chunk has its entry from the beginning, as in the paper.
     fn goes_by_index(&self) -> bool {
-        true
+        self.verify == Verify::Bytes
     }
 
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
