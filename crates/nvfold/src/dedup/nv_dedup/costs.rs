@@ -9,8 +9,8 @@
 //!
 //! The paper's lambda is the search of DRAM tables, 0.1 us, and leaves out what an entry costs on the media. We count
 //! all that a fingerprint brings with it, or the model would fingerprint where that does not pay: the searches, the
-//! lines of the entry and of the generator when it comes, and reading and emptying it when the block goes. v is likewise
-//! the reference and the compare.
+//! lines of the entry and of the generator when it comes, and reading and emptying it when the block goes. Where a new
+//! block has no entry it is the searches alone. v is likewise the reference and the compare.
 
 use super::options::Costs;
 use crate::dedup::Ground;
@@ -25,17 +25,17 @@ const SAMPLES: usize = 9;
 /// What takes less than a look at the stopwatch is done this often for each.
 const REPEATS: u64 = 8;
 
-/// Measures with a block of its own. `None` when there is none to be had.
-pub(super) fn measure(ground: &Ground<'_>, stopwatch: &Stopwatch) -> Option<Costs> {
+/// Measures with a block of its own. `None` when there is none to be had. `with_entries`: new blocks get chunk entries.
+pub(super) fn measure(ground: &Ground<'_>, stopwatch: &Stopwatch, with_entries: bool) -> Option<Costs> {
     let block = ground.space.allocate_one("measure costs", Purpose::Data).ok()?;
-    let costs = measure_with(ground, block, stopwatch);
+    let costs = measure_with(ground, block, stopwatch, with_entries);
     let run = BlockRun { start: block, count: 1 };
     let _ = ground.chunks.with_recount(|recount| recount.freed(run));
     ground.space.free(run);
     costs
 }
 
-fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch) -> Option<Costs> {
+fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch, with_entries: bool) -> Option<Costs> {
     let (weak, strong) = (ground.chunks.weak_function(), ground.chunks.strong_function());
     let time = |what: &mut dyn FnMut()| time(stopwatch, what);
     let look = median(std::array::from_fn(|_| time(&mut || ())));
@@ -57,7 +57,10 @@ fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch) 
         strongs[sample] = time(&mut || {
             black_box(strong.of(black_box(&content)));
         });
-        (lookups[sample], compares[sample]) = measure_entry(ground, block, &content, sample as u64, &time, look)?;
+        let (came, compared, went) = measure_entry(ground, block, &content, sample as u64, &time, with_entries)?;
+        let looks = if with_entries { 2 * look } else { look };
+        lookups[sample] = (came + if with_entries { went } else { 0 }).saturating_sub(looks);
+        compares[sample] = compared.saturating_sub(look);
     }
     let cost = |samples| median(samples).saturating_sub(look);
     Some(Costs {
@@ -69,16 +72,16 @@ fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch) 
     })
 }
 
-/// Look-up and compare of one sample: a block comes, with an entry if it needs one, is shared by an equal block, and goes
-/// again, as it does when blocks are overwritten. The block never enters the index, so nobody else can get at it.
+/// The times of one sample: a block comes, with an entry or without one, is shared by an equal block and compared, and
+/// goes again, as it does when blocks are overwritten. The block never enters the index, so nobody else can get at it.
 fn measure_entry(
     ground: &Ground<'_>,
     block: BlockNumber,
     content: &[u8],
     sample: u64,
     time: &dyn Fn(&mut dyn FnMut()) -> u64,
-    look: u64,
-) -> Option<(u64, u64)> {
+    with_entries: bool,
+) -> Option<(u64, u64, u64)> {
     let Ground { region, chunks, .. } = *ground;
     // Any place in the index.
     let weak = (sample + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) as u32;
@@ -89,7 +92,7 @@ fn measure_entry(
     let mut tx = chunks.begin();
     let came = time(&mut || {
         search();
-        if !chunks.finds_private() {
+        if with_entries {
             tx.add(block, 1, &Fingerprint { weak: Some(weak), strong: None });
             // In place of the generator's line, which waits for the end of the transaction.
             tx.flight.add(region.store_u64(block.address(), first_word).flush());
@@ -114,7 +117,7 @@ fn measure_entry(
         chunks.release(block, &mut flight);
     });
     let _ = region.fence(flight);
-    is_shared.then(|| ((came + went).saturating_sub(2 * look), compared.saturating_sub(look)))
+    is_shared.then_some((came, compared, went))
 }
 
 fn time(stopwatch: &Stopwatch, what: &mut dyn FnMut()) -> u64 {

@@ -80,7 +80,8 @@ impl NvDedup {
     }
 
     fn measured(&self, ground: &Ground<'_>) -> Option<options::Costs> {
-        costs::measure(ground, self.stopwatch.as_ref()?)
+        let with_entries = !self.goes_by_index() || !ground.chunks.finds_private();
+        costs::measure(ground, self.stopwatch.as_ref()?, with_entries)
     }
 
     /// While Non_Fin stores everything nobody looks for what it stored.
