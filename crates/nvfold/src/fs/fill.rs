@@ -52,14 +52,18 @@ impl Core {
     }
 
     /// Gives blocks of a file that the caller has locked the weak fingerprints that they lack, so that they can be
-    /// found; returns how many got one. What lies in bad memory gets none. With a dram index a crash loses them, unless it
-    /// is to `keep` them: where nobody would make them anew.
-    pub(super) fn enter_all(&self, blocks: impl IntoIterator<Item = BlockNumber>, keep: bool) -> u64 {
+    /// found; returns how many got one. What lies in bad memory gets none. With a dram index a crash loses them, unless
+    /// chunk entries are to `keep` them: where nobody would make them anew.
+    pub(crate) fn enter_all(&self, blocks: impl IntoIterator<Item = BlockNumber>, keep: bool) -> u64 {
         let (chunks, region) = (&self.chunks, &self.region);
         let has_entries = keep || !chunks.finds_private();
         let mut tx = chunks.begin();
         let mut entered: Vec<(u32, BlockNumber)> = Vec::new();
-        for block in blocks.into_iter().filter(|block| !chunks.can_be_found(*block)) {
+        let lacks = |block: &BlockNumber| match has_entries {
+            true => !chunks.has_entry(*block) || chunks.entry(*block).weak(chunks.weak_function()).is_none(),
+            false => !chunks.can_be_found(*block),
+        };
+        for block in blocks.into_iter().filter(lacks) {
             let weak = chunks.weak_function().of(&region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
             let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
             if !region.sound_or_forget(block.address(), BLOCK_BYTES) || !is_writable {
@@ -68,6 +72,10 @@ impl Core {
             if !has_entries {
                 chunks.index.insert(weak, block.into());
             } else if chunks.has_entry(block) {
+                chunks.set_weak(block, weak, &mut tx.flight);
+            } else if chunks.can_be_found(block) {
+                // Others may share it meanwhile.
+                tx.count_one(block);
                 chunks.set_weak(block, weak, &mut tx.flight);
             } else {
                 tx.add(block, 1, &Fingerprint { weak: Some(weak), strong: None });

@@ -8,6 +8,7 @@ use super::open::open;
 use super::options::MountOptions;
 use super::superblock::read_superblock;
 use super::{Mounted, saved};
+use crate::chunk::dram::SHARDS;
 use crate::chunk::fact::Fact;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
 use crate::dedup::policy::Policy;
@@ -24,6 +25,9 @@ use crate::space::clear_segment;
 use crate::words::IndexKind;
 use pmem::{Flight, Region};
 use zerocopy::IntoBytes;
+
+/// Blocks that get entries with the same fences.
+const BLOCKS_AT_ONCE: usize = 64;
 
 /// Gives an unmounted device another index, safely at every moment: until the one store that changes the kind the old
 /// one counts, from then on the new one. `weak`: what a pm index is made of; of other functions' fingerprints it holds
@@ -90,6 +94,7 @@ fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) ->
             }
         }
     }
+    enter_private(core);
     let options = MountOptions::default().denova.reorder;
     let index = Fact::new(core.region.clone(), &core.geometry, core.chunks.entries.clone(), weak, segments, options);
     let total = core.chunks.tracked() + core.chunks.packed.count();
@@ -115,6 +120,19 @@ fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) ->
     }
     progress(total, total);
     Ok(())
+}
+
+/// Gives blocks that only the dram index can find their chunk entries, for a pm index is made of those.
+fn enter_private(core: &Core) {
+    let Some(index) = core.chunks.index.dram() else { return };
+    for shard in 0..SHARDS {
+        let (_, slots) = index.save(shard);
+        let chunks = slots.into_iter().filter(|slot| *slot != 0).map(|slot| core.chunks.entries.chunk(slot as u32));
+        let blocks: Vec<BlockNumber> = chunks.filter_map(ChunkRef::block).collect();
+        for some in blocks.chunks(BLOCKS_AT_ONCE) {
+            core.enter_all(some.iter().copied(), true);
+        }
+    }
 }
 
 /// A chunk that has a fingerprint, and its entry.
