@@ -641,7 +641,8 @@ impl Region {
     }
 
     /// Whether a range that was just read is whole, and can be written. When not, the pending error is forgotten, so that
-    /// [`Region::check`] does not tell it again: for callers that go elsewhere.
+    /// [`Region::check`] does not tell it again: for callers that go elsewhere. Nothing of a lost device is whole: behind
+    /// its new end lie zeros.
     #[inline]
     pub fn sound_or_forget(&self, offset: u64, length: u64) -> bool {
         !self.faults.watched() || self.forget_if_bad(offset, length)
@@ -651,7 +652,7 @@ impl Region {
     #[inline(never)]
     fn forget_if_bad(&self, offset: u64, length: u64) -> bool {
         thread::forget_bad(self.id(), offset / SECTOR_BYTES * SECTOR_BYTES..offset + length);
-        self.faults.frozen_in(offset, length).is_none()
+        !self.is_lost() && self.faults.frozen_in(offset, length).is_none()
     }
 
     /// Offsets of the pages (4096 bytes) with bad memory: what is stored there does not reach the device.

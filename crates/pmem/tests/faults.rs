@@ -45,6 +45,7 @@ fn a_truncated_device_is_lost_and_the_process_is_not() {
     assert_eq!(page(&region, 10), [0; PAGE as usize]);
     assert!(matches!(region.check(), Err(PmemError::Lost { .. })));
     assert!(region.is_lost());
+    assert!(!region.sound_or_forget(40 * PAGE, 16), "zeros behind the end are nobody's data");
     assert_eq!(region.check().unwrap_err().errno(), 5, "told always");
     // All kinds of access behind the end, and those before it, still end.
     let _ = region.fence(region.stream(20 * PAGE, &[1; 4 * PAGE as usize]));

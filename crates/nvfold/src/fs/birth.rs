@@ -46,6 +46,8 @@ impl Core {
             if self.region.sound_or_forget(slot, INODE_BYTES) {
                 return Ok(ino);
             }
+            // Of a lost device no slot is sound.
+            self.region.check()?;
         }
     }
 
