@@ -31,6 +31,7 @@ mod pjdfstest;
 mod power_cut;
 mod programs;
 mod remount;
+mod requests;
 mod resharing;
 mod rooms;
 mod sharing;

@@ -118,6 +118,7 @@ const HOUSES: [House; 5] = [
             ("throughput", "report lanes mounts data samples options error"),
             ("meta", "report mounts place samples options error"),
             ("origins", "cost device data samples origin error"),
+            ("tree", "mounts place process samples origin error"),
             ("cost", "data origin error"),
             ("paper", "recovery rec_tree mounts device process data samples origin font error rivals"),
             ("recovery", "data device samples origin error"),

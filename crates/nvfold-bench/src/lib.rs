@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `throughput` | `bench write`, `bench read`: bytes a second |
 //! | `meta` | `bench meta`: operations on names a second |
+//! | `tree` | `bench tree`: `cp -a`, `rm -r` and many creates, on mounts with different options and on tmpfs |
 //! | `origins` | `bench origins`: what following copies shares and costs |
 //! | [`cost`] | `bench cost`: fences, lines, locks and instructions of each operation |
 //! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
@@ -63,6 +64,7 @@ mod rivals;
 mod samples;
 mod summary;
 mod throughput;
+mod tree;
 mod wear;
 
 pub(crate) use error::Doing;
@@ -87,6 +89,8 @@ enum What {
     Read(Options),
     /// Files made, looked up, listed, renamed and removed a second
     Meta(Options),
+    /// A tree copied, read and removed, and many files made, on mounts with different options and on tmpfs
+    Tree(tree::Options),
     /// What each operation costs, counted: fences, lines written and read, locked instructions, instructions
     Cost(cost::CostOptions),
     /// Time to the first byte and to exact counts, after a kill and after an orderly unmount
@@ -134,6 +138,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Write(options) => throughput::run(&options.clone().settled(), throughput::Direction::Write)?,
         What::Read(options) => throughput::run(&options.clone().settled(), throughput::Direction::Read)?,
         What::Meta(options) => meta::run(&options.clone().settled())?,
+        What::Tree(options) => return tree::run(options, json),
         What::Cost(options) => return cost::run(options, json),
         What::CostCalls(options) => return cost::run_calls(options),
         What::Recovery(options) => return recovery::run(options, json),

@@ -1,16 +1,102 @@
-//! How many requests a mount has answered: what `nvfold top` makes its rates of.
+//! How many requests a mount has answered, by kind, and what `nvfold top` makes its rates of.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the kernel asks for, in its own words (FUSE protocol).
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Lookup,
+    Forget,
+    GetAttr,
+    SetAttr,
+    ReadLink,
+    MkNod,
+    MkDir,
+    Unlink,
+    RmDir,
+    SymLink,
+    Rename,
+    Link,
+    Open,
+    Create,
+    Read,
+    Write,
+    Flush,
+    Release,
+    FSync,
+    OpenDir,
+    ReadDir,
+    ReadDirPlus,
+    ReleaseDir,
+    FSyncDir,
+    StatFs,
+    SetXattr,
+    GetXattr,
+    ListXattr,
+    RemoveXattr,
+    FAllocate,
+    LSeek,
+    IoCtl,
+    CopyFileRange,
+}
+
+impl Kind {
+    const NAMES: [&'static str; 33] = [
+        "lookup",
+        "forget",
+        "getattr",
+        "setattr",
+        "readlink",
+        "mknod",
+        "mkdir",
+        "unlink",
+        "rmdir",
+        "symlink",
+        "rename",
+        "link",
+        "open",
+        "create",
+        "read",
+        "write",
+        "flush",
+        "release",
+        "fsync",
+        "opendir",
+        "readdir",
+        "readdirplus",
+        "releasedir",
+        "fsyncdir",
+        "statfs",
+        "setxattr",
+        "getxattr",
+        "listxattr",
+        "removexattr",
+        "fallocate",
+        "lseek",
+        "ioctl",
+        "copy_file_range",
+    ];
+}
 
 /// Counted while they are served.
 #[derive(Default)]
 pub struct Counters {
+    by_kind: ByKind,
     reads: AtomicU64,
     bytes_read: AtomicU64,
     writes: AtomicU64,
     bytes_written: AtomicU64,
     changes: AtomicU64,
+}
+
+struct ByKind([AtomicU64; Kind::NAMES.len()]);
+
+impl Default for ByKind {
+    fn default() -> ByKind {
+        ByKind(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
 }
 
 /// Requests of the kernel since mount. What its page cache answers is none.
@@ -25,6 +111,18 @@ pub struct Requests {
 }
 
 impl Counters {
+    /// One more request of this kind; a forget counts for each inode.
+    pub fn request(&self, kind: Kind) {
+        self.by_kind.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests by kind, of those kinds that there were.
+    pub fn by_kind(&self) -> BTreeMap<String, u64> {
+        let counts = self.by_kind.0.iter().map(|count| count.load(Ordering::Relaxed));
+        let asked = Kind::NAMES.iter().zip(counts).filter(|(_, count)| *count > 0);
+        asked.map(|(name, count)| ((*name).to_owned(), count)).collect()
+    }
+
     /// One more read of so many bytes.
     pub fn read(&self, bytes: usize) {
         self.reads.fetch_add(1, Ordering::Relaxed);

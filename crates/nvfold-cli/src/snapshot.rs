@@ -53,6 +53,9 @@ pub struct Snapshot {
     pub origins: Option<Origins>,
     /// Requests that the mount has served.
     pub requests: Option<Requests>,
+    /// All requests of the kernel since mount, by their FUSE names; a forget counts for each inode.
+    #[serde(default)]
+    pub requests_by_kind: BTreeMap<String, u64>,
     pub process: Option<Process>,
     pub traffic: Option<Traffic>,
     /// How worn the segments are; absent when the device must be recovered first.
@@ -380,6 +383,7 @@ impl Snapshot {
             denova: stats.denova.map(DeNova::of),
             origins: Some(Origins::of(&stats.origins)),
             requests: Some(served.now()),
+            requests_by_kind: served.by_kind(),
             process: Process::this(),
             traffic: Some(Traffic::of(fs)),
             wear: Some(wear(stats.wear, region, &superblock)),
@@ -404,6 +408,7 @@ impl Snapshot {
             denova: None,
             origins: None,
             requests: None,
+            requests_by_kind: BTreeMap::new(),
             process: None,
             traffic: None,
             wear: None,

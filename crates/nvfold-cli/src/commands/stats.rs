@@ -9,6 +9,8 @@ use crate::snapshot::{CostsNs, DeNova, Index, NvDedup, Origins, Snapshot, Space}
 use crate::traffic::{SegmentWear, Traffic, lines_words};
 use clap::Args;
 use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Show all counters, and the DRAM a stored block costs
@@ -141,6 +143,14 @@ pub fn collected_words(chunks: u64, bytes: u64) -> String {
     format!("{} of {chunks} chunks of which only a part lived", size::show(bytes))
 }
 
+/// How many requests of each kind there were, the most frequent first.
+fn kinds_words(by_kind: &BTreeMap<String, u64>) -> String {
+    let mut kinds: Vec<(&String, &u64)> = by_kind.iter().collect();
+    kinds.sort_by_key(|(_, count)| Reverse(**count));
+    let words: Vec<String> = kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    format!("{}: {}", by_kind.values().sum::<u64>(), words.join(", "))
+}
+
 /// What became of bytes of which somebody said where they were copied from.
 fn origin_words(origins: &Origins) -> String {
     let Origins { writes, offered_bytes, shared_bytes, shared_extents } = *origins;
@@ -191,6 +201,7 @@ fn describe(report: &Report, space: &Space) -> String {
         rows.push(("reads", format!("{}, {}", requests.reads, with_bytes(requests.bytes_read))));
         rows.push(("writes", format!("{}, {}", requests.writes, with_bytes(requests.bytes_written))));
         rows.push(("changes of names and attributes", requests.changes.to_string()));
+        rows.push(("requests of the kernel", kinds_words(&report.snapshot.requests_by_kind)));
     }
     if let Some(process) = &report.snapshot.process {
         rows.push(("process, own memory", with_bytes(process.anonymous_bytes)));

@@ -22,9 +22,11 @@ mod house;
 mod lookups;
 mod notices;
 mod options;
+mod pages;
 mod remount;
 pub mod requests;
 pub mod settings;
+mod turns;
 
 pub use options::{Options, help as mount_help};
 pub use remount::remount;
@@ -46,10 +48,12 @@ use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
+use turns::Turns;
 
 /// How long a detached mount may stay busy.
 const GRACE: Duration = Duration::from_secs(5);
@@ -205,15 +209,18 @@ fn start_session(
         })
     };
     let (notices, to_tell) = mpsc::channel();
+    let turns = Turns::new(plan.options.spin());
     let front = Front::new(
         fs.clone(),
         device::clock(),
         reporter,
         notices,
         counters.clone(),
+        turns.clone(),
         access.clone(),
         plan.options.max_write_bytes,
         plan.options.has_writeback(),
+        plan.options.cache,
     );
     let session = Session::new(front, dir, &plan.options.fuse_config(device)).map_err(|error| {
         let failure = Failure::new(format!("mount on {}", dir.display()), error);
@@ -226,6 +233,7 @@ fn start_session(
         }
     })?;
     notices::start(session.notifier(), to_tell);
+    turns.connect(session.as_fd().try_clone_to_owned().doing("wait for requests")?);
     Ok(session)
 }
 

@@ -3,16 +3,22 @@
 use crate::dedup_options::{self, DedupOptions};
 use crate::device::{DeviceOptions, parse_flush, parse_profile, processors};
 use crate::failure::{Failure, Outcome};
+use crate::mount::pages::Cache;
 use crate::size;
 use fuser::{MountOption, SessionACL};
 use nvfold::IndexKind;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
+use std::time::Duration;
 
 /// Largest write request the kernel may send: its own limit of 256 pages.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
+/// How long a thread looks for the next request before it sleeps, unless told otherwise (docs/benchmarks.md).
+const SPIN: Duration = Duration::from_micros(50);
+const SPIN_US_MAX: usize = 1000;
 const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N discard nodiscard profile=NAME \
-                    flush=auto|always max_write=N writeback=auto|on|off fsname=NAME";
+                    flush=auto|always max_write=N writeback=auto|on|off \
+                    cache=none|auto|full spin=MICROSECONDS|off fsname=NAME";
 
 /// All of them and those of the policies, for people.
 pub fn help() -> String {
@@ -62,6 +68,10 @@ pub struct Options {
     pub max_write_bytes: u32,
     /// Whether writes wait in the kernel's page cache.
     pub writeback: Writeback,
+    /// Whether the kernel keeps pages of files.
+    pub cache: Cache,
+    /// How long to look for the next request before sleeping; `None`: not at all.
+    pub spin: Option<Duration>,
     /// Name of the device in the mount table, if not its own.
     pub fs_name: Option<String>,
     /// For the kernel: nosuid, nodev, noexec, ...
@@ -84,6 +94,8 @@ impl Options {
             device: DeviceOptions::default(),
             max_write_bytes: MAX_WRITE_BYTES,
             writeback: Writeback::default(),
+            cache: Cache::default(),
+            spin: Some(SPIN),
             fs_name: None,
             kernel: if is_root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
         }
@@ -123,6 +135,12 @@ impl Options {
                     fits.then_some(bytes as u32).ok_or_else(|| wrong("it must be 4K to 1M".into()))?;
             }
             "writeback" => self.writeback = Writeback::parse(value("auto")?).map_err(wrong)?,
+            "cache" => self.cache = Cache::parse(value("auto")?).map_err(wrong)?,
+            "spin" if value("50")? == "off" => self.spin = None,
+            "spin" => {
+                let us = number(value("50")?, 1, SPIN_US_MAX).map_err(|why| wrong(format!("{why}, nor off")))?;
+                self.spin = Some(Duration::from_micros(us as u64));
+            }
             "fsname" => self.fs_name = Some(value("NAME")?.to_owned()),
             "suid" => self.kernel_option(MountOption::Suid, MountOption::NoSuid),
             "nosuid" => self.kernel_option(MountOption::NoSuid, MountOption::Suid),
@@ -181,13 +199,19 @@ impl Options {
     }
 
     /// Whether the kernel is to keep what is written and hand it down later: what `auto` comes to. With `sync` each
-    /// write has to be handed down at once anyway.
+    /// write has to be handed down at once anyway, and without pages there is nothing to keep.
     pub fn has_writeback(&self) -> bool {
         match self.writeback {
+            _ if self.cache == Cache::None => false,
             Writeback::Auto => !self.kernel.contains(&MountOption::Sync),
             Writeback::On => true,
             Writeback::Off => false,
         }
+    }
+
+    /// How long to look for the next request. On a single core whoever sends it could not run meanwhile.
+    pub fn spin(&self) -> Option<Duration> {
+        self.spin.filter(|_| processors() > 1)
     }
 
     /// What a mount that has `current` is to have after a remount.
@@ -259,7 +283,15 @@ mod tests {
     fn writes_wait_in_the_kernel_unless_told_otherwise() {
         assert!(taken("").has_writeback() && taken("writeback=auto").has_writeback());
         assert!(!taken("writeback=off").has_writeback());
+        assert!(!taken("writeback=on,cache=none").has_writeback());
         assert!(!taken("sync").has_writeback() && taken("sync,writeback=on").has_writeback());
+    }
+
+    #[test]
+    fn spinning_is_bounded_and_can_be_turned_off() {
+        assert_eq!(taken("").spin, Some(SPIN));
+        assert_eq!(taken("spin=off").spin, None);
+        assert_eq!(taken("spin=off,spin=100").spin, Some(Duration::from_micros(100)));
     }
 
     #[test]
@@ -303,6 +335,12 @@ mod tests {
             "max_write=2M",
             "writeback",
             "writeback=maybe",
+            "cache",
+            "cache=some",
+            "spin",
+            "spin=0",
+            "spin=1001",
+            "spin=on",
             "bogus",
             "bogus=1",
         ] {

@@ -27,13 +27,15 @@ mod translation;
 mod unstored;
 mod xattrs;
 
-use crate::counters::Counters;
+use crate::counters::{Counters, Kind};
 use crate::mount::access::Access;
 use crate::mount::convert;
 use crate::mount::hints::Hints;
 use crate::mount::lookups::Lookups;
 use crate::mount::notices::Notice;
-use fuser::{Errno, Generation, InitFlags, KernelConfig};
+use crate::mount::pages::{Cache, Pages};
+use crate::mount::turns::{Turn, Turns};
+use fuser::{Errno, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, Request};
 use listing::Listings;
 use nvfold::dedup::icid::anchors::Anchors;
 use nvfold::{Attr, Clock, FileSystem, InodeNumber};
@@ -79,10 +81,15 @@ pub struct Front {
     anchors: Anchors,
     report: Reporter,
     counters: Arc<Counters>,
+    turns: Arc<Turns>,
     access: Access,
     max_write_bytes: u32,
     /// Whether the kernel keeps what is written and hands it down later.
     writeback: bool,
+    /// What the kernel holds, where that is bounded.
+    pages: Option<Pages>,
+    /// Whether the kernel keeps pages of files that are not mapped.
+    keeps_pages: bool,
     /// Whether an fsync has anything to do beyond what the kernel does.
     sync_needed: bool,
     /// The kernel opens files without asking.
@@ -93,19 +100,22 @@ pub struct Front {
 
 impl Front {
     /// Serves `fs`; `max_write_bytes` is the largest write request asked for, `writeback` whether what is written may
-    /// wait in the kernel.
+    /// wait in the kernel, `cache` whether it keeps pages.
     pub fn new(
         fs: FileSystem,
         clock: Clock,
         report: Reporter,
         notices: Sender<Notice>,
         counters: Arc<Counters>,
+        turns: Arc<Turns>,
         access: Access,
         max_write_bytes: u32,
         writeback: bool,
+        cache: Cache,
     ) -> Front {
+        let is_memory = fs.region().level() != pmem::PersistenceLevel::File;
         Front {
-            sync_needed: fs.region().level() == pmem::PersistenceLevel::File,
+            sync_needed: !is_memory,
             fs,
             clock,
             lookups: Lookups::new(),
@@ -114,9 +124,12 @@ impl Front {
             anchors: Anchors::default(),
             report,
             counters,
+            turns,
             access,
             max_write_bytes,
             writeback,
+            pages: (cache == Cache::Auto && is_memory).then(Pages::bounded),
+            keeps_pages: cache != Cache::None,
             no_open: false,
             notices,
             listings: Listings::new(),
@@ -129,7 +142,12 @@ impl Front {
             let _ = config.add_capabilities(flag);
         }
         self.writeback = self.writeback && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_ok();
-        self.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
+        if self.keeps_pages {
+            self.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
+        } else {
+            // An older kernel maps files without their own pages for reading alone.
+            let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        }
         let _ = config.set_max_write(self.max_write_bytes);
         // More than the kernel offers is refused with what it offers.
         if let Err(most) = config.set_max_readahead(self.max_write_bytes) {
@@ -137,6 +155,41 @@ impl Front {
         }
         let _ = config.set_max_background(BACKGROUND);
         let _ = config.set_time_granularity(Duration::from_nanos(1));
+    }
+
+    /// The kernel has, or is about to have, pages of these bytes; where it may hold only so many, it drops older ones.
+    fn pages_come(&self, ino: InodeNumber, offset: u64, length: usize) {
+        self.lookups.pages_kept(ino);
+        let old = self.pages.as_ref().map(|pages| pages.came(ino, offset, length)).unwrap_or_default();
+        for (ino, (offset, length)) in old {
+            let range = (offset as i64, length as i64);
+            // Fails when the mount is ending: its pages go with it.
+            let _ = self.notices.send(Notice::DropPagesThen(INodeNo(ino.0), range, Box::new(|| ())));
+        }
+    }
+
+    /// The kernel knows nothing of an inode any more.
+    fn forgotten(&self, ino: InodeNumber) {
+        self.unstored.forgotten(ino);
+        if let Some(pages) = &self.pages {
+            pages.forgotten(ino);
+        }
+    }
+
+    /// How the kernel is to treat a file that it opens.
+    fn open_flags(&self) -> FopenFlags {
+        if self.keeps_pages { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::FOPEN_DIRECT_IO }
+    }
+
+    /// Counts a request. To be held until it is answered: then this thread waits for the next one.
+    fn turn(&self, who: &Request, kind: Kind) -> Turn<'_> {
+        self.turn_of(who, kind, false)
+    }
+
+    /// As `turn`; `takes_long`: other requests should not wait for this one.
+    fn turn_of(&self, who: &Request, kind: Kind, takes_long: bool) -> Turn<'_> {
+        self.counters.request(kind);
+        self.turns.begin(who.unique().0, takes_long)
     }
 
     /// What the kernel is told of an inode by a name in `parent`; it counts this telling.

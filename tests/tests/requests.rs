@@ -1,0 +1,251 @@
+//! How many requests an operation costs, by kind: each is a round trip between a program and the serving process, so one
+//! more is felt. And what the mount options that are about requests do: `cache`, `spin`.
+//!
+//! Where a number is the kernel's own choice, and differs from version to version, the test says what is at most.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nvfold_tests::mount::{Mount, nvfold_json};
+use nvfold_tests::{requires, run};
+
+type Kinds = BTreeMap<String, u64>;
+
+fn requests(mount: &Mount) -> Kinds {
+    let stats = nvfold_json(&["stats", "--json"], &[mount.path()]);
+    serde_json::from_value(stats["requests_by_kind"].clone()).expect("counts by kind")
+}
+
+/// The requests of an operation, without those of the command that asks for them.
+fn during(mount: &Mount, operation: impl FnOnce()) -> Kinds {
+    requests(mount);
+    let (first, second) = (requests(mount), requests(mount));
+    operation();
+    let third = requests(mount);
+    let of = |kinds: &Kinds, kind: &str| kinds.get(kind).copied().unwrap_or(0);
+    let cost = |kind: &str| of(&third, kind) - of(&second, kind) - (of(&second, kind) - of(&first, kind));
+    third.keys().map(|kind| (kind.clone(), cost(kind))).filter(|(_, count)| *count > 0).collect()
+}
+
+#[track_caller]
+fn assert_at_most(what: &str, kinds: &Kinds, most: &[(&str, u64)]) {
+    // The kernel forgets when it likes, and nobody waits for it.
+    println!("{what}: {kinds:?}");
+    for (kind, count) in kinds.iter().filter(|(kind, _)| *kind != "forget") {
+        let allowed = most.iter().find(|(name, _)| name == kind).map_or(0, |(_, most)| *most);
+        assert!(*count <= allowed, "{what}: {count} times {kind}, at most {allowed} were expected: {kinds:?}");
+    }
+}
+
+#[test]
+fn an_operation_costs_no_more_requests_than_it_did() {
+    requires!(root, fuse);
+    let mut mount = Mount::with_options(64, "policy=inline");
+    if !mount.is_real() {
+        return;
+    }
+    let file = |name: &str| mount.join("dir").join(name);
+    fs::create_dir(mount.join("dir")).expect("mkdir");
+    // The kernel learns what it need not ask for.
+    fs::write(file("first"), b"first").expect("write");
+    let _ = fs::read(file("first")).expect("read");
+
+    let created = during(&mount, || fs::write(file("new"), [7; 4096]).expect("write"));
+    assert_at_most(
+        "create, write 4 KiB, close",
+        &created,
+        &[("getattr", 1), ("lookup", 1), ("mknod", 1), ("getxattr", 1), ("write", 1)],
+    );
+    assert_eq!(created.get("mknod"), Some(&1), "it was counted: {created:?}");
+    let seen = during(&mount, || drop(fs::metadata(file("new")).expect("stat")));
+    assert_at_most("stat of a file that was just made", &seen, &[("getattr", 2)]);
+    let seen = during(&mount, || drop(fs::metadata(file("new")).expect("stat")));
+    assert_at_most("stat of a file that is known", &seen, &[]);
+    let read = during(&mount, || drop(fs::read(file("new")).expect("read")));
+    assert_at_most("read what was just written", &read, &[]);
+    let renamed = during(&mount, || fs::rename(file("new"), file("newer")).expect("rename"));
+    assert_at_most("rename", &renamed, &[("getattr", 2), ("lookup", 1), ("rename", 1), ("setattr", 1)]);
+    let copied = during(&mount, || drop(run::ok(Command::new("cp").arg(file("newer")).arg(file("copy")))));
+    assert_at_most(
+        "cp of a small file",
+        &copied,
+        &[("getattr", 2), ("lookup", 2), ("mknod", 1), ("getxattr", 1), ("copy_file_range", 1)],
+    );
+    let removed = during(&mount, || fs::remove_file(file("copy")).expect("unlink"));
+    assert_at_most("unlink", &removed, &[("getattr", 2), ("unlink", 1), ("setattr", 1)]);
+    for number in 0..100 {
+        fs::write(file(&format!("{number}")), b"x").expect("write");
+    }
+    let removed = during(&mount, || drop(run::ok(Command::new("rm").arg("-r").arg(mount.join("dir")))));
+    let unlinks = removed["unlink"];
+    assert_eq!(unlinks, 102);
+    assert_at_most(
+        "rm -r of 102 files",
+        &removed,
+        &[
+            ("unlink", unlinks),
+            // The kernel hands the time of change down that the file has once its name is gone.
+            ("setattr", unlinks),
+            ("getattr", 2 * unlinks + 4),
+            ("rmdir", 1),
+            ("lookup", 4),
+            ("opendir", 2),
+            ("readdir", 3),
+            ("readdirplus", 3),
+            ("releasedir", 2),
+            ("statfs", 1),
+        ],
+    );
+    mount.check();
+}
+
+#[test]
+fn without_a_cache_each_read_is_a_request_and_everything_works() {
+    requires!(root, fuse, tool("cc"));
+    let mut mount = Mount::with_options(64, "cache=none");
+    if !mount.is_real() {
+        return;
+    }
+    let path = mount.join("file");
+    fs::write(&path, vec![7; 1 << 20]).expect("write");
+    let read = during(&mount, || {
+        assert_eq!(fs::read(&path).expect("read"), vec![7; 1 << 20]);
+        assert_eq!(fs::read(&path).expect("read"), vec![7; 1 << 20]);
+    });
+    assert!(read["read"] >= 2 && read["open"] == 2, "{read:?}");
+    // What is mapped and what is read and written are the same bytes.
+    let program = nvfold_tests::probe::compiled("mapped", mount.scratch());
+    let mapped = run::run(Command::new(&program).arg(mount.join("mapped")));
+    assert_eq!(mapped.code(), 0, "{}", mapped.report());
+    // Programs run from it.
+    let script = mount.join("true");
+    fs::copy("/bin/true", &script).expect("copy");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+    run::ok(&mut Command::new(&script));
+    mount.remount();
+    assert_eq!(fs::read(&path).expect("read"), vec![7; 1 << 20]);
+    mount.check();
+}
+
+#[test]
+fn a_full_cache_and_a_bounded_one_read_the_same() {
+    requires!(root, fuse);
+    let mut bytes = vec![0; 100 << 20];
+    for (number, block) in bytes.chunks_mut(4096).enumerate() {
+        block.fill(number as u8);
+    }
+    for options in ["cache=full", "cache=auto", "spin=off", "spin=1000,threads=8"] {
+        let mut mount = Mount::with_options(256, options);
+        fs::write(mount.join("file"), &bytes).expect("write");
+        for _ in 0..2 {
+            assert!(fs::read(mount.join("file")).expect("read") == bytes, "{options}");
+        }
+        mount.check();
+    }
+}
+
+#[test]
+fn a_mount_that_nobody_uses_takes_no_processor_time() {
+    requires!(root, fuse);
+    let mut mount = Mount::with_options(64, "spin=1000,threads=4,policy=off");
+    if !mount.is_real() {
+        return;
+    }
+    // In quick succession, so that threads spin and park.
+    let file = File::create(mount.join("file")).expect("create");
+    for at in 0..2000 {
+        fs::metadata(mount.join(format!("none{at}"))).expect_err("there is none");
+    }
+    drop(file);
+    let pid = nvfold_json(&["stats", "--json"], &[mount.path()])["pid"].as_u64().expect("pid");
+    std::thread::sleep(Duration::from_millis(100));
+    let before = processor_ticks(pid);
+    std::thread::sleep(Duration::from_secs(2));
+    let ticks = processor_ticks(pid) - before;
+    // A thread that spins would take two hundred.
+    assert!(ticks <= 10, "{ticks} hundredths of a second of processor time in 2 s without a request");
+    mount.check();
+}
+
+/// Processor time of a process in hundredths of a second.
+fn processor_ticks(pid: u64) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("read stat");
+    // Behind the name, which may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
+}
+
+/// One client keeps the serving threads busy while another one waits for something that takes long: neither waits for the
+/// other.
+#[test]
+fn a_request_that_takes_long_keeps_no_other_waiting() {
+    requires!(root, fuse);
+    let mut mount = Mount::with_options(512, "spin=1000,threads=2,policy=off");
+    let path = mount.join("big");
+    let mut big = File::create(&path).expect("create");
+    big.write_all(&vec![1; 64 << 20]).expect("write");
+    big.sync_all().expect("sync");
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_secs(2) {
+                let mut bytes = vec![0; 8 << 20];
+                File::open(&path).expect("open").read_exact_at(&mut bytes, 0).expect("read");
+                big.write_all_at(&bytes, 8 << 20).expect("write");
+                big.sync_all().expect("sync");
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Release);
+        });
+        let mut looked = 0;
+        while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+            fs::metadata(mount.join(format!("none{looked}"))).expect_err("there is none");
+            looked += 1;
+        }
+        assert!(looked > 100, "{looked} look-ups in 2 s");
+    });
+    drop(big);
+    mount.check();
+}
+
+#[test]
+fn a_mount_that_is_killed_while_it_spins_comes_back() {
+    requires!(root, fuse);
+    let mut mount = Mount::with_options(64, "spin=1000,threads=4");
+    if !mount.is_real() {
+        return;
+    }
+    for round in 0..3 {
+        let kept = mount.join(format!("kept{round}"));
+        let mut file = File::create(&kept).expect("create");
+        file.write_all(b"kept").expect("write");
+        file.sync_all().expect("sync");
+        drop(file);
+        std::thread::scope(|scope| {
+            let dir = mount.path().to_owned();
+            let busy = scope.spawn(move || look_until_it_fails(&dir));
+            std::thread::sleep(Duration::from_millis(50));
+            mount.kill();
+            busy.join().expect("the client ended");
+        });
+        mount.mount();
+        let mut text = String::new();
+        File::open(&kept).expect("open").read_to_string(&mut text).expect("read");
+        assert_eq!(text, "kept");
+    }
+    mount.check();
+}
+
+fn look_until_it_fails(dir: &Path) {
+    for at in 0.. {
+        match fs::metadata(dir.join(format!("none{at}"))) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            other => return drop(other.expect_err("the mount is gone")),
+        }
+    }
+}
