@@ -47,10 +47,11 @@ use unstored::Unstored;
 /// Requests the kernel may have under way in the background (read ahead, write back).
 const BACKGROUND: u16 = 64;
 
-/// What the kernel is asked for. Each is used where the kernel has it.
-const WANTED: [InitFlags; 13] = [
+/// What the kernel is asked for. Each is used where the kernel has it. Listings come with attributes always, not when the
+/// kernel thinks that they are wanted: most programs that list a directory look at what is in it, and each file that they
+/// look at would be a round trip (FUSE_READDIRPLUS_AUTO).
+const WANTED: [InitFlags; 12] = [
     InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_EXPORT_SUPPORT,
