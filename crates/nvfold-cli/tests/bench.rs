@@ -129,6 +129,20 @@ fn meta_measures_what_is_mounted() {
 }
 
 #[test]
+fn tree_measures_mounts_with_different_options() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let report = scratch.nvfold(&["bench", "tree", "--smoke", "--json"]).ok().json();
+    let places: Vec<_> = report["rows"].as_array().unwrap().iter().map(|row| row["place"].as_str().unwrap()).collect();
+    assert_eq!(places, ["tmpfs", "mounted nvfold spin=off,cache=full", "mounted nvfold", "mounted nvfold cache=none"]);
+    let ratios = report["rows"].as_array().unwrap().iter().flat_map(|row| row["ratio"].as_array().unwrap().clone());
+    assert!(ratios.map(|ratio| ratio.as_f64().unwrap()).all(|ratio| ratio > 0.0 && ratio.is_finite()));
+    assert_eq!(report["tree_files"], 20);
+}
+
+#[test]
 fn a_mount_that_goes_away_while_it_is_measured_is_an_error() {
     if !can_mount() {
         return;
