@@ -16,7 +16,7 @@ use crate::background::{self, Background};
 use crate::causality::Follows;
 use crate::failure::{Failure, Outcome};
 use crate::options::Options;
-use nvfold::{DeNovaOptions, FileSystem, MkfsOptions, MountOptions};
+use nvfold::{AutoOptions, DeNovaOptions, FileSystem, MkfsOptions, MountOptions};
 use parking_lot::{Mutex, RwLock};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::collections::BTreeMap;
@@ -96,6 +96,7 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
     let (clock, start) = (Arc::new(pmem::clock::coarse_now_ns), Instant::now());
     let mount = MountOptions {
         policy: options.policy,
+        auto: AutoOptions { prefer: options.prefer, ..AutoOptions::default() },
         pack: options.pack,
         compression: options.compression,
         denova: DeNovaOptions { mode: options.mode, ..DeNovaOptions::default() },

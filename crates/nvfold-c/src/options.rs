@@ -4,10 +4,10 @@
 #![forbid(unsafe_code)]
 
 use crate::failure::{Failure, Outcome};
-use nvfold::{Compression, DedupMode, IndexKind, Pack, Policy};
+use nvfold::{Compression, DedupMode, IndexKind, Pack, Policy, Prefer};
 use pmem::Profile;
 
-const THERE_ARE: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME origins=auto|on|off pack=auto|on|off \
+const THERE_ARE: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME prefer=balanced|space|speed|wear origins=auto|on|off pack=auto|on|off \
                          compress=off|lz4|zstd[:LEVEL] mode=immediate|inline|delayed:MS:ENTRIES threads=N discard \
                          nodiscard profile=NAME";
 
@@ -29,6 +29,8 @@ pub struct Options {
     pub policy: Policy,
     /// Follow where bytes were copied from; `None`: if the policy does.
     pub origins: Option<bool>,
+    /// What policy `auto` saves.
+    pub prefer: Prefer,
     pub pack: Pack,
     pub compression: Compression,
     pub mode: DedupMode,
@@ -50,6 +52,7 @@ impl Default for Options {
             index: IndexKind::default(),
             policy: Policy::default(),
             origins: None,
+            prefer: Prefer::default(),
             pack: Pack::default(),
             compression: Compression::default(),
             mode: nvfold::DeNovaOptions::default().mode,
@@ -106,6 +109,7 @@ impl Options {
                     _ => return Err("neither auto nor on nor off".into()),
                 }
             }
+            "prefer" => self.prefer = Prefer::from_name(value).ok_or("none of balanced, space, speed, wear")?,
             "pack" => self.pack = Pack::from_name(value).ok_or("neither auto nor on nor off")?,
             "compress" => self.compression = Compression::named(value.as_bytes()).ok_or("not a compression")?,
             "mode" => self.mode = DedupMode::parse(value).ok_or("not a mode")?,

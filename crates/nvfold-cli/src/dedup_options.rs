@@ -4,13 +4,13 @@
 use crate::failure::{Doing, Failure, Outcome};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{
-    Compression, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, MethodChoice, MountOptions,
-    NvDedupOptions, Pack, Policy, ReorderOptions, Verify,
+    AutoOptions, Compression, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, MethodChoice, MountOptions,
+    NvDedupOptions, Pack, Policy, Prefer, ReorderOptions, Verify,
 };
 use pmem::Region;
 
 /// All of them, for messages and help.
-pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext] pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
+pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext]|auto prefer=balanced|space|speed|wear pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
                              weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
                              strong=md5|sha1|sha256|blake3|bytes verify=bytes|strong period=N \
                              method=auto|paper|non|ws|str|wb generators=per-core|global \
@@ -20,7 +20,9 @@ pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inlin
 /// The same for people.
 pub fn help() -> String {
     format!(
-        "{THERE_ARE}. pack= says whether the ends of files that do not fill a block are packed together: auto, where that \
+        "{THERE_ARE}. Policy auto chooses one of off, inline, denova and deext for each directory, by what they cost on this \
+         device and what is written there; prefer= says what it saves: time and space alike, space, the time of writers, or \
+         bytes written to the device. pack= says whether the ends of files that do not fill a block are packed together: auto, where that \
          pays. compress= compresses what is packed and compressible: the ends of files, and the pieces of policy deext; \
          LEVEL is 1 to 22, 3 unless given. For policy denova mode= says when it shares what was written: immediate, whenever anything is \
          queued; delayed, every MS milliseconds so many entries of the queue at most; inline, at once. Its daemon \
@@ -42,6 +44,7 @@ pub struct DedupOptions {
     pub weak: Option<WeakFunction>,
     pub nv_dedup: NvDedupOptions,
     pub denova: DeNovaOptions,
+    pub auto: AutoOptions,
     pub generators: Generators,
 }
 
@@ -55,6 +58,7 @@ impl DedupOptions {
     pub fn take(&mut self, name: &str, value: Option<&str>) -> Option<Result<(), String>> {
         let example = match name {
             "policy" | "dedup" => "inline",
+            "prefer" => "space",
             "pack" => "auto",
             "compress" => "zstd",
             "weak" => "xxh3",
@@ -86,6 +90,7 @@ impl DedupOptions {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let (nv_dedup, denova) = (&mut self.nv_dedup, &mut self.denova);
         match name {
+            "prefer" => self.auto.prefer = named(value, Prefer::from_name, &Prefer::ALL.map(Prefer::name))?,
             "pack" => self.pack = named(value, Pack::from_name, &Pack::ALL.map(Pack::name))?,
             "compress" => self.compression = parse_compression(value)?,
             "weak" => self.weak = Some(parse_weak(value)?),
@@ -123,7 +128,7 @@ impl DedupOptions {
 
     /// Mounts a device with these options and those of `mount`, if they go together with what the device is.
     pub fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
-        let DedupOptions { policy, pack, compression, weak, mut nv_dedup, denova, generators } = self.clone();
+        let DedupOptions { policy, pack, compression, weak, mut nv_dedup, denova, auto, generators } = self.clone();
         let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
         if let (Some(weak), Some((IndexKind::Pm, own))) = (weak, superblock.index())
             && weak != own
@@ -134,7 +139,7 @@ impl DedupOptions {
                 .hint(format!("leave the option out, or convert it: nvfold tune {name} --index pm --weak {weak}")));
         }
         nv_dedup.weak = weak.unwrap_or_default();
-        let options = MountOptions { policy, pack, compression, nv_dedup, denova, generators, ..mount };
+        let options = MountOptions { policy, pack, compression, nv_dedup, denova, auto, generators, ..mount };
         FileSystem::mount(region, options).doing(name)
     }
 }
@@ -249,6 +254,16 @@ mod tests {
     }
 
     #[test]
+    fn options_of_auto_are_read() {
+        let mut options = DedupOptions::default();
+        assert_eq!(options.auto.prefer, Prefer::Balanced);
+        for prefer in Prefer::ALL {
+            options.take_list(&format!("policy=auto,prefer={}", prefer.name())).unwrap();
+            assert_eq!((options.policy, options.auto.prefer), (Policy::Auto, prefer));
+        }
+    }
+
+    #[test]
     fn compression_is_read_with_its_level() {
         let read = |list: &str| {
             let mut options = DedupOptions::default();
@@ -284,6 +299,8 @@ mod tests {
         for (list, why) in [
             ("weak=md4", "`md4` is none of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3"),
             ("strong=crc32", "`crc32` is none of md5, sha1, sha256, blake3, md5-salted, bytes"),
+            ("prefer=money", "`money` is none of balanced, space, speed, wear"),
+            ("prefer", "it needs a value: prefer=space"),
             ("verify=weak", "`weak` is none of bytes, strong"),
             ("period=0", "`0` is not a number of chunks, 1 at least"),
             ("period=-1", "`-1` is not a number of chunks, 1 at least"),

@@ -46,6 +46,9 @@ pub struct Snapshot {
     pub recovery: Option<Recovery>,
     /// What policy nv-dedup does, of a mounted file system that uses it.
     pub nv_dedup: Option<NvDedup>,
+    /// Policy auto: what it has chosen, and why.
+    #[serde(default)]
+    pub auto: Option<Auto>,
     /// What policy denova does, where it is used or something is queued.
     pub denova: Option<DeNova>,
     /// Writes of which somebody said where their bytes are from, of a mounted file system.
@@ -100,7 +103,6 @@ pub struct CostsNs {
 
 impl NvDedup {
     fn of(stats: NvDedupStats) -> NvDedup {
-        let nvfold::Costs { write_ns: c, weak_ns: w, strong_ns: s, lookup_ns: lambda, compare_ns: v } = stats.costs;
         let nvfold::Thresholds { w_s, strong, w_b } = stats.thresholds;
         let thresholds = [(Method::WSFin, w_s), (Method::StrFin, strong), (Method::WBFin, w_b)];
         let known = |(method, border): (Method, Option<f64>)| Some((method.name().to_owned(), border?));
@@ -108,13 +110,115 @@ impl NvDedup {
             choice: stats.choice.name().to_owned(),
             method: stats.method.name().to_owned(),
             ratio: stats.ratio,
-            costs_ns: CostsNs { c, w, s, lambda, v },
+            costs_ns: CostsNs::of(&stats.costs),
             measured: stats.measured,
             thresholds: thresholds.into_iter().filter_map(known).collect(),
             periods: stats.periods,
             switches: stats.switches,
             pieces: Method::ALL.map(|method| (method.name().to_owned(), stats.pieces[method as usize])).into(),
         }
+    }
+}
+
+/// What policy auto does, and why; see `nvfold::AutoStats`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Auto {
+    /// What it saves.
+    pub prefer: String,
+    /// Nanoseconds a block.
+    pub costs_ns: CostsNs,
+    /// Writing a block of a long request.
+    pub run_write_ns: u64,
+    /// The costs were measured on this device.
+    pub measured: bool,
+    /// The whole device.
+    pub chosen: Chosen,
+    /// The directories that most was written to.
+    pub directories: Vec<Chosen>,
+}
+
+/// What it has chosen for a directory, or for the whole device.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Chosen {
+    /// Inode number; 0: the whole device.
+    pub directory: u64,
+    pub policy: String,
+    /// Why, in words.
+    pub why: String,
+    /// Duplicate ratio, 0 to 1, of the last sampling period that told.
+    pub ratio: Option<f64>,
+    /// Part of the sampled blocks that is compressible.
+    pub compressible: Option<f64>,
+    /// Mean request, blocks.
+    pub request_blocks: f64,
+    /// What each policy was expected to do, the best first.
+    pub estimates: Vec<Estimate>,
+    pub blocks: u64,
+    pub periods: u64,
+    pub switches: u64,
+}
+
+/// What a policy was expected to do with a block.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Estimate {
+    pub policy: String,
+    pub time_ns: f64,
+    /// Parts of the bytes that take space, and that are written.
+    pub stored: f64,
+    pub written: f64,
+    /// What is compared: less is better.
+    pub score: f64,
+}
+
+impl Auto {
+    fn of(stats: &nvfold::AutoStats) -> Auto {
+        Auto {
+            prefer: stats.prefer.name().to_owned(),
+            costs_ns: CostsNs::of(&stats.costs),
+            run_write_ns: stats.run_write_ns,
+            measured: stats.measured,
+            chosen: Chosen::of(&stats.device),
+            directories: stats.directories.iter().map(Chosen::of).collect(),
+        }
+    }
+}
+
+impl Chosen {
+    fn of(chosen: &nvfold::Chosen) -> Chosen {
+        let why = match chosen.reason {
+            nvfold::Reason::Unknown => "nothing is known yet".to_owned(),
+            nvfold::Reason::AsDevice => "as on the whole device".to_owned(),
+            nvfold::Reason::Best => "the best".to_owned(),
+            nvfold::Reason::Kept { better, gain } => {
+                format!("kept, though {} is better by {:.1} %", better.name(), gain * 100.0)
+            }
+        };
+        let estimate = |of: &nvfold::Estimate| Estimate {
+            policy: of.policy.name().to_owned(),
+            time_ns: of.time_ns,
+            stored: of.stored,
+            written: of.written,
+            score: of.score,
+        };
+        Chosen {
+            directory: chosen.directory,
+            policy: chosen.policy.name().to_owned(),
+            why,
+            ratio: chosen.ratio,
+            compressible: chosen.compressible,
+            request_blocks: chosen.request_blocks,
+            estimates: chosen.estimates.iter().map(estimate).collect(),
+            blocks: chosen.blocks,
+            periods: chosen.periods,
+            switches: chosen.switches,
+        }
+    }
+}
+
+impl CostsNs {
+    fn of(costs: &nvfold::Costs) -> CostsNs {
+        let nvfold::Costs { write_ns: c, weak_ns: w, strong_ns: s, lookup_ns: lambda, compare_ns: v } = *costs;
+        CostsNs { c, w, s, lambda, v }
     }
 }
 
@@ -380,6 +484,7 @@ impl Snapshot {
             index: Some(Index::of(fs, &stats)),
             recovery: Some(recovery(&stats)),
             nv_dedup: stats.nv_dedup.map(NvDedup::of),
+            auto: stats.auto.as_ref().map(Auto::of),
             denova: stats.denova.map(DeNova::of),
             origins: Some(Origins::of(&stats.origins)),
             requests: Some(served.now()),
@@ -405,6 +510,7 @@ impl Snapshot {
             index: None,
             recovery: None,
             nv_dedup: None,
+            auto: None,
             denova: None,
             origins: None,
             requests: None,

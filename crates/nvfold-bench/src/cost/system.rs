@@ -46,6 +46,8 @@ impl System {
             }
             // Its pieces are not blocks, which all rows of the table are about.
             Policy::DeExt => Vec::new(),
+            // It is one of the others at any time.
+            Policy::Auto => Vec::new(),
             // Without origins they are the others.
             Policy::Icid | Policy::IcidInline | Policy::IcidDeExt => Vec::new(),
         }

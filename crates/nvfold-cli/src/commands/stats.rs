@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::{CostsNs, DeNova, Index, NvDedup, Origins, Snapshot, Space};
+use crate::snapshot::{Auto, Chosen, CostsNs, DeNova, Index, NvDedup, Origins, Snapshot, Space};
 use crate::traffic::{SegmentWear, Traffic, lines_words};
 use clap::Args;
 use serde::Serialize;
@@ -53,6 +53,39 @@ pub fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
     let report = Report { snapshot, dram };
     report::emit(output.json, "stats", &report, || describe(&report, &space))?;
     Ok(0)
+}
+
+/// Policy auto: what it has chosen, and why.
+fn describe_auto(auto: &Auto) -> Vec<(&'static str, String)> {
+    let of = |chosen: &Chosen| {
+        let percent = |part: Option<f64>| part.map_or("unknown".to_owned(), |part| format!("{:.1} %", part * 100.0));
+        let estimates: Vec<String> = chosen
+            .estimates
+            .iter()
+            .map(|of| format!("{} {:.0} ns and {:.1} % stored", of.policy, of.time_ns, of.stored * 100.0))
+            .collect();
+        format!(
+            "{} ({}); duplicates {}, requests of {:.1} blocks, {} switches in {} periods{}{}",
+            chosen.policy,
+            chosen.why,
+            percent(chosen.ratio),
+            chosen.request_blocks,
+            chosen.switches,
+            chosen.periods,
+            if estimates.is_empty() { "" } else { "; " },
+            estimates.join(", "),
+        )
+    };
+    let CostsNs { c, w, lambda, v, .. } = auto.costs_ns;
+    let whence = if auto.measured { "measured" } else { "given" };
+    let costs = format!(
+        "c {c}, {} in a long request, w {w}, lambda {lambda}, v {v} ns a block, {whence}; prefers {}",
+        auto.run_write_ns, auto.prefer
+    );
+    let mut rows = vec![("auto, costs", costs), ("auto, whole device", of(&auto.chosen))];
+    let named = |chosen: &Chosen| ("auto, a directory", format!("inode {}: {}", chosen.directory, of(chosen)));
+    rows.extend(auto.directories.iter().map(named));
+    rows
 }
 
 /// The cost model of policy nv-dedup.
@@ -194,6 +227,7 @@ fn describe(report: &Report, space: &Space) -> String {
     rows.extend(space.background_last_error.iter().map(|error| ("left out last", error.clone())));
     rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
     rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
+    rows.extend(report.snapshot.auto.iter().flat_map(describe_auto));
     rows.extend(report.snapshot.denova.iter().flat_map(describe_queue));
     let origins = report.snapshot.origins.as_ref().filter(|origins| origins.writes > 0);
     rows.extend(origins.map(|origins| ("shared by origin", origin_words(origins))));

@@ -31,14 +31,16 @@ impl Daemon {
     /// # Errors
     /// Only such as end all work ([`Error::is_of_device`](crate::Error::is_of_device)): EROFS, a lost device.
     pub fn turn(&mut self) -> Result<Duration> {
-        self.schedule.turn(&self.fs.core().policies.denova, &self.fs)
+        let policies = &self.fs.core().policies;
+        policies.daemon_works();
+        self.schedule.turn(&policies.denova, &self.fs)
     }
 }
 
 impl Worksite for FileSystem {
     fn step(&self) -> Result<bool> {
         let core = self.core();
-        core.step_of(&core.policies.denova)
+        core.step_of(&*core.policies.denova)
     }
 
     fn reorder_step(&self) -> Result<bool> {

@@ -291,6 +291,12 @@ impl FileSystem {
         self.core().answer(self.core().policy_of(ino))
     }
 
+    /// The policy that new data of a file goes to now, or of what is made in a directory: where [`FileSystem::policy_of`] says
+    /// [`Policy::Auto`], the one that it has chosen there. ENOENT.
+    pub fn chosen_policy_of(&self, ino: InodeNumber) -> Result<Policy> {
+        self.core().answer(self.core().chosen_policy_of(ino))
+    }
+
     /// The device.
     pub fn region(&self) -> &Region {
         &self.core().region

@@ -1,6 +1,7 @@
 //! What a mounted file system tells of itself.
 
 use super::FileSystem;
+use crate::dedup::auto::options::AutoStats;
 use crate::dedup::denova::options::DeNovaStats;
 use crate::dedup::nv_dedup::options::NvDedupStats;
 use crate::dedup::policy::{Policy, PolicyStats};
@@ -60,6 +61,8 @@ pub struct Stats {
     pub origins: OriginStats,
     /// Policy `nv-dedup`, if new data goes there.
     pub nv_dedup: Option<NvDedupStats>,
+    /// Policy `auto`, if new data goes by it.
+    pub auto: Option<AutoStats>,
     /// Policy `denova`, if new data goes there or anything is queued.
     pub denova: Option<DeNovaStats>,
     /// Chunks that got the fingerprint they lacked in the background since mount.
@@ -113,6 +116,7 @@ impl FileSystem {
             by_policy,
             origins: core.origin_stats(),
             nv_dedup: core.policies.nv_dedup_stats(),
+            auto: core.policies.auto_stats(),
             denova: core.policies.denova.stats(core.policies.is_default(Policy::DeNova)),
             chunks_filled: core.policies.filler.filled(),
             fill_percent: core.policies.filler.sweeps_at().map(|file| file * 100 / core.table.end().max(file)),

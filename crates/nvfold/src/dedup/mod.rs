@@ -13,11 +13,13 @@
 //! | [`work`] | work in the background |
 //! | `filler` | fingerprints that stored blocks lack |
 //! | [`icid`] | which file memory was copied from: the rec-tree of a process, which knows nothing of devices |
+//! | [`auto`] | which of them is the best for a directory's data now |
 //! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | a policy each, whole: its options, queue, cost model, schedule |
 //!
 //! A new policy is one file or folder, and one line each in [`policy::Policy`] and [`Policies::new`]. A program can also
 //! bring one of its own ([`crate::MountOptions::foreign`]).
 
+pub mod auto;
 mod batch;
 pub mod deext;
 pub mod denova;
@@ -43,6 +45,7 @@ use crate::media::ChunkRef;
 use crate::media::saved_state::{FILLED_ALL, FILLED_OWN};
 use crate::space::Space;
 use crate::words::Stopwatch;
+use auto::{Auto, Concrete};
 use deext::DeExt;
 use denova::queue::Node;
 use filler::Filler;
@@ -105,8 +108,8 @@ pub trait Dedup: Send + Sync {
     /// returns.
     fn released(&self, _chunk: ChunkRef, _left: Released) {}
 
-    /// A request is done and no lock is held: time for what a policy does every so many pieces.
-    fn request_done(&self, _ground: &Ground<'_>) {}
+    /// A request of so many bytes is done and no lock is held: time for what a policy does every so many pieces.
+    fn request_done(&self, _bytes: u64, _ground: &Ground<'_>) {}
 
     /// What becomes of data that was stored without a fingerprint.
     fn unfingerprinted(&self) -> Unfingerprinted {
@@ -143,6 +146,10 @@ pub struct PolicyOptions<'o> {
     pub denova: &'o denova::options::DeNovaOptions,
     /// See there.
     pub deext: stream::DeExtOptions,
+    /// See there.
+    pub auto: auto::options::AutoOptions,
+    /// Whether packed chunks of the mount are compressed.
+    pub compresses: bool,
     /// See [`crate::MountOptions::stopwatch`].
     pub stopwatch: Option<Stopwatch>,
     /// See [`crate::MountOptions::foreign`].
@@ -155,11 +162,12 @@ pub struct Policies {
     pub policy: Policy,
     /// Policy `nv-dedup`, with what it has learnt.
     pub nv_dedup: NvDedup,
-    /// Policy `denova`, with its queue.
-    pub denova: DeNova,
-    deext: DeExt,
-    inline: Inline,
+    /// Policy `denova`, with its queue; its daemon works whatever the policy of the mount is.
+    pub denova: Arc<DeNova>,
+    deext: Arc<DeExt>,
+    inline: Arc<Inline>,
     off: Off,
+    auto: Auto,
     foreign: Option<Arc<dyn Dedup>>,
     /// What gives blocks the fingerprints that they lack.
     pub(crate) filler: Arc<Filler>,
@@ -168,31 +176,50 @@ pub struct Policies {
 impl Policies {
     /// All of them, and which one new data goes to.
     pub fn new(options: PolicyOptions<'_>) -> Policies {
-        let PolicyOptions { policy, nv_dedup, denova, deext, stopwatch, foreign } = options;
+        let PolicyOptions { policy, nv_dedup, denova, deext, auto, compresses, stopwatch, foreign } = options;
         let for_streams = stopwatch.clone();
-        let denova = DeNova::new(nv_dedup, denova, stopwatch.clone());
+        let denova = Arc::new(DeNova::new(nv_dedup, denova, stopwatch.clone()));
         let deext = DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, deext, for_streams);
+        let deext = Arc::new(deext);
+        let (given, for_auto) = (nv_dedup.costs, stopwatch.clone());
         let weak = nv_dedup.weak;
         let nv_dedup = NvDedup::new(nv_dedup, stopwatch);
         let filler = nv_dedup.filler.clone();
         filler.sweep();
+        let inline = Arc::new(Inline::new(weak, filler.clone()));
+        let concrete = Concrete { inline: inline.clone(), denova: denova.clone(), deext: deext.clone() };
         Policies {
             policy,
             nv_dedup,
             denova,
             deext,
-            inline: Inline::new(weak, filler.clone()),
+            inline,
+            auto: Auto::new(auto, given, for_auto, concrete, compresses),
             off: Off,
             foreign,
             filler,
         }
     }
 
-    /// The policy that places new data of a file: its own, or else that of the mount.
+    /// The policy that places new data where there is no file: the one named, or else that of the mount.
     pub fn of(&self, own: Option<Policy>) -> &dyn Dedup {
+        self.of_file(own, 0)
+    }
+
+    /// The policy that places new data of a file: its own, or else that of the mount. `directory`: the one it belongs to.
+    #[inline]
+    pub fn of_file(&self, own: Option<Policy>, directory: u64) -> &dyn Dedup {
         match (own, &self.foreign) {
             (None, Some(foreign)) => &**foreign,
-            (own, _) => self.get(own.unwrap_or(self.policy)),
+            (own, _) => self.get(own.unwrap_or(self.policy), directory),
+        }
+    }
+
+    /// Its name: where it chooses another, that one.
+    pub fn chosen(&self, own: Option<Policy>, directory: u64) -> Policy {
+        match own.unwrap_or(self.policy) {
+            Policy::Auto => self.auto.policy_of(directory),
+            policy => policy,
         }
     }
 
@@ -204,19 +231,20 @@ impl Policies {
         }
     }
 
-    fn get(&self, policy: Policy) -> &dyn Dedup {
+    fn get(&self, policy: Policy, directory: u64) -> &dyn Dedup {
         match policy.without_origins() {
-            Policy::Inline => &self.inline,
+            Policy::Inline => &*self.inline,
             Policy::NvDedup => &self.nv_dedup,
-            Policy::DeNova => &self.denova,
-            Policy::DeExt => &self.deext,
+            Policy::DeNova => &*self.denova,
+            Policy::DeExt => &*self.deext,
+            Policy::Auto => self.auto.of(directory),
             _ => &self.off,
         }
     }
 
     /// What writes to blocks where a policy that packs has no room.
     pub fn of_blocks(&self) -> &dyn Dedup {
-        &self.inline
+        &*self.inline
     }
 
     /// Whether any stream is under way.
@@ -239,7 +267,7 @@ impl Policies {
 
     /// Policy `deext`, for its work in the background.
     pub fn deext(&self) -> &dyn Dedup {
-        &self.deext
+        &*self.deext
     }
 
     /// Queues a log entry that is flagged dedupe_needed, whatever policy its file has by now.
@@ -274,11 +302,14 @@ impl Policies {
         if self.policy == Policy::NvDedup {
             self.nv_dedup.measure(ground);
         }
+        if self.is_default(Policy::Auto) {
+            self.auto.measure(ground);
+        }
     }
 
     /// The policy whose work in the background frees space.
     pub fn that_frees_space(&self) -> &dyn Dedup {
-        &self.denova
+        &*self.denova
     }
 
     /// For an unmount: whose blocks are known not to lack fingerprints. While files wait nobody's; where the policy of the
@@ -286,6 +317,8 @@ impl Policies {
     pub fn filled(&self) -> u64 {
         match self.filler.is_done() {
             false => 0,
+            // What was stored to be shared later is not in the list of what lacks fingerprints.
+            true if self.is_default(Policy::Auto) && self.denova.has_worked() => 0,
             true if self.wants_fingerprints() => FILLED_ALL,
             true => FILLED_OWN,
         }
@@ -305,12 +338,27 @@ impl Policies {
 
     /// Fills in fingerprints: what the policy of the mount looks for, if it does at all.
     pub fn that_fills(&self) -> &dyn Dedup {
-        if self.is_default(Policy::NvDedup) { &self.nv_dedup } else { &self.inline }
+        match self.is_default(Policy::NvDedup) {
+            true => &self.nv_dedup,
+            // Nobody looks for what it would fill in.
+            false if self.is_default(Policy::Auto) && !self.auto.looks_for_fingerprints() => &self.off,
+            false => &*self.inline,
+        }
     }
 
     /// Whether new data goes to this policy unless its file says otherwise.
     pub fn is_default(&self, policy: Policy) -> bool {
         self.policy == policy && self.foreign.is_none()
+    }
+
+    /// What `auto` does, if any data goes by it.
+    pub fn auto_stats(&self) -> Option<auto::options::AutoStats> {
+        self.auto.stats(self.is_default(Policy::Auto))
+    }
+
+    /// A daemon works on what `denova` has queued.
+    pub fn daemon_works(&self) {
+        self.auto.daemon_works();
     }
 
     /// What `nv-dedup` does, if new data goes there.

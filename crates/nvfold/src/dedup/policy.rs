@@ -24,11 +24,13 @@ pub enum Policy {
     IcidInline,
     /// As [`Policy::Icid`], and what was copied from nowhere goes the way of [`Policy::DeExt`].
     IcidDeExt,
+    /// In each directory the one of `off`, `inline`, `denova` and `deext` that is the best for its data on this device now.
+    Auto,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 8] = [
+    pub const ALL: [Policy; 9] = [
         Policy::Off,
         Policy::Inline,
         Policy::NvDedup,
@@ -37,10 +39,11 @@ impl Policy {
         Policy::Icid,
         Policy::IcidInline,
         Policy::IcidDeExt,
+        Policy::Auto,
     ];
 
     const NAMES: [&'static str; Policy::ALL.len()] =
-        ["off", "inline", "nv-dedup", "denova", "deext", "icid", "icid+inline", "icid+deext"];
+        ["off", "inline", "nv-dedup", "denova", "deext", "icid", "icid+inline", "icid+deext", "auto"];
 
     /// Its name, in attributes, in options and in reports.
     pub fn name(self) -> &'static str {

@@ -256,7 +256,7 @@ impl Core {
             return Ok(Err(refused));
         }
         drop(state);
-        policy.request_done(&self.ground());
+        policy.request_done(data.len() as u64, &self.ground());
         Ok(Ok(offset))
     }
 

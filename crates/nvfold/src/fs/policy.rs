@@ -46,7 +46,7 @@ impl Core {
     /// The policy that places new data of a file.
     #[inline]
     pub(super) fn policy_for(&self, inode: &Inode) -> &dyn Dedup {
-        self.policies.of(own(inode))
+        self.policies.of_file(own(inode), inode.directory())
     }
 
     /// Whether new data of a file is shared with what it was copied from.
@@ -73,5 +73,12 @@ impl Core {
         let inode = self.inode(ino.0)?;
         let _live = inode.read()?;
         Ok(own(&inode).map_or(PolicyOf::Mount(self.policies.policy), PolicyOf::Own))
+    }
+
+    /// Which one that is now, where the policy chooses another.
+    pub(crate) fn chosen_policy_of(&self, ino: InodeNumber) -> Result<Policy> {
+        let inode = self.inode(ino.0)?;
+        let _live = inode.read()?;
+        Ok(self.policies.chosen(own(&inode), inode.directory()))
     }
 }

@@ -79,7 +79,9 @@ impl Core {
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         let policy = self.policy_for(inode);
         if let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) {
-            return self.write_stream(inode, at, data, policy, streams);
+            let offset = self.write_stream(inode, at, data, policy, streams)?;
+            policy.request_done(data.len() as u64, &self.ground());
+            return Ok(offset);
         }
         let mut pieces = whole_pieces(policy, guess, data)?;
         let mut state = inode.write()?;
@@ -96,7 +98,7 @@ impl Core {
             self.write_locked(inode, &mut state, offset, data, &mut pieces, &mut claims)?;
         }
         drop(state);
-        policy.request_done(&self.ground());
+        policy.request_done(data.len() as u64, &self.ground());
         Ok(offset)
     }
 

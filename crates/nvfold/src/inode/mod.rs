@@ -352,6 +352,15 @@ impl Inode {
         }
     }
 
+    /// The directory whose data it belongs to: a directory's is itself, a file's the one that it was made in.
+    #[inline]
+    pub fn directory(&self) -> u64 {
+        match self.kind {
+            FileKind::Directory => self.ino,
+            _ => self.parent.load(Ordering::Relaxed),
+        }
+    }
+
     /// Number of the policy that it has of its own, which `fs` knows. A write asks for it before it takes the lock.
     #[inline]
     pub fn own_policy(&self) -> Option<u8> {

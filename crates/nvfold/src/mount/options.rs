@@ -3,6 +3,7 @@
 use crate::chunk::transaction::Generators;
 use crate::compression::Compression;
 use crate::dedup::Dedup;
+use crate::dedup::auto::options::AutoOptions;
 use crate::dedup::denova::options::DeNovaOptions;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
 use crate::dedup::policy::{Pack, Policy};
@@ -25,6 +26,8 @@ pub struct MountOptions {
     pub denova: DeNovaOptions,
     /// How policy `deext` cuts.
     pub deext: DeExtOptions,
+    /// How policy `auto` chooses.
+    pub auto: AutoOptions,
     /// What costs are measured with; without one they are not, for the core has no clock of its own.
     pub stopwatch: Option<Stopwatch>,
     /// Change nothing.
@@ -52,6 +55,7 @@ impl Default for MountOptions {
             nv_dedup: NvDedupOptions::default(),
             denova: DeNovaOptions::default(),
             deext: DeExtOptions::default(),
+            auto: AutoOptions::default(),
             stopwatch: None,
             read_only: false,
             cores: 2,

@@ -137,7 +137,17 @@ impl DeNova {
         self.is_inline.store(mode == DedupMode::Inline, Ordering::Relaxed);
     }
 
-    fn is_inline(&self) -> bool {
+    /// Whether anything was queued since mount or waits.
+    pub(super) fn has_worked(&self) -> bool {
+        self.dequeued.load(Ordering::Relaxed) > 0 || self.may_free_space()
+    }
+
+    /// Bytes that the daemon has looked at and shared since mount.
+    pub(super) fn looked_at_and_shared(&self) -> (u64, u64) {
+        (self.looked_at_bytes.load(Ordering::Relaxed), self.shared_bytes.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn is_inline(&self) -> bool {
         self.is_inline.load(Ordering::Relaxed)
     }
 

@@ -142,7 +142,7 @@ impl Dedup for NvDedup {
     }
 
     /// Ends a sampling period that has had its chunks. One thread does; the others go on meanwhile.
-    fn request_done(&self, ground: &Ground<'_>) {
+    fn request_done(&self, _bytes: u64, ground: &Ground<'_>) {
         if self.sampling.is_over() {
             self.sampling.end_period(|| self.measured(ground));
         }

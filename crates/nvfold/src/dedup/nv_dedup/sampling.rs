@@ -279,21 +279,9 @@ impl State {
         if self.hashes { self.costs } else { Costs { strong_ns: self.costs.compare_ns, ..self.costs } }
     }
 
-    /// A measurement that something disturbed moves the costs by a quarter of what it is wrong by.
+    /// Takes in what was measured.
     fn take_costs(&mut self, new: Costs) {
-        let old = self.costs;
-        let smooth = |old: u64, new: u64| (3 * old + new).div_ceil(4);
-        self.costs = if self.measured {
-            Costs {
-                write_ns: smooth(old.write_ns, new.write_ns),
-                weak_ns: smooth(old.weak_ns, new.weak_ns),
-                strong_ns: smooth(old.strong_ns, new.strong_ns),
-                lookup_ns: smooth(old.lookup_ns, new.lookup_ns),
-                compare_ns: smooth(old.compare_ns, new.compare_ns),
-            }
-        } else {
-            new
-        };
+        self.costs = if self.measured { self.costs.smoothed(&new) } else { new };
         self.measured = true;
     }
 }

@@ -1,0 +1,105 @@
+//! When is another policy better by enough, and for long enough, to change to it?
+//!
+//! The problem: estimates move with the load and with what the samples happen to hold. A choice that follows each of
+//! them flips all the time, and what was stored under one policy lacks the fingerprints that the other looks for.
+//!
+//! The idea: the chosen policy is kept until another is better by a margin in two sampling periods in a row, or by four
+//! margins in one. What the margin is depends on the preference: times are noisy, and the ratio of duplicates is not.
+
+use super::options::{Estimate, Prefer, Reason};
+use crate::dedup::policy::Policy;
+
+/// So many margins at once are believed.
+const CLEAR: f64 = 4.0;
+
+/// What is chosen, and what has been better.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The policy of new data.
+    pub policy: Policy,
+    /// Why.
+    pub reason: Reason,
+    /// A policy that was better by a margin at the end of the period before.
+    rising: Option<Policy>,
+}
+
+impl Choice {
+    /// Before anything is compared.
+    pub fn new(policy: Policy, reason: Reason) -> Choice {
+        Choice { policy, reason, rising: None }
+    }
+
+    /// A period is over; `estimates` has the best first. Whether the policy changes. The first comparison needs no margin,
+    /// for nothing speaks for the policy that it began with.
+    pub fn compare(&mut self, estimates: &[Estimate], prefer: Prefer) -> bool {
+        let Some(best) = estimates.first() else { return false };
+        let is_first = matches!(self.reason, Reason::Unknown);
+        let own = estimates.iter().find(|of| of.policy == self.policy);
+        // A policy that is no longer to be had is left at once.
+        let gain = own.map_or(1.0, |own| 1.0 - best.score / own.score.max(f64::MIN_POSITIVE));
+        let margin = margin(prefer);
+        let rises = best.policy != self.policy && gain >= margin;
+        let changes = best.policy != self.policy
+            && (is_first || gain >= CLEAR * margin || rises && self.rising == Some(best.policy));
+        self.rising = (rises && !changes).then_some(best.policy);
+        if changes {
+            self.policy = best.policy;
+        }
+        self.reason = match best.policy == self.policy {
+            true => Reason::Best,
+            false => Reason::Kept { better: best.policy, gain },
+        };
+        changes
+    }
+}
+
+fn margin(prefer: Prefer) -> f64 {
+    match prefer {
+        Prefer::Balanced | Prefer::Speed => 0.04,
+        // A percent of space must not be lost.
+        Prefer::Space | Prefer::Wear => 0.002,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scores(off: f64, inline: f64) -> Vec<Estimate> {
+        let of = |policy, score| Estimate { policy, time_ns: score, stored: 1.0, written: 1.0, score };
+        let mut estimates = vec![of(Policy::Off, off), of(Policy::Inline, inline)];
+        estimates.sort_by(|a, b| a.score.total_cmp(&b.score));
+        estimates
+    }
+
+    #[test]
+    fn a_small_gain_must_last_and_a_large_one_counts_at_once() {
+        let mut choice = Choice::new(Policy::Inline, Reason::Unknown);
+        assert!(choice.compare(&scores(100.0, 101.0), Prefer::Speed), "nothing speaks for what it began with");
+        assert_eq!((choice.policy, choice.reason), (Policy::Off, Reason::Best));
+        assert!(!choice.compare(&scores(100.0, 98.0), Prefer::Speed), "below the margin");
+        assert!(!choice.compare(&scores(100.0, 98.0), Prefer::Speed), "however long");
+        assert!(!choice.compare(&scores(100.0, 94.0), Prefer::Speed), "once");
+        assert!(matches!(choice.reason, Reason::Kept { better: Policy::Inline, gain } if (gain - 0.06).abs() < 1e-9));
+        assert!(choice.compare(&scores(100.0, 94.0), Prefer::Speed), "twice");
+        assert!(choice.compare(&scores(70.0, 100.0), Prefer::Speed), "clearly");
+        assert_eq!(choice.policy, Policy::Off);
+    }
+
+    #[test]
+    fn a_gain_that_comes_and_goes_changes_nothing() {
+        let mut choice = Choice::new(Policy::Off, Reason::AsDevice);
+        for _ in 0..100 {
+            assert!(!choice.compare(&scores(100.0, 92.0), Prefer::Balanced));
+            assert!(!choice.compare(&scores(100.0, 104.0), Prefer::Balanced));
+        }
+    }
+
+    #[test]
+    fn a_policy_that_is_no_longer_to_be_had_is_left() {
+        let mut choice = Choice::new(Policy::DeNova, Reason::Best);
+        assert!(choice.compare(&scores(100.0, 99.0), Prefer::Speed));
+        assert_eq!(choice.policy, Policy::Inline);
+        assert!(!choice.compare(&[], Prefer::Speed));
+    }
+}

@@ -1,0 +1,209 @@
+//! What would each policy do with this workload on this device? The formulae of policy `auto`.
+//!
+//! The problem: on slow media it pays to look for duplicates before writing, on fast media it does not, and how much it
+//! saves depends on the workload (the conclusions of the papers contradict one another for that reason).
+//!
+//! The idea: the mean time that the writer of a block waits, the part of its bytes that takes space, and the part that
+//! is written follow from the measured costs (c, w, lambda, v as in NV-Dedup, see [`Costs`]) and from what was observed:
+//! duplicate ratio r, part k of the blocks that is compressible, mean request of n blocks.
+//!
+//! ```text
+//! c(n)     c + (c1 - c) / n        c1 one block with its fence, c a block of a long request
+//!
+//!          time                                     stored              written
+//! off      c(n)                                     1                   1
+//! inline   w + lambda + (1-r) c(n) + r v + c(n)/12  1 - r               1 - r
+//! denova   c(n) + q                                 1 - r               1
+//! deext    inline + cut                             (1-r)(1 - k/2)      (1-r)(1 - k/2)
+//! ```
+//!
+//! The twelfth is what fingerprints push out of the CPU's caches, as in the model of `nv-dedup`. `denova` looks for
+//! duplicates later, so its time does not depend on r; q is what queueing costs. `deext` is considered only where packed
+//! chunks are compressed, and compressible data is taken to shrink to a half; r is taken to be that of blocks.
+//!
+//! A preference makes one number of the three, the *score*, and the least score is the best:
+//!
+//! ```text
+//! balanced   time * stored             a percent of space is worth a percent of time
+//! speed      time
+//! space      stored  + time / c(n) / 100
+//! wear       written + time / c(n) / 100
+//! ```
+//!
+//! Policy `nv-dedup` is not among them: it chooses between `off` and `inline` itself. Following copies (`icid`) is no
+//! alternative to these either: whoever tells where bytes came from has them shared, whatever is chosen for the rest.
+
+use super::options::{Estimate, Prefer};
+use crate::dedup::nv_dedup::options::Costs;
+use crate::dedup::policy::Policy;
+
+/// Queueing a log entry and taking it from the queue.
+const QUEUE_NS: f64 = 50.0;
+/// Cutting a block by its content, and the header of its packed chunk.
+const CUT_NS: f64 = 2_000.0;
+/// What time counts beside space or wear.
+const TIME_WEIGHT: f64 = 0.01;
+
+/// What was seen of a workload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Workload {
+    /// Duplicate ratio, 0 to 1.
+    pub ratio: f64,
+    /// The part of the blocks that is compressible.
+    pub compressible: f64,
+    /// Blocks in a request on average, 1 at least.
+    pub request_blocks: f64,
+}
+
+/// What is known of the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ground {
+    /// What a block costs.
+    pub costs: Costs,
+    /// Writing a block of a long request.
+    pub run_write_ns: u64,
+    /// The index is on the device and a daemon works.
+    pub shares_later: bool,
+    /// Packed chunks can be stored, and are compressed.
+    pub packs: bool,
+}
+
+/// The estimates of all policies that can be chosen, the best one first. There are two at least.
+pub fn estimates(ground: &Ground, workload: &Workload, prefer: Prefer) -> Vec<Estimate> {
+    let Costs { write_ns, weak_ns, lookup_ns, compare_ns, .. } = ground.costs;
+    let [one, long] = [write_ns, ground.run_write_ns.min(write_ns)].map(|cost| cost as f64);
+    let write = (long + (one - long) / workload.request_blocks.max(1.0)).max(1.0);
+    let ratio = workload.ratio.clamp(0.0, 1.0);
+    let new = 1.0 - ratio;
+    let looks = (weak_ns + lookup_ns) as f64 + new * write + ratio * compare_ns as f64 + write / 12.0;
+    let shrunk = new * (1.0 - workload.compressible.clamp(0.0, 1.0) / 2.0);
+    let all = [
+        (true, Policy::Off, write, 1.0, 1.0),
+        (true, Policy::Inline, looks, new, new),
+        (ground.shares_later, Policy::DeNova, write + QUEUE_NS, new, 1.0),
+        (ground.packs, Policy::DeExt, looks + CUT_NS, shrunk, shrunk),
+    ];
+    let estimate = |(_, policy, time_ns, stored, written)| {
+        let beside = TIME_WEIGHT * time_ns / write;
+        let score = match prefer {
+            Prefer::Balanced => time_ns * stored,
+            Prefer::Speed => time_ns,
+            Prefer::Space => stored + beside,
+            Prefer::Wear => written + beside,
+        };
+        Estimate { policy, time_ns, stored, written, score }
+    };
+    let mut estimates: Vec<Estimate> = all.into_iter().filter(|of| of.0).map(estimate).collect();
+    // Of equal ones the simpler stays first: the sort is stable.
+    estimates.sort_by(|a, b| a.score.total_cmp(&b.score));
+    estimates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FAST: Costs = Costs { write_ns: 500, weak_ns: 150, strong_ns: 3_000, lookup_ns: 150, compare_ns: 250 };
+
+    fn ground(costs: Costs) -> Ground {
+        Ground { costs, run_write_ns: costs.write_ns, shares_later: false, packs: false }
+    }
+
+    fn workload(ratio: f64) -> Workload {
+        Workload { ratio, compressible: 0.0, request_blocks: 1.0 }
+    }
+
+    fn best(ground: &Ground, workload: &Workload, prefer: Prefer) -> Policy {
+        estimates(ground, workload, prefer)[0].policy
+    }
+
+    #[test]
+    fn the_formulae_at_the_papers_costs() {
+        let ground = Ground { shares_later: true, packs: true, ..ground(Costs::PAPER) };
+        let estimates = estimates(&ground, &Workload { compressible: 1.0, ..workload(0.5) }, Prefer::Speed);
+        let of = |policy| *estimates.iter().find(|of| of.policy == policy).unwrap();
+        assert_eq!((of(Policy::Off).time_ns, of(Policy::Off).stored), (9_700.0, 1.0));
+        let inline = 900.0 + 4_850.0 + 200.0 + 9_700.0 / 12.0;
+        assert!((of(Policy::Inline).time_ns - inline).abs() < 1e-6);
+        assert_eq!(
+            (of(Policy::DeNova).time_ns, of(Policy::DeNova).stored, of(Policy::DeNova).written),
+            (9_750.0, 0.5, 1.0)
+        );
+        assert!((of(Policy::DeExt).time_ns - inline - CUT_NS).abs() < 1e-6);
+        assert_eq!(of(Policy::DeExt).stored, 0.25);
+        assert_eq!(estimates[0].policy, Policy::Inline);
+    }
+
+    #[test]
+    fn on_a_fast_device_speed_stores_everything_and_space_shares() {
+        let fast = ground(FAST);
+        for ratio in [0.0, 0.3, 0.5] {
+            assert_eq!(best(&fast, &workload(ratio), Prefer::Speed), Policy::Off, "ratio {ratio}");
+        }
+        for ratio in [0.02, 0.3, 0.9] {
+            assert_eq!(best(&fast, &workload(ratio), Prefer::Space), Policy::Inline, "ratio {ratio}");
+        }
+        assert_eq!(best(&fast, &workload(0.0), Prefer::Space), Policy::Off, "nothing to save");
+    }
+
+    #[test]
+    fn balanced_shares_when_a_percent_of_space_costs_less_than_a_percent_of_time() {
+        let fast = ground(FAST);
+        // 1.68 (1-r) - ... : the border is where (300 + 500 (1-r) + 250 r + 42) (1-r) = 500.
+        assert_eq!(best(&fast, &workload(0.30), Prefer::Balanced), Policy::Off);
+        assert_eq!(best(&fast, &workload(0.40), Prefer::Balanced), Policy::Inline);
+        let slow = ground(Costs::PAPER);
+        assert_eq!(best(&slow, &workload(0.05), Prefer::Balanced), Policy::Off);
+        assert_eq!(best(&slow, &workload(0.15), Prefer::Balanced), Policy::Inline);
+    }
+
+    #[test]
+    fn sharing_later_wins_where_looking_takes_longer_than_writing() {
+        let pm = |costs| Ground { shares_later: true, ..ground(costs) };
+        assert_eq!(best(&pm(FAST), &workload(0.3), Prefer::Balanced), Policy::DeNova);
+        assert_eq!(best(&pm(Costs::PAPER), &workload(0.3), Prefer::Balanced), Policy::Inline);
+        assert_eq!(best(&pm(FAST), &workload(0.3), Prefer::Wear), Policy::Inline, "what is shared later was written");
+    }
+
+    #[test]
+    fn a_long_request_makes_writing_cheaper() {
+        let long = Ground { run_write_ns: 2_000, ..ground(Costs::PAPER) };
+        let of = |request_blocks| {
+            let workload = Workload { request_blocks, ..workload(0.2) };
+            estimates(&long, &workload, Prefer::Speed).into_iter().find(|of| of.policy == Policy::Off).unwrap().time_ns
+        };
+        assert_eq!((of(1.0), of(77.0)), (9_700.0, 2_100.0));
+        assert_eq!(best(&long, &workload(0.2), Prefer::Speed), Policy::Inline);
+        let workload = Workload { request_blocks: 256.0, ..workload(0.2) };
+        assert_eq!(best(&long, &workload, Prefer::Speed), Policy::Off);
+    }
+
+    #[test]
+    fn compressible_data_is_packed_to_save_space() {
+        let packs = Ground { packs: true, ..ground(FAST) };
+        let compressible = Workload { compressible: 0.9, ..workload(0.3) };
+        assert_eq!(best(&packs, &compressible, Prefer::Space), Policy::DeExt);
+        assert_eq!(best(&packs, &workload(0.3), Prefer::Space), Policy::Inline);
+        assert_eq!(best(&packs, &compressible, Prefer::Speed), Policy::Off);
+    }
+
+    proptest! {
+        #[test]
+        fn estimates_are_sane(
+            costs in (0..20_000u64, 0..5_000u64, 0..2_000u64, 0..5_000u64),
+            ratio in 0.0..=1.0f64, compressible in 0.0..=1.0f64, blocks in 1.0..1024.0f64,
+            prefer in 0..Prefer::ALL.len(),
+        ) {
+            let (write_ns, weak_ns, lookup_ns, compare_ns) = costs;
+            let costs = Costs { write_ns, weak_ns, strong_ns: 1, lookup_ns, compare_ns };
+            let ground = Ground { shares_later: true, packs: true, ..ground(costs) };
+            let workload = Workload { ratio, compressible, request_blocks: blocks };
+            let estimates = estimates(&ground, &workload, Prefer::ALL[prefer]);
+            prop_assert_eq!(estimates.len(), 4);
+            prop_assert!(estimates.is_sorted_by(|a, b| a.score <= b.score));
+            prop_assert!(estimates.iter().all(|of| of.score.is_finite() && of.time_ns >= 0.0));
+            prop_assert!(estimates.iter().all(|of| (0.0..=1.0).contains(&of.stored) && of.stored <= of.written));
+        }
+    }
+}

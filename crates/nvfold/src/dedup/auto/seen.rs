@@ -1,0 +1,96 @@
+//! Counters of what was written in a directory: one line a thread, summed up at the end of a sampling period.
+
+use crate::padded::Padded;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread_number;
+
+/// Threads beyond this many share counters.
+const STRIPES: usize = 16;
+
+/// What one thread saw. Only differences between two looks mean anything.
+#[derive(Default)]
+struct Stripe {
+    bytes: AtomicU64,
+    requests: AtomicU64,
+    looked_for: AtomicU64,
+    found: AtomicU64,
+    checked: AtomicU64,
+    compressible: AtomicU64,
+}
+
+/// What all threads saw.
+pub(super) struct Seen {
+    stripes: Box<[Padded<Stripe>]>,
+}
+
+/// The same as numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Figures {
+    pub(super) bytes: u64,
+    pub(super) requests: u64,
+    /// Bytes of pieces that were looked for, and of those that were found.
+    pub(super) looked_for: u64,
+    pub(super) found: u64,
+    /// Pieces that were checked, and those of them that are compressible.
+    pub(super) checked: u64,
+    pub(super) compressible: u64,
+}
+
+impl Seen {
+    pub(super) fn new() -> Seen {
+        Seen { stripes: (0..STRIPES).map(|_| Padded::default()).collect() }
+    }
+
+    /// A request of so many bytes is done; how many bytes this thread's requests had before it.
+    pub(super) fn count_request(&self, bytes: u64) -> u64 {
+        let stripe = self.stripe();
+        stripe.requests.fetch_add(1, Ordering::Relaxed);
+        stripe.bytes.fetch_add(bytes, Ordering::Relaxed)
+    }
+
+    pub(super) fn count_looks(&self, looked_for: u64, found: u64) {
+        let stripe = self.stripe();
+        stripe.looked_for.fetch_add(looked_for, Ordering::Relaxed);
+        if found > 0 {
+            stripe.found.fetch_add(found, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count_check(&self, is_compressible: bool) {
+        let stripe = self.stripe();
+        stripe.checked.fetch_add(1, Ordering::Relaxed);
+        stripe.compressible.fetch_add(u64::from(is_compressible), Ordering::Relaxed);
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        let sum =
+            |of: fn(&Stripe) -> &AtomicU64| self.stripes.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum();
+        Figures {
+            bytes: sum(|of| &of.bytes),
+            requests: sum(|of| &of.requests),
+            looked_for: sum(|of| &of.looked_for),
+            found: sum(|of| &of.found),
+            checked: sum(|of| &of.checked),
+            compressible: sum(|of| &of.compressible),
+        }
+    }
+
+    fn stripe(&self) -> &Stripe {
+        &self.stripes[thread_number() % STRIPES]
+    }
+}
+
+impl Figures {
+    /// What came since `before`.
+    pub(super) fn since(&self, before: &Figures) -> Figures {
+        let less = |figure: fn(&Figures) -> u64| figure(self).saturating_sub(figure(before));
+        Figures {
+            bytes: less(|of| of.bytes),
+            requests: less(|of| of.requests),
+            looked_for: less(|of| of.looked_for),
+            found: less(|of| of.found),
+            checked: less(|of| of.checked),
+            compressible: less(|of| of.compressible),
+        }
+    }
+}

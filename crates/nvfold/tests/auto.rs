@@ -1,0 +1,293 @@
+//! Policy `auto`: it follows the workload, in each directory by itself, and whatever it chooses data stays what it is.
+
+use nvfold::check::{CheckOptions, check};
+use nvfold::*;
+use pmem::{DeviceSpec, OpenOptions, Region};
+use std::sync::Arc;
+
+const BLOCK: usize = 4096;
+const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+/// Blocks in a period: as many are watched as tell something.
+const PERIOD: u64 = 1024;
+/// A device that is fast, so that looking for duplicates pays only where there are many.
+const FAST: Costs = Costs { write_ns: 1_000, weak_ns: 150, strong_ns: 3_000, lookup_ns: 150, compare_ns: 250 };
+
+fn device(mib: u64, index: IndexKind) -> Region {
+    let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();
+    region
+}
+
+fn options(prefer: Prefer) -> MountOptions {
+    MountOptions {
+        policy: Policy::Auto,
+        auto: AutoOptions { prefer, period: PERIOD },
+        nv_dedup: NvDedupOptions { costs: Some(FAST), ..NvDedupOptions::default() },
+        ..MountOptions::default()
+    }
+}
+
+fn mount(region: &Region, prefer: Prefer) -> FileSystem {
+    FileSystem::mount(region.clone(), options(prefer)).unwrap()
+}
+
+fn create(fs: &FileSystem, parent: InodeNumber, name: &str) -> File {
+    fs.open(fs.create(parent, name.as_bytes(), &NEW).unwrap().ino).unwrap()
+}
+
+fn make_dir(fs: &FileSystem, name: &str) -> InodeNumber {
+    fs.mkdir(InodeNumber::ROOT, name.as_bytes(), &NewInode { kind: FileKind::Directory, mode: 0o755, ..NEW })
+        .unwrap()
+        .ino
+}
+
+/// A block that no other number has.
+fn content(number: u64) -> Vec<u8> {
+    let words = (1..=BLOCK as u64 / 8).map(|at| {
+        let word = (number << 32 | at).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (word ^ word >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+    });
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Numbers of the blocks of a phase: so many of a hundred are copies of any one before.
+fn numbers(first: u64, count: u64, percent: u64) -> impl Iterator<Item = u64> {
+    let (mut random, mut unique) = (first | 1, 0);
+    (0..count).map(move |_| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let is_copy = (random >> 33) % 100 < percent && unique > 0;
+        unique += u64::from(!is_copy);
+        first + if is_copy { (random >> 40) % unique } else { unique - 1 }
+    })
+}
+
+/// Writes a phase from a file offset on, in requests of so many blocks.
+fn write(file: &File, numbers: &[u64], from: u64, request: usize) {
+    let mut offset = from;
+    for request in numbers.chunks(request) {
+        let data: Vec<u8> = request.iter().flat_map(|number| content(*number)).collect();
+        file.write_at(offset, &data).unwrap();
+        offset += data.len() as u64;
+    }
+}
+
+fn read_equals(file: &File, numbers: &[u64], from: u64) {
+    let mut bytes = vec![0; BLOCK];
+    for (at, number) in (0u64..).zip(numbers) {
+        assert_eq!(file.read_at(from + at * BLOCK as u64, &mut bytes).unwrap(), BLOCK);
+        assert_eq!(bytes, content(*number), "block {at}");
+    }
+}
+
+fn unmount_clean(fs: FileSystem, region: &Region) {
+    fs.unmount().unwrap();
+    let report = check(region, &CheckOptions::default()).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+#[test]
+fn the_choice_follows_the_workload_there_and_back() {
+    for request in [1, 32] {
+        let region = device(256, IndexKind::Dram);
+        let fs = mount(&region, Prefer::Speed);
+        let file = create(&fs, InodeNumber::ROOT, "file");
+        let chosen = || fs.chosen_policy_of(file.ino()).unwrap();
+        assert_eq!(chosen(), Policy::Inline, "nothing is known yet");
+        let mut all = Vec::new();
+        for (phase, (percent, expected)) in
+            [(0, Policy::Off), (95, Policy::Inline), (0, Policy::Off), (95, Policy::Inline)].into_iter().enumerate()
+        {
+            let phase: Vec<u64> = numbers(phase as u64 * 100_000, 8 * PERIOD, percent).collect();
+            write(&file, &phase, (all.len() * BLOCK) as u64, request);
+            all.extend(phase);
+            let stats = fs.stats().auto.unwrap();
+            assert_eq!(chosen(), expected, "requests of {request}, {percent} %: {stats:?}");
+        }
+        let stats = fs.stats().auto.unwrap();
+        assert_eq!(stats.directories[0].directory, InodeNumber::ROOT.0);
+        assert_eq!(stats.directories[0].policy, Policy::Inline);
+        assert!(stats.directories[0].switches >= 3, "{stats:?}");
+        assert!((stats.directories[0].ratio.unwrap() - 0.95).abs() < 0.05, "{stats:?}");
+        assert_eq!(stats.directories[0].estimates[0].policy, Policy::Inline, "the best first");
+        read_equals(&file, &all, 0);
+        drop(file);
+        unmount_clean(fs, &region);
+        let fs = mount(&region, Prefer::Speed);
+        let file = fs.open(fs.lookup(InodeNumber::ROOT, b"file").unwrap().ino).unwrap();
+        read_equals(&file, &all, 0);
+        drop(file);
+        unmount_clean(fs, &region);
+    }
+}
+
+#[test]
+fn directories_choose_by_themselves_and_inherit_the_attribute() {
+    let region = device(256, IndexKind::Dram);
+    let mount_options = MountOptions { policy: Policy::Inline, ..options(Prefer::Speed) };
+    let fs = FileSystem::mount(region.clone(), mount_options).unwrap();
+    let dirs = ["unique", "copies"].map(|name| make_dir(&fs, name));
+    dirs.iter().for_each(|dir| fs.set_xattr(*dir, POLICY_ATTRIBUTE, b"auto", XattrMode::Set).unwrap());
+    let files = dirs.map(|dir| create(&fs, dir, "file"));
+    assert_eq!(fs.policy_of(files[0].ino()).unwrap(), PolicyOf::Own(Policy::Auto));
+    for part in 0..16 {
+        let from = part * PERIOD * BLOCK as u64;
+        write(&files[0], &numbers(part * 10_000, PERIOD, 0).collect::<Vec<_>>(), from, 8);
+        write(&files[1], &numbers(1_000_000, PERIOD, 95).collect::<Vec<_>>(), from, 8);
+    }
+    assert_eq!(files.each_ref().map(|file| fs.chosen_policy_of(file.ino()).unwrap()), [Policy::Off, Policy::Inline]);
+    let stats = fs.stats().auto.unwrap();
+    assert_eq!(stats.directories.len(), 2, "{stats:?}");
+    drop(files);
+    unmount_clean(fs, &region);
+}
+
+#[test]
+fn more_directories_than_the_table_holds_are_served_as_the_device() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region, Prefer::Balanced);
+    for number in 0..300 {
+        let dir = make_dir(&fs, &format!("{number}"));
+        let file = create(&fs, dir, "file");
+        file.write_at(0, &content(number % 7)).unwrap();
+        read_equals(&file, &[number % 7], 0);
+    }
+    assert_eq!(fs.stats().data_blocks, 7, "while nothing is known all is shared");
+    assert_eq!(fs.stats().auto.unwrap().directories.len(), AutoStats::DIRECTORIES_MAX);
+    unmount_clean(fs, &region);
+}
+
+#[test]
+fn sixteen_kibibytes_are_shared_and_tell_nothing() {
+    let region = device(16, IndexKind::Dram);
+    let fs = mount(&region, Prefer::Balanced);
+    let file = create(&fs, InodeNumber::ROOT, "file");
+    write(&file, &[1, 2, 1, 2], 0, 1);
+    let stats = fs.stats();
+    assert_eq!(stats.data_blocks, 2);
+    let auto = stats.auto.unwrap();
+    assert_eq!((auto.device.reason, auto.device.ratio, auto.device.blocks), (Reason::Unknown, None, 4));
+    drop(file);
+    unmount_clean(fs, &region);
+}
+
+#[test]
+fn two_threads_write_while_the_choice_flips() {
+    let region = device(512, IndexKind::Dram);
+    let fs = mount(&region, Prefer::Speed);
+    let files: Vec<File> = (0..2).map(|at| create(&fs, InodeNumber::ROOT, &format!("{at}"))).collect();
+    let phases: Vec<Vec<u64>> = (0..8)
+        .map(|phase| numbers(phase * 100_000, 3 * PERIOD, if phase % 2 == 0 { 0 } else { 95 }).collect())
+        .collect();
+    let all: Vec<u64> = phases.iter().flatten().copied().collect();
+    std::thread::scope(|scope| {
+        for (at, file) in files.iter().enumerate() {
+            let all = &all;
+            // One thread writes block by block, the other in long requests.
+            scope.spawn(move || write(file, all, 0, [1, 16][at]));
+        }
+    });
+    files.iter().for_each(|file| read_equals(file, &all, 0));
+    assert!(fs.stats().auto.unwrap().device.periods > 8);
+    drop(files);
+    unmount_clean(fs, &region);
+}
+
+#[test]
+fn a_full_device_is_full_exactly_and_the_costs_stay() {
+    let looks = std::sync::atomic::AtomicU64::new(0);
+    let stopwatch: Stopwatch = Arc::new(move || looks.fetch_add(100, std::sync::atomic::Ordering::Relaxed));
+    let nv_dedup = NvDedupOptions::default();
+    let auto = AutoOptions { prefer: Prefer::Speed, period: 64 };
+    let with_clock = || MountOptions { stopwatch: Some(stopwatch.clone()), nv_dedup, auto, ..options(Prefer::Speed) };
+    let fill = |options: MountOptions| {
+        let region = device(16, IndexKind::Dram);
+        let fs = FileSystem::mount(region.clone(), options).unwrap();
+        let file = create(&fs, InodeNumber::ROOT, "file");
+        let mut blocks = 0;
+        let error = loop {
+            match file.write_at(blocks * BLOCK as u64, &content(blocks)) {
+                Ok(_) => blocks += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.errno(), errno::ENOSPC);
+        read_equals(&file, &(0..blocks).collect::<Vec<_>>(), 0);
+        drop(file);
+        let measured = fs.stats().auto.is_some_and(|auto| auto.measured);
+        fs.unlink(InodeNumber::ROOT, b"file").unwrap();
+        fs.unmount().unwrap();
+        assert!(check(&region, &CheckOptions::default()).unwrap().findings.is_empty());
+        (blocks, measured)
+    };
+    let (inline, _) = fill(MountOptions { policy: Policy::Inline, ..with_clock() });
+    assert_eq!(fill(MountOptions { stopwatch: None, ..with_clock() }), (inline, false));
+    // What is measured with a block of its own makes holes between the extents of the file, and its log longer.
+    let (blocks, measured) = fill(with_clock());
+    assert!(measured && blocks.abs_diff(inline) < 16, "{blocks} of {inline}");
+}
+
+#[test]
+fn a_read_only_mount_measures_nothing_and_reads_all() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region, Prefer::Balanced);
+    let file = create(&fs, InodeNumber::ROOT, "file");
+    let written: Vec<u64> = numbers(0, 2 * PERIOD, 50).collect();
+    write(&file, &written, 0, 4);
+    drop(file);
+    unmount_clean(fs, &region);
+    let stopwatch: Stopwatch = Arc::new(|| 0);
+    let nv_dedup = NvDedupOptions::default();
+    let read_only = MountOptions { read_only: true, nv_dedup, stopwatch: Some(stopwatch), ..options(Prefer::Balanced) };
+    let fs = FileSystem::mount(region.clone(), read_only).unwrap();
+    let file = fs.open(fs.lookup(InodeNumber::ROOT, b"file").unwrap().ino).unwrap();
+    read_equals(&file, &written, 0);
+    assert!(matches!(file.write_at(0, &content(1)), Err(Error::ReadOnly { .. })));
+    assert!(!fs.stats().auto.unwrap().measured);
+    drop(file);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn what_was_stored_without_fingerprints_is_found_when_it_pays() {
+    let region = device(256, IndexKind::Dram);
+    let fs = mount(&region, Prefer::Space);
+    let file = create(&fs, InodeNumber::ROOT, "file");
+    let unique: Vec<u64> = (0..8 * PERIOD).collect();
+    write(&file, &unique, 0, 8);
+    assert_eq!(fs.chosen_policy_of(file.ino()).unwrap(), Policy::Off, "nothing to save");
+    assert!(fs.fill_step().unwrap(), "nobody looks for it");
+    // Copies: those that are watched are found at once, and the choice follows.
+    write(&file, &unique, 8 * PERIOD * BLOCK as u64, 8);
+    assert_eq!(fs.chosen_policy_of(file.ino()).unwrap(), Policy::Inline);
+    while !fs.fill_step().unwrap() {}
+    write(&file, &unique, 16 * PERIOD * BLOCK as u64, 8);
+    let stored = fs.stats().data_blocks;
+    write(&file, &unique, 24 * PERIOD * BLOCK as u64, 8);
+    assert_eq!(fs.stats().data_blocks, stored, "everything is found");
+    drop(file);
+    unmount_clean(fs, &region);
+}
+
+#[test]
+fn with_a_pm_index_and_a_daemon_it_shares_later() {
+    let region = device(256, IndexKind::Pm);
+    let fs = mount(&region, Prefer::Balanced);
+    let mut daemon = Daemon::new(fs.clone());
+    daemon.turn().unwrap();
+    let file = create(&fs, InodeNumber::ROOT, "file");
+    let mut all = Vec::new();
+    for phase in 0..8 {
+        let phase: Vec<u64> = numbers(phase * 100_000, 2 * PERIOD, 30).collect();
+        write(&file, &phase, (all.len() * BLOCK) as u64, 8);
+        all.extend(phase);
+        while !fs.drain_step().unwrap() {}
+    }
+    let stats = fs.stats();
+    let auto = stats.auto.unwrap();
+    assert_eq!(auto.directories[0].policy, Policy::DeNova, "{auto:?}");
+    let unique = all.iter().collect::<std::collections::HashSet<_>>().len() as u64;
+    assert_eq!(stats.data_blocks, unique, "nothing is stored twice in the end");
+    read_equals(&file, &all, 0);
+    drop((file, daemon));
+    unmount_clean(fs, &region);
+}
