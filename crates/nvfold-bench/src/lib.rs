@@ -21,6 +21,7 @@
 //! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
 //! | `wear` | `bench wear`: how evenly lines and segments are worn, with wear levelling and without |
 //! | `reclaim` | `bench reclaim`: random overwrites on a device that is nearly full |
+//! | `auto` | `bench auto`: policy `auto` beside those that it chooses from |
 //! | `summary` | the ratios of a report as Markdown, for docs/benchmarks.md |
 //! | `report` | what `write`, `read` and `meta` report: table, JSON, bar chart |
 //! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
@@ -38,6 +39,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod auto;
 mod ceiling;
 mod chunkers;
 pub mod cost;
@@ -111,6 +113,8 @@ enum What {
     Wear(wear::Options),
     /// Random overwrites on a device that is nearly full: throughput, latency, and what reclamation moves for it
     Reclaim(reclaim::Options),
+    /// Policy auto beside the policies that it chooses from, while the workload changes
+    Auto(auto::Options),
     /// Run the measured calls of `cost`, for callgrind
     #[command(hide = true)]
     CostCalls(cost::CallsOptions),
@@ -148,6 +152,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Origins(options) => return origins::run(options, json),
         What::RecTree(options) => return rec_tree::run(options, json),
         What::Wear(options) => return wear::run(options, json),
+        What::Auto(options) => return auto::run(options, json),
         What::Reclaim(options) => return reclaim::run(options, json),
         What::Profiles(options) => return profiles::run(options, json),
         What::Fill(options) => return recovery::fill(options),

@@ -421,6 +421,17 @@ fn paper_deext_makes_every_figure_beside_ext4() {
 }
 
 #[test]
+fn auto_is_compared_with_what_it_chooses_from() {
+    let scratch = Scratch::new();
+    let run = scratch.nvfold(&["bench", "--json", "auto", "--smoke", "--profile", "native", "--out", "out"]).ok();
+    let report = run.json();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6);
+    assert!(rows.iter().all(|row| row["speed_ratio"].as_f64().unwrap() > 0.0), "{report}");
+    assert!(scratch.path("out").join("auto.md").exists());
+}
+
+#[test]
 fn wear_counts_every_line_with_and_without_levelling() {
     let scratch = Scratch::new();
     let run = scratch.nvfold(&["bench", "--json", "wear", "--smoke", "--out", "out"]).ok();

@@ -291,3 +291,27 @@ fn with_a_pm_index_and_a_daemon_it_shares_later() {
     drop((file, daemon));
     unmount_clean(fs, &region);
 }
+
+/// An unmount that never came: the choice and what it saw are lost, and no data.
+#[test]
+fn after_a_crash_while_it_flips_all_is_there_and_the_choice_begins_anew() {
+    for index in [IndexKind::Dram, IndexKind::Pm] {
+        let region = device(256, index);
+        let fs = mount(&region, Prefer::Speed);
+        let file = create(&fs, InodeNumber::ROOT, "file");
+        let mut all = Vec::new();
+        for phase in 0..4 {
+            let phase: Vec<u64> = numbers(phase * 100_000, 2 * PERIOD, [0, 95][phase as usize % 2]).collect();
+            write(&file, &phase, (all.len() * BLOCK) as u64, 8);
+            all.extend(phase);
+        }
+        assert!(fs.stats().auto.unwrap().device.switches > 1);
+        drop((file, fs));
+        let fs = mount(&region, Prefer::Speed);
+        assert_eq!(fs.stats().auto.unwrap().device.reason, Reason::Unknown);
+        let file = fs.open(fs.lookup(InodeNumber::ROOT, b"file").unwrap().ino).unwrap();
+        read_equals(&file, &all, 0);
+        drop(file);
+        unmount_clean(fs, &region);
+    }
+}
