@@ -34,7 +34,7 @@ pub struct Options {
     /// What auto saves
     #[arg(long, default_value = "balanced", value_parser = prefer)]
     prefer: Prefer,
-    /// Folder for auto.md and auto.json
+    /// Folder for README.md and auto.json
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Sizes for a test that it runs at all, not for figures
@@ -111,7 +111,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
     let report = Report { version: 1, benchmark: "auto", command: command(), commit: commit(), prefer, rows };
     let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
     if let Some(dir) = &options.out {
-        save(dir, [("auto.json", format!("{text}\n")), ("auto.md", table(&report))])?;
+        save(dir, [("auto.json", format!("{text}\n")), ("README.md", table(&report))])?;
     }
     println!("{}", if json { text } else { table(&report) });
     Ok(())

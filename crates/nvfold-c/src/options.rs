@@ -7,7 +7,8 @@ use crate::failure::{Failure, Outcome};
 use nvfold::{Compression, DedupMode, IndexKind, Pack, Policy, Prefer};
 use pmem::Profile;
 
-const THERE_ARE: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME prefer=balanced|space|speed|wear origins=auto|on|off pack=auto|on|off \
+const THERE_ARE: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME \
+                         prefer=balanced|space|speed|wear origins=auto|on|off pack=auto|on|off \
                          compress=off|lz4|zstd[:LEVEL] mode=immediate|inline|delayed:MS:ENTRIES threads=N discard \
                          nodiscard profile=NAME";
 

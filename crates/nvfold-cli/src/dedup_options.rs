@@ -10,7 +10,8 @@ use nvfold::{
 use pmem::Region;
 
 /// All of them, for messages and help.
-pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext]|auto prefer=balanced|space|speed|wear pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
+pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext]|auto \
+                             prefer=balanced|space|speed|wear pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
                              weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
                              strong=md5|sha1|sha256|blake3|bytes verify=bytes|strong period=N \
                              method=auto|paper|non|ws|str|wb generators=per-core|global \

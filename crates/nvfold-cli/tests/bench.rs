@@ -428,7 +428,7 @@ fn auto_is_compared_with_what_it_chooses_from() {
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 6);
     assert!(rows.iter().all(|row| row["speed_ratio"].as_f64().unwrap() > 0.0), "{report}");
-    assert!(scratch.path("out").join("auto.md").exists());
+    assert!(scratch.path("out").join("README.md").exists());
 }
 
 #[test]

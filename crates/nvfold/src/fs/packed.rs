@@ -134,6 +134,7 @@ impl Core {
         drop(state);
         over.extend(ended.map(|stream| (inode.ino, stream)));
         over.into_iter().try_for_each(|(file, stream)| self.end_stream_of(file, stream))?;
+        policy.request_done(data.len() as u64, &self.ground());
         Ok(offset)
     }
 

@@ -79,9 +79,7 @@ impl Core {
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         let policy = self.policy_for(inode);
         if let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) {
-            let offset = self.write_stream(inode, at, data, policy, streams)?;
-            policy.request_done(data.len() as u64, &self.ground());
-            return Ok(offset);
+            return self.write_stream(inode, at, data, policy, streams);
         }
         let mut pieces = whole_pieces(policy, guess, data)?;
         let mut state = inode.write()?;

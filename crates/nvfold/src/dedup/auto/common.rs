@@ -1,16 +1,19 @@
 //! What all directories of a mount share: options, measured costs, what the device allows.
 
-use super::directory::part_bytes;
 use super::model;
 use super::options::{AutoOptions, Prefer};
 use crate::dedup::Ground;
 use crate::dedup::denova::DeNova;
 use crate::dedup::nv_dedup::costs;
 use crate::dedup::nv_dedup::options::Costs;
+use crate::media::BLOCK_BYTES;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::words::Stopwatch;
 use std::sync::Arc;
+
+/// Threads tell of their bytes in parts of a period.
+pub(super) const PARTS: u64 = 16;
 
 /// See the module.
 pub(super) struct Common {
@@ -116,4 +119,9 @@ impl Common {
             packs: self.compresses && ground.chunks.entries.may_pack(),
         }
     }
+}
+
+/// Bytes of a part of a period of so many blocks.
+fn part_bytes(period: u64) -> u64 {
+    (period.max(1).saturating_mul(BLOCK_BYTES) / PARTS).max(1)
 }

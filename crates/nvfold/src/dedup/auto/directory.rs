@@ -4,7 +4,7 @@
 //! follows a period in which too few watched pieces came to tell anything.
 
 use super::choice::Choice;
-use super::common::Common;
+use super::common::{Common, PARTS};
 use super::model::{Workload, estimates};
 use super::options::{Chosen, Estimate, Reason};
 use super::seen::{Figures, Seen};
@@ -20,8 +20,6 @@ use std::sync::Arc;
 const SHORT: u64 = 32;
 /// Fewer blocks than this tell nothing.
 const BLOCKS_MIN: u64 = 16;
-/// Threads tell of their bytes in parts of a period.
-const PARTS: u64 = 16;
 /// Periods of the device in which nothing is written to a directory until it loses its place in the table.
 const IDLE_MAX: u32 = 16;
 
@@ -236,9 +234,4 @@ impl Directory {
             switches: state.switches,
         }
     }
-}
-
-/// Bytes of a part of a period of so many blocks.
-pub(super) fn part_bytes(period: u64) -> u64 {
-    (period.max(1).saturating_mul(BLOCK_BYTES) / PARTS).max(1)
 }
