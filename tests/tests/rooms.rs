@@ -128,7 +128,7 @@ const HOUSES: [House; 5] = [
             ("rec_tree", "data samples origin error"),
             ("wear", "device data origin error"),
             ("reclaim", "device data samples origin error"),
-            ("auto", "device data origin error"),
+            ("auto", "device data samples origin font error"),
             ("summary", "report"),
             ("report", "samples origin font error"),
             ("lanes", "place data error"),

@@ -1,49 +1,72 @@
 //! `bench auto`: policy `auto` beside every policy that it chooses from, while the workload changes.
 //!
 //! The problem: a chooser is worth what it loses against whoever knew the best policy from the beginning. The idea: the same
-//! phases, each with its share of duplicates and its length of requests, on a device for each policy; of each phase the
-//! cost (charged time and processor time of the writer) and the space it took, and the ratio of `auto` to the best fixed
-//! policy of that phase. Data is made before a phase is timed.
+//! phases, each with its share of duplicates, its length of requests and its compressibility, on a device for each
+//! policy; of each phase the cost (charged time and processor time of the writer) and the space it took, and the *regret*:
+//! the ratio of `auto` to the best fixed policy of that phase, which nobody knows beforehand. What a phase costs until
+//! `auto` has noticed it is in its figures. Policies take turns, and data is made before a phase is timed.
 
-use crate::data::fill;
+use crate::data::{Unshared, fill};
 use crate::device::Device;
+use crate::font::font;
 use crate::origin::{command, commit, save};
-use crate::{Doing, Result};
+use crate::samples::median;
+use crate::{BenchError, Doing, Result};
 use clap::Args;
-use nvfold::{AutoOptions, FileKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, Prefer};
+use nvfold::{AutoOptions, Compression, FileKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, Prefer};
+use plotters::prelude::*;
 use pmem::Profile;
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const BLOCK: usize = 4096;
-/// Share of duplicates in percent and bytes of a request.
-const PHASES: [(u64, usize); 6] =
-    [(0, BLOCK), (50, BLOCK), (75, BLOCK), (0, 32 * BLOCK), (50, 32 * BLOCK), (75, 32 * BLOCK)];
-const FIXED: [Policy; 2] = [Policy::Off, Policy::Inline];
+const LONG: usize = 32 * BLOCK;
+const PHASES: [Phase; 8] = [
+    phase(0, BLOCK, false),
+    phase(50, BLOCK, false),
+    phase(75, BLOCK, false),
+    phase(0, LONG, false),
+    phase(50, LONG, false),
+    phase(75, LONG, false),
+    phase(0, LONG, true),
+    phase(0, BLOCK, false),
+];
+const FIXED: [Policy; 4] = [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeExt];
+const PREFERENCES: [Prefer; 3] = [Prefer::Speed, Prefer::Space, Prefer::Balanced];
+/// Pieces of the pieces that compressible content is made of.
+const COMPRESSIBLE_BYTES: usize = 64 << 10;
+
+/// A workload.
+#[derive(Clone, Copy, Debug)]
+struct Phase {
+    duplicates_percent: u64,
+    request_bytes: usize,
+    is_compressible: bool,
+}
+
+const fn phase(duplicates_percent: u64, request_bytes: usize, is_compressible: bool) -> Phase {
+    Phase { duplicates_percent, request_bytes, is_compressible }
+}
 
 /// How to measure.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Emulated devices
-    #[arg(long, num_args = 1.., default_values = ["native", "nvdimm-8x", "optane", "pcm"], value_name = "PROFILE")]
+    #[arg(long, value_delimiter = ',', default_values = ["native", "nvdimm-8x", "optane", "pcm"], value_name = "PROFILE")]
     profile: Vec<Profile>,
     /// MiB written in a phase; a sampling period has 32
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mebibytes: u64,
-    /// What auto saves
-    #[arg(long, default_value = "balanced", value_parser = prefer)]
-    prefer: Prefer,
-    /// Folder for README.md and auto.json
+    /// Passes of which the median is taken
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// Folder for README.md, auto.json and a picture a device
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Sizes for a test that it runs at all, not for figures
     #[arg(long)]
     smoke: bool,
-}
-
-fn prefer(text: &str) -> std::result::Result<Prefer, String> {
-    Prefer::from_name(text).ok_or_else(|| format!("use one of {}", Prefer::ALL.map(Prefer::name).join(", ")))
 }
 
 #[derive(Debug, Serialize)]
@@ -52,25 +75,29 @@ struct Report {
     benchmark: &'static str,
     command: String,
     commit: Option<String>,
-    prefer: &'static str,
+    mebibytes: u64,
     rows: Vec<Row>,
 }
 
-/// One phase on one device.
+/// One phase on one device under one policy.
 #[derive(Debug, Serialize)]
 struct Row {
     profile: String,
+    /// Number of the phase, from 1.
+    phase: usize,
     duplicates_percent: u64,
     request_bytes: usize,
-    /// Nanoseconds a block and bytes stored a byte: `off`, `inline`.
-    fixed_ns: Vec<f64>,
-    fixed_stored: Vec<f64>,
-    auto_ns: f64,
-    auto_stored: f64,
-    /// Speed of auto to that of the fastest fixed policy, and its space to the least.
+    compressible: bool,
+    /// A policy, or `auto` with its preference.
+    policy: String,
+    /// Median cost of a block.
+    ns: f64,
+    /// Median of the bytes stored for a byte written.
+    stored: f64,
+    /// Speed to that of the fastest fixed policy of the phase, and space to the least.
     speed_ratio: f64,
     space_ratio: f64,
-    /// Chosen at the end of the phase.
+    /// What was chosen at the end of the phase, in the last pass.
     chosen: &'static str,
 }
 
@@ -81,61 +108,94 @@ struct Done {
     chosen: &'static str,
 }
 
+/// Who is measured: a policy, and what `auto` prefers.
+type Runner = (Policy, Prefer);
+
 /// Measures, and prints the report.
 pub fn run(options: &Options, json: bool) -> Result<()> {
-    let bytes = if options.smoke { 1 } else { options.mebibytes } << 20;
+    let (mebibytes, repeats) = if options.smoke { (1, 1) } else { (options.mebibytes, options.repeats) };
+    let runners: Vec<Runner> = FIXED
+        .map(|policy| (policy, Prefer::default()))
+        .into_iter()
+        .chain(PREFERENCES.map(|prefer| (Policy::Auto, prefer)))
+        .collect();
     let mut rows = Vec::new();
     for profile in &options.profile {
-        let fixed = FIXED.map(|policy| phases(profile, policy, options.prefer, bytes));
-        let fixed = fixed.into_iter().collect::<Result<Vec<_>>>()?;
-        let auto = phases(profile, Policy::Auto, options.prefer, bytes)?;
-        for (at, (done, (duplicates_percent, request_bytes))) in auto.iter().zip(PHASES).enumerate() {
-            let of_fixed = |figure: fn(&Done) -> f64| fixed.iter().map(|done| figure(&done[at])).collect::<Vec<f64>>();
-            let (fixed_ns, fixed_stored) = (of_fixed(|done| done.ns), of_fixed(|done| done.stored));
-            let least = |figures: &[f64]| figures.iter().copied().fold(f64::INFINITY, f64::min);
-            rows.push(Row {
-                profile: profile.to_string(),
-                duplicates_percent,
-                request_bytes,
-                speed_ratio: least(&fixed_ns) / done.ns,
-                space_ratio: done.stored / least(&fixed_stored),
-                fixed_ns,
-                fixed_stored,
-                auto_ns: done.ns,
-                auto_stored: done.stored,
-                chosen: done.chosen,
-            });
+        let mut passes: Vec<Vec<Vec<Done>>> = runners.iter().map(|_| Vec::new()).collect();
+        for pass in 0..repeats {
+            for (runner, passes) in runners.iter().zip(&mut passes) {
+                passes.push(phases(profile, *runner, mebibytes << 20, u64::from(pass))?);
+            }
+        }
+        for (at, phase) in PHASES.iter().enumerate() {
+            rows.extend(rows_of(profile, at, phase, &runners, &passes));
         }
     }
-    let prefer = options.prefer.name();
-    let report = Report { version: 1, benchmark: "auto", command: command(), commit: commit(), prefer, rows };
+    let report = Report { version: 1, benchmark: "auto", command: command(), commit: commit(), mebibytes, rows };
     let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
     if let Some(dir) = &options.out {
-        save(dir, [("auto.json", format!("{text}\n")), ("README.md", table(&report))])?;
+        save(dir, [("auto.json", format!("{text}\n")), ("README.md", page(&report))])?;
+        for profile in &options.profile {
+            let file = dir.join(format!("{profile}.svg"));
+            report.draw(&profile.to_string(), &file).map_err(|error| BenchError::Plot(error.to_string()))?;
+        }
     }
-    println!("{}", if json { text } else { table(&report) });
+    println!("{}", if json { text } else { page(&report) });
     Ok(())
 }
 
+/// The rows of one phase, beside the best fixed policies of it.
+fn rows_of(profile: &Profile, at: usize, phase: &Phase, runners: &[Runner], passes: &[Vec<Vec<Done>>]) -> Vec<Row> {
+    let figure = |runner: usize, of: fn(&Done) -> f64| {
+        median(&passes[runner].iter().map(|phases| of(&phases[at])).collect::<Vec<_>>())
+    };
+    let least = |of: fn(&Done) -> f64| (0..FIXED.len()).map(|runner| figure(runner, of)).fold(f64::INFINITY, f64::min);
+    let (fastest, smallest) = (least(|done| done.ns), least(|done| done.stored));
+    let row = |(runner, (policy, prefer)): (usize, &Runner)| {
+        let (ns, stored) = (figure(runner, |done| done.ns), figure(runner, |done| done.stored));
+        Row {
+            profile: profile.to_string(),
+            phase: at + 1,
+            duplicates_percent: phase.duplicates_percent,
+            request_bytes: phase.request_bytes,
+            compressible: phase.is_compressible,
+            policy: match policy {
+                Policy::Auto => format!("auto, {}", prefer.name()),
+                policy => policy.name().to_owned(),
+            },
+            ns,
+            stored,
+            speed_ratio: fastest / ns,
+            space_ratio: stored / smallest,
+            chosen: passes[runner].last().map_or("", |phases| phases[at].chosen),
+        }
+    };
+    runners.iter().enumerate().map(row).collect()
+}
+
 /// Writes all phases on a device of their own, each into a new file that replaces the one before.
-fn phases(profile: &Profile, policy: Policy, prefer: Prefer, bytes: u64) -> Result<Vec<Done>> {
+fn phases(profile: &Profile, (policy, prefer): Runner, bytes: u64, pass: u64) -> Result<Vec<Done>> {
     let device = Device::new(profile, 3 * bytes + (64 << 20));
     let auto = AutoOptions { prefer, ..AutoOptions::default() };
-    let mount = MountOptions { policy, auto, cores: 1, ..MountOptions::default() };
+    let mount = MountOptions { policy, auto, compression: Compression::Lz4, cores: 1, ..MountOptions::default() };
     let fs = device.mount(&MkfsOptions::default(), mount)?;
     let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
     let mut data = vec![0; bytes as usize];
     let mut done = Vec::new();
-    for (seed, (percent, request)) in (1u64..).zip(PHASES) {
-        fill(&mut data, percent, seed << 32);
+    for (seed, phase) in (1 + 100 * pass..).zip(PHASES) {
+        match phase.is_compressible {
+            true => fill_compressible(&mut data, seed << 32),
+            false => fill(&mut data, phase.duplicates_percent, seed << 32),
+        }
+        let before = fs.stats().stored_bytes;
         let ino = fs.create(InodeNumber::ROOT, b"file", &new).doing("create")?.ino;
         let file = fs.open(ino).doing("open")?;
         let cost = pmem::clock::cost_ns();
-        for (at, request) in data.chunks(request).enumerate() {
-            file.write_at((at * request.len()) as u64, request).doing("write")?;
+        for (at, request) in data.chunks(phase.request_bytes).enumerate() {
+            file.write_at((at * phase.request_bytes) as u64, request).doing("write")?;
         }
         let ns = (pmem::clock::cost_ns() - cost) / (bytes / BLOCK as u64) as f64;
-        let stored = fs.stats().stored_bytes as f64 / bytes as f64;
+        let stored = fs.stats().stored_bytes.saturating_sub(before) as f64 / bytes as f64;
         let chosen = fs.chosen_policy_of(ino).doing("ask for the policy")?.name();
         done.push(Done { ns, stored, chosen });
         drop(file);
@@ -145,27 +205,91 @@ fn phases(profile: &Profile, policy: Policy, prefer: Prefer, bytes: u64) -> Resu
     Ok(done)
 }
 
-fn table(report: &Report) -> String {
+/// Compressible content, nothing of which can be shared.
+fn fill_compressible(data: &mut [u8], seed: u64) {
+    let mut content = Unshared::new(COMPRESSIBLE_BYTES, seed);
+    for (number, piece) in (seed..).zip(data.chunks_mut(COMPRESSIBLE_BYTES)) {
+        let length = piece.len();
+        piece.copy_from_slice(&content.stamped(true, number)[..length]);
+    }
+}
+
+impl Row {
+    fn describe(&self) -> String {
+        let kind = if self.compressible { ", compressible" } else { "" };
+        format!("{} % of {} KiB{kind}", self.duplicates_percent, self.request_bytes >> 10)
+    }
+}
+
+impl Report {
+    /// A picture of a device: over the phases, the speed of `auto, speed` and the space of `auto, space` to the best.
+    fn draw(&self, profile: &str, file: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let root = SVGBackend::new(file, (900, 420)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let title = format!("auto to the best fixed policy of each phase, {profile}");
+        let phases = PHASES.len() as f64;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(title, font(18))
+            .margin(12)
+            .x_label_area_size(46)
+            .y_label_area_size(56)
+            .build_cartesian_2d(0.5..phases + 0.5, 0.0..1.25f64)?;
+        let name = |phase: &f64| {
+            let row = self.rows.iter().find(|row| row.phase as f64 == *phase);
+            row.map_or(String::new(), |row| format!("{} %, {} KiB", row.duplicates_percent, row.request_bytes >> 10))
+        };
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(PHASES.len())
+            .x_label_formatter(&name)
+            .x_label_style(font(12))
+            .y_label_style(font(12))
+            .draw()?;
+        let lines = [
+            ("auto, speed", "speed of auto, prefer=speed", BLUE),
+            ("auto, balanced", "speed of auto, prefer=balanced", GREEN),
+            ("auto, space", "least space to that of auto, prefer=space", RED),
+        ];
+        for (policy, label, color) in lines {
+            let of = self.rows.iter().filter(|row| row.profile == profile && row.policy == policy);
+            let ratio = |row: &Row| if policy == "auto, space" { 1.0 / row.space_ratio } else { row.speed_ratio };
+            let points: Vec<(f64, f64)> = of.map(|row| (row.phase as f64, ratio(row))).collect();
+            chart
+                .draw_series(LineSeries::new(points.clone(), color.stroke_width(2)))?
+                .label(label)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 4, color.filled())))?;
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerLeft)
+            .background_style(WHITE.mix(0.8))
+            .label_font(font(13))
+            .draw()?;
+        root.present()?;
+        Ok(())
+    }
+}
+
+fn page(report: &Report) -> String {
+    let heading = crate::origin::heading(&report.command, report.commit.as_deref());
     let mut text = format!(
-        "`{}`, prefer={}: cost of a block in ns, space as a part of what was written.\n\n\
-         | device | duplicates | request | off | inline | auto | chosen | speed, auto/best | space, auto/best |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
-        report.command, report.prefer
+        "# Policy auto beside each policy that it chooses from\n\n\
+         `{heading}`: phases of {} MiB, one after the other on a device of each policy. *ns* is the cost of a block\n\
+         (charged time and processor time), *stored* what a byte written takes, *speed* that of the fastest fixed\n\
+         policy to this one's time, *space* this one's to the least. Medians.\n\n\
+         | device | phase | policy | ns | stored | speed | space | chosen at its end |\n\
+         |---|---|---|---|---|---|---|---|\n",
+        report.mebibytes
     );
     for row in &report.rows {
+        let Row { profile, phase, policy, ns, stored, speed_ratio, space_ratio, .. } = row;
+        let chosen = if policy.starts_with("auto") { row.chosen } else { "" };
         let _ = writeln!(
             text,
-            "| {} | {} % | {} KiB | {:.0} | {:.0} | {:.0}, {:.2} | {} | {:.3} | {:.3} |",
-            row.profile,
-            row.duplicates_percent,
-            row.request_bytes >> 10,
-            row.fixed_ns[0],
-            row.fixed_ns[1],
-            row.auto_ns,
-            row.auto_stored,
-            row.chosen,
-            row.speed_ratio,
-            row.space_ratio,
+            "| {profile} | {phase}: {} | {policy} | {ns:.0} | {stored:.3} | {speed_ratio:.3} | {space_ratio:.3} | {chosen} |",
+            row.describe(),
         );
     }
     text

@@ -426,9 +426,11 @@ fn auto_is_compared_with_what_it_chooses_from() {
     let run = scratch.nvfold(&["bench", "--json", "auto", "--smoke", "--profile", "native", "--out", "out"]).ok();
     let report = run.json();
     let rows = report["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 6);
+    // Phases, each under all fixed policies and with all preferences.
+    assert_eq!(rows.len(), 8 * 7);
     assert!(rows.iter().all(|row| row["speed_ratio"].as_f64().unwrap() > 0.0), "{report}");
-    assert!(scratch.path("out").join("README.md").exists());
+    let out = scratch.path("out");
+    assert!(out.join("README.md").exists() && out.join("native.svg").exists());
 }
 
 #[test]

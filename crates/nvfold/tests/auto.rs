@@ -292,6 +292,31 @@ fn with_a_pm_index_and_a_daemon_it_shares_later() {
     unmount_clean(fs, &region);
 }
 
+/// Where the mount compresses, data that shrinks is packed, and other data is not.
+#[test]
+fn compressible_data_is_packed_to_save_space_and_other_data_is_not() {
+    let region = device(256, IndexKind::Dram);
+    let compressing = MountOptions { compression: Compression::Lz4, ..options(Prefer::Space) };
+    let fs = FileSystem::mount(region.clone(), compressing).unwrap();
+    let file = create(&fs, InodeNumber::ROOT, "file");
+    let line = |number: u64| format!("line {number} of a log in which every line is nearly the same as the next\n");
+    let text: Vec<u8> = (0..).flat_map(|number| line(number).into_bytes()).take(4 * PERIOD as usize * BLOCK).collect();
+    for (at, request) in (0u64..).zip(text.chunks(32 * BLOCK)) {
+        file.write_at(at * 32 * BLOCK as u64, request).unwrap();
+    }
+    let chosen = || fs.chosen_policy_of(file.ino()).unwrap();
+    assert_eq!(chosen(), Policy::DeExt, "{:?}", fs.stats().auto);
+    let unique: Vec<u64> = numbers(1, 12 * PERIOD, 0).collect();
+    write(&file, &unique, text.len() as u64, 32);
+    assert_ne!(chosen(), Policy::DeExt, "{:?}", fs.stats().auto);
+    let mut bytes = vec![0; text.len()];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), text.len());
+    assert!(bytes == text);
+    read_equals(&file, &unique, text.len() as u64);
+    drop(file);
+    unmount_clean(fs, &region);
+}
+
 /// An unmount that never came: the choice and what it saw are lost, and no data.
 #[test]
 fn after_a_crash_while_it_flips_all_is_there_and_the_choice_begins_anew() {

@@ -47,7 +47,8 @@ use std::thread;
 use std::time::Duration;
 
 use nvfold::{
-    Compression, DeNovaOptions, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, ReorderOptions,
+    AutoOptions, Compression, DeNovaOptions, IndexKind, MethodChoice, MountOptions, NvDedupOptions, Pack, Policy,
+    Prefer, ReorderOptions,
 };
 use pmem::{Action, Event, Pending};
 
@@ -106,7 +107,7 @@ const fn of(policy: Policy, name: &'static str) -> Subject {
 }
 
 /// All that are tested.
-pub const SUBJECTS: [Subject; 18] = [
+pub const SUBJECTS: [Subject; 19] = [
     PLAIN,
     Subject { pack: Pack::On, mutated: true, ..of(Policy::Inline, "inline") },
     Subject {
@@ -141,6 +142,7 @@ pub const SUBJECTS: [Subject; 18] = [
     Subject { full: true, mutated: true, ..of(Policy::DeExt, "deext") },
     Subject { index: IndexKind::Pm, after_crash: true, mutated: true, ..of(Policy::DeExt, "deext, pm, crashed") },
     Subject { compression: Compression::ZSTD, full: true, ..of(Policy::DeExt, "deext, compressed") },
+    Subject { full: true, ..of(Policy::Auto, "auto") },
     Subject { mutated: true, only_its_own: true, ..of(Policy::Icid, "icid") },
     Subject {
         index: IndexKind::Pm,
@@ -164,9 +166,11 @@ impl Subject {
         let nv_dedup = NvDedupOptions { period: 2, method: MethodChoice::Paper, ..NvDedupOptions::default() };
         // Chains are brought into order as soon as anything in them is shared and not the first.
         let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
+        // Periods of two blocks, so that the choice changes within a workload.
+        let auto = AutoOptions { prefer: Prefer::Speed, period: 2 };
         // One allocation cursor: which thread does what changes nothing.
         let Subject { pack, compression, .. } = *self;
-        MountOptions { policy, cores: 1, pack, compression, nv_dedup, denova, ..MountOptions::default() }
+        MountOptions { policy, cores: 1, pack, compression, nv_dedup, denova, auto, ..MountOptions::default() }
     }
 }
 

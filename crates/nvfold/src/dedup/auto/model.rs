@@ -30,8 +30,8 @@
 //! wear       written + time / c(n) / 100
 //! ```
 //!
-//! Policy `nv-dedup` is not among them: it chooses between `off` and `inline` itself. Following copies (`icid`) is no
-//! alternative to these either: whoever tells where bytes came from has them shared, whatever is chosen for the rest.
+//! Policy `nv-dedup` is not among them: it chooses between `off` and `inline` itself. Nor are `icid` and its kind: copies
+//! are followed only under policies that are named so.
 
 use super::options::{Estimate, Prefer};
 use crate::dedup::nv_dedup::options::Costs;
