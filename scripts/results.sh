@@ -85,4 +85,5 @@ table cost
 table wear --fulls 1000
 table reclaim
 table origins
+table auto --repeats 3
 printf '\nresults: %s is of %s; %d min %d s\n' "$OUT" "$NVFOLD_COMMIT" $((SECONDS / 60)) $((SECONDS % 60))

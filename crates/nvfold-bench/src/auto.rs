@@ -276,9 +276,11 @@ fn page(report: &Report) -> String {
     let heading = crate::origin::heading(&report.command, report.commit.as_deref());
     let mut text = format!(
         "# Policy auto beside each policy that it chooses from\n\n\
-         `{heading}`: phases of {} MiB, one after the other on a device of each policy. *ns* is the cost of a block\n\
-         (charged time and processor time), *stored* what a byte written takes, *speed* that of the fastest fixed\n\
-         policy to this one's time, *space* this one's to the least. Medians.\n\n\
+         `{heading}`\n\n\
+         How much does a chooser lose against whoever knew the best policy of each phase? Phases of {} MiB come one after\n\
+         the other on a device of each policy. *ns* is the cost of a block (charged time and processor time), *stored*\n\
+         what a byte written takes, *speed* the time of the fastest fixed policy to that of this one, *space* what this\n\
+         one stored to the least. Medians of the passes.\n\n\
          | device | phase | policy | ns | stored | speed | space | chosen at its end |\n\
          |---|---|---|---|---|---|---|---|\n",
         report.mebibytes
