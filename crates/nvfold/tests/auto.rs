@@ -250,7 +250,7 @@ fn a_read_only_mount_measures_nothing_and_reads_all() {
 #[test]
 fn what_was_stored_without_fingerprints_is_found_when_it_pays() {
     let region = device(256, IndexKind::Dram);
-    let fs = mount(&region, Prefer::Space);
+    let fs = mount(&region, Prefer::Balanced);
     let file = create(&fs, InodeNumber::ROOT, "file");
     let unique: Vec<u64> = (0..8 * PERIOD).collect();
     write(&file, &unique, 0, 8);
