@@ -250,7 +250,7 @@ fn a_read_only_mount_measures_nothing_and_reads_all() {
 #[test]
 fn what_was_stored_without_fingerprints_is_found_when_it_pays() {
     let region = device(256, IndexKind::Dram);
-    let fs = mount(&region, Prefer::Balanced);
+    let fs = mount(&region, Prefer::Wear);
     let file = create(&fs, InodeNumber::ROOT, "file");
     let unique: Vec<u64> = (0..8 * PERIOD).collect();
     write(&file, &unique, 0, 8);
@@ -258,7 +258,7 @@ fn what_was_stored_without_fingerprints_is_found_when_it_pays() {
     assert!(fs.fill_step().unwrap(), "nobody looks for it");
     // Copies: those that are watched are found at once, and the choice follows.
     write(&file, &unique, 8 * PERIOD * BLOCK as u64, 8);
-    assert_eq!(fs.chosen_policy_of(file.ino()).unwrap(), Policy::Inline);
+    assert_eq!(fs.chosen_policy_of(file.ino()).unwrap(), Policy::Inline, "{:?}", fs.stats().auto);
     while !fs.fill_step().unwrap() {}
     write(&file, &unique, 16 * PERIOD * BLOCK as u64, 8);
     let stored = fs.stats().data_blocks;
