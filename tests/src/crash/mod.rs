@@ -107,7 +107,7 @@ const fn of(policy: Policy, name: &'static str) -> Subject {
 }
 
 /// All that are tested.
-pub const SUBJECTS: [Subject; 19] = [
+pub const SUBJECTS: [Subject; 20] = [
     PLAIN,
     Subject { pack: Pack::On, mutated: true, ..of(Policy::Inline, "inline") },
     Subject {
@@ -142,7 +142,8 @@ pub const SUBJECTS: [Subject; 19] = [
     Subject { full: true, mutated: true, ..of(Policy::DeExt, "deext") },
     Subject { index: IndexKind::Pm, after_crash: true, mutated: true, ..of(Policy::DeExt, "deext, pm, crashed") },
     Subject { compression: Compression::ZSTD, full: true, ..of(Policy::DeExt, "deext, compressed") },
-    Subject { full: true, ..of(Policy::Auto, "auto") },
+    Subject { full: true, pairs: 5, ..of(Policy::Auto, "auto") },
+    Subject { index: IndexKind::Pm, after_crash: true, pairs: 5, ..of(Policy::Auto, "auto, pm, crashed") },
     Subject { mutated: true, only_its_own: true, ..of(Policy::Icid, "icid") },
     Subject {
         index: IndexKind::Pm,
