@@ -138,7 +138,7 @@ const HOUSES: [House; 5] = [
             ("device", "error"),
             ("process", "error"),
             ("data", ""),
-            ("samples", ""),
+            ("samples", "error"),
             ("origin", "error"),
             ("font", ""),
             ("options", ""),

@@ -4,7 +4,7 @@
 use crate::mounts::Mounts;
 use crate::place::{FsType, Place};
 use crate::report::{Report, Row};
-use crate::samples::median;
+use crate::samples::{median, timed};
 use crate::{Doing, Options, Result};
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, RenameMode};
 use pmem::{DeviceSpec, OpenOptions, Region};
@@ -13,7 +13,6 @@ use std::hint::black_box;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 const OPERATIONS: [&str; 5] = ["create 4 KiB", "stat", "readdir", "rename", "unlink"];
 
@@ -54,12 +53,6 @@ pub fn run(options: &Options) -> Result<Report> {
 /// A block that no other file has: sharing is not what is measured here.
 fn content(file: u64, block: &mut [u8; 4096]) {
     block[..8].copy_from_slice(&file.to_le_bytes());
-}
-
-fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
-    let clock = Instant::now();
-    work()?;
-    Ok(clock.elapsed().as_secs_f64())
 }
 
 /// One pass, in a directory of its own that is proven to be at that place before and after.

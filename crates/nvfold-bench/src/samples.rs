@@ -3,6 +3,16 @@
 //! A shared machine now and then takes a pass's time for something else. The median does not move with a few such
 //! passes, the mean does; how far the passes lie apart is told by the middle half of them, for the same reason.
 
+use crate::Result;
+use std::time::Instant;
+
+/// Seconds that some work takes.
+pub fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let clock = Instant::now();
+    work()?;
+    Ok(clock.elapsed().as_secs_f64())
+}
+
 /// Middle value.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();

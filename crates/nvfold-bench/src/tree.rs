@@ -9,7 +9,7 @@ use crate::mounts::{Mounted, nvfold};
 use crate::origin;
 use crate::place::{FsType, Place};
 use crate::process::run as run_program;
-use crate::samples::median;
+use crate::samples::{median, timed};
 use crate::{Doing, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
@@ -18,7 +18,6 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 const COLUMNS: [&str; 5] = ["cp -a", "read all", "rm -r", "create", "rm of those"];
 
@@ -149,12 +148,6 @@ fn one_pass(place: &Place, options: &Options) -> Result<Pass> {
     place.prove(&many)?;
     let removed_many = timed(|| run_program(Command::new("rm").arg("-r").arg(&many)))?;
     Ok(([copied, read, removed, created, removed_many], grown))
-}
-
-fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
-    let clock = Instant::now();
-    work()?;
-    Ok(clock.elapsed().as_secs_f64())
 }
 
 /// Reads all files below a directory; how many there are, and their bytes.

@@ -5,7 +5,7 @@ use super::options::{AutoOptions, Prefer};
 use crate::dedup::Ground;
 use crate::dedup::denova::DeNova;
 use crate::dedup::nv_dedup::costs;
-use crate::dedup::nv_dedup::options::Costs;
+use crate::dedup::nv_dedup::options::{Costs, smooth};
 use crate::media::BLOCK_BYTES;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,7 +102,7 @@ impl Common {
         let run = costs::measure_run(ground, stopwatch).unwrap_or(new.write_ns).min(new.write_ns);
         let mut measured = self.measured.lock();
         let (costs, run_write_ns) = match measured.measured {
-            true => (measured.costs.smoothed(&new), (3 * measured.run_write_ns + run).div_ceil(4)),
+            true => (measured.costs.smoothed(&new), smooth(measured.run_write_ns, run)),
             false => (new, run),
         };
         *measured = Measured { costs, run_write_ns, measured: true };

@@ -182,8 +182,13 @@ impl Auto {
     /// Whether new data is looked for anywhere, so that what was stored meanwhile is worth its fingerprints.
     pub(super) fn looks_for_fingerprints(&self) -> bool {
         let looks = |place: &Place| place.directory.policy() == Policy::Inline;
-        let used = |place: &&Place| place.directory.ino.load(Ordering::Relaxed) > 0;
-        looks(&self.device) || self.table.get().into_iter().flatten().filter(used).any(looks)
+        looks(&self.device) || self.used_places().any(looks)
+    }
+
+    /// The places of the table that have a directory.
+    fn used_places(&self) -> impl Iterator<Item = &Place> {
+        let places = self.table.get().into_iter().flatten();
+        places.filter(|place| place.directory.ino.load(Ordering::Relaxed) > 0)
     }
 
     /// What it does, and why; `None` when nothing was written by it and it is not the policy of new data.
@@ -192,9 +197,7 @@ impl Auto {
         if !is_default && device.blocks == 0 {
             return None;
         }
-        let used = |place: &&Place| place.directory.ino.load(Ordering::Relaxed) > 0;
-        let places = self.table.get().into_iter().flatten().filter(used);
-        let mut directories: Vec<Chosen> = places.map(|place| place.directory.chosen()).collect();
+        let mut directories: Vec<Chosen> = self.used_places().map(|place| place.directory.chosen()).collect();
         directories.sort_by_key(|chosen| std::cmp::Reverse(chosen.blocks));
         directories.truncate(AutoStats::DIRECTORIES_MAX);
         let common::Measured { costs, run_write_ns, measured } = self.common.costs();

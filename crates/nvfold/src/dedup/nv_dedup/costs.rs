@@ -27,18 +27,26 @@ const REPEATS: u64 = 8;
 
 /// Measures with a block of its own. `None` when there is none to be had. `with_entries`: new blocks get chunk entries.
 pub(in crate::dedup) fn measure(ground: &Ground<'_>, stopwatch: &Stopwatch, with_entries: bool) -> Option<Costs> {
+    with_block(ground, |block| measure_with(ground, block, stopwatch, with_entries))
+}
+
+/// Measures with a block that is nobody's, if there is one, and gives it back.
+fn with_block<T>(ground: &Ground<'_>, measure: impl FnOnce(BlockNumber) -> Option<T>) -> Option<T> {
     let block = ground.space.allocate_one("measure costs", Purpose::Data).ok()?;
-    let costs = measure_with(ground, block, stopwatch, with_entries);
+    let measured = measure(block);
     let run = BlockRun { start: block, count: 1 };
     let _ = ground.chunks.with_recount(|recount| recount.freed(run));
     ground.space.free(run);
-    costs
+    measured
 }
 
 /// Writing a block of a long request, whose fence counts for many blocks, nanoseconds. `None` when there is no block to be
 /// had.
 pub(in crate::dedup) fn measure_run(ground: &Ground<'_>, stopwatch: &Stopwatch) -> Option<u64> {
-    let block = ground.space.allocate_one("measure costs", Purpose::Data).ok()?;
+    with_block(ground, |block| Some(measure_run_with(ground, block, stopwatch)))
+}
+
+fn measure_run_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch) -> u64 {
     let content: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at * 31 % 251) as u8).collect();
     let time = |what: &mut dyn FnMut()| time(stopwatch, what);
     let look = median(std::array::from_fn(|_| time(&mut || ())));
@@ -53,8 +61,7 @@ pub(in crate::dedup) fn measure_run(ground: &Ground<'_>, stopwatch: &Stopwatch) 
         .saturating_sub(look)
     };
     let (one, many) = (write(1), write(1 + REPEATS));
-    ground.space.free(BlockRun { start: block, count: 1 });
-    Some(many.saturating_sub(one) / REPEATS)
+    many.saturating_sub(one) / REPEATS
 }
 
 fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch, with_entries: bool) -> Option<Costs> {

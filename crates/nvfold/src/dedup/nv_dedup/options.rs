@@ -89,9 +89,8 @@ impl Costs {
     /// Those of the paper (5.2), which has no compare: MD5 and CRC-32 on a CPU of 2014, a write at 1/8 of DRAM speed.
     pub const PAPER: Costs = Costs { write_ns: 9_700, weak_ns: 800, strong_ns: 6_200, lookup_ns: 100, compare_ns: 400 };
 
-    /// With what was measured anew: a measurement that something disturbed moves them by a quarter of what it is wrong by.
+    /// With what was measured anew.
     pub(crate) fn smoothed(&self, new: &Costs) -> Costs {
-        let smooth = |old: u64, new: u64| (3 * old + new).div_ceil(4);
         Costs {
             write_ns: smooth(self.write_ns, new.write_ns),
             weak_ns: smooth(self.weak_ns, new.weak_ns),
@@ -100,6 +99,11 @@ impl Costs {
             compare_ns: smooth(self.compare_ns, new.compare_ns),
         }
     }
+}
+
+/// A cost with what was measured anew: a measurement that something disturbed moves it by a quarter of what it is wrong by.
+pub(crate) fn smooth(old: u64, new: u64) -> u64 {
+    (3 * old + new).div_ceil(4)
 }
 
 /// Duplicate ratios from which a method takes less time than storing everything; `None`: at no ratio.
