@@ -30,38 +30,26 @@ pub(in crate::dedup) fn measure(ground: &Ground<'_>, stopwatch: &Stopwatch, with
     with_block(ground, |block| measure_with(ground, block, stopwatch, with_entries))
 }
 
-/// Measures with a block that is nobody's, if there is one, and gives it back.
-fn with_block<T>(ground: &Ground<'_>, measure: impl FnOnce(BlockNumber) -> Option<T>) -> Option<T> {
-    let block = ground.space.allocate_one("measure costs", Purpose::Data).ok()?;
-    let measured = measure(block);
-    let run = BlockRun { start: block, count: 1 };
-    let _ = ground.chunks.with_recount(|recount| recount.freed(run));
-    ground.space.free(run);
-    measured
-}
-
 /// Writing a block of a long request, whose fence counts for many blocks, nanoseconds. `None` when there is no block to be
 /// had.
 pub(in crate::dedup) fn measure_run(ground: &Ground<'_>, stopwatch: &Stopwatch) -> Option<u64> {
-    with_block(ground, |block| Some(measure_run_with(ground, block, stopwatch)))
-}
-
-fn measure_run_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch) -> u64 {
-    let content: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at * 31 % 251) as u8).collect();
-    let time = |what: &mut dyn FnMut()| time(stopwatch, what);
-    let look = median(std::array::from_fn(|_| time(&mut || ())));
-    let write = |times: u64| {
-        median(std::array::from_fn(|_| {
-            time(&mut || {
-                let mut flight = Flight::new();
-                (0..times).for_each(|_| flight.add(ground.region.stream(block.address(), &content)));
-                let _ = ground.region.fence(flight);
-            })
-        }))
-        .saturating_sub(look)
-    };
-    let (one, many) = (write(1), write(1 + REPEATS));
-    many.saturating_sub(one) / REPEATS
+    with_block(ground, |block| {
+        let content: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at * 31 % 251) as u8).collect();
+        let time = |what: &mut dyn FnMut()| time(stopwatch, what);
+        let look = median(std::array::from_fn(|_| time(&mut || ())));
+        let write = |times: u64| {
+            median(std::array::from_fn(|_| {
+                time(&mut || {
+                    let mut flight = Flight::new();
+                    (0..times).for_each(|_| flight.add(ground.region.stream(block.address(), &content)));
+                    let _ = ground.region.fence(flight);
+                })
+            }))
+            .saturating_sub(look)
+        };
+        let (one, many) = (write(1), write(1 + REPEATS));
+        Some(many.saturating_sub(one) / REPEATS)
+    })
 }
 
 fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch, with_entries: bool) -> Option<Costs> {
@@ -99,6 +87,16 @@ fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch, 
         lookup_ns: median(lookups),
         compare_ns: median(compares),
     })
+}
+
+/// Measures with a block that is nobody's, if there is one, and gives it back.
+fn with_block<T>(ground: &Ground<'_>, measure: impl FnOnce(BlockNumber) -> Option<T>) -> Option<T> {
+    let block = ground.space.allocate_one("measure costs", Purpose::Data).ok()?;
+    let measured = measure(block);
+    let run = BlockRun { start: block, count: 1 };
+    let _ = ground.chunks.with_recount(|recount| recount.freed(run));
+    ground.space.free(run);
+    measured
 }
 
 /// The times of one sample: a block comes, with an entry or without one, is shared by an equal block and compared, and
