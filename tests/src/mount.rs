@@ -26,6 +26,19 @@ use crate::scratch::Scratch;
 /// The policies every suite runs under. Policy denova writes as policy off does.
 pub const POLICIES: [&str; 3] = ["inline", "nv-dedup", "denova"];
 
+/// The options of a mount with a policy. Each policy has other ways in which requests come and pages are kept, so that the
+/// suites go by all of them: by io_uring where it works, by /dev/fuse looking for requests and sleeping, with pages of the
+/// kernel, with some, with none.
+fn options_of(policy: &str) -> String {
+    let way = match policy {
+        "off" => ",transport=device,spin=off,cache=full",
+        "nv-dedup" => ",transport=device",
+        "denova" => ",cache=none",
+        _ => "",
+    };
+    format!("policy={policy}{way}")
+}
+
 /// How long mounting and unmounting may take, beside tests that use all processors.
 const TURN_LIMIT: Duration = Duration::from_secs(120);
 
@@ -57,7 +70,7 @@ struct Daemon {
 impl Mount {
     /// Formats a device of `mib` MiB in memory and mounts it with a policy.
     pub fn fresh(mib: u64, policy: &str) -> Mount {
-        Mount::with_options(mib, &format!("policy={policy}"))
+        Mount::with_options(mib, &options_of(policy))
     }
 
     /// Formats a device of `mib` MiB in memory and mounts it with these `-o` options.
@@ -68,7 +81,7 @@ impl Mount {
     /// The same with the device in a temporary directory, which is on a disk unless somebody says otherwise.
     pub fn on_disk(mib: u64, policy: &str) -> Mount {
         let disk = tempfile::tempdir().expect("make a temporary directory");
-        Mount::on(Some(disk), mib, &format!("policy={policy}"))
+        Mount::on(Some(disk), mib, &options_of(policy))
     }
 
     fn on(disk: Option<tempfile::TempDir>, mib: u64, options: &str) -> Mount {

@@ -6,12 +6,16 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 
-use nvfold_tests::mount::{Mount, nvfold_json};
+use nvfold_tests::mount::{self, Mount, nvfold_json};
+use nvfold_tests::probe::compiled;
+use nvfold_tests::scratch::Scratch;
 use nvfold_tests::{requires, run};
 
 type Kinds = BTreeMap<String, u64>;
@@ -139,7 +143,7 @@ fn a_full_cache_and_a_bounded_one_read_the_same() {
     for (number, block) in bytes.chunks_mut(4096).enumerate() {
         block.fill(number as u8);
     }
-    for options in ["cache=full", "cache=auto", "spin=off", "spin=1000,threads=8"] {
+    for options in ["cache=full", "cache=auto", "transport=device,spin=off", "transport=device,spin=1000,threads=8"] {
         let mut mount = Mount::with_options(256, options);
         fs::write(mount.join("file"), &bytes).expect("write");
         for _ in 0..2 {
@@ -152,7 +156,12 @@ fn a_full_cache_and_a_bounded_one_read_the_same() {
 #[test]
 fn a_mount_that_nobody_uses_takes_no_processor_time() {
     requires!(root, fuse);
-    let mut mount = Mount::with_options(64, "spin=1000,threads=4,policy=off");
+    takes_no_processor_time("transport=device,spin=1000,threads=4,policy=off");
+    takes_no_processor_time("transport=auto,policy=off");
+}
+
+fn takes_no_processor_time(options: &str) {
+    let mut mount = Mount::with_options(64, options);
     if !mount.is_real() {
         return;
     }
@@ -168,7 +177,7 @@ fn a_mount_that_nobody_uses_takes_no_processor_time() {
     std::thread::sleep(Duration::from_secs(2));
     let ticks = processor_ticks(pid) - before;
     // A thread that spins would take two hundred.
-    assert!(ticks <= 10, "{ticks} hundredths of a second of processor time in 2 s without a request");
+    assert!(ticks <= 10, "{options}: {ticks} hundredths of a second of processor time in 2 s without a request");
     mount.check();
 }
 
@@ -185,7 +194,12 @@ fn processor_ticks(pid: u64) -> u64 {
 #[test]
 fn a_request_that_takes_long_keeps_no_other_waiting() {
     requires!(root, fuse);
-    let mut mount = Mount::with_options(512, "spin=1000,threads=2,policy=off");
+    keeps_no_other_waiting("transport=device,spin=1000,threads=2,policy=off");
+    keeps_no_other_waiting("transport=auto,policy=off");
+}
+
+fn keeps_no_other_waiting(options: &str) {
+    let mut mount = Mount::with_options(512, options);
     let path = mount.join("big");
     let mut big = File::create(&path).expect("create");
     big.write_all(&vec![1; 64 << 20]).expect("write");
@@ -216,11 +230,17 @@ fn a_request_that_takes_long_keeps_no_other_waiting() {
 #[test]
 fn a_mount_that_is_killed_while_it_spins_comes_back() {
     requires!(root, fuse);
-    let mut mount = Mount::with_options(64, "spin=1000,threads=4");
+    let mut mount = Mount::with_options(64, "transport=device,spin=1000,threads=4");
     if !mount.is_real() {
         return;
     }
-    for round in 0..3 {
+    for round in 0..4 {
+        if round == 2 {
+            // From now on while a thread waits on its ring.
+            mount.unmount();
+            mount.set_options("transport=auto");
+            mount.mount();
+        }
         let kept = mount.join(format!("kept{round}"));
         let mut file = File::create(&kept).expect("create");
         file.write_all(b"kept").expect("write");
@@ -247,5 +267,133 @@ fn look_until_it_fails(dir: &Path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             other => return drop(other.expect_err("the mount is gone")),
         }
+    }
+}
+
+fn transport_of(mount: &Mount) -> String {
+    nvfold_json(&["stats", "--json"], &[mount.path()])["transport"].as_str().expect("a word").to_owned()
+}
+
+#[test]
+fn requests_come_in_the_way_that_was_asked_for() {
+    requires!(root, fuse, ring);
+    for (options, expected) in [("transport=auto", "ring"), ("transport=ring", "ring"), ("transport=device", "device")]
+    {
+        let mut mount = Mount::with_options(64, options);
+        if !mount.is_real() {
+            return;
+        }
+        assert_eq!(transport_of(&mount), expected, "{options}");
+        mount.check();
+    }
+}
+
+/// Under the filters of a container for example.
+#[test]
+fn where_io_uring_is_refused_requests_come_by_the_device() {
+    requires!(root, fuse, ring, tool("cc"));
+    let scratch = Scratch::new();
+    let device = scratch.join("device");
+    let dir = scratch.join("mnt");
+    fs::create_dir(&dir).expect("make the mount point");
+    mount::mkfs(&device, 64 << 20);
+    let refusing = |options: &str| {
+        let mut command = Command::new(compiled("without_io_uring", scratch.path()));
+        command.arg(mount::binary()).args(["mount", "-o", options]).arg(&device).arg(&dir).stdin(Stdio::null());
+        command
+    };
+    let refused = run::run(&mut refusing("transport=ring"));
+    assert_eq!(refused.code(), 1, "{}", refused.report());
+    assert!(refused.stderr.contains("io_uring") && refused.stderr.contains("transport=auto"), "{}", refused.report());
+    run::ok(&mut refusing("transport=auto"));
+    let stats = nvfold_json(&["stats", "--json"], &[&dir]);
+    fs::write(dir.join("file"), b"written").expect("write");
+    run::ok(Command::new(mount::binary()).arg("umount").arg(&dir));
+    assert_eq!(stats["transport"], "device");
+}
+
+/// SEEK_DATA waits until the kernel has written pages back, which are requests too.
+#[test]
+fn many_requests_that_wait_for_the_kernel_leave_it_threads() {
+    requires!(root, fuse);
+    for options in ["transport=device,threads=2", "transport=auto"] {
+        for _ in 0..5 {
+            let mut mount = Mount::with_options(64, options);
+            let (is_done, done) = mpsc::channel();
+            std::thread::scope(|scope| {
+                let dir = mount.path().to_owned();
+                scope.spawn(move || {
+                    seek_in_dirty_files(&dir, 48, 5);
+                    is_done.send(()).expect("somebody waits");
+                });
+                if done.recv_timeout(Duration::from_secs(60)).is_err() {
+                    // The clients get ENOTCONN, and the test fails.
+                    mount.kill();
+                }
+            });
+            mount.check();
+        }
+    }
+}
+
+/// A thread a file writes and looks for data, all at once, `rounds` times.
+fn seek_in_dirty_files(dir: &Path, files: usize, rounds: u64) {
+    let all_have_written = Barrier::new(files);
+    std::thread::scope(|scope| {
+        for number in 0..files {
+            let (path, all_have_written) = (dir.join(format!("{number}")), &all_have_written);
+            scope.spawn(move || {
+                let file = File::create(path).expect("create");
+                for round in 0..rounds {
+                    let offset = (round + 1) << 16;
+                    file.write_all_at(&[7; 8192], offset).expect("write");
+                    all_have_written.wait();
+                    let found = rustix::fs::seek(file.as_fd(), rustix::fs::SeekFrom::Data(0)).expect("seek");
+                    assert_eq!(found, 1 << 16);
+                }
+            });
+        }
+    });
+}
+
+/// A process whose mount has ended must not take away what is mounted there by then.
+#[test]
+fn a_mount_outlives_the_one_before_it() {
+    requires!(root, fuse);
+    let scratch = Scratch::new();
+    let (device, other, dir) = (scratch.join("device"), scratch.join("other"), scratch.join("mnt"));
+    fs::create_dir(&dir).expect("make the mount point");
+    mount::mkfs(&device, 64 << 20);
+    mount::mkfs(&other, 64 << 20);
+    let nvfold = |words: &[&str], paths: &[&Path]| run::ok(Command::new(mount::binary()).args(words).args(paths));
+    nvfold(&["mount"], &[&device, &dir]);
+    for round in 0..20 {
+        let (now, next) = if round % 2 == 0 { (&device, &other) } else { (&other, &device) };
+        let pid = nvfold_json(&["stats", "--json"], &[&dir])["pid"].as_u64().expect("pid");
+        // Not by `nvfold umount`, which waits for the process.
+        rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH).expect("unmount");
+        nvfold(&["mount"], &[next, &dir]);
+        let began = Instant::now();
+        while Path::new(&format!("/proc/{pid}")).exists() && began.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let stats = nvfold_json(&["stats", "--json"], &[&dir]);
+        assert_eq!(stats["device"], next.to_str().expect("UTF-8"), "after {}", now.display());
+    }
+    nvfold(&["umount"], &[&dir]);
+}
+
+/// In `make soak`: each mount has threads of its own, and files, and rings.
+#[test]
+#[ignore = "takes minutes"]
+fn a_thousand_mounts_serve_at_once() {
+    requires!(root, fuse);
+    let mut mounts: Vec<Mount> = (0..1000).map(|_| Mount::with_options(8, "policy=off")).collect();
+    for (number, mount) in mounts.iter().enumerate() {
+        fs::write(mount.join("file"), format!("{number}")).expect("write");
+    }
+    for (number, mount) in mounts.iter_mut().enumerate() {
+        assert_eq!(fs::read_to_string(mount.join("file")).expect("read"), format!("{number}"));
+        mount.check();
     }
 }

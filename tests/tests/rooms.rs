@@ -28,7 +28,7 @@ struct House {
 const COMMANDS_USE: &str = "stored mount snapshot traffic device dedup_options counters mounts problems stop output \
                             report progress size failure";
 
-const HOUSES: [House; 5] = [
+const HOUSES: [House; 6] = [
     House {
         crate_name: "nvfold",
         rooms: &[
@@ -73,6 +73,20 @@ const HOUSES: [House; 5] = [
             ("mounts", ""),
             ("size", ""),
             ("failure", ""),
+        ],
+    },
+    House {
+        crate_name: "nvfold-fuse",
+        rooms: &[
+            ("device", "turns workers sys reply operation protocol"),
+            ("ring", "workers sys reply operation protocol"),
+            ("place", "sys"),
+            ("turns", ""),
+            ("workers", ""),
+            ("sys", "protocol"),
+            ("reply", "protocol"),
+            ("operation", "protocol"),
+            ("protocol", ""),
         ],
     },
     House {

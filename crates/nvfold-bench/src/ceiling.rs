@@ -4,18 +4,24 @@
 //! this is nvfold's; what this loses against tmpfs is FUSE's.
 
 use crate::{Doing, Result};
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry,
-    ReplyWrite, Request, TimeOrNow, WriteFlags,
-};
+use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Request};
+use nvfold_fuse::protocol::{Attr, StatFsOut};
+use nvfold_fuse::{Caller, Entry, Errno, Operation, Reply, Server, Session, Transport};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const FOREVER: Duration = Duration::from_secs(86_400);
+const ROOT: u64 = 1;
+/// The kernel sends requests by io_uring (Linux 6.14).
+const OVER_IO_URING: InitFlags = InitFlags::from_bits_retain(1 << 41);
+/// As a mount of nvfold has them.
+const SPIN: Duration = Duration::from_micros(50);
 const BLOCK: usize = 128 << 10;
 
 enum Node {
@@ -38,10 +44,10 @@ struct Ceiling {
     nodes: RwLock<HashMap<u64, RwLock<Node>>>,
 }
 
-/// Serves until unmounted.
+/// Serves until unmounted, in the way that a mount of nvfold is served here.
 pub fn serve(dir: &Path) -> Result<()> {
-    let nodes = HashMap::from([(INodeNo::ROOT.0, RwLock::new(Node::Directory))]);
-    let tree = Tree { next: INodeNo::ROOT.0 + 1, ..Tree::default() };
+    let nodes = HashMap::from([(ROOT, RwLock::new(Node::Directory))]);
+    let tree = Tree { next: ROOT + 1, ..Tree::default() };
     let ceiling = Ceiling { tree: RwLock::new(tree), nodes: RwLock::new(nodes) };
     let mut config = Config::default();
     config.mount_options = vec![
@@ -50,165 +56,97 @@ pub fn serve(dir: &Path) -> Result<()> {
         MountOption::CUSTOM("subtype=ceiling".into()),
         MountOption::DefaultPermissions,
     ];
-    config.n_threads = Some(2);
-    config.clone_fd = true;
-    fuser::mount(ceiling, dir, &config).doing(format!("serve {}", dir.display()))
+    let doing = || format!("serve {}", dir.display());
+    let by_ring = Arc::new(AtomicBool::new(nvfold_fuse::is_ring_available().is_ok()));
+    let mount = fuser::Session::new(Handshake { by_ring: by_ring.clone() }, dir, &config).doing(doing())?;
+    let connection = mount.as_fd().try_clone_to_owned().doing(doing())?;
+    let transport = match by_ring.load(Ordering::Relaxed) {
+        true => Transport::Ring,
+        false => Transport::Device { threads: 2, spin: Some(SPIN) },
+    };
+    let session = Session::start(Arc::new(ceiling), connection, transport).doing(doing())?;
+    let ended = session.wait().doing(doing());
+    // Dropped, it would unmount what is mounted there by now.
+    std::mem::forget(mount);
+    ended
+}
+
+/// Those of the mount that it is compared with; an older kernel has fewer.
+struct Handshake {
+    /// Whether requests are to come by io_uring; afterwards whether they do.
+    by_ring: Arc<AtomicBool>,
+}
+
+impl Filesystem for Handshake {
+    fn init(&mut self, _who: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        for flag in [InitFlags::FUSE_WRITEBACK_CACHE, InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_PARALLEL_DIROPS] {
+            let _ = config.add_capabilities(flag);
+        }
+        let by_ring = self.by_ring.load(Ordering::Relaxed) && config.add_capabilities(OVER_IO_URING).is_ok();
+        self.by_ring.store(by_ring, Ordering::Relaxed);
+        let _ = config.set_max_write(1 << 20);
+        Ok(())
+    }
 }
 
 impl Ceiling {
-    fn attr(&self, ino: u64) -> Option<FileAttr> {
+    fn attr(&self, ino: u64) -> std::result::Result<Attr, Errno> {
         let nodes = self.nodes.read();
-        let (kind, size, perm) = match &*nodes.get(&ino)?.read() {
-            Node::Directory => (FileType::Directory, 0, 0o755),
-            Node::File { size, .. } => (FileType::RegularFile, *size, 0o644),
+        let (size, mode) = match &*nodes.get(&ino).ok_or(Errno::ENOENT)?.read() {
+            Node::Directory => (0, 0o040755),
+            Node::File { size, .. } => (*size, 0o100644),
         };
-        Some(FileAttr {
-            ino: INodeNo(ino),
-            size,
-            blocks: size.div_ceil(512),
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        })
+        Ok(Attr { ino, size, blocks: size.div_ceil(512), mode, nlink: 1, blksize: 4096, ..Attr::default() })
     }
 
-    fn add(&self, parent: u64, name: &OsStr, node: Node) -> FileAttr {
+    fn entry(&self, ino: u64) -> std::result::Result<Entry, Errno> {
+        Ok(Entry { attr: self.attr(ino)?, generation: 0, valid: FOREVER })
+    }
+
+    fn add(&self, parent: u64, name: &OsStr, node: Node) -> std::result::Result<Entry, Errno> {
         let mut tree = self.tree.write();
         let ino = tree.next;
         tree.next += 1;
         tree.names.insert((parent, name.into()), ino);
         self.nodes.write().insert(ino, RwLock::new(node));
-        self.attr(ino).expect("just added")
-    }
-}
-
-fn grow(pieces: &mut Vec<Box<[u8]>>, size: u64) {
-    let wanted = (size as usize).div_ceil(BLOCK);
-    while pieces.len() < wanted {
-        pieces.push(vec![0; BLOCK].into());
-    }
-}
-
-impl Filesystem for Ceiling {
-    fn init(&mut self, _who: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        for flag in [InitFlags::FUSE_WRITEBACK_CACHE, InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_PARALLEL_DIROPS] {
-            // Those of the mount that it is compared with; an older kernel has fewer.
-            let _ = config.add_capabilities(flag);
-        }
-        let _ = config.set_max_write(1 << 20);
-        Ok(())
+        drop(tree);
+        self.entry(ino)
     }
 
-    fn lookup(&self, _who: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.tree.read().names.get(&(parent.0, name.to_owned())).copied();
-        match found.and_then(|ino| self.attr(ino)) {
-            Some(attr) => reply.entry(&FOREVER, &attr, Generation(0)),
-            None => reply.error(Errno::ENOENT),
-        }
+    fn look_up(&self, parent: u64, name: &OsStr) -> std::result::Result<Entry, Errno> {
+        let found = self.tree.read().names.get(&(parent, name.to_owned())).copied();
+        self.entry(found.ok_or(Errno::ENOENT)?)
     }
 
-    fn getattr(&self, _who: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(ino.0) {
-            Some(attr) => reply.attr(&FOREVER, &attr),
-            None => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn setattr(
-        &self,
-        _who: &Request,
-        ino: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<fuser::BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        if let (Some(new), Some(node)) = (size, self.nodes.read().get(&ino.0))
+    fn resize(&self, ino: u64, new: u64) {
+        if let Some(node) = self.nodes.read().get(&ino)
             && let Node::File { size, pieces } = &mut *node.write()
         {
             *size = new;
             grow(pieces, new);
         }
-        self.getattr(_who, ino, None, reply);
     }
 
-    fn mkdir(&self, _who: &Request, parent: INodeNo, name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
-        reply.entry(&FOREVER, &self.add(parent.0, name, Node::Directory), Generation(0));
-    }
-
-    fn create(
-        &self,
-        _who: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let attr = self.add(parent.0, name, Node::File { size: 0, pieces: Vec::new() });
-        reply.created(&FOREVER, &attr, Generation(0), FileHandle(0), FopenFlags::empty());
-    }
-
-    fn read(
-        &self,
-        _who: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, ino: u64, offset: u64, room: &mut [u8]) -> std::result::Result<usize, Errno> {
         let nodes = self.nodes.read();
-        let Some(node) = nodes.get(&ino.0) else { return reply.error(Errno::ENOENT) };
-        let Node::File { size: length, pieces } = &*node.read() else { return reply.error(Errno::EISDIR) };
-        let end = length.saturating_sub(offset).min(u64::from(size)) + offset;
-        let mut data = Vec::with_capacity(size as usize);
-        let mut at = offset;
-        while at < end {
-            let start = at as usize % BLOCK;
-            let stop = (start + (end - at) as usize).min(BLOCK);
-            data.extend_from_slice(&pieces[at as usize / BLOCK][start..stop]);
-            at += (stop - start) as u64;
+        let node = nodes.get(&ino).ok_or(Errno::ENOENT)?;
+        let Node::File { size, pieces } = &*node.read() else { return Err(Errno::EISDIR) };
+        let length = size.saturating_sub(offset).min(room.len() as u64) as usize;
+        let mut rest = &mut room[..length];
+        let mut at = offset as usize;
+        while !rest.is_empty() {
+            let start = at % BLOCK;
+            let (now, later) = rest.split_at_mut((BLOCK - start).min(rest.len()));
+            now.copy_from_slice(&pieces[at / BLOCK][start..start + now.len()]);
+            (at, rest) = (at + now.len(), later);
         }
-        reply.data(&data);
+        Ok(length)
     }
 
-    fn write(
-        &self,
-        _who: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
+    fn write(&self, ino: u64, offset: u64, data: &[u8]) -> std::result::Result<(), Errno> {
         let nodes = self.nodes.read();
-        let Some(node) = nodes.get(&ino.0) else { return reply.error(Errno::ENOENT) };
-        let Node::File { size, pieces } = &mut *node.write() else { return reply.error(Errno::EISDIR) };
+        let node = nodes.get(&ino).ok_or(Errno::ENOENT)?;
+        let Node::File { size, pieces } = &mut *node.write() else { return Err(Errno::EISDIR) };
         *size = (*size).max(offset + data.len() as u64);
         grow(pieces, *size);
         let mut at = offset as usize;
@@ -219,14 +157,50 @@ impl Filesystem for Ceiling {
             pieces[at / BLOCK][start..start + now.len()].copy_from_slice(now);
             (at, rest) = (at + now.len(), later);
         }
-        reply.written(data.len() as u32);
+        Ok(())
     }
+}
 
-    fn flush(&self, _who: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+fn grow(pieces: &mut Vec<Box<[u8]>>, size: u64) {
+    let wanted = (size as usize).div_ceil(BLOCK);
+    while pieces.len() < wanted {
+        pieces.push(vec![0; BLOCK].into());
     }
+}
 
-    fn fsync(&self, _who: &Request, _ino: INodeNo, _fh: FileHandle, _data: bool, reply: ReplyEmpty) {
-        reply.ok();
+impl Server for Ceiling {
+    fn answer(
+        &self,
+        _who: &Caller<'_>,
+        operation: Operation<'_>,
+        reply: &mut Reply<'_>,
+    ) -> std::result::Result<(), Errno> {
+        match operation {
+            Operation::Lookup { parent, name } => reply.entry(&self.look_up(parent, name)?),
+            Operation::GetAttr { ino, .. } => reply.attr(&self.attr(ino)?, FOREVER),
+            Operation::SetAttr { ino, change } => {
+                if let Some(size) = change.size {
+                    self.resize(ino, size);
+                }
+                reply.attr(&self.attr(ino)?, FOREVER);
+            }
+            Operation::MkDir { parent, name, .. } => reply.entry(&self.add(parent, name, Node::Directory)?),
+            Operation::Create { parent, name, .. } => {
+                reply.created(&self.add(parent, name, Node::File { size: 0, pieces: Vec::new() })?, 0, 0);
+            }
+            Operation::Open { .. } | Operation::OpenDir { .. } => reply.opened(0, 0),
+            Operation::Read { ino, offset, size, .. } => {
+                reply.fill(size as usize, |room| self.read(ino, offset, room))?;
+            }
+            Operation::Write { ino, offset, data, .. } => {
+                self.write(ino, offset, data)?;
+                reply.written(data.len() as u32);
+            }
+            Operation::StatFs => reply.statfs(&StatFsOut { name_bytes_max: 255, ..StatFsOut::default() }),
+            Operation::Forget { .. } | Operation::BatchForget { .. } => {}
+            Operation::Flush | Operation::FSync | Operation::Release | Operation::ReleaseDir { .. } => {}
+            _ => return Err(Errno::ENOSYS),
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What the kernel asks for, in its own words (FUSE protocol).
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +83,7 @@ impl Kind {
 /// Counted while they are served.
 #[derive(Default)]
 pub struct Counters {
+    by_ring: AtomicBool,
     by_kind: ByKind,
     reads: AtomicU64,
     bytes_read: AtomicU64,
@@ -114,6 +115,16 @@ impl Counters {
     /// One more request of this kind; a forget counts for each inode.
     pub fn request(&self, kind: Kind) {
         self.by_kind.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests come by io_uring, or by /dev/fuse.
+    pub fn requests_come_by_ring(&self, by_ring: bool) {
+        self.by_ring.store(by_ring, Ordering::Relaxed);
+    }
+
+    /// How they come: `ring` or `device`.
+    pub fn transport(&self) -> &'static str {
+        if self.by_ring.load(Ordering::Relaxed) { "ring" } else { "device" }
     }
 
     /// Requests by kind, of those kinds that there were.

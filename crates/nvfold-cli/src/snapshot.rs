@@ -56,6 +56,9 @@ pub struct Snapshot {
     pub origins: Option<Origins>,
     /// Requests that the mount has served.
     pub requests: Option<Requests>,
+    /// How they come: `ring` (io_uring) or `device` (/dev/fuse).
+    #[serde(default)]
+    pub transport: Option<String>,
     /// All requests of the kernel since mount, by their FUSE names; a forget counts for each inode.
     #[serde(default)]
     pub requests_by_kind: BTreeMap<String, u64>,
@@ -488,6 +491,7 @@ impl Snapshot {
             denova: stats.denova.map(DeNova::of),
             origins: Some(Origins::of(&stats.origins)),
             requests: Some(served.now()),
+            transport: Some(served.transport().to_owned()),
             requests_by_kind: served.by_kind(),
             process: Process::this(),
             traffic: Some(Traffic::of(fs)),
@@ -514,6 +518,7 @@ impl Snapshot {
             denova: None,
             origins: None,
             requests: None,
+            transport: None,
             requests_by_kind: BTreeMap::new(),
             process: None,
             traffic: None,

@@ -235,6 +235,8 @@ fn describe(report: &Report, space: &Space) -> String {
         rows.push(("reads", format!("{}, {}", requests.reads, with_bytes(requests.bytes_read))));
         rows.push(("writes", format!("{}, {}", requests.writes, with_bytes(requests.bytes_written))));
         rows.push(("changes of names and attributes", requests.changes.to_string()));
+        let by_ring = report.snapshot.transport.as_deref() == Some("ring");
+        rows.push(("requests come by", if by_ring { "io_uring" } else { "/dev/fuse" }.into()));
         rows.push(("requests of the kernel", kinds_words(&report.snapshot.requests_by_kind)));
     }
     if let Some(process) = &report.snapshot.process {

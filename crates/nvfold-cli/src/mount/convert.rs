@@ -1,83 +1,61 @@
 //! Between the words of FUSE and those of the library.
 
-use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 use nvfold::{Attr, Error, FileKind, InodeNumber, TimeNs};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use nvfold_fuse::{Errno, Time, protocol};
 
 const NS_PER_SECOND: i64 = 1_000_000_000;
+const BLOCK_BYTES: u32 = 4096;
 
 /// The errno of an error.
 pub fn errno(error: Error) -> Errno {
-    Errno::from_i32(error.errno())
-}
-
-/// An inode number of the library.
-pub fn ino(ino: INodeNo) -> InodeNumber {
-    InodeNumber(ino.0)
+    Errno(error.errno())
 }
 
 /// What `stat` tells.
-pub fn attr(attr: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(attr.ino.0),
+pub fn attr(attr: &Attr) -> protocol::Attr {
+    let (atime, atime_ns) = seconds_and_ns(attr.atime);
+    let (mtime, mtime_ns) = seconds_and_ns(attr.mtime);
+    let (ctime, ctime_ns) = seconds_and_ns(attr.ctime);
+    protocol::Attr {
+        ino: attr.ino.0,
         size: attr.size,
         blocks: attr.blocks,
-        atime: time(attr.atime),
-        mtime: time(attr.mtime),
-        ctime: time(attr.ctime),
-        crtime: time(attr.btime),
-        kind: kind(attr.kind),
-        perm: attr.mode as u16,
+        atime,
+        mtime,
+        ctime,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        mode: mode_bits(attr.kind) | attr.mode,
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
         rdev: attr.rdev,
-        blksize: 4096,
+        blksize: BLOCK_BYTES,
         flags: 0,
     }
 }
 
 /// What tells two inodes of one number from each other. The root has no predecessor, and the kernel wants 0 for it.
-pub fn generation(attr: &Attr) -> Generation {
-    Generation(if attr.ino == InodeNumber::ROOT { 0 } else { u64::from(attr.generation) })
-}
-
-/// The answer "there is no such name" that the kernel may remember: inode number 0.
-pub fn no_such_name() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
+pub fn generation(attr: &Attr) -> u64 {
+    if attr.ino == InodeNumber::ROOT { 0 } else { u64::from(attr.generation) }
 }
 
 /// All that is known of an inode that cannot be read.
-pub fn unreadable(ino: InodeNumber, of: FileKind) -> FileAttr {
-    FileAttr { ino: INodeNo(ino.0), kind: kind(of), nlink: 1, ..no_such_name() }
+pub fn unreadable(ino: InodeNumber, kind: FileKind) -> protocol::Attr {
+    protocol::Attr { ino: ino.0, mode: mode_bits(kind), nlink: 1, blksize: BLOCK_BYTES, ..protocol::Attr::default() }
 }
 
-/// Kind of an inode.
-pub fn kind(kind: FileKind) -> FileType {
+/// The type bits of a mode.
+pub fn mode_bits(kind: FileKind) -> u32 {
     match kind {
-        FileKind::Regular => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::Regular => 0o100000,
+        FileKind::Directory => 0o040000,
+        FileKind::Symlink => 0o120000,
+        FileKind::Fifo => 0o010000,
+        FileKind::Socket => 0o140000,
+        FileKind::CharDevice => 0o020000,
+        FileKind::BlockDevice => 0o060000,
     }
 }
 
@@ -93,32 +71,15 @@ pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
     }
 }
 
-fn time(ns: TimeNs) -> SystemTime {
-    let distance = Duration::from_nanos(ns.unsigned_abs());
-    if ns >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
+fn seconds_and_ns(time: TimeNs) -> (i64, u32) {
+    (time.div_euclid(NS_PER_SECOND), time.rem_euclid(NS_PER_SECOND) as u32)
 }
 
-/// A time from a `setattr` request.
-pub fn time_ns(time: SystemTime) -> TimeNs {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => seconds_and_ns(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
-        // fuser 0.18 reads seconds < 0 and nanoseconds as 1970 - |seconds| - nanoseconds, where + is meant.
-        Err(before) => {
-            let distance = before.duration();
-            seconds_and_ns(-i64::try_from(distance.as_secs()).unwrap_or(i64::MAX), distance.subsec_nanos())
-        }
-    }
-}
-
-fn seconds_and_ns(seconds: i64, ns: u32) -> TimeNs {
-    seconds.saturating_mul(NS_PER_SECOND).saturating_add(i64::from(ns))
-}
-
-/// As `time_ns`; `now` for UTIME_NOW.
-pub fn time_or_now(time: TimeOrNow, now: impl Fn() -> TimeNs) -> TimeNs {
+/// A time to set; `now` for UTIME_NOW.
+pub fn time(time: Time, now: impl Fn() -> TimeNs) -> TimeNs {
     match time {
-        TimeOrNow::SpecificTime(time) => time_ns(time),
-        TimeOrNow::Now => now(),
+        Time::At(time) => time,
+        Time::Now => now(),
     }
 }
 
@@ -127,17 +88,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_after_1970_come_back_as_they_went() {
-        for ns in [0, 1, 1_700_000_000_123_456_789, i64::MAX] {
-            assert_eq!(time_ns(time(ns)), ns);
-        }
-    }
-
-    #[test]
-    fn a_time_before_1970_is_read_as_the_kernel_meant_it() {
-        // The kernel says -2 s and 800,000,000 ns: 1.2 s before 1970. fuser turns it into this:
-        let decoded = UNIX_EPOCH - Duration::new(2, 800_000_000);
-        assert_eq!(time_ns(decoded), -1_200_000_000);
+    fn times_are_told_in_seconds_and_what_is_over() {
+        assert_eq!(seconds_and_ns(1_700_000_000_123_456_789), (1_700_000_000, 123_456_789));
+        assert_eq!(seconds_and_ns(-1_200_000_000), (-2, 800_000_000));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open or make the device -> mount what is on it -> mount(2), handshake -> ready
-//!   threads: n that answer the kernel (fuser), one that keeps house (`house`), one that shares what is queued and
+//!   threads: those that answer the kernel (nvfold_fuse), one that keeps house (`house`), one that shares what is queued and
 //!            fills in fingerprints (`daemon`), one that waits for signals;
 //!            after a crash one that reconciles until it is done
 //! unmounted -> nameless files freed -> device clean -> released
@@ -17,6 +17,7 @@ mod acl;
 mod convert;
 mod daemon;
 mod front;
+mod handshake;
 mod hints;
 mod house;
 mod lookups;
@@ -26,7 +27,6 @@ mod pages;
 mod remount;
 pub mod requests;
 pub mod settings;
-mod turns;
 
 pub use options::{Options, help as mount_help};
 pub use remount::remount;
@@ -40,8 +40,10 @@ use crate::report;
 use crate::snapshot::Snapshot;
 use access::Access;
 use front::Front;
-use fuser::Session;
+use handshake::{Agreed, Handshake};
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
+use nvfold_fuse::{Transport, place};
+use options::Wanted;
 use pmem::{DeviceSpec, Region};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
@@ -53,7 +55,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
-use turns::Turns;
 
 /// How long a detached mount may stay busy.
 const GRACE: Duration = Duration::from_secs(5);
@@ -77,7 +78,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let device = mounts::show(&plan.device);
     let counters = Arc::new(Counters::default());
     let access = Access::new(plan.options.read_only);
-    let mut session = match start_session(plan, &fs, &dir, &device, &counters, &access) {
+    let session = match start_session(plan, &fs, &dir, &device, &counters, &access) {
         Ok(session) => session,
         Err(failure) => {
             fs.unmount().doing(&device)?;
@@ -94,12 +95,15 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     start_unmounting_on(signals, fs.clone(), dir.clone());
     let described = Snapshot::of_mounted(&fs, &device, &dir, &counters).doing(&device);
     if let Err(failure) = described.and_then(|snapshot| ready(&snapshot)) {
-        let _ = session.unmount();
+        let _ = unmount(&dir, UnmountFlags::DETACH);
         drop(daemon);
         fs.unmount().doing(&device)?;
         return Err(failure);
     }
-    let ended = session.run();
+    if session.agreed.by_ring {
+        place::keep_senders_in_place();
+    }
+    let ended = session.serving.wait();
     drop(house);
     drop(daemon);
     // Clean also when the session broke: everything acknowledged is on the device.
@@ -192,6 +196,14 @@ fn memory_device(options: &Options) -> Outcome<Region> {
     Ok(region)
 }
 
+/// A mount that is served.
+struct Session {
+    agreed: Agreed,
+    serving: nvfold_fuse::Session,
+}
+
+/// Mounts and answers requests. By io_uring where that is wanted and works; where the kernel agrees to it and refuses the
+/// rings then, the mount is made again.
 fn start_session(
     plan: &Plan,
     fs: &FileSystem,
@@ -199,7 +211,42 @@ fn start_session(
     device: &str,
     counters: &Arc<Counters>,
     access: &Access,
-) -> Outcome<Session<Front>> {
+) -> Outcome<Session> {
+    let doing = || format!("mount on {}", dir.display());
+    if plan.options.transport == Wanted::Ring {
+        nvfold_fuse::is_ring_available().map_err(|why| {
+            Failure::new(doing(), format!("requests cannot come by io_uring: {why}")).hint("use -o transport=auto")
+        })?;
+    }
+    let wants_ring = plan.options.transport != Wanted::Device && nvfold_fuse::is_ring_available().is_ok();
+    let start = |wants_ring| {
+        let (session, agreed) =
+            handshake::mount(&plan.options, dir, device, wants_ring).map_err(|why| no_mount(dir, why))?;
+        let serving = start_serving(plan, fs, dir, device, counters, access, &session, agreed);
+        if serving.is_err() {
+            let _ = unmount(dir, UnmountFlags::DETACH);
+        }
+        // Dropped, it would unmount whatever is mounted there by then: its test for that is the wrong way round (fuser 0.18).
+        std::mem::forget(session);
+        Ok(serving.map(|serving| Session { agreed, serving }))
+    };
+    match start(wants_ring)? {
+        Err(_) if wants_ring && plan.options.transport == Wanted::Auto => start(false)?,
+        started => started,
+    }
+    .doing(doing())
+}
+
+fn start_serving(
+    plan: &Plan,
+    fs: &FileSystem,
+    dir: &Path,
+    device: &str,
+    counters: &Arc<Counters>,
+    access: &Access,
+    session: &fuser::Session<Handshake>,
+    agreed: Agreed,
+) -> std::io::Result<nvfold_fuse::Session> {
     let reporter = {
         let (fs, device, dir, counters) = (fs.clone(), device.to_owned(), dir.to_owned(), counters.clone());
         Box::new(move || {
@@ -209,32 +256,29 @@ fn start_session(
         })
     };
     let (notices, to_tell) = mpsc::channel();
-    let turns = Turns::new(plan.options.spin());
-    let front = Front::new(
-        fs.clone(),
-        device::clock(),
-        reporter,
-        notices,
-        counters.clone(),
-        turns.clone(),
-        access.clone(),
-        plan.options.max_write_bytes,
-        plan.options.has_writeback(),
-        plan.options.cache,
-    );
-    let session = Session::new(front, dir, &plan.options.fuse_config(device)).map_err(|error| {
-        let failure = Failure::new(format!("mount on {}", dir.display()), error);
-        if !Path::new("/dev/fuse").exists() {
-            failure.hint("/dev/fuse is missing: load the kernel module with `modprobe fuse`")
-        } else if rustix::process::geteuid().is_root() {
-            failure
-        } else {
-            failure.hint("without root, fusermount3 must be installed (package fuse3) and the directory be yours")
-        }
-    })?;
     notices::start(session.notifier(), to_tell);
-    turns.connect(session.as_fd().try_clone_to_owned().doing("wait for requests")?);
-    Ok(session)
+    counters.requests_come_by_ring(agreed.by_ring);
+    let cache = plan.options.cache;
+    let front =
+        Front::new(fs.clone(), device::clock(), reporter, notices, counters.clone(), access.clone(), cache, agreed);
+    let transport = if agreed.by_ring {
+        Transport::Ring
+    } else {
+        Transport::Device { threads: plan.options.threads, spin: plan.options.spin() }
+    };
+    let connection = session.as_fd().try_clone_to_owned()?;
+    nvfold_fuse::Session::start(Arc::new(front), connection, transport)
+}
+
+fn no_mount(dir: &Path, error: std::io::Error) -> Failure {
+    let failure = Failure::new(format!("mount on {}", dir.display()), error);
+    if !Path::new("/dev/fuse").exists() {
+        failure.hint("/dev/fuse is missing: load the kernel module with `modprobe fuse`")
+    } else if rustix::process::geteuid().is_root() {
+        failure
+    } else {
+        failure.hint("without root, fusermount3 must be installed (package fuse3) and the directory be yours")
+    }
 }
 
 /// A panic is a mistake of ours, and memory may be half changed: the process ends at once, as in a crash, and the

@@ -6,12 +6,13 @@
 //! know. And it passes SEEK_DATA and SEEK_HOLE on while it holds pages that we have never seen.
 //!
 //! All of it is said from a thread of its own: the kernel may answer a notice only after it has got an answer to some
-//! other request, so the threads that answer requests must never wait for it.
+//! other request. Threads that answer requests may wait for a notice, because there is always another one that answers.
 
 use fuser::{INodeNo, Notifier};
+use nvfold::InodeNumber;
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,16 +22,16 @@ const GROWTH_TOLD_EVERY: Duration = Duration::from_millis(50);
 /// Something to tell the kernel.
 pub enum Notice {
     /// A file has got its first blocks. Told at once: no blocks and a size would mean a file of holes.
-    FirstBlocks(INodeNo),
+    FirstBlocks(InodeNumber),
     /// The number of its blocks has changed.
-    OtherBlocks(INodeNo),
-    /// Have all its pages written back, then do this.
-    WriteBackThen(INodeNo, Box<dyn FnOnce() + Send>),
-    /// Drop its pages of a range (offset, length), then do this.
-    DropPagesThen(INodeNo, (i64, i64), Box<dyn FnOnce() + Send>),
+    OtherBlocks(InodeNumber),
+    /// Have all its pages written back, then say so.
+    WriteBack(InodeNumber, Sender<()>),
+    /// Drop its pages of a range (offset, length), then say so to whoever waits for it.
+    DropPages(InodeNumber, (u64, u64), Option<Sender<()>>),
     /// What was written to it is not stored: ask before more is taken, and keep none of these names (directory, name) of
     /// it, so that it is forgotten when its last user closes it.
-    NotStored(INodeNo, Vec<(INodeNo, OsString)>),
+    NotStored(InodeNumber, Vec<(InodeNumber, OsString)>),
 }
 
 /// Tells the kernel until nobody is left who could send a notice.
@@ -46,24 +47,24 @@ pub fn start(notifier: Notifier, notices: Receiver<Notice>) {
             };
             // A notice about an inode that the kernel has forgotten meanwhile fails, and is not needed.
             match notice {
-                Ok(Notice::FirstBlocks(ino)) => drop(notifier.inval_inode(ino, -1, 0)),
+                Ok(Notice::FirstBlocks(ino)) => drop(notifier.inval_inode(known(ino), -1, 0)),
                 Ok(Notice::OtherBlocks(ino)) => {
                     if grown.is_empty() {
                         told = Instant::now();
                     }
                     grown.insert(ino.0);
                 }
-                Ok(Notice::WriteBackThen(ino, then)) => {
-                    let _ = notifier.inval_inode(ino, 0, 0);
-                    then();
+                Ok(Notice::WriteBack(ino, done)) => {
+                    let _ = notifier.inval_inode(known(ino), 0, 0);
+                    let _ = done.send(());
                 }
-                Ok(Notice::DropPagesThen(ino, (offset, length), then)) => {
-                    let _ = notifier.inval_inode(ino, offset, length);
-                    then();
+                Ok(Notice::DropPages(ino, (offset, length), done)) => {
+                    let _ = notifier.inval_inode(known(ino), offset as i64, length as i64);
+                    done.map(|done| done.send(()));
                 }
                 Ok(Notice::NotStored(ino, names)) => {
-                    let _ = notifier.inval_inode(ino, -1, 0);
-                    names.iter().for_each(|(dir, name)| drop(notifier.inval_entry(*dir, name)));
+                    let _ = notifier.inval_inode(known(ino), -1, 0);
+                    names.iter().for_each(|(dir, name)| drop(notifier.inval_entry(known(*dir), name)));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -73,4 +74,9 @@ pub fn start(notifier: Notifier, notices: Receiver<Notice>) {
             }
         }
     });
+}
+
+/// An inode in the words of the kernel.
+fn known(ino: InodeNumber) -> INodeNo {
+    INodeNo(ino.0)
 }

@@ -18,7 +18,7 @@ const SPIN: Duration = Duration::from_micros(50);
 const SPIN_US_MAX: usize = 1000;
 const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N discard nodiscard profile=NAME \
                     flush=auto|always max_write=N writeback=auto|on|off \
-                    cache=none|auto|full spin=MICROSECONDS|off fsname=NAME";
+                    cache=none|auto|full transport=auto|ring|device spin=MICROSECONDS|off fsname=NAME";
 
 /// All of them and those of the policies, for people.
 pub fn help() -> String {
@@ -41,6 +41,29 @@ impl Writeback {
             "on" => Ok(Writeback::On),
             "off" => Ok(Writeback::Off),
             _ => Err(format!("`{text}` is none of auto, on and off")),
+        }
+    }
+}
+
+/// How requests of the kernel are to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// By io_uring where that works, else by /dev/fuse.
+    #[default]
+    Auto,
+    /// By io_uring.
+    Ring,
+    /// By /dev/fuse.
+    Device,
+}
+
+impl Wanted {
+    fn parse(text: &str) -> Result<Wanted, String> {
+        match text {
+            "auto" => Ok(Wanted::Auto),
+            "ring" => Ok(Wanted::Ring),
+            "device" => Ok(Wanted::Device),
+            _ => Err(format!("`{text}` is none of auto, ring and device")),
         }
     }
 }
@@ -70,6 +93,7 @@ pub struct Options {
     pub writeback: Writeback,
     /// Whether the kernel keeps pages of files.
     pub cache: Cache,
+    pub transport: Wanted,
     /// How long to look for the next request before sleeping; `None`: not at all.
     pub spin: Option<Duration>,
     /// Name of the device in the mount table, if not its own.
@@ -95,6 +119,7 @@ impl Options {
             max_write_bytes: MAX_WRITE_BYTES,
             writeback: Writeback::default(),
             cache: Cache::default(),
+            transport: Wanted::default(),
             spin: Some(SPIN),
             fs_name: None,
             kernel: if is_root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
@@ -136,6 +161,7 @@ impl Options {
             }
             "writeback" => self.writeback = Writeback::parse(value("auto")?).map_err(wrong)?,
             "cache" => self.cache = Cache::parse(value("auto")?).map_err(wrong)?,
+            "transport" => self.transport = Wanted::parse(value("auto")?).map_err(wrong)?,
             "spin" if value("50")? == "off" => self.spin = None,
             "spin" => {
                 let us = number(value("50")?, 1, SPIN_US_MAX).map_err(|why| wrong(format!("{why}, nor off")))?;
@@ -242,8 +268,6 @@ impl Options {
             if self.read_only { MountOption::RO } else { MountOption::RW },
         ]);
         config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(self.threads);
-        config.clone_fd = true;
         config
     }
 }
@@ -337,6 +361,8 @@ mod tests {
             "writeback=maybe",
             "cache",
             "cache=some",
+            "transport",
+            "transport=pigeon",
             "spin",
             "spin=0",
             "spin=1001",

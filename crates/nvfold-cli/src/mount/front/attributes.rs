@@ -7,8 +7,8 @@
 use super::{Answer, Front};
 use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
-use fuser::{Errno, Request};
 use nvfold::{Attr, FileKind, InodeNumber, SetAttr, XattrChange};
+use nvfold_fuse::{Caller, Errno};
 
 const SET_USER_ID: u32 = 0o4000;
 pub const SET_GROUP_ID: u32 = 0o2000;
@@ -16,11 +16,11 @@ const GROUP_EXECUTE: u32 = 0o010;
 const CAPABILITIES: &[u8] = b"security.capability";
 
 impl Front {
-    pub fn set_attributes(&self, who: &Request, ino: InodeNumber, change: SetAttr) -> Answer<Attr> {
+    pub fn set_attributes(&self, who: &Caller, ino: InodeNumber, change: SetAttr) -> Answer<Attr> {
         // chown(-1, -1) takes privileges away too; it comes as a change of nothing but perhaps the time of change.
         let changes_hands =
             change.uid.is_some() || change.gid.is_some() || SetAttr { ctime: None, ..change } == SetAttr::default();
-        let loses_privileges = changes_hands || (change.size.is_some() && who.uid() != 0);
+        let loses_privileges = changes_hands || (change.size.is_some() && who.uid != 0);
         let mut change = change;
         let mut xattrs = Vec::new();
         if loses_privileges && change.mode.is_none() {
@@ -50,8 +50,8 @@ impl Front {
     }
 
     /// As `take_privileges`, unless it is root who changes the content.
-    pub fn take_privileges_from(&self, who: &Request, ino: InodeNumber) -> Answer<()> {
-        if who.uid() != 0 { self.take_privileges(ino) } else { Ok(()) }
+    pub fn take_privileges_from(&self, who: &Caller, ino: InodeNumber) -> Answer<()> {
+        if who.uid != 0 { self.take_privileges(ino) } else { Ok(()) }
     }
 
     /// The ACL of an inode after a `chmod` to `mode`, if it has one.

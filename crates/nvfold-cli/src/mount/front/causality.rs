@@ -8,10 +8,10 @@
 
 use super::{Answer, Front};
 use crate::mount::convert;
-use fuser::Errno;
 use nvfold::dedup::icid::anchors::{Place, Sampled, Stretch};
 use nvfold::dedup::icid::hint::{self, Hint};
 use nvfold::{File, InodeNumber, Origin};
+use nvfold_fuse::Errno;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 

@@ -10,44 +10,27 @@
 use super::{Answer, Front};
 use crate::mount::convert;
 use crate::mount::notices::Notice;
-use fuser::{Errno, INodeNo, Request};
 use nvfold::{AllocateMode, InodeNumber, Whence};
-use std::cell::RefCell;
+use nvfold_fuse::{Caller, Errno, Reply};
 
 /// Bytes of one `copy_file_range`: what the reply can count, in whole blocks.
 const COPIED_AT_A_TIME: u64 = (1 << 32) - 4096;
 
-const KEEP_SIZE: i32 = 0x01;
-const PUNCH_HOLE: i32 = 0x02;
-const ZERO_RANGE: i32 = 0x10;
-const SEEK_DATA: i32 = 3;
-const SEEK_HOLE: i32 = 4;
-
-thread_local! {
-    /// What a read puts its bytes into, one a thread.
-    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+const KEEP_SIZE: u32 = 0x01;
+const PUNCH_HOLE: u32 = 0x02;
+const ZERO_RANGE: u32 = 0x10;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
 
 impl Front {
-    pub fn read_into<R>(&self, ino: InodeNumber, offset: u64, size: u32, send: impl FnOnce(Answer<&[u8]>) -> R) -> R {
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            let size = size as usize;
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            let read = self.fs.open(ino).and_then(|file| {
-                let length = file.read_at(offset, &mut buffer[..size])?;
-                Ok((file, length))
-            });
-            match read {
-                Ok((file, length)) => {
-                    self.counters.read(length);
-                    let sent = send(Ok(&buffer[..length]));
-                    self.note_read(&file, offset, &buffer[..length]);
-                    sent
-                }
-                Err(error) => send(Err(convert::errno(error))),
-            }
+    /// Reads `size` bytes, or what there is of them, into the reply.
+    pub fn read_into(&self, ino: InodeNumber, offset: u64, size: u32, reply: &mut Reply<'_>) -> Answer<()> {
+        reply.fill(size as usize, |room| {
+            let file = self.fs.open(ino).map_err(convert::errno)?;
+            let length = file.read_at(offset, room).map_err(convert::errno)?;
+            self.counters.read(length);
+            self.note_read(&file, offset, &room[..length]);
+            Ok(length)
         })
     }
 
@@ -70,7 +53,6 @@ impl Front {
         if !from_cache {
             return Ok(());
         }
-        let ino = INodeNo(ino.0);
         let notice = match before {
             before if before == file.attr().blocks => return Ok(()),
             0 => Notice::FirstBlocks(ino),
@@ -82,7 +64,7 @@ impl Front {
     }
 
     /// What `fallocate` with the flags `mode` does.
-    pub fn allocate(&self, ino: InodeNumber, offset: u64, length: u64, mode: i32) -> Answer<()> {
+    pub fn allocate(&self, ino: InodeNumber, offset: u64, length: u64, mode: u32) -> Answer<()> {
         let mode = match mode {
             0 => AllocateMode::Reserve,
             KEEP_SIZE => AllocateMode::ReserveKeepSize,
@@ -95,28 +77,25 @@ impl Front {
         self.fs.open(ino).and_then(reserve).map_err(convert::errno)
     }
 
-    /// Calls `answer` with where the next data or hole is, once the kernel's pages are written back.
-    pub fn seek(&self, ino: INodeNo, offset: i64, whence: i32, answer: impl FnOnce(Answer<u64>) + Send + 'static) {
+    /// Where the next data or hole is, once the kernel's pages are written back.
+    pub fn seek(&self, who: &Caller, ino: InodeNumber, offset: i64, whence: u32) -> Answer<u64> {
         let whence = match whence {
             SEEK_DATA => Whence::Data,
             SEEK_HOLE => Whence::Hole,
-            _ => return answer(Err(Errno::EINVAL)),
+            _ => return Err(Errno::EINVAL),
         };
-        let Ok(offset) = u64::try_from(offset) else { return answer(Err(Errno::ENXIO)) };
-        let (fs, target) = (self.fs.clone(), convert::ino(ino));
-        let seek = move || answer(fs.open(target).and_then(|file| file.seek(offset, whence)).map_err(convert::errno));
-        if self.fs.is_read_only() {
-            return seek();
+        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        if !self.fs.is_read_only() {
+            self.when_told(who, ino, |done| Notice::WriteBack(ino, done))?;
         }
-        // If the mount is ending the reply is dropped, which answers EIO.
-        let _ = self.notices.send(Notice::WriteBackThen(ino, Box::new(seek)));
+        self.fs.open(ino).and_then(|file| file.seek(offset, whence)).map_err(convert::errno)
     }
 
     /// Clones a range and returns its bytes: metadata only. The reply counts in 32 bits; whoever copies goes on where
     /// it stopped.
     pub fn clone_range(
         &self,
-        who: &Request,
+        who: &Caller,
         (source, source_offset): (InodeNumber, u64),
         (target, target_offset): (InodeNumber, u64),
         length: u64,

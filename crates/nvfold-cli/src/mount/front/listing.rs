@@ -11,7 +11,6 @@
 
 use super::{Answer, Front};
 use crate::mount::convert;
-use fuser::FileHandle;
 use nvfold::{DirEntry, FileKind, InodeNumber};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -37,22 +36,22 @@ impl Listings {
 }
 
 impl Front {
-    pub fn begin_listing(&self, dir: InodeNumber) -> Answer<FileHandle> {
+    pub fn begin_listing(&self, dir: InodeNumber) -> Answer<u64> {
         let last = self.fs.last_cookie(dir).map_err(convert::errno)?;
         let handle = self.listings.next_handle.fetch_add(1, Ordering::Relaxed);
         self.listings.last_cookies.lock().insert(handle, last);
-        Ok(FileHandle(handle))
+        Ok(handle)
     }
 
-    pub fn end_listing(&self, listing: FileHandle) {
-        self.listings.last_cookies.lock().remove(&listing.0);
+    pub fn end_listing(&self, listing: u64) {
+        self.listings.last_cookies.lock().remove(&listing);
     }
 
     /// Calls `add` for each entry of a directory from position `offset` until it says that the reply is full.
     pub fn list(
         &self,
         dir: InodeNumber,
-        listing: FileHandle,
+        listing: u64,
         offset: u64,
         mut add: impl FnMut(u64, &DirEntry) -> bool,
     ) -> Answer<()> {
@@ -92,11 +91,11 @@ impl Front {
     }
 
     /// Where a listing ends. It begins anew at offset 0.
-    fn last_cookie_of(&self, dir: InodeNumber, listing: FileHandle, offset: u64) -> Answer<u64> {
+    fn last_cookie_of(&self, dir: InodeNumber, listing: u64, offset: u64) -> Answer<u64> {
         if offset == 0 {
             let last = self.fs.last_cookie(dir).map_err(convert::errno)?;
-            self.listings.last_cookies.lock().insert(listing.0, last);
+            self.listings.last_cookies.lock().insert(listing, last);
         }
-        Ok(self.listings.last_cookies.lock().get(&listing.0).copied().unwrap_or(u64::MAX))
+        Ok(self.listings.last_cookies.lock().get(&listing).copied().unwrap_or(u64::MAX))
     }
 }

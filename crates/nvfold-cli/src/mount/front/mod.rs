@@ -27,43 +27,26 @@ mod translation;
 mod unstored;
 mod xattrs;
 
-use crate::counters::{Counters, Kind};
+use crate::counters::Counters;
 use crate::mount::access::Access;
 use crate::mount::convert;
+use crate::mount::handshake::Agreed;
 use crate::mount::hints::Hints;
 use crate::mount::lookups::Lookups;
 use crate::mount::notices::Notice;
 use crate::mount::pages::{Cache, Pages};
-use crate::mount::turns::{Turn, Turns};
-use fuser::{Errno, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, Request};
 use listing::Listings;
 use nvfold::dedup::icid::anchors::Anchors;
 use nvfold::{Attr, Clock, FileSystem, InodeNumber};
+use nvfold_fuse::protocol::open;
+use nvfold_fuse::{Caller, Entry, Errno};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 use unstored::Unstored;
 
-/// Requests the kernel may have under way in the background (read ahead, write back).
-const BACKGROUND: u16 = 64;
-
-/// What the kernel is asked for. Each is used where the kernel has it. Listings come with attributes always, not when the
-/// kernel thinks that they are wanted: most programs that list a directory look at what is in it, and each file that they
-/// look at would be a round trip (FUSE_READDIRPLUS_AUTO).
-const WANTED: [InitFlags; 12] = [
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_EXPORT_SUPPORT,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-    InitFlags::FUSE_POSIX_ACL,
-    InitFlags::FUSE_DONT_MASK,
-    InitFlags::FUSE_SPLICE_READ,
-    InitFlags::FUSE_SPLICE_WRITE,
-    InitFlags::FUSE_SPLICE_MOVE,
-];
+/// How long the kernel may believe what it was told: nothing changes behind its back.
+const BELIEVE: Duration = Duration::from_secs(24 * 3600);
 
 /// Result of an operation, in the words of the kernel.
 type Answer<T> = Result<T, Errno>;
@@ -82,11 +65,7 @@ pub struct Front {
     anchors: Anchors,
     report: Reporter,
     counters: Arc<Counters>,
-    turns: Arc<Turns>,
     access: Access,
-    max_write_bytes: u32,
-    /// Whether the kernel keeps what is written and hands it down later.
-    writeback: bool,
     /// What the kernel holds, where that is bounded.
     pages: Option<Pages>,
     /// Whether the kernel keeps pages of files that are not mapped.
@@ -100,19 +79,16 @@ pub struct Front {
 }
 
 impl Front {
-    /// Serves `fs`; `max_write_bytes` is the largest write request asked for, `writeback` whether what is written may
-    /// wait in the kernel, `cache` whether it keeps pages.
+    /// Serves `fs`; `cache`: whether the kernel keeps pages, `agreed`: what the handshake came to.
     pub fn new(
         fs: FileSystem,
         clock: Clock,
         report: Reporter,
         notices: Sender<Notice>,
         counters: Arc<Counters>,
-        turns: Arc<Turns>,
         access: Access,
-        max_write_bytes: u32,
-        writeback: bool,
         cache: Cache,
+        agreed: Agreed,
     ) -> Front {
         let is_memory = fs.region().level() != pmem::PersistenceLevel::File;
         Front {
@@ -125,47 +101,22 @@ impl Front {
             anchors: Anchors::default(),
             report,
             counters,
-            turns,
             access,
-            max_write_bytes,
-            writeback,
             pages: (cache == Cache::Auto && is_memory).then(Pages::bounded),
             keeps_pages: cache != Cache::None,
-            no_open: false,
+            no_open: agreed.no_open,
             notices,
             listings: Listings::new(),
         }
-    }
-
-    /// Agrees with the kernel on what each side can do.
-    fn agree(&mut self, config: &mut KernelConfig) {
-        for flag in WANTED {
-            let _ = config.add_capabilities(flag);
-        }
-        self.writeback = self.writeback && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_ok();
-        if self.keeps_pages {
-            self.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
-        } else {
-            // An older kernel maps files without their own pages for reading alone.
-            let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        }
-        let _ = config.set_max_write(self.max_write_bytes);
-        // More than the kernel offers is refused with what it offers.
-        if let Err(most) = config.set_max_readahead(self.max_write_bytes) {
-            let _ = config.set_max_readahead(most);
-        }
-        let _ = config.set_max_background(BACKGROUND);
-        let _ = config.set_time_granularity(Duration::from_nanos(1));
     }
 
     /// The kernel has, or is about to have, pages of these bytes; where it may hold only so many, it drops older ones.
     fn pages_come(&self, ino: InodeNumber, offset: u64, length: usize) {
         self.lookups.pages_kept(ino);
         let old = self.pages.as_ref().map(|pages| pages.came(ino, offset, length)).unwrap_or_default();
-        for (ino, (offset, length)) in old {
-            let range = (offset as i64, length as i64);
+        for (ino, range) in old {
             // Fails when the mount is ending: its pages go with it.
-            let _ = self.notices.send(Notice::DropPagesThen(INodeNo(ino.0), range, Box::new(|| ())));
+            let _ = self.notices.send(Notice::DropPages(ino, range, None));
         }
     }
 
@@ -178,25 +129,21 @@ impl Front {
     }
 
     /// How the kernel is to treat a file that it opens.
-    fn open_flags(&self) -> FopenFlags {
-        if self.keeps_pages { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::FOPEN_DIRECT_IO }
-    }
-
-    /// Counts a request. To be held until it is answered: then this thread waits for the next one.
-    fn turn(&self, who: &Request, kind: Kind) -> Turn<'_> {
-        self.turn_of(who, kind, false)
-    }
-
-    /// As `turn`; `takes_long`: other requests should not wait for this one.
-    fn turn_of(&self, who: &Request, kind: Kind, takes_long: bool) -> Turn<'_> {
-        self.counters.request(kind);
-        self.turns.begin(who.unique().0, takes_long)
+    fn open_flags(&self) -> u32 {
+        if self.keeps_pages { open::KEEP_CACHE } else { open::DIRECT_IO }
     }
 
     /// What the kernel is told of an inode by a name in `parent`; it counts this telling.
-    fn tell(&self, parent: InodeNumber, attr: &Attr) -> (fuser::FileAttr, Generation) {
+    fn tell(&self, parent: InodeNumber, attr: &Attr) -> Entry {
         self.lookups.told(attr.ino, parent);
-        (convert::attr(attr), convert::generation(attr))
+        entry(attr)
+    }
+
+    /// Waits until the kernel has done what a notice about a file asks for; EIO when the mount ends before that.
+    fn when_told(&self, who: &Caller, file: InodeNumber, notice: impl FnOnce(Sender<()>) -> Notice) -> Answer<()> {
+        let (done, is_done) = mpsc::channel();
+        self.notices.send(notice(done)).map_err(|_| Errno::EIO)?;
+        who.while_waiting(file.0, || is_done.recv()).map_err(|_| Errno::EIO)
     }
 
     /// Runs an operation, again if it finds too little space and a file that has lost its name gives some back.
@@ -209,4 +156,9 @@ impl Front {
             }
         }
     }
+}
+
+/// What the kernel is told of an inode.
+fn entry(attr: &Attr) -> Entry {
+    Entry { attr: convert::attr(attr), generation: convert::generation(attr), valid: BELIEVE }
 }

@@ -6,12 +6,15 @@
 use super::{Answer, Front};
 use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
-use fuser::{Errno, Generation, INodeNo, RenameFlags, ReplyEntry, Request};
 use nvfold::{Attr, FileKind, InodeNumber, NewInode, RenameMode};
+use nvfold_fuse::{Caller, Entry, Errno};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::Duration;
+
+/// Flags of renameat2(2).
+const NO_REPLACE: u32 = 1 << 0;
+const EXCHANGE: u32 = 1 << 1;
 
 /// An inode to make.
 pub struct Wanted {
@@ -23,16 +26,15 @@ pub struct Wanted {
 
 impl Front {
     /// Makes an inode as the process, the umask and the directory's default ACL say.
-    pub fn make(&self, who: &Request, parent: INodeNo, name: &OsStr, wanted: &Wanted) -> Answer<Attr> {
+    pub fn make(&self, who: &Caller, parent: InodeNumber, name: &OsStr, wanted: &Wanted) -> Answer<Attr> {
         let Wanted { kind, mode, umask, rdev } = *wanted;
-        let parent = convert::ino(parent);
         let default = self.fs.get_xattr(parent, acl::DEFAULT).ok();
         let default = default.as_deref().and_then(Acl::decode);
         let (mode, access) = match &default {
             Some(default) => default.inherited(mode & 0o7777),
             None => (mode & 0o7777 & !umask, None),
         };
-        let new = NewInode { kind, mode, uid: who.uid(), gid: who.gid(), rdev };
+        let new = NewInode { kind, mode, uid: who.uid, gid: who.gid, rdev };
         let default = default.filter(|_| kind == FileKind::Directory);
         let acls = [(acl::ACCESS, access), (acl::DEFAULT, default)];
         let acls = acls.iter().filter_map(|(name, acl)| Some((*name, acl.as_ref()?.encode()))).collect::<Vec<_>>();
@@ -45,37 +47,41 @@ impl Front {
         made.map_err(convert::errno)
     }
 
-    pub fn make_symlink(&self, who: &Request, parent: INodeNo, name: &OsStr, target: &Path) -> Answer<Attr> {
-        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: who.uid(), gid: who.gid(), rdev: 0 };
-        let (parent, target) = (convert::ino(parent), target.as_os_str().as_bytes());
-        let made = self.with_room(|| self.fs.symlink(parent, name.as_bytes(), target, &new));
+    pub fn make_symlink(&self, who: &Caller, parent: InodeNumber, name: &OsStr, target: &OsStr) -> Answer<Attr> {
+        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: who.uid, gid: who.gid, rdev: 0 };
+        let made = self.with_room(|| self.fs.symlink(parent, name.as_bytes(), target.as_bytes(), &new));
         self.counters.change();
         made.map_err(convert::errno)
     }
 
-    pub fn make_link(&self, ino: INodeNo, parent: INodeNo, name: &OsStr) -> Answer<Attr> {
-        let (ino, parent) = (convert::ino(ino), convert::ino(parent));
+    pub fn make_link(&self, ino: InodeNumber, parent: InodeNumber, name: &OsStr) -> Answer<Attr> {
         let linked = self.with_room(|| self.fs.link(ino, parent, name.as_bytes()));
         self.counters.change();
         linked.map_err(convert::errno)
     }
 
-    /// Answers for a name that leads to something that cannot be read. The kernel removes only names that it knows, so it
+    /// What is told of a name that leads to something that cannot be read. The kernel removes only names that it knows, so it
     /// gets to know this one, and nothing that it would remember: all that is asked of the file itself is EIO. A directory
     /// keeps its name.
-    pub fn answer_unreadable(&self, parent: INodeNo, name: &OsStr, error: nvfold::Error, reply: ReplyEntry) {
-        match self.fs.entry(convert::ino(parent), name.as_bytes()) {
+    pub fn tell_unreadable(&self, parent: InodeNumber, name: &OsStr, error: nvfold::Error) -> Answer<Entry> {
+        match self.fs.entry(parent, name.as_bytes()) {
             Ok(entry) if entry.kind != FileKind::Directory => {
-                self.lookups.told(entry.ino, convert::ino(parent));
-                reply.entry(&Duration::ZERO, &convert::unreadable(entry.ino, entry.kind), Generation(0));
+                self.lookups.told(entry.ino, parent);
+                let attr = convert::unreadable(entry.ino, entry.kind);
+                Ok(Entry { attr, generation: 0, valid: Duration::ZERO })
             }
-            _ => reply.error(convert::errno(error)),
+            _ => Err(convert::errno(error)),
         }
     }
 
     /// Runs `remove`, which takes a name away, and keeps the file behind it alive while the kernel knows it.
-    pub fn removing(&self, parent: INodeNo, name: &OsStr, remove: impl FnOnce() -> nvfold::Result<()>) -> Answer<()> {
-        let victim = self.fs.lookup(convert::ino(parent), name.as_bytes()).and_then(|attr| self.fs.open(attr.ino));
+    pub fn removing(
+        &self,
+        parent: InodeNumber,
+        name: &OsStr,
+        remove: impl FnOnce() -> nvfold::Result<()>,
+    ) -> Answer<()> {
+        let victim = self.fs.lookup(parent, name.as_bytes()).and_then(|attr| self.fs.open(attr.ino));
         remove().map_err(convert::errno)?;
         self.counters.change();
         if let Ok(victim) = victim {
@@ -94,19 +100,18 @@ impl Front {
     /// Renames; what the new name led to before loses it.
     pub fn move_name(
         &self,
-        (parent, name): (INodeNo, &OsStr),
-        (new_parent, new_name): (INodeNo, &OsStr),
-        flags: RenameFlags,
+        (from, name): (InodeNumber, &OsStr),
+        (to, new_name): (InodeNumber, &OsStr),
+        flags: u32,
     ) -> Answer<()> {
         let mode = match flags {
-            flags if flags.is_empty() => RenameMode::Replace,
-            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
-            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
+            0 => RenameMode::Replace,
+            NO_REPLACE => RenameMode::NoReplace,
+            EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno::EINVAL),
         };
-        let (from, to) = (convert::ino(parent), convert::ino(new_parent));
         let rename = || self.with_room(|| self.fs.rename(from, name.as_bytes(), to, new_name.as_bytes(), mode));
-        self.removing(new_parent, new_name, rename)?;
+        self.removing(to, new_name, rename)?;
         if from != to {
             self.moved(to, new_name);
             if mode == RenameMode::Exchange {

@@ -5,471 +5,294 @@
 
 use super::listing::SECOND;
 use super::names::Wanted;
-use super::{Answer, Front};
+use super::{Answer, BELIEVE, Front, entry};
 use crate::counters::Kind;
 use crate::mount::convert;
 use crate::mount::notices::Notice;
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
-};
-use nvfold::{Attr, DirEntry, FileKind, SetAttr};
+use nvfold::{DirEntry, FileKind, InodeNumber, SetAttr};
+use nvfold_fuse::protocol::{self, StatFsOut, open};
+use nvfold_fuse::{Caller, Change, Entry, Errno, Operation, Reply, Server};
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::time::{Duration, SystemTime};
 
-/// How long the kernel may believe what it was told: nothing changes behind its back.
-const BELIEVE: Duration = Duration::from_secs(24 * 3600);
+impl Server for Front {
+    fn answer(&self, who: &Caller<'_>, operation: Operation<'_>, reply: &mut Reply<'_>) -> Answer<()> {
+        self.count(&operation);
+        match operation {
+            Operation::Forget { ino, times } => self.forget(InodeNumber(ino), times),
+            Operation::BatchForget { all } => {
+                all.iter().for_each(|one| self.forget(InodeNumber(one.nodeid), one.times))
+            }
 
-/// Reads and writes of more bytes are worth a thread of their own.
-const SHORT_BYTES: usize = 32 << 10;
+            Operation::Lookup { parent, name } => reply.entry(&self.look_up(InodeNumber(parent), name)?),
+            Operation::MkNod { parent, name, mode, umask, rdev } => {
+                let kind = convert::kind_of_mode(mode).ok_or(Errno::EINVAL)?;
+                reply.entry(&self.made(who, parent, name, &Wanted { kind, mode, umask, rdev })?);
+            }
+            Operation::MkDir { parent, name, mode, umask } => {
+                reply.entry(&self.made(
+                    who,
+                    parent,
+                    name,
+                    &Wanted { kind: FileKind::Directory, mode, umask, rdev: 0 },
+                )?);
+            }
+            Operation::SymLink { parent, name, target } => {
+                let parent = InodeNumber(parent);
+                reply.entry(&self.tell(parent, &self.make_symlink(who, parent, name, target)?));
+            }
+            Operation::Link { ino, parent, name } => {
+                let parent = InodeNumber(parent);
+                reply.entry(&self.tell(parent, &self.make_link(InodeNumber(ino), parent, name)?));
+            }
+            Operation::Unlink { parent, name } => {
+                let parent = InodeNumber(parent);
+                self.removing(parent, name, || self.fs.unlink(parent, name.as_bytes()))?;
+            }
+            Operation::RmDir { parent, name } => {
+                let parent = InodeNumber(parent);
+                self.removing(parent, name, || self.fs.rmdir(parent, name.as_bytes()))?;
+            }
+            Operation::Rename { parent, name, new_parent, new_name, flags } => {
+                self.move_name((InodeNumber(parent), name), (InodeNumber(new_parent), new_name), flags)?;
+            }
+            Operation::ReadLink { ino } => reply.bytes(&self.fs.readlink(InodeNumber(ino)).map_err(convert::errno)?),
 
-/// Whether a read or write goes past the kernel's pages. The kernel says who does it then, and for pages it does not.
-fn is_direct(lock_owner: Option<LockOwner>) -> bool {
-    lock_owner.is_some()
-}
+            // With a handle it is the kernel itself that asks, before it takes what a process writes into its cache.
+            Operation::GetAttr { ino, has_handle } => {
+                let ino = InodeNumber(ino);
+                if has_handle {
+                    self.check_may_write(ino, u64::MAX)?;
+                }
+                reply.attr(&convert::attr(&self.fs.getattr(ino).map_err(convert::errno)?), BELIEVE);
+            }
+            Operation::SetAttr { ino, change } => {
+                let changed = self.set_attributes(who, InodeNumber(ino), self.set_attr(&change))?;
+                reply.attr(&convert::attr(&changed), BELIEVE);
+            }
+            Operation::SetXattr { ino, name, value, flags } => {
+                self.set_attribute(who, InodeNumber(ino), name.as_bytes(), value, flags)?;
+            }
+            Operation::GetXattr { ino, name, size } => {
+                answer_value(self.attribute(who, InodeNumber(ino), name.as_bytes(), size)?, size, reply)?;
+            }
+            Operation::ListXattr { ino, size } => {
+                answer_value(self.attribute_names(who, InodeNumber(ino))?, size, reply)?;
+            }
+            Operation::RemoveXattr { ino, name } => self.remove_attribute(InodeNumber(ino), name.as_bytes())?,
 
-fn answer_empty(answer: Answer<()>, reply: ReplyEmpty) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
-    }
-}
+            // ENOSYS: the kernel opens files without asking from now on, and keeps their pages. Only where it is to keep
+            // none it asks, for it is told so of each file that is opened.
+            Operation::Open { .. } | Operation::Create { .. } if self.no_open => return Err(Errno::ENOSYS),
+            Operation::Open { .. } => reply.opened(0, self.open_flags()),
+            Operation::Create { parent, name, mode, umask } => {
+                let wanted = Wanted { kind: FileKind::Regular, mode, umask, rdev: 0 };
+                reply.created(&self.made(who, parent, name, &wanted)?, 0, self.open_flags());
+            }
+            Operation::Read { ino, offset, size, is_direct } => {
+                let ino = InodeNumber(ino);
+                if !is_direct {
+                    self.pages_come(ino, offset, size as usize);
+                }
+                self.read_into(ino, offset, size, reply)?;
+            }
+            Operation::Write { ino, offset, data, is_direct, from_cache, kill_privileges } => {
+                let ino = InodeNumber(ino);
+                if kill_privileges {
+                    self.take_privileges(ino)?;
+                }
+                self.written(who, ino, offset, data, is_direct, from_cache)?;
+                reply.written(data.len() as u32);
+            }
+            Operation::Release => {}
+            // ENOSYS: the kernel writes pages back on close and need not ask for more.
+            Operation::Flush => return Err(Errno::ENOSYS),
+            Operation::FSync | Operation::FSyncDir => self.sync()?,
+            Operation::FAllocate { ino, offset, length, mode } => {
+                let ino = InodeNumber(ino);
+                self.take_privileges_from(who, ino)?;
+                self.allocate(ino, offset, length, mode)?;
+            }
+            Operation::LSeek { ino, offset, whence } => {
+                reply.offset(self.seek(who, InodeNumber(ino), offset, whence)?)
+            }
+            // A clone: metadata only.
+            Operation::CopyFileRange { source, source_offset, target, target_offset, length } => {
+                let (from, to) = ((InodeNumber(source), source_offset), (InodeNumber(target), target_offset));
+                reply.written(self.clone_range(who, from, to, length)?);
+            }
+            // Hints alone: what a process will write, and where it copied it from.
+            Operation::Ioctl { ino, number, passed } => {
+                self.take_hint(InodeNumber(ino), number, passed)?;
+                reply.ioctl(0);
+            }
 
-fn answer_attr(answer: Answer<Attr>, reply: ReplyAttr) {
-    match answer {
-        Ok(attr) => reply.attr(&BELIEVE, &convert::attr(&attr)),
-        Err(errno) => reply.error(errno),
+            Operation::OpenDir { ino } => {
+                reply.opened(self.begin_listing(InodeNumber(ino))?, open::KEEP_CACHE | open::CACHE_DIR);
+            }
+            Operation::ReadDir { ino, handle, offset, size } => {
+                let add = |next, entry: &DirEntry| {
+                    !reply.dirent(size, entry.ino.0, next, convert::mode_bits(entry.kind), &entry.name)
+                };
+                self.list(InodeNumber(ino), handle, offset, add)?;
+            }
+            Operation::ReadDirPlus { ino, handle, offset, size } => {
+                let dir = InodeNumber(ino);
+                self.list(dir, handle, offset, |next, entry| self.add_with_attributes(dir, next, entry, size, reply))?;
+            }
+            Operation::ReleaseDir { handle } => self.end_listing(handle),
+            Operation::StatFs => reply.statfs(&self.space()),
+            // Of the session.
+            Operation::Destroy | Operation::NotifyReply | Operation::Unknown => {}
+        }
+        Ok(())
     }
 }
 
 /// A value, or its size when the process asks how much room it takes.
-fn answer_value(value: Answer<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    match value {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(errno) => reply.error(errno),
+fn answer_value(value: Vec<u8>, size: u32, reply: &mut Reply<'_>) -> Answer<()> {
+    if size == 0 {
+        reply.xattr_size(value.len() as u32);
+    } else if value.len() > size as usize {
+        return Err(Errno::ERANGE);
+    } else {
+        reply.bytes(&value);
     }
+    Ok(())
 }
 
 impl Front {
-    /// `parent`: the directory of the name.
-    fn answer_entry(&self, parent: INodeNo, answer: Answer<Attr>, reply: ReplyEntry) {
-        match answer {
-            Ok(attr) => {
-                let (attr, generation) = self.tell(convert::ino(parent), &attr);
-                reply.entry(&BELIEVE, &attr, generation);
-            }
-            Err(errno) => reply.error(errno),
-        }
-    }
-}
-
-impl Filesystem for Front {
-    fn init(&mut self, _who: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.agree(config);
-        Ok(())
-    }
-
     /// The names `.` and `..` come for file handles (`open_by_handle_at`, NFS): `.` asks whether there still is an inode
     /// of this number. One that no name leads to is gone for whoever does not have it open.
-    fn lookup(&self, who: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _turn = self.turn(who, Kind::Lookup);
-        match self.fs.lookup(convert::ino(parent), name.as_bytes()) {
-            Ok(attr) if name == "." && attr.nlink == 0 => reply.error(Errno::ESTALE),
-            Err(nvfold::Error::NotFound { .. }) if name == "." || name == ".." => reply.error(Errno::ESTALE),
-            Err(nvfold::Error::NotFound { .. }) => reply.entry(&BELIEVE, &convert::no_such_name(), Generation(0)),
-            Err(error) if error.errno() == nvfold::errno::EIO => self.answer_unreadable(parent, name, error, reply),
+    fn look_up(&self, parent: InodeNumber, name: &OsStr) -> Answer<Entry> {
+        match self.fs.lookup(parent, name.as_bytes()) {
+            Ok(attr) if name == "." && attr.nlink == 0 => Err(Errno::ESTALE),
+            Err(nvfold::Error::NotFound { .. }) if name == "." || name == ".." => Err(Errno::ESTALE),
+            // Inode number 0: that there is no such name may be remembered.
+            Err(nvfold::Error::NotFound { .. }) => {
+                Ok(Entry { attr: protocol::Attr::default(), generation: 0, valid: BELIEVE })
+            }
+            Err(error) if error.errno() == nvfold::errno::EIO => self.tell_unreadable(parent, name, error),
             found => {
-                let found = found.map_err(convert::errno);
-                if let Ok(attr) = &found {
-                    self.keep_no_name_of_unstored(attr.ino, parent, name);
-                }
-                self.answer_entry(parent, found, reply);
+                let attr = found.map_err(convert::errno)?;
+                self.keep_no_name_of_unstored(attr.ino, parent, name);
+                Ok(self.tell(parent, &attr))
             }
         }
     }
 
-    fn forget(&self, who: &Request, ino: INodeNo, times: u64) {
-        let _turn = self.turn(who, Kind::Forget);
-        let ino = convert::ino(ino);
+    fn made(&self, who: &Caller, parent: u64, name: &OsStr, wanted: &Wanted) -> Answer<Entry> {
+        let parent = InodeNumber(parent);
+        Ok(self.tell(parent, &self.make(who, parent, name, wanted)?))
+    }
+
+    fn forget(&self, ino: InodeNumber, times: u64) {
         if self.lookups.forget(ino, times) {
             self.forgotten(ino);
         }
     }
 
-    /// With a handle it is the kernel itself that asks, before it takes what a process writes into its cache.
-    fn getattr(&self, who: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
-        let _turn = self.turn(who, Kind::GetAttr);
-        let ino = convert::ino(ino);
-        let may = if handle.is_some() { self.check_may_write(ino, u64::MAX) } else { Ok(()) };
-        answer_attr(may.and_then(|()| self.fs.getattr(ino).map_err(convert::errno)), reply);
+    fn set_attr(&self, change: &Change) -> SetAttr {
+        let Change { mode, uid, gid, size, atime, mtime, ctime } = *change;
+        let at = |time| convert::time(time, || (self.clock)());
+        let mode = mode.map(|mode| mode & 0o7777);
+        SetAttr { mode, uid, gid, size, atime: atime.map(at), mtime: mtime.map(at), ctime }
     }
 
-    fn setattr(
+    /// Writes; when it was past the kernel's pages, those of its range are gone when this returns.
+    fn written(
         &self,
-        who: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let _turn = self.turn(who, Kind::SetAttr);
-        let at = |time| convert::time_or_now(time, || (self.clock)());
-        let (atime, mtime, ctime) = (atime.map(at), mtime.map(at), ctime.map(convert::time_ns));
-        let change = SetAttr { mode: mode.map(|mode| mode & 0o7777), uid, gid, size, atime, mtime, ctime };
-        answer_attr(self.set_attributes(who, convert::ino(ino), change), reply);
-    }
-
-    fn readlink(&self, who: &Request, ino: INodeNo, reply: ReplyData) {
-        let _turn = self.turn(who, Kind::ReadLink);
-        match self.fs.readlink(convert::ino(ino)) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(convert::errno(error)),
-        }
-    }
-
-    fn mknod(&self, who: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
-        let _turn = self.turn(who, Kind::MkNod);
-        let made = convert::kind_of_mode(mode).ok_or(Errno::EINVAL);
-        let made = made.and_then(|kind| self.make(who, parent, name, &Wanted { kind, mode, umask, rdev }));
-        self.answer_entry(parent, made, reply);
-    }
-
-    fn mkdir(&self, who: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let _turn = self.turn(who, Kind::MkDir);
-        let made = self.make(who, parent, name, &Wanted { kind: FileKind::Directory, mode, umask, rdev: 0 });
-        self.answer_entry(parent, made, reply);
-    }
-
-    fn unlink(&self, who: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turn(who, Kind::Unlink);
-        let remove = || self.fs.unlink(convert::ino(parent), name.as_bytes());
-        answer_empty(self.removing(parent, name, remove), reply);
-    }
-
-    fn rmdir(&self, who: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turn(who, Kind::RmDir);
-        let remove = || self.fs.rmdir(convert::ino(parent), name.as_bytes());
-        answer_empty(self.removing(parent, name, remove), reply);
-    }
-
-    fn symlink(&self, who: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let _turn = self.turn(who, Kind::SymLink);
-        self.answer_entry(parent, self.make_symlink(who, parent, name, target), reply);
-    }
-
-    fn rename(
-        &self,
-        who: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let _turn = self.turn(who, Kind::Rename);
-        answer_empty(self.move_name((parent, name), (new_parent, new_name), flags), reply);
-    }
-
-    fn link(&self, who: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
-        let _turn = self.turn(who, Kind::Link);
-        self.answer_entry(new_parent, self.make_link(ino, new_parent, new_name), reply);
-    }
-
-    /// ENOSYS: the kernel opens files without asking from now on, and keeps their pages. Only where it is to keep none it
-    /// asks, for it is told so of each file that is opened.
-    fn open(&self, who: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turn(who, Kind::Open);
-        if self.no_open { reply.error(Errno::ENOSYS) } else { reply.opened(FileHandle(0), self.open_flags()) }
-    }
-
-    /// ENOSYS: the kernel creates files by `mknod` and opens them without asking.
-    fn create(
-        &self,
-        who: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let _turn = self.turn(who, Kind::Create);
-        if self.no_open {
-            return reply.error(Errno::ENOSYS);
-        }
-        match self.make(who, parent, name, &Wanted { kind: FileKind::Regular, mode, umask, rdev: 0 }) {
-            Ok(attr) => {
-                let (attr, generation) = self.tell(convert::ino(parent), &attr);
-                reply.created(&BELIEVE, &attr, generation, FileHandle(0), self.open_flags());
-            }
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn read(
-        &self,
-        who: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let _turn = self.turn_of(who, Kind::Read, size as usize > SHORT_BYTES);
-        let ino = convert::ino(ino);
-        if !is_direct(lock_owner) {
-            self.pages_come(ino, offset, size as usize);
-        }
-        self.read_into(ino, offset, size, |read| match read {
-            Ok(bytes) => reply.data(bytes),
-            Err(errno) => reply.error(errno),
-        });
-    }
-
-    fn write(
-        &self,
-        who: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
+        who: &Caller,
+        ino: InodeNumber,
         offset: u64,
         data: &[u8],
-        write_flags: WriteFlags,
-        _flags: OpenFlags,
-        lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let _turn = self.turn_of(who, Kind::Write, data.len() > SHORT_BYTES);
-        let node = ino;
-        let ino = convert::ino(ino);
-        if !is_direct(lock_owner) {
+        is_direct: bool,
+        from_cache: bool,
+    ) -> Answer<()> {
+        if !is_direct {
             self.pages_come(ino, offset, data.len());
         }
-        let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let may = if kill { self.take_privileges(ino) } else { Ok(()) };
-        match may.and_then(|()| self.write_to(ino, offset, data, from_cache)) {
-            Ok(()) if is_direct(lock_owner) && self.lookups.may_have_pages(ino) => {
-                let range = (offset as i64, data.len() as i64);
-                let answer = move || reply.written(range.1 as u32);
-                // If the mount is ending the reply is dropped, which answers EIO.
-                let _ = self.notices.send(Notice::DropPagesThen(node, range, Box::new(answer)));
-            }
-            Ok(()) => reply.written(data.len() as u32),
-            Err(errno) => reply.error(errno),
+        self.write_to(ino, offset, data, from_cache)?;
+        if is_direct && self.lookups.may_have_pages(ino) {
+            let range = (offset, data.len() as u64);
+            self.when_told(who, ino, |done| Notice::DropPages(ino, range, Some(done)))?;
         }
+        Ok(())
     }
 
-    fn release(
+    /// Adds an entry of a directory, with what a lookup would tell; true if it does not fit.
+    fn add_with_attributes(
         &self,
-        who: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        let _turn = self.turn(who, Kind::Release);
-        reply.ok();
-    }
-
-    /// ENOSYS: the kernel writes pages back on close and need not ask for more.
-    fn flush(&self, who: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
-        let _turn = self.turn(who, Kind::Flush);
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fsync(&self, who: &Request, _ino: INodeNo, _fh: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        let _turn = self.turn_of(who, Kind::FSync, true);
-        answer_empty(self.sync(), reply);
-    }
-
-    fn opendir(&self, who: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turn(who, Kind::OpenDir);
-        let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR;
-        match self.begin_listing(convert::ino(ino)) {
-            Ok(listing) => reply.opened(listing, flags),
-            Err(errno) => reply.error(errno),
+        dir: InodeNumber,
+        next: u64,
+        of: &DirEntry,
+        size: u32,
+        reply: &mut Reply<'_>,
+    ) -> bool {
+        // Removed meanwhile: no longer an entry.
+        let Ok(attr) = self.fs.getattr(of.ino) else { return false };
+        let is_full = !reply.dirent_plus(size, &entry(&attr), next, &of.name);
+        // The kernel counts tellings of entries, not of the directory and its parent.
+        if !is_full && next > SECOND {
+            self.lookups.told(of.ino, dir);
+            self.keep_no_name_of_unstored(of.ino, dir, OsStr::from_bytes(&of.name));
         }
+        is_full
     }
 
-    fn releasedir(&self, who: &Request, _ino: INodeNo, listing: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        let _turn = self.turn(who, Kind::ReleaseDir);
-        self.end_listing(listing);
-        reply.ok();
-    }
-
-    fn readdir(&self, who: &Request, ino: INodeNo, listing: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let _turn = self.turn(who, Kind::ReadDir);
-        let add = |next, entry: &DirEntry| {
-            reply.add(INodeNo(entry.ino.0), next, convert::kind(entry.kind), OsStr::from_bytes(&entry.name))
-        };
-        match self.list(convert::ino(ino), listing, offset, add) {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn readdirplus(
-        &self,
-        who: &Request,
-        ino: INodeNo,
-        listing: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let _turn = self.turn(who, Kind::ReadDirPlus);
-        let add = |next, entry: &DirEntry| {
-            // Removed meanwhile: no longer an entry.
-            let Ok(attr) = self.fs.getattr(entry.ino) else { return false };
-            let name = OsStr::from_bytes(&entry.name);
-            let (attr, generation) = (convert::attr(&attr), convert::generation(&attr));
-            let full = reply.add(INodeNo(entry.ino.0), next, name, &BELIEVE, &attr, generation);
-            // The kernel counts tellings of entries, not of the directory and its parent.
-            if !full && next > SECOND {
-                self.lookups.told(entry.ino, convert::ino(ino));
-                self.keep_no_name_of_unstored(entry.ino, ino, name);
-            }
-            full
-        };
-        match self.list(convert::ino(ino), listing, offset, add) {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn fsyncdir(&self, who: &Request, _ino: INodeNo, _fh: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        let _turn = self.turn_of(who, Kind::FSyncDir, true);
-        answer_empty(self.sync(), reply);
-    }
-
-    fn statfs(&self, who: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let _turn = self.turn(who, Kind::StatFs);
+    fn space(&self) -> StatFsOut {
         let space = self.fs.statfs();
-        let block = space.block_bytes;
-        reply.statfs(
-            space.blocks,
-            space.blocks_free,
-            space.blocks_available,
-            space.inodes,
-            space.inodes_free,
-            block,
-            space.name_bytes_max,
-            block,
-        );
-    }
-
-    fn setxattr(
-        &self,
-        who: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let _turn = self.turn(who, Kind::SetXattr);
-        answer_empty(self.set_attribute(who, convert::ino(ino), name.as_bytes(), value, flags), reply);
-    }
-
-    fn getxattr(&self, who: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let _turn = self.turn(who, Kind::GetXattr);
-        answer_value(self.attribute(who, convert::ino(ino), name.as_bytes(), size), size, reply);
-    }
-
-    fn listxattr(&self, who: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let _turn = self.turn(who, Kind::ListXattr);
-        answer_value(self.attribute_names(who, convert::ino(ino)), size, reply);
-    }
-
-    fn removexattr(&self, who: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turn(who, Kind::RemoveXattr);
-        answer_empty(self.remove_attribute(convert::ino(ino), name.as_bytes()), reply);
-    }
-
-    fn fallocate(
-        &self,
-        who: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let _turn = self.turn_of(who, Kind::FAllocate, true);
-        let ino = convert::ino(ino);
-        let may = self.take_privileges_from(who, ino);
-        answer_empty(may.and_then(|()| self.allocate(ino, offset, length, mode)), reply);
-    }
-
-    fn lseek(&self, who: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let _turn = self.turn(who, Kind::LSeek);
-        self.seek(ino, offset, whence, |found| match found {
-            Ok(found) => reply.offset(found as i64),
-            Err(errno) => reply.error(errno),
-        });
-    }
-
-    /// Hints alone: what a process will write, and where it copied it from.
-    fn ioctl(
-        &self,
-        who: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        number: u32,
-        passed: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        let _turn = self.turn(who, Kind::IoCtl);
-        match self.take_hint(convert::ino(ino), number, passed) {
-            Ok(()) => reply.ioctl(0, &[]),
-            Err(errno) => reply.error(errno),
+        StatFsOut {
+            blocks: space.blocks,
+            blocks_free: space.blocks_free,
+            blocks_available: space.blocks_available,
+            files: space.inodes,
+            files_free: space.inodes_free,
+            block_bytes: space.block_bytes,
+            name_bytes_max: space.name_bytes_max,
+            fragment_bytes: space.block_bytes,
+            ..StatFsOut::default()
         }
     }
 
-    /// A clone: metadata only.
-    fn copy_file_range(
-        &self,
-        who: &Request,
-        source: INodeNo,
-        _source_fh: FileHandle,
-        source_offset: u64,
-        target: INodeNo,
-        _target_fh: FileHandle,
-        target_offset: u64,
-        length: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        let _turn = self.turn_of(who, Kind::CopyFileRange, true);
-        let from = (convert::ino(source), source_offset);
-        match self.clone_range(who, from, (convert::ino(target), target_offset), length) {
-            Ok(cloned) => reply.written(cloned),
-            Err(errno) => reply.error(errno),
-        }
+    fn count(&self, operation: &Operation<'_>) {
+        let kind = match operation {
+            Operation::BatchForget { all } => return all.iter().for_each(|_| self.counters.request(Kind::Forget)),
+            Operation::Forget { .. } => Kind::Forget,
+            Operation::Lookup { .. } => Kind::Lookup,
+            Operation::GetAttr { .. } => Kind::GetAttr,
+            Operation::SetAttr { .. } => Kind::SetAttr,
+            Operation::ReadLink { .. } => Kind::ReadLink,
+            Operation::SymLink { .. } => Kind::SymLink,
+            Operation::MkNod { .. } => Kind::MkNod,
+            Operation::MkDir { .. } => Kind::MkDir,
+            Operation::Unlink { .. } => Kind::Unlink,
+            Operation::RmDir { .. } => Kind::RmDir,
+            Operation::Rename { .. } => Kind::Rename,
+            Operation::Link { .. } => Kind::Link,
+            Operation::Open { .. } => Kind::Open,
+            Operation::Create { .. } => Kind::Create,
+            Operation::Read { .. } => Kind::Read,
+            Operation::Write { .. } => Kind::Write,
+            Operation::StatFs => Kind::StatFs,
+            Operation::Release => Kind::Release,
+            Operation::FSync => Kind::FSync,
+            Operation::Flush => Kind::Flush,
+            Operation::SetXattr { .. } => Kind::SetXattr,
+            Operation::GetXattr { .. } => Kind::GetXattr,
+            Operation::ListXattr { .. } => Kind::ListXattr,
+            Operation::RemoveXattr { .. } => Kind::RemoveXattr,
+            Operation::OpenDir { .. } => Kind::OpenDir,
+            Operation::ReadDir { .. } => Kind::ReadDir,
+            Operation::ReadDirPlus { .. } => Kind::ReadDirPlus,
+            Operation::ReleaseDir { .. } => Kind::ReleaseDir,
+            Operation::FSyncDir => Kind::FSyncDir,
+            Operation::Ioctl { .. } => Kind::IoCtl,
+            Operation::FAllocate { .. } => Kind::FAllocate,
+            Operation::LSeek { .. } => Kind::LSeek,
+            Operation::CopyFileRange { .. } => Kind::CopyFileRange,
+            Operation::Destroy | Operation::NotifyReply | Operation::Unknown => return,
+        };
+        self.counters.request(kind);
     }
 }

@@ -18,8 +18,8 @@
 
 use super::{Answer, Front};
 use crate::mount::notices::Notice;
-use fuser::{Errno, INodeNo};
 use nvfold::InodeNumber;
+use nvfold_fuse::Errno;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -85,14 +85,14 @@ impl Front {
         let is_new = self.unstored.note(ino, Lost { blocks_available: self.fs.statfs().blocks_available, offset });
         let names = if is_new { self.names_of(ino) } else { Vec::new() };
         // Fails when the mount is ending: nobody will write then.
-        let _ = self.notices.send(Notice::NotStored(INodeNo(ino.0), names));
+        let _ = self.notices.send(Notice::NotStored(ino, names));
     }
 
     /// The kernel is being told of a name. It holds its lock of the directory until it has the name, so the notice comes
     /// after that.
-    pub fn keep_no_name_of_unstored(&self, ino: InodeNumber, dir: INodeNo, name: &OsStr) {
+    pub fn keep_no_name_of_unstored(&self, ino: InodeNumber, dir: InodeNumber, name: &OsStr) {
         if self.unstored.is_noted(ino) {
-            let _ = self.notices.send(Notice::NotStored(INodeNo(ino.0), vec![(dir, name.to_owned())]));
+            let _ = self.notices.send(Notice::NotStored(ino, vec![(dir, name.to_owned())]));
         }
     }
 
@@ -111,7 +111,7 @@ impl Front {
     }
 
     /// The names of a file in the directory by which the kernel was told of it last.
-    fn names_of(&self, ino: InodeNumber) -> Vec<(INodeNo, OsString)> {
+    fn names_of(&self, ino: InodeNumber) -> Vec<(InodeNumber, OsString)> {
         let mut names = Vec::new();
         let Some(dir) = self.lookups.parent(ino) else { return names };
         let mut cookie = 0;
@@ -120,7 +120,7 @@ impl Front {
             let Some(last) = entries.last() else { break };
             cookie = last.cookie;
             let of_file = entries.into_iter().filter(|entry| entry.ino == ino);
-            names.extend(of_file.map(|entry| (INodeNo(dir.0), OsString::from_vec(entry.name))));
+            names.extend(of_file.map(|entry| (dir, OsString::from_vec(entry.name))));
         }
         names
     }

@@ -17,15 +17,15 @@ use crate::mount::notices::Notice;
 use crate::mount::requests::{self, Request as Asked};
 use crate::mount::settings::Setting;
 use crate::snapshot::REPORT_ATTRIBUTE;
-use fuser::{Errno, INodeNo, Request};
 use nvfold::dedup::icid::hint::TOKEN_ATTRIBUTE;
 use nvfold::{FileSystem, InodeNumber, SetAttr, XattrChange, XattrMode, errno};
+use nvfold_fuse::{Caller, Errno};
 
-const XATTR_CREATE: i32 = 1;
-const XATTR_REPLACE: i32 = 2;
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
 
 impl Front {
-    pub fn set_attribute(&self, who: &Request, ino: InodeNumber, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+    pub fn set_attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
         check_name(name)?;
         let mode = match flags & (XATTR_CREATE | XATTR_REPLACE) {
             XATTR_CREATE => XattrMode::Create,
@@ -46,11 +46,11 @@ impl Front {
     }
 
     /// Stores an ACL; the mode follows it. An ACL that a mode says all of is not stored.
-    fn set_access_acl(&self, who: &Request, ino: InodeNumber, value: &[u8]) -> Answer<()> {
+    fn set_access_acl(&self, who: &Caller, ino: InodeNumber, value: &[u8]) -> Answer<()> {
         let access = Acl::decode(value).ok_or(Errno::EINVAL)?;
         let attr = self.fs.getattr(ino).map_err(convert::errno)?;
         let mut mode = access.mode(attr.mode);
-        if who.uid() != 0 && !in_group(who, attr.gid) {
+        if who.uid != 0 && !in_group(who, attr.gid) {
             mode &= !SET_GROUP_ID;
         }
         let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
@@ -59,7 +59,7 @@ impl Front {
     }
 
     /// The value of an attribute, or the answer to the request that its name is. `size` is the room for it.
-    pub fn attribute(&self, who: &Request, ino: InodeNumber, name: &[u8], size: u32) -> Answer<Vec<u8>> {
+    pub fn attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], size: u32) -> Answer<Vec<u8>> {
         match Asked::named(name) {
             // Whoever asks for the size alone wants nothing done.
             Some(_) if size == 0 => Err(Errno::EINVAL),
@@ -85,18 +85,18 @@ impl Front {
     }
 
     /// Does what a command asks to be done with a file of its user.
-    fn carry_out(&self, who: &Request, ino: InodeNumber, asked: Asked) -> Answer<Vec<u8>> {
+    fn carry_out(&self, who: &Caller, ino: InodeNumber, asked: Asked) -> Answer<Vec<u8>> {
         if asked.is_a_change() {
             self.check_not_read_only()?;
         }
         let file = self.fs.open(ino).map_err(convert::errno)?;
         let before = file.attr();
-        if who.uid() != 0 && who.uid() != before.uid {
+        if who.uid != 0 && who.uid != before.uid {
             return Err(Errno::EPERM);
         }
         let answer = asked.carry_out(&file).map_err(convert::errno);
         if file.attr().blocks != before.blocks {
-            let _ = self.notices.send(Notice::OtherBlocks(INodeNo(ino.0)));
+            let _ = self.notices.send(Notice::OtherBlocks(ino));
         }
         answer
     }
@@ -107,17 +107,17 @@ impl Front {
     }
 
     /// Does a part of the work that `part` stands for.
-    fn work(&self, who: &Request, size: u32, part: fn(&FileSystem) -> nvfold::Result<Vec<u8>>) -> Answer<Vec<u8>> {
+    fn work(&self, who: &Caller, size: u32, part: fn(&FileSystem) -> nvfold::Result<Vec<u8>>) -> Answer<Vec<u8>> {
         check_may_manage(who)?;
         self.check_not_read_only()?;
         if size == 0 { Err(Errno::EINVAL) } else { part(&self.fs).map_err(convert::errno) }
     }
 
     /// Names of the attributes that are stored, each with a NUL behind it.
-    pub fn attribute_names(&self, who: &Request, ino: InodeNumber) -> Answer<Vec<u8>> {
+    pub fn attribute_names(&self, who: &Caller, ino: InodeNumber) -> Answer<Vec<u8>> {
         let names = self.fs.list_xattr(ino).map_err(convert::errno)?;
         // As other file systems do: trusted attributes are for the administrator.
-        let shown = |name: &Vec<u8>| who.uid() == 0 || !name.starts_with(b"trusted.");
+        let shown = |name: &Vec<u8>| who.uid == 0 || !name.starts_with(b"trusted.");
         Ok(names.into_iter().filter(shown).flat_map(|name| [name, vec![0]].concat()).collect())
     }
 
@@ -149,17 +149,17 @@ fn check_name(name: &[u8]) -> Answer<()> {
 }
 
 /// Who may change how a mount works: root, and whoever mounted it.
-fn check_may_manage(who: &Request) -> Answer<()> {
-    let may = [0, rustix::process::geteuid().as_raw()].contains(&who.uid());
+fn check_may_manage(who: &Caller) -> Answer<()> {
+    let may = [0, rustix::process::geteuid().as_raw()].contains(&who.uid);
     if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// Whether the process is in a group, by its group or by those /proc says it has.
-fn in_group(who: &Request, gid: u32) -> bool {
-    let status = || std::fs::read_to_string(format!("/proc/{}/status", who.pid())).unwrap_or_default();
+fn in_group(who: &Caller, gid: u32) -> bool {
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", who.pid)).unwrap_or_default();
     let listed = |status: String| {
         let groups = status.lines().find_map(|line| line.strip_prefix("Groups:").map(str::to_owned));
         groups.unwrap_or_default().split_whitespace().any(|group| group.parse() == Ok(gid))
     };
-    who.gid() == gid || listed(status())
+    who.gid == gid || listed(status())
 }

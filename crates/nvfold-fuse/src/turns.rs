@@ -28,10 +28,9 @@
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -88,8 +87,8 @@ impl State {
 pub struct Turns {
     /// How long to look for the next request before sleeping; `None`: all threads sleep in read(2) at once.
     spin: Option<Duration>,
-    /// The connection to the kernel, once there is one.
-    connection: OnceLock<OwnedFd>,
+    /// The connection to the kernel.
+    connection: Arc<OwnedFd>,
     /// The last requests, a bit each: set for one that came within `spin`.
     came_soon: AtomicU8,
     state: Mutex<State>,
@@ -97,12 +96,11 @@ pub struct Turns {
     first_parked: Condvar,
 }
 
-/// What a thread that answers requests remembers.
-struct Seat {
+/// The place of a thread that answers requests.
+pub struct Seat {
     turns: Arc<Turns>,
+    /// It has answered a request, and waits for the next one, since then.
     listens_since: Option<Instant>,
-    /// The request that it was last given: a batch of forgets comes in pieces of the same number.
-    last: u64,
 }
 
 impl Drop for Seat {
@@ -111,71 +109,81 @@ impl Drop for Seat {
     }
 }
 
-thread_local! {
-    static SEAT: RefCell<Option<Seat>> = const { RefCell::new(None) };
-}
-
-/// A request that this thread answers. When it is dropped the thread waits for the next one.
+/// A request that a thread answers. When it is dropped the thread waits for the next one.
 #[must_use]
-pub struct Turn<'t>(Option<&'t Turns>);
+pub struct Turn<'s>(&'s mut Seat);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if let Some(turns) = self.0 {
-            turns.answered();
+        if self.0.turns.spin.is_some() {
+            self.0.answered();
         }
     }
 }
 
 impl Turns {
     /// Nobody listens yet.
-    pub fn new(spin: Option<Duration>) -> Arc<Turns> {
-        Arc::new(Turns {
+    pub fn new(spin: Option<Duration>, connection: Arc<OwnedFd>) -> Arc<Turns> {
+        let turns = Arc::new(Turns {
             spin,
-            connection: OnceLock::new(),
+            connection,
             came_soon: AtomicU8::new(0),
             state: Mutex::default(),
             released: Condvar::new(),
             first_parked: Condvar::new(),
-        })
-    }
-
-    /// Takes turns on this connection from now on.
-    pub fn connect(self: &Arc<Self>, connection: OwnedFd) {
-        if self.spin.is_some() && self.connection.set(connection).is_ok() {
-            let turns = self.clone();
+        });
+        if spin.is_some() {
+            let turns = turns.clone();
             thread::spawn(move || turns.watch());
         }
+        turns
     }
 
-    /// This thread has been given request number `request`; `takes_long`: others should not wait for it.
-    pub fn begin(self: &Arc<Self>, request: u64, takes_long: bool) -> Turn<'_> {
-        let (Some(spin), Some(_)) = (self.spin, self.connection.get()) else { return Turn(None) };
-        let listened = SEAT.with_borrow_mut(|seat| {
-            let seat = seat.get_or_insert_with(|| Seat { turns: self.clone(), listens_since: None, last: 0 });
-            let is_more_of_a_batch = seat.last == request;
-            seat.last = request;
-            (!is_more_of_a_batch).then(|| seat.listens_since.take())
-        });
-        let Some(listened) = listened else { return Turn(None) };
-        if let Some(since) = listened {
-            let came_soon = u8::from(since.elapsed() < spin);
+    /// A place for this thread.
+    pub fn sit(self: &Arc<Self>) -> Seat {
+        Seat { turns: self.clone(), listens_since: None }
+    }
+}
+
+impl Seat {
+    /// This thread has been given a request; `takes_long`: others should not wait for it.
+    pub fn begin(&mut self, takes_long: bool) -> Turn<'_> {
+        if let Some(spin) = self.turns.spin {
+            let listened = self.listens_since.take();
+            self.turns.taken(listened.map(|since| since.elapsed() < spin), takes_long);
+        }
+        Turn(self)
+    }
+
+    /// This thread has answered its request.
+    fn answered(&mut self) {
+        let must_look = self.turns.answered();
+        self.listens_since = Some(Instant::now());
+        if must_look {
+            self.turns.look_for_one();
+        }
+    }
+}
+
+impl Turns {
+    /// A request was taken. `came_soon`: whether it came within the time that would be spun, of a thread that listened.
+    fn taken(&self, came_soon: Option<bool>, takes_long: bool) {
+        if let Some(came_soon) = came_soon {
             // Two threads at once: one of their requests is not remembered.
-            self.came_soon.store(self.came_soon.load(Ordering::Relaxed) << 1 | came_soon, Ordering::Relaxed);
+            self.came_soon.store(self.came_soon.load(Ordering::Relaxed) << 1 | u8::from(came_soon), Ordering::Relaxed);
         }
         let (is_anybody_parked, does_anybody_listen) = {
             let mut state = self.state.lock();
-            state.listening -= u32::from(listened.is_some());
+            state.listening -= u32::from(came_soon.is_some());
             (state.parked > state.released, state.listening > 0)
         };
         if is_anybody_parked && !does_anybody_listen && (takes_long || self.does_one_wait()) {
             self.release(1);
         }
-        Turn(Some(self))
     }
 
-    /// This thread has answered its request.
-    fn answered(&self) {
+    /// A request was answered. Parks the thread if another one listens; true if it is to look for the next request.
+    fn answered(&self) -> bool {
         let mut state = self.state.lock();
         state.answered += 1;
         let pays = state.pause == 0 && self.do_requests_come_soon();
@@ -195,16 +203,7 @@ impl Turns {
             self.released.notify_all();
         }
         state.listening += 1;
-        let is_alone = state.listening == 1;
-        drop(state);
-        SEAT.with_borrow_mut(|seat| {
-            if let Some(seat) = seat {
-                seat.listens_since = Some(Instant::now());
-            }
-        });
-        if pays && is_alone {
-            self.look_for_one();
-        }
+        pays && state.listening == 1
     }
 
     fn release(&self, threads: u32) {
@@ -233,8 +232,7 @@ impl Turns {
 
     /// Whether read(2) would return at once: with a request, or with the end of the session.
     fn does_one_wait(&self) -> bool {
-        let Some(connection) = self.connection.get() else { return false };
-        let mut looked = [PollFd::from_borrowed_fd(connection.as_fd(), PollFlags::IN)];
+        let mut looked = [PollFd::from_borrowed_fd(self.connection.as_fd(), PollFlags::IN)];
         poll(&mut looked, Some(&AT_ONCE)).is_ok_and(|ready| ready > 0)
     }
 

@@ -1,0 +1,105 @@
+//! Requests by /dev/fuse: a read takes one, a write answers it.
+//!
+//! Each thread has a file of its own (FUSE_DEV_IOC_CLONE), so that the kernel keeps what they work at apart.
+
+use crate::operation::{Operation, argument_bytes};
+use crate::protocol::{InHeader, OutHeader};
+use crate::reply::out_header;
+use crate::turns::Turns;
+use crate::workers::Workers;
+use crate::{DATA_BYTES_MAX, Server, answer, sys};
+use rustix::io::Errno as Os;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Header, argument and names of a request that has data.
+const BEFORE_DATA: usize = 4096;
+const HEADER: usize = size_of::<OutHeader>();
+
+/// What the threads share.
+struct Device {
+    server: Arc<dyn Server>,
+    connection: Arc<OwnedFd>,
+    turns: Arc<Turns>,
+    workers: Arc<Workers>,
+}
+
+/// Starts the threads.
+pub fn start(
+    server: &Arc<dyn Server>,
+    connection: &Arc<OwnedFd>,
+    threads: usize,
+    spin: Option<Duration>,
+) -> io::Result<Arc<Workers>> {
+    let workers = Workers::new("fuse-device");
+    let device = Arc::new(Device {
+        server: server.clone(),
+        connection: connection.clone(),
+        turns: Turns::new(spin, connection.clone()),
+        workers: workers.clone(),
+    });
+    for _ in 0..threads {
+        device.start_one()?;
+    }
+    Ok(workers)
+}
+
+impl Device {
+    fn start_one(self: &Arc<Self>) -> io::Result<()> {
+        let device = self.clone();
+        self.workers.start(move || device.serve())
+    }
+
+    /// Answers until the session ends.
+    fn serve(self: &Arc<Self>) -> io::Result<()> {
+        let connection = sys::clone_connection(self.connection.as_fd())?;
+        let mut seat = self.turns.sit();
+        // Of words, so that the structures in it are aligned.
+        let mut request = vec![0u64; (BEFORE_DATA + DATA_BYTES_MAX) / size_of::<u64>()];
+        let mut room = vec![0; HEADER + DATA_BYTES_MAX];
+        while let Some(bytes) = receive(&connection, request.as_mut_bytes())? {
+            let bytes = &request.as_bytes()[..bytes];
+            let whole = InHeader::read_from_prefix(bytes).ok();
+            let split =
+                whole.and_then(|(header, rest)| Some((header, rest.split_at_checked(argument_bytes(header.opcode))?)));
+            let Some((header, (argument, rest))) = split else {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the kernel sent a request that ends too early",
+                ));
+            };
+            let operation = Operation::decode(&header, argument, rest);
+            if self.workers.took() {
+                // Without it requests are answered still, unless all threads come to wait for one another.
+                let _ = self.start_one();
+            }
+            let turn = seat.begin(operation.is_some_and(|operation| operation.takes_long()));
+            let answered = answer(&*self.server, None, &header, operation, &mut room[HEADER..]);
+            if !matches!(operation, Some(Operation::Forget { .. } | Operation::BatchForget { .. })) {
+                let (header, length) = out_header(header.unique, answered);
+                room[..HEADER].copy_from_slice(header.as_bytes());
+                // ENOENT: whoever asked is gone. Anything else ends with the next read.
+                let _ = rustix::io::write(&connection, &room[..HEADER + length]);
+            }
+            self.workers.waits();
+            drop(turn);
+        }
+        Ok(())
+    }
+}
+
+/// The next request; `None` when the session has ended.
+fn receive(connection: &OwnedFd, request: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::io::read(connection, &mut *request) {
+            Ok(bytes) => return Ok(Some(bytes)),
+            // It was taken back; a signal; another thread was faster.
+            Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
+            Err(Os::NODEV) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

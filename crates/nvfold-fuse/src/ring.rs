@@ -1,0 +1,190 @@
+//! Requests by io_uring: one command hands over an answer and takes the next request.
+//!
+//! The kernel has a queue for each processor, and puts a request into the queue of the processor that it comes from. An
+//! entry of a queue is a place for one request. Each thread here has a ring with one entry, and runs on the processor of
+//! its queue:
+//!
+//! ```text
+//! register -> available --(a request comes)--> taken -> answered -> committed -+- the next request of the queue waits: taken
+//!                 ^                                                            |
+//!                 +------------------------------------------------------------+
+//! ```
+//!
+//! Two threads a queue are started, so that ordinary use needs no more; [`workers`](crate::workers) starts another when
+//! both are busy. What waits in a queue is handed to an entry only when one is committed (Linux 6.18). So an entry that is
+//! registered while requests wait would never get one of them, if nobody else commits. That matters when the others wait for
+//! the kernel, which waits for answers to these requests. So the entry is given something to commit: a thread asks for no
+//! bytes of a file (NOTIFY_RETRIEVE), which the kernel answers by a request to this very queue. Two do so: whoever is about to
+//! wait for the kernel, and whoever registers an entry while somebody does. One of them comes second, and finds both the
+//! entry and the file of the one who waits. The kernel takes regular files alone, and what a thread waits for is about one.
+
+use crate::operation::{self, Operation, argument_bytes};
+use crate::protocol::{NOTIFY_RETRIEVE, NotifyRetrieveOut, OutHeader, opcode};
+use crate::reply::out_header;
+use crate::sys::{self, RingEntry};
+use crate::workers::Workers;
+use crate::{Errno, Server, answer};
+use parking_lot::Mutex;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use zerocopy::IntoBytes;
+
+const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+const THREADS_A_QUEUE: usize = 2;
+/// Room for the reply to a write.
+const SHORT_REPLY: usize = 64;
+
+/// Numbers of requests that we ask for ourselves: even, and far from those of the kernel.
+static NUDGES: AtomicU64 = AtomicU64::new(1 << 62);
+
+/// Whether the kernel offers requests by io_uring, and this process may have rings. Why not, if not.
+pub fn is_available() -> Result<(), String> {
+    match std::fs::read_to_string(ENABLED) {
+        Ok(text) if text.trim() == "Y" => sys::ring().map(drop).map_err(|error| format!("io_uring: {error}")),
+        Ok(_) => Err(format!("{ENABLED} says N")),
+        Err(_) => Err("the kernel has no FUSE over io_uring (Linux 6.14)".into()),
+    }
+}
+
+/// A queue of the kernel and those who serve it.
+struct Queue {
+    server: Arc<dyn Server>,
+    connection: Arc<OwnedFd>,
+    number: u16,
+    workers: Arc<Workers>,
+    /// Files of the requests whose threads wait for the kernel.
+    waited_for: Mutex<Vec<u64>>,
+}
+
+/// Starts the threads of all queues; returns when the kernel has their entries.
+pub fn start(server: &Arc<dyn Server>, connection: &Arc<OwnedFd>) -> io::Result<Vec<Arc<Workers>>> {
+    let (is_ready, ready) = mpsc::channel();
+    let mut all = Vec::new();
+    for number in 0..possible_processors()? {
+        let workers = Workers::new(&format!("fuse-ring-{number}"));
+        let queue = Arc::new(Queue {
+            server: server.clone(),
+            connection: connection.clone(),
+            number,
+            workers: workers.clone(),
+            waited_for: Mutex::default(),
+        });
+        for _ in 0..THREADS_A_QUEUE {
+            queue.start_one(Some(is_ready.clone()))?;
+        }
+        all.push(workers);
+    }
+    drop(is_ready);
+    ready.into_iter().collect::<io::Result<()>>()?;
+    Ok(all)
+}
+
+impl Queue {
+    /// Starts a thread. `is_ready` is told when it has registered its entry, or could not; without it requests may wait.
+    fn start_one(self: &Arc<Self>, is_ready: Option<mpsc::Sender<io::Result<()>>>) -> io::Result<()> {
+        let queue = self.clone();
+        self.workers.start(move || {
+            let mut entry = match (queue.register(), is_ready) {
+                (Ok(entry), None) => {
+                    if let Some(file) = queue.waited_for.lock().last() {
+                        queue.nudge(*file);
+                    }
+                    entry
+                }
+                (Ok(entry), Some(is_ready)) => {
+                    let _ = is_ready.send(Ok(()));
+                    entry
+                }
+                (Err(error), Some(is_ready)) => {
+                    let _ = is_ready.send(Err(error));
+                    return Ok(());
+                }
+                // The threads that there are go on.
+                (Err(_), None) => return Ok(()),
+            };
+            queue.serve(&mut entry)
+        })
+    }
+
+    fn register(&self) -> io::Result<RingEntry> {
+        let mut processor = CpuSet::new();
+        processor.set(usize::from(self.number));
+        // One that is not online takes no thread, and no request comes from it.
+        let _ = sched_setaffinity(None, &processor);
+        let mut entry = RingEntry::new(self.connection.as_fd(), self.number)?;
+        entry.register()?;
+        Ok(entry)
+    }
+
+    /// Answers until the session ends.
+    fn serve(self: &Arc<Self>, entry: &mut RingEntry) -> io::Result<()> {
+        let mut rest = Vec::new();
+        while entry.wait()? {
+            let unique = entry.request().0.unique;
+            let (header, length) = out_header(unique, self.answer(entry, &mut rest));
+            entry.commit(&header, length)?;
+        }
+        Ok(())
+    }
+
+    fn answer(self: &Arc<Self>, entry: &mut RingEntry, rest: &mut Vec<u8>) -> Result<usize, Errno> {
+        let (header, argument, payload_bytes) = entry.request();
+        if header.opcode == opcode::NOTIFY_REPLY {
+            return Ok(0);
+        }
+        if self.workers.took() {
+            // Without it requests are answered still, unless all threads come to wait for one another.
+            let _ = self.start_one(None);
+        }
+        let argument = &argument[..argument_bytes(header.opcode)];
+        let payload = entry.payload();
+        let answered = if header.opcode == opcode::WRITE {
+            let mut reply = [0; SHORT_REPLY];
+            let operation = Operation::decode(&header, argument, &payload[..payload_bytes]);
+            let answered = answer(&*self.server, Some(&**self), &header, operation, &mut reply);
+            payload[..SHORT_REPLY].copy_from_slice(&reply);
+            answered
+        } else {
+            // Names: the reply takes their place.
+            rest.clear();
+            rest.extend_from_slice(&payload[..payload_bytes]);
+            answer(&*self.server, Some(&**self), &header, Operation::decode(&header, argument, rest), payload)
+        };
+        self.workers.waits();
+        answered
+    }
+
+    /// Has the kernel send a request to this queue: the thread runs on its processor.
+    fn nudge(&self, nodeid: u64) {
+        let asked =
+            NotifyRetrieveOut { unique: NUDGES.fetch_add(2, Ordering::Relaxed), nodeid, offset: 0, size: 0, unused: 0 };
+        let length = size_of::<OutHeader>() + size_of::<NotifyRetrieveOut>();
+        let header = OutHeader { len: length as u32, error: NOTIFY_RETRIEVE, unique: 0 };
+        // It fails when the session ends.
+        let _ = rustix::io::write(&self.connection, &[header.as_bytes(), asked.as_bytes()].concat());
+    }
+}
+
+impl operation::Queue for Queue {
+    fn before_wait(&self, file: u64) {
+        self.waited_for.lock().push(file);
+        self.nudge(file);
+    }
+
+    fn after_wait(&self, file: u64) {
+        let mut waited_for = self.waited_for.lock();
+        let at = waited_for.iter().position(|other| *other == file).expect("it was put there");
+        waited_for.swap_remove(at);
+    }
+}
+
+/// Queues that the kernel wants: one for each processor that there could be.
+fn possible_processors() -> io::Result<u16> {
+    let text = std::fs::read_to_string(POSSIBLE)?;
+    let last = text.trim().rsplit([',', '-']).next().and_then(|number| number.parse::<u16>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::Error::other(format!("{POSSIBLE} says `{}`", text.trim())))
+}

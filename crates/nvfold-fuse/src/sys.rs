@@ -1,0 +1,194 @@
+//! What needs unsafe code: memory that the kernel shares, and two calls that nobody wraps.
+#![allow(unsafe_code)]
+
+use crate::DATA_BYTES_MAX;
+use crate::protocol::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingEntryInOut};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Of a submission (struct io_uring_sqe): where `addr` and `len` are.
+const SQE_ADDRESS: usize = 16;
+const SQE_LENGTH: usize = 24;
+
+/// What the kernel puts before the payload (struct fuse_uring_req_header).
+#[repr(C)]
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct Headers {
+    in_out: [u8; 128],
+    argument: [u8; 128],
+    entry: RingEntryInOut,
+}
+
+/// A ring with one entry: a place into which the kernel puts a request, and out of which it takes the answer.
+///
+/// Used by one thread alone, which must be the one that made it.
+pub struct RingEntry {
+    ring: ManuallyDrop<IoUring<squeue::Entry128, cqueue::Entry>>,
+    connection: RawFd,
+    queue: u16,
+    headers: ManuallyDrop<Box<Headers>>,
+    payload: ManuallyDrop<Box<[u8]>>,
+    /// Where these two are, for the kernel.
+    places: ManuallyDrop<Box<[libc::iovec; 2]>>,
+    /// A request has come that nobody has waited for.
+    has_request: bool,
+    /// The kernel does not have the entry, or has given it back for good.
+    is_over: bool,
+}
+
+impl Drop for RingEntry {
+    /// An entry that the kernel may still write to is left to it: the process is about to end.
+    fn drop(&mut self) {
+        if self.is_over {
+            // SAFETY: dropped once, here, and not used afterwards. The kernel has ended the last command, so it writes no more.
+            unsafe {
+                ManuallyDrop::drop(&mut self.ring);
+                ManuallyDrop::drop(&mut self.headers);
+                ManuallyDrop::drop(&mut self.payload);
+                ManuallyDrop::drop(&mut self.places);
+            }
+        }
+    }
+}
+
+/// A ring of the kind that is needed.
+///
+/// # Errors
+/// That io_uring is not there, or refused to this process (EPERM, ENOSYS), or that there is no memory for it (ENOMEM).
+pub fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
+    IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(2)
+}
+
+impl RingEntry {
+    /// One for the queue of a processor. `connection` must stay open for as long as it lives.
+    pub fn new(connection: BorrowedFd<'_>, queue: u16) -> io::Result<RingEntry> {
+        let mut headers = Headers::new_box_zeroed().map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut payload = <[u8]>::new_box_zeroed_with_elems(DATA_BYTES_MAX).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let places = [
+            libc::iovec { iov_base: (&raw mut *headers).cast(), iov_len: size_of::<Headers>() },
+            libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() },
+        ];
+        Ok(RingEntry {
+            ring: ManuallyDrop::new(ring()?),
+            connection: connection.as_raw_fd(),
+            queue,
+            headers: ManuallyDrop::new(headers),
+            payload: ManuallyDrop::new(payload),
+            places: ManuallyDrop::new(Box::new(places)),
+            has_request: false,
+            is_over: true,
+        })
+    }
+
+    /// Gives the entry to the kernel.
+    pub fn register(&mut self) -> io::Result<()> {
+        self.is_over = false;
+        self.push(RING_REGISTER, 0)?;
+        self.ring.submit()?;
+        // What is refused is refused at once.
+        match self.completion() {
+            Some(error) if error < 0 => {
+                self.is_over = true;
+                Err(io::Error::from_raw_os_error(-error))
+            }
+            completion => {
+                self.has_request = completion.is_some();
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands over the answer that lies in the entry, on the next [`wait`](Self::wait).
+    pub fn commit(&mut self, header: &OutHeader, payload_bytes: usize) -> io::Result<()> {
+        let commit_id = self.headers.entry.commit_id;
+        self.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
+        self.headers.entry.payload_bytes = payload_bytes as u32;
+        self.push(RING_COMMIT_AND_FETCH, commit_id)
+    }
+
+    /// Waits for a request; false when the session has ended.
+    pub fn wait(&mut self) -> io::Result<bool> {
+        if std::mem::take(&mut self.has_request) {
+            return Ok(true);
+        }
+        loop {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
+                Err(error) => return Err(error),
+            }
+            match self.completion() {
+                None => {}
+                Some(0) => return Ok(true),
+                Some(error) => {
+                    let is_end = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED].contains(&-error);
+                    self.is_over = is_end;
+                    return if is_end { Ok(false) } else { Err(io::Error::from_raw_os_error(-error)) };
+                }
+            }
+        }
+    }
+
+    /// The request: its header, its argument, and how many bytes of the payload belong to it.
+    pub fn request(&self) -> (InHeader, [u8; 128], usize) {
+        let header = InHeader::read_from_prefix(&self.headers.in_out).expect("it is longer").0;
+        (header, self.headers.argument, (self.headers.entry.payload_bytes as usize).min(self.payload.len()))
+    }
+
+    /// The payload of the request, and of the answer.
+    pub fn payload(&mut self) -> &mut [u8] {
+        &mut self.payload
+    }
+
+    fn completion(&mut self) -> Option<i32> {
+        self.ring.completion().next().map(|completion| completion.result())
+    }
+
+    fn push(&mut self, command: u32, commit_id: u64) -> io::Result<()> {
+        let mut words = [0; 80];
+        let parameters = RingCommand { commit_id, queue: self.queue, ..RingCommand::default() };
+        words[..size_of::<RingCommand>()].copy_from_slice(parameters.as_bytes());
+        let mut submission = opcode::UringCmd80::new(types::Fd(self.connection), command).cmd(words).build();
+        let bytes = (&raw mut submission).cast::<u8>();
+        // SAFETY: a submission has 128 bytes (struct io_uring_sqe with IORING_SETUP_SQE128), aligned to 8, and these two fields
+        // are plain numbers within it.
+        unsafe {
+            bytes.add(SQE_ADDRESS).cast::<u64>().write(self.places.as_ptr() as u64);
+            bytes.add(SQE_LENGTH).cast::<u32>().write(self.places.len() as u32);
+        }
+        // SAFETY: what the submission points to is owned by this entry, which is not freed before the kernel has ended the
+        // command (`Drop`), and not looked at between this and its completion.
+        unsafe { self.ring.submission().push(&submission) }.map_err(io::Error::other)
+    }
+}
+
+const _: () = assert!(size_of::<squeue::Entry128>() == 128);
+
+/// Another file of the same connection (FUSE_DEV_IOC_CLONE).
+pub fn clone_connection(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
+    let clone = rustix::fs::open(
+        "/dev/fuse",
+        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )?;
+    let number = connection.as_raw_fd() as u32;
+    // SAFETY: this ioctl reads one u32, the number of the file, and keeps nothing.
+    match unsafe { libc::ioctl(clone.as_fd().as_raw_fd(), CLONE, &raw const number) } {
+        0 => Ok(clone),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Makes a thread, and those that it starts, run under SCHED_IDLE.
+pub fn run_when_idle(thread: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are read during the call.
+    match unsafe { libc::sched_setscheduler(thread, libc::SCHED_IDLE, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
