@@ -59,7 +59,10 @@ impl Drop for RingEntry {
 /// # Errors
 /// That io_uring is not there, or refused to this process (EPERM, ENOSYS), or that there is no memory for it (ENOMEM).
 pub fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
-    IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(2)
+    // What the kernel has to do in this thread it does when the thread waits, instead of interrupting it.
+    let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
+    builder.setup_single_issuer().setup_defer_taskrun();
+    builder.build(2)
 }
 
 impl RingEntry {
