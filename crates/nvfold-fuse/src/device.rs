@@ -55,7 +55,9 @@ impl Device {
 
     /// Answers until the session ends.
     fn serve(self: &Arc<Self>) -> io::Result<()> {
-        let connection = sys::clone_connection(self.connection.as_fd())?;
+        // Without access to /dev/fuse, which fusermount3 has opened for us, all threads read from the same file.
+        let own = sys::clone_connection(self.connection.as_fd());
+        let connection = own.or_else(|_| self.connection.try_clone())?;
         let mut seat = self.turns.sit();
         // Of words, so that the structures in it are aligned.
         let mut request = vec![0u64; (BEFORE_DATA + DATA_BYTES_MAX) / size_of::<u64>()];

@@ -111,13 +111,21 @@ impl Queue {
     }
 
     fn register(&self) -> io::Result<RingEntry> {
-        let mut processor = CpuSet::new();
-        processor.set(usize::from(self.number));
-        // One that is not online takes no thread, and no request comes from it.
-        let _ = sched_setaffinity(None, &processor);
+        match self.pin() {
+            // Requests come from there, but nudges would go elsewhere.
+            Err(error) if is_online(self.number) => return Err(error),
+            _ => {}
+        }
         let mut entry = RingEntry::new(self.connection.as_fd(), self.number)?;
         entry.register()?;
         Ok(entry)
+    }
+
+    /// Moves this thread to the processor of the queue.
+    fn pin(&self) -> io::Result<()> {
+        let mut processor = CpuSet::new();
+        processor.set(usize::from(self.number));
+        Ok(sched_setaffinity(None, &processor)?)
     }
 
     /// Answers until the session ends.
@@ -158,8 +166,10 @@ impl Queue {
         answered
     }
 
-    /// Has the kernel send a request to this queue: the thread runs on its processor.
+    /// Has the kernel send a request to the queue of the processor that this thread runs on: to this one.
     fn nudge(&self, nodeid: u64) {
+        // It may have come online since.
+        let _ = self.pin();
         let asked =
             NotifyRetrieveOut { unique: NUDGES.fetch_add(2, Ordering::Relaxed), nodeid, offset: 0, size: 0, unused: 0 };
         let length = size_of::<OutHeader>() + size_of::<NotifyRetrieveOut>();
@@ -187,4 +197,12 @@ fn possible_processors() -> io::Result<u16> {
     let text = std::fs::read_to_string(POSSIBLE)?;
     let last = text.trim().rsplit([',', '-']).next().and_then(|number| number.parse::<u16>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::Error::other(format!("{POSSIBLE} says `{}`", text.trim())))
+}
+
+/// Whether a processor runs threads.
+fn is_online(number: u16) -> bool {
+    let dir = format!("/sys/devices/system/cpu/cpu{number}");
+    // One that cannot be taken offline has no such file.
+    let says_no = std::fs::read_to_string(format!("{dir}/online")).is_ok_and(|online| online.trim() == "0");
+    std::path::Path::new(&dir).exists() && !says_no
 }

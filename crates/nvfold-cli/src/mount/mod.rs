@@ -43,7 +43,7 @@ use front::Front;
 use handshake::{Agreed, Handshake};
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
 use nvfold_fuse::{Transport, place};
-use options::Wanted;
+use options::WantedTransport;
 use pmem::{DeviceSpec, Region};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
@@ -213,12 +213,12 @@ fn start_session(
     access: &Access,
 ) -> Outcome<Session> {
     let doing = || format!("mount on {}", dir.display());
-    if plan.options.transport == Wanted::Ring {
+    if plan.options.transport == WantedTransport::Ring {
         nvfold_fuse::is_ring_available().map_err(|why| {
             Failure::new(doing(), format!("requests cannot come by io_uring: {why}")).hint("use -o transport=auto")
         })?;
     }
-    let wants_ring = plan.options.transport != Wanted::Device && nvfold_fuse::is_ring_available().is_ok();
+    let wants_ring = plan.options.transport != WantedTransport::Device && nvfold_fuse::is_ring_available().is_ok();
     let start = |wants_ring| {
         let (session, agreed) =
             handshake::mount(&plan.options, dir, device, wants_ring).map_err(|why| no_mount(dir, why))?;
@@ -231,7 +231,7 @@ fn start_session(
         Ok(serving.map(|serving| Session { agreed, serving }))
     };
     match start(wants_ring)? {
-        Err(_) if wants_ring && plan.options.transport == Wanted::Auto => start(false)?,
+        Err(_) if wants_ring && plan.options.transport == WantedTransport::Auto => start(false)?,
         started => started,
     }
     .doing(doing())

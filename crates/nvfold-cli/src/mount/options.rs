@@ -47,7 +47,7 @@ impl Writeback {
 
 /// How requests of the kernel are to come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedTransport {
     /// By io_uring where that works, else by /dev/fuse.
     #[default]
     Auto,
@@ -57,12 +57,12 @@ pub enum Wanted {
     Device,
 }
 
-impl Wanted {
-    fn parse(text: &str) -> Result<Wanted, String> {
+impl WantedTransport {
+    fn parse(text: &str) -> Result<WantedTransport, String> {
         match text {
-            "auto" => Ok(Wanted::Auto),
-            "ring" => Ok(Wanted::Ring),
-            "device" => Ok(Wanted::Device),
+            "auto" => Ok(WantedTransport::Auto),
+            "ring" => Ok(WantedTransport::Ring),
+            "device" => Ok(WantedTransport::Device),
             _ => Err(format!("`{text}` is none of auto, ring and device")),
         }
     }
@@ -93,7 +93,7 @@ pub struct Options {
     pub writeback: Writeback,
     /// Whether the kernel keeps pages of files.
     pub cache: Cache,
-    pub transport: Wanted,
+    pub transport: WantedTransport,
     /// How long to look for the next request before sleeping; `None`: not at all.
     pub spin: Option<Duration>,
     /// Name of the device in the mount table, if not its own.
@@ -119,7 +119,7 @@ impl Options {
             max_write_bytes: MAX_WRITE_BYTES,
             writeback: Writeback::default(),
             cache: Cache::default(),
-            transport: Wanted::default(),
+            transport: WantedTransport::default(),
             spin: Some(SPIN),
             fs_name: None,
             kernel: if is_root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
@@ -161,7 +161,7 @@ impl Options {
             }
             "writeback" => self.writeback = Writeback::parse(value("auto")?).map_err(wrong)?,
             "cache" => self.cache = Cache::parse(value("auto")?).map_err(wrong)?,
-            "transport" => self.transport = Wanted::parse(value("auto")?).map_err(wrong)?,
+            "transport" => self.transport = WantedTransport::parse(value("auto")?).map_err(wrong)?,
             "spin" if value("50")? == "off" => self.spin = None,
             "spin" => {
                 let us = number(value("50")?, 1, SPIN_US_MAX).map_err(|why| wrong(format!("{why}, nor off")))?;
