@@ -193,7 +193,7 @@ fn describe(report: &Report, changed: &str) -> String {
     let from_to = |before, after| format!("{} before, {} after", size::show(before), size::show(after));
     let mut rows = vec![
         ("files", report.files.to_string()),
-        ("looked at", format!("{} in {seconds:.2} s, {rate}/s", size::show(report.looked_at_bytes))),
+        ("read", format!("{} in {seconds:.2} s, {rate}/s", size::show(report.looked_at_bytes))),
         (changed, size::show(copied.unwrap_or(report.changed_bytes))),
         ("stored", from_to(report.stored_bytes_before, report.stored_bytes_after)),
         ("available", from_to(report.available_bytes_before, report.available_bytes_after)),

@@ -48,6 +48,9 @@ struct Report {
 #[derive(Clone, Serialize)]
 struct Row {
     path: String,
+    /// Bytes of the path in hexadecimal, where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
     /// Bytes that extents name.
     logical_bytes: u64,
     /// Sum of the sizes, holes included.
@@ -114,7 +117,7 @@ pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
         let what = format!("{}: {}", mounts::show(&du.target), mounts::show(&du.at));
         let attr = fs.resolve(du.at.as_os_str().as_bytes()).doing(&what)?;
         if attr.kind != FileKind::Directory {
-            return Err(Failure::new(what, "not a directory"));
+            return Err(Failure::new(what, "it is not a directory"));
         }
         sums.directory(&fs, attr, &du.at, 0).doing(what)?;
     }
@@ -201,7 +204,14 @@ impl Sums {
 }
 
 fn empty(dir: &Path) -> Row {
-    Row { path: mounts::show(dir), logical_bytes: 0, apparent_bytes: 0, files: 0, extents: None }
+    Row {
+        path: mounts::show(dir),
+        path_hex: mounts::hex(dir),
+        logical_bytes: 0,
+        apparent_bytes: 0,
+        files: 0,
+        extents: None,
+    }
 }
 
 fn add(row: &mut Row, below: &Row) {

@@ -37,7 +37,7 @@ fn describe(snapshot: &Snapshot) -> String {
     let state = match (superblock.clean, &snapshot.mount_point) {
         (true, _) => "clean",
         (false, Some(_)) => "in use",
-        (false, None) => "not unmounted in order; the next mount recovers it",
+        (false, None) => "not unmounted; the next mount recovers it",
     };
     let flags =
         [superblock.incompatible_features, superblock.read_only_compatible_features, superblock.compatible_features];

@@ -103,12 +103,12 @@ fn reclaim_all(stored: &Stored, path: &Path, target: &Path, output: &Output) -> 
 fn describe(report: &Report) -> String {
     let from_to = |before, after| format!("{} before, {} after", size::show(before), size::show(after));
     let per_freed = report.moved_bytes as f64 / report.freed_bytes.max(1) as f64;
-    let moved = format!("{}, {per_freed:.2} a byte that became free", size::show(report.moved_bytes));
+    let moved = format!("{}, {per_freed:.2} bytes per byte freed", size::show(report.moved_bytes));
     report::facts(&[
         ("segments emptied", format!("{} in {:.2} s", report.segments, report.seconds)),
         ("moved", moved),
         ("collected", collected_words(report.collected_chunks, report.collected_bytes)),
-        ("dead", from_to(report.dead_bytes_before, report.dead_bytes_after)),
+        ("dead bytes", from_to(report.dead_bytes_before, report.dead_bytes_after)),
         ("available", from_to(report.available_bytes_before, report.available_bytes_after)),
     ])
 }

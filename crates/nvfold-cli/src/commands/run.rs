@@ -75,7 +75,7 @@ pub fn run(command: &Run) -> Outcome<Infallible> {
     let program = program::find(name)?;
     match program::check(&program) {
         Err(failure) if command.mount.is_none() => return Err(failure.exits_with(CANNOT_RUN)),
-        Err(failure) => failure.hint("it runs all the same, and what it copies is not followed").report(),
+        Err(failure) => failure.hint("it runs all the same, and what it copies is not followed").report("run"),
         Ok(()) => {}
     }
     variables.push(("LD_PRELOAD", before(&library, env::var_os("LD_PRELOAD"))));
@@ -174,7 +174,7 @@ fn library() -> Outcome<PathBuf> {
     };
     let found = found.ok_or_else(|| {
         Failure::new(format!("find {LIBRARY}"), "it is neither beside this command nor in ../lib/nvfold")
-            .hint("make install puts it there; NVFOLD_PRELOAD=PATH names another")
+            .hint("`make install` puts it there; the variable NVFOLD_PRELOAD names another place")
     })?;
     let path = found.canonicalize().doing(format!("find {}", found.display()))?;
     if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ')) {

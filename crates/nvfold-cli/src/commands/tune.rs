@@ -78,8 +78,11 @@ fn choose_method(target: &Path, choice: MethodChoice, output: &Output) -> Outcom
     let report = Chosen { device: snapshot.device.clone(), choice: choice.to_owned(), nv_dedup: snapshot.nv_dedup };
     let policy = snapshot.policy.unwrap_or_default();
     report::emit(output.json, "tune", &report, || match &report.nv_dedup {
-        Some(now) => format!("{}: chosen by {choice}; method now: {}", report.device, now.method),
-        None => format!("{}: chosen by {choice}, once data goes to nv-dedup (policy now: {policy})", report.device),
+        Some(now) => format!("{}: the method is chosen by {choice}, and is {} now", report.device, now.method),
+        None => format!(
+            "{}: the method is chosen by {choice} once data goes to policy nv-dedup (the policy is {policy} now)",
+            report.device
+        ),
     })?;
     Ok(0)
 }

@@ -61,7 +61,7 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
         let failure = Failure::new(format!("unmount {}", dir.display()), errno);
         match errno {
             rustix::io::Errno::BUSY => {
-                failure.hint("files on it are open or directories in use; see `fuser -vm DIR`, or use --lazy")
+                failure.hint("a process has a file open there or works in it: `fuser -vm DIR` names it; --lazy detaches the mount now")
             }
             rustix::io::Errno::PERM => failure.hint("it was mounted by somebody else"),
             _ => failure,
@@ -77,7 +77,7 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     }
     report::emit(output.json, "umount", &report, || {
         let state = if released { "is unmounted and its device released" } else { "is unmounted" };
-        format!("{} {state}", dir.display())
+        mounts::escaped(&format!("{} {state}", dir.display()))
     })?;
     Ok(0)
 }

@@ -72,7 +72,11 @@ pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
         Report { device: name, equal, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };
     report::emit(output.json, "verify", &report, || {
         let rate = size::show(report.bytes_per_second as u64);
-        let verdict = if equal { "all equal".into() } else { format!("{} differences", report.counts.problem_count) };
+        let verdict = if equal {
+            "all equal".into()
+        } else {
+            report::counted(report.counts.problem_count, "difference", "differences")
+        };
         format!("compared {} in {seconds:.2} s, {rate}/s: {verdict}", report.counts.words())
     })?;
     Ok(u8::from(!equal))
