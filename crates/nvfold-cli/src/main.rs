@@ -40,6 +40,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments = names::as_nvfold(std::env::args_os().collect());
+    if arguments.len() < 2 {
+        failure::eprint_line(cli::FIRST_STEPS);
+        return ExitCode::from(failure::USAGE);
+    }
     let name = names::command_in(&arguments);
     let is_fsck = name == "fsck";
     let cli = match Cli::try_parse_from(arguments) {

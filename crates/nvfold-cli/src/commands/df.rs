@@ -11,8 +11,9 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Show space: logical, stored, saved by sharing and by compression, metadata, free, and what the device takes of the host
+/// Show space: logical, stored, saved by sharing and compression, metadata, free, and allocated on the host
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold df")]
 pub struct Df {
     /// Devices or mount points; all mounted ones unless given
     #[arg(value_name = "DEVICE|DIR")]

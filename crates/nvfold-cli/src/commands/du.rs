@@ -20,8 +20,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Show what the files below each directory name (logical bytes; shared blocks count in each file)
+/// Show the logical size of each directory; a shared block counts in each file that names it
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold du /tmp/fold --depth 2 --extents")]
 pub struct Du {
     /// Directory on a mount, or an unmounted device
     #[arg(value_name = "DIR|DEVICE")]

@@ -14,8 +14,9 @@ use nvfold::host::{self, EstimateOptions};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// Estimate what each policy would save on files anywhere, and the device to make for them; reads only
+/// Estimate what each policy would save on files that you have, and the device size they need; only reads
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold estimate /usr/share /var/lib")]
 pub struct Estimate {
     /// Files and directories to read; symbolic links below them are not followed
     #[arg(required = true, value_name = "PATH")]

@@ -31,8 +31,9 @@ pub const OPERATIONAL: u8 = 8;
 /// Exit code: called wrongly.
 pub const USAGE: u8 = 16;
 
-/// Check an unmounted device, and repair it if asked to (exit codes as fsck(8))
+/// Check an unmounted device, and repair it with -y (exit codes as fsck(8))
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold fsck /dev/shm/pool")]
 pub struct Fsck {
     #[arg(value_name = "DEVICE")]
     device: PathBuf,

@@ -9,8 +9,9 @@ use crate::snapshot::Snapshot;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Tell what a file system is: identity, layout, persistence level, clean or not
+/// Show what a file system is: identity, layout, persistence level, clean or not
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold info /dev/shm/pool")]
 pub struct Info {
     /// Device or mount point
     #[arg(value_name = "DEVICE|DIR")]

@@ -24,6 +24,7 @@ const LABEL_BYTES_MAX: usize = 32;
 
 /// Make an empty file system on a device (file, DAX file or device-dax node)
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold mkfs /dev/shm/pool --size 4G")]
 pub struct Mkfs {
     /// The device; a file is made when there is none
     #[arg(value_name = "DEVICE")]

@@ -20,6 +20,7 @@ use std::process::{Command, Stdio};
 
 /// Mount a device (or `mem:`, a new one in memory) on a directory
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
 pub struct Mount {
     /// Device, or mem: for one in memory (give it a size with -o size=8G)
     #[arg(value_name = "DEVICE")]

@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 
 /// Show or set the policy for new data of a file or directory
 ///
-/// A file or directory may have a policy of its own (the extended attribute user.nvfold.dedup); without one the
-/// mount's counts. What is made in a directory gets a copy of the directory's own. Data that is stored stays as it
-/// is: see `nvfold dedup` and `nvfold undedup`.
+/// A file or directory may have its own policy (the extended attribute user.nvfold.dedup); otherwise the policy of the
+/// mount applies. A new file inherits the policy of its directory. Stored data does not change: see `nvfold dedup` and
+/// `nvfold undedup`.
 ///
-/// Shows the compression of new packed data too; setfattr sets it (the extended attribute user.nvfold.compress).
+/// Also shows the compression of new packed data; set it with setfattr (the extended attribute user.nvfold.compress).
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold policy /tmp/fold/backups deext")]
 pub struct Policy {
     /// File or directory on a mount, or an unmounted device
     #[arg(value_name = "PATH|DEVICE")]

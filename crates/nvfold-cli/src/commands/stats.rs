@@ -13,8 +13,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Show all counters, and the DRAM a stored block costs
+/// Show all counters, and the DRAM used per stored block
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold stats /tmp/fold")]
 pub struct Stats {
     /// Device or mount point
     #[arg(value_name = "DEVICE|DIR")]

@@ -26,6 +26,7 @@ use std::time::Instant;
 ///
 /// With --method while it is mounted, with --index while it is not.
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold tune /tmp/fold --method auto")]
 pub struct Tune {
     /// Mount point or mounted device; with --index a device that is not mounted
     #[arg(value_name = "DIR|DEVICE")]

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 /// Unmount, and wait until the device is clean and released
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold umount /tmp/fold")]
 pub struct Umount {
     /// Mount point, or the device mounted there
     #[arg(value_name = "DIR")]

@@ -17,8 +17,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Compare a tree of the host with its copy on an unmounted device: content and metadata
+/// Compare a tree of the host with its copy on an unmounted device: contents and metadata
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold verify /dev/shm/pool /usr/share")]
 pub struct Verify {
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
