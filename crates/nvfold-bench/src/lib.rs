@@ -78,6 +78,7 @@ use std::path::PathBuf;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
+#[command(before_help = "Example: nvfold bench write --mebibytes 64")]
 pub struct BenchArgs {
     #[command(subcommand)]
     what: What,
@@ -86,34 +87,49 @@ pub struct BenchArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum What {
     /// Bytes written a second, beside the raw limit and other file systems
+    #[command(before_help = "Example: nvfold bench write")]
     Write(Options),
     /// Bytes read a second, likewise
+    #[command(before_help = "Example: nvfold bench read")]
     Read(Options),
     /// Files made, looked up, listed, renamed and removed a second
+    #[command(before_help = "Example: nvfold bench meta --embedded-only")]
     Meta(Options),
     /// A tree copied, read and removed, and many files made, on mounts with different options and on tmpfs
+    #[command(before_help = "Example: nvfold bench tree")]
     Tree(tree::Options),
     /// What each operation costs, counted: fences, lines written and read, locked instructions, instructions
+    #[command(before_help = "Example: nvfold bench cost")]
     Cost(cost::CostOptions),
     /// Time to the first byte and to exact counts, after a kill and after an orderly unmount
+    #[command(before_help = "Example: nvfold bench recovery")]
     Recovery(recovery::RecoveryOptions),
     /// The figures and tables of a paper, measured here
+    #[command(before_help = "Example: nvfold bench paper icid")]
     Paper(paper::PaperArgs),
     /// What emulated devices charge, beside what is published of the real ones
+    #[command(before_help = "Example: nvfold bench profiles")]
     Profiles(profiles::Options),
     /// How fast each chunker cuts and what it saves, and how often the compressible check is right
+    #[command(before_help = "Example: nvfold bench chunkers")]
     Chunkers(chunkers::Options),
     /// What a look-up by fingerprint costs: a red-black tree as in DeEXT, and the indexes of nvfold
+    #[command(before_help = "Example: nvfold bench lookups")]
     Lookups(lookups::Options),
     /// Bytes that were copied from files: what a compaction shares, a write with an origin beside a plain one
+    #[command(before_help = "Example: nvfold bench origins")]
     Origins(origins::Options),
     /// Following copies in memory (ICID): what look-ups, insertions and copies cost, what is found, memory
+    #[command(before_help = "Example: nvfold bench rec-tree")]
     RecTree(rec_tree::Options),
     /// How evenly a device is worn by overwritten files, with wear levelling and without; lifetime
+    #[command(before_help = "Example: nvfold bench wear")]
     Wear(wear::Options),
     /// Random overwrites on a device that is nearly full: throughput, latency, and what reclamation moves for it
+    #[command(before_help = "Example: nvfold bench reclaim")]
     Reclaim(reclaim::Options),
     /// Policy auto beside the policies that it chooses from, while the workload changes
+    #[command(before_help = "Example: nvfold bench auto")]
     Auto(auto::Options),
     /// Run the measured calls of `cost`, for callgrind
     #[command(hide = true)]

@@ -6,15 +6,31 @@ use clap::{Parser, Subcommand};
 
 /// Everything `nvfold` understands.
 #[derive(Debug, Parser)]
-#[command(name = "nvfold", version, propagate_version = true, arg_required_else_help = true)]
-#[command(about = "A file system for persistent memory that stores equal data once")]
-#[command(after_help = "Sizes: 4096, 64M, 1.5GiB. Exit codes: 0 done, 1 failed, 2 called wrongly; fsck: as fsck(8).")]
+#[command(name = "nvfold", version, propagate_version = true)]
+#[command(about = "A file system in memory or on persistent memory that stores equal data once")]
+#[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
+#[command(
+    after_help = "Sizes are written as 4096, 64M or 1.5GiB. Exit codes: 0 success, 1 failure, 2 wrong usage; fsck has those of fsck(8)."
+)]
 pub struct Cli {
     #[command(flatten)]
     pub output: Output,
     #[command(subcommand)]
     pub command: Command,
 }
+
+/// What `nvfold` alone says: the commands that a newcomer needs.
+pub const FIRST_STEPS: &str = "\
+nvfold: a file system in memory or on persistent memory that stores equal data once
+
+Start here:
+  nvfold estimate DIR                what nvfold would save on files that you have; it only reads
+  nvfold mount mem: DIR -o size=8G   mount a tmpfs that deduplicates
+  nvfold mkfs FILE --size 4G         make a device that keeps its data; then: nvfold mount FILE DIR
+  nvfold df                          show what is stored and what is saved
+  nvfold umount DIR                  unmount
+
+All commands: nvfold --help. One of them: nvfold mount --help. Manual pages: nvfold man --into DIR.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -38,11 +54,31 @@ pub enum Command {
     Import(import::Import),
     Export(export::Export),
     Verify(verify::Verify),
-    /// Estimate what each policy would save on files and directories; changes nothing
     Estimate(estimate::Estimate),
     Run(run::Run),
-    /// Measure this machine: writes, reads and names, beside the raw limit and other file systems
+    /// Measure this machine: writes, reads and metadata, compared with the raw limit and other file systems
     Bench(nvfold_bench::BenchArgs),
     Completions(completions::Completions),
     Man(man::Man),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, CommandFactory};
+
+    /// Checks the example of a command and of all its subcommands.
+    fn check_examples(command: &Command) {
+        let example = command.get_before_help().map(ToString::to_string).unwrap_or_default();
+        let call = example.strip_prefix("Example: ").unwrap_or_else(|| panic!("{}: no example", command.get_name()));
+        let words = call.split(" > ").flat_map(|part| part.split(" | ")).next().unwrap().split(' ');
+        assert!(Cli::try_parse_from(words).is_ok(), "{call}");
+        assert!(call.contains(command.get_name()), "{}: {call}", command.get_name());
+        command.get_subcommands().filter(|below| !below.is_hide_set()).for_each(check_examples);
+    }
+
+    #[test]
+    fn the_help_of_every_command_opens_with_an_example_that_works() {
+        check_examples(&Cli::command());
+    }
 }

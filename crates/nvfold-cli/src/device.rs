@@ -66,10 +66,11 @@ pub fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<
     opened.doing("open the device").map_err(|failure| in_use_hint(device, failure))
 }
 
-/// A device that is mounted can be asked through its mount point.
+/// A device that is mounted can be asked through its mount point, and one that is not there must be made.
 fn in_use_hint(device: &Path, failure: Failure) -> Failure {
     match mounts::of_device(device) {
         Some(mounted) => failure.hint(format!("it is mounted on {}", mounted.dir.display())),
+        None if !device.exists() => failure.hint("make a device first: nvfold mkfs DEVICE --size 1G"),
         None => failure,
     }
 }
@@ -84,6 +85,17 @@ pub fn stopwatch() -> Stopwatch {
     let start = Instant::now();
     // What a thread owes to an emulated device has passed too.
     Arc::new(move || pmem::clock::device_ns(start))
+}
+
+/// Why a mount by somebody who is not root may have failed.
+pub fn why_no_mount() -> &'static str {
+    match File::options().read(true).write(true).open("/dev/fuse") {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            "this user may not open /dev/fuse: change its permissions (chmod 666 /dev/fuse), or mount as root"
+        }
+        Err(_) => "/dev/fuse cannot be opened: is the kernel module loaded, and may this container use the device?",
+        Ok(_) => "without root, fusermount3 must be installed (package fuse3) and the directory be yours",
+    }
 }
 
 /// Threads worth having: the processors.
@@ -185,7 +197,7 @@ pub fn level_words(level: PersistenceLevel) -> &'static str {
         PersistenceLevel::Dax => "dax: acknowledged data survives power loss",
         PersistenceLevel::Memory => "memory: data survives the process, not power loss",
         PersistenceLevel::File => {
-            "file: what was synced survives power loss and a killed process, what came later survives neither (synced every 5 s)"
+            "file: data survives power loss and a killed process once it is synced (by fsync, and every 5 s)"
         }
     }
 }

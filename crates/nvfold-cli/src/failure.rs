@@ -1,5 +1,6 @@
 //! One way to fail: what was being done, why it did not work, and what to do about it.
 
+use crate::mounts::escaped;
 use std::fmt::Display;
 
 /// Exit code of a command that failed.
@@ -43,11 +44,20 @@ impl Failure {
         self
     }
 
-    /// Says it on stderr.
-    pub fn report(&self) {
-        let hint = self.hint.as_deref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
-        eprint_line(&format!("nvfold: {}: {}{hint}", self.what, self.why));
+    /// Says it on stderr, for the command of this name: what was being done.
+    pub fn report(&self, command: &str) {
+        let hint = self.hint.as_deref().map(|hint| format!("\n  hint: {}", escaped(hint))).unwrap_or_default();
+        // `mem:` ends in a colon of its own.
+        let what = self.what.strip_suffix(':').unwrap_or(&self.what);
+        eprint_line(&format!("nvfold {command}: {}: {}{hint}", escaped(what), escaped(&without_number(&self.why))));
     }
+}
+
+/// An error of the system without its number, which says no more than its name.
+pub fn without_number(why: &str) -> String {
+    let Some((before, after)) = why.split_once(" (os error ") else { return why.to_owned() };
+    let after = after.split_once(')').map_or("", |(_, after)| after);
+    format!("{before}{after}")
 }
 
 /// One line on stderr. A closed stderr is no reason to fail.

@@ -40,7 +40,12 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments = names::as_nvfold(std::env::args_os().collect());
-    let is_fsck = arguments.get(1).is_some_and(|command| command == "fsck");
+    if arguments.len() < 2 {
+        failure::eprint_line(cli::FIRST_STEPS);
+        return ExitCode::from(failure::USAGE);
+    }
+    let name = names::command_in(&arguments);
+    let is_fsck = name == "fsck";
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -54,7 +59,7 @@ fn main() -> ExitCode {
         }
     };
     let code = run(&cli).unwrap_or_else(|failure| {
-        failure.report();
+        failure.report(&name);
         if is_fsck { fsck::OPERATIONAL } else { failure.code }
     });
     ExitCode::from(code)

@@ -76,9 +76,22 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(plain)
 }
 
-/// For messages.
+/// As text, with a mark in place of what is not UTF-8. Messages and tables escape it with [`escaped`].
 pub fn show(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> String {
     String::from_utf8_lossy(path.as_ref().as_bytes()).into_owned()
+}
+
+/// The bytes of a path in hexadecimal, where its text does not tell them: for JSON, beside the text.
+pub fn hex(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> Option<String> {
+    let path = path.as_ref();
+    let digits = |path: &std::ffi::OsStr| path.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    path.to_str().is_none().then(|| digits(path))
+}
+
+/// Text for a terminal: a name may hold newlines and escape sequences, which are written as `\n` and `\u{1b}`.
+pub fn escaped(text: &str) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(escape).collect()
 }
 
 #[cfg(test)]
@@ -95,6 +108,14 @@ mod tests {
         let only_there = br"40 29 0:36 / /mnt ro - fuse.nvfold /dev/x rw,user_id=0";
         let everywhere = br"40 29 0:36 / /mnt ro - fuse.nvfold /dev/x ro,user_id=0";
         assert!(!parse(only_there).unwrap().read_only && parse(everywhere).unwrap().read_only);
+    }
+
+    #[test]
+    fn a_name_cannot_write_to_the_terminal_and_its_bytes_are_not_lost() {
+        let name = OsString::from_vec(b"a\nb\x1b[31m\xff".to_vec());
+        assert_eq!(escaped(&show(&name)), "a\\nb\\u{1b}[31m\u{fffd}");
+        assert_eq!(hex(&name).as_deref(), Some("610a621b5b33316dff"));
+        assert_eq!((escaped("caf\u{e9}"), hex("caf\u{e9}")), ("caf\u{e9}".into(), None));
     }
 
     #[test]

@@ -35,6 +35,15 @@ pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
+/// Name of the command among the arguments, or nothing.
+pub fn command_in(arguments: &[OsString]) -> String {
+    let cli = Cli::command();
+    let is_command = |word: &&str| {
+        cli.get_subcommands().any(|command| command.get_name_and_visible_aliases().iter().any(|name| name == word))
+    };
+    arguments.iter().skip(1).filter_map(|word| word.to_str()).find(is_command).unwrap_or_default().to_owned()
+}
+
 /// `nvfold DEVICE DIR -o ...`, from mount.fuse.
 fn is_mount_helper_call(arguments: &[OsString]) -> bool {
     let [_, device, dir, option, ..] = arguments else { return false };
@@ -70,6 +79,14 @@ mod tests {
         assert_eq!(called(&["nvfold", "mount", "dev", "/mnt", "-f"]), ["nvfold", "mount", "dev", "/mnt", "-f"]);
         assert_eq!(called(&["nvfold", "import", "dev", "-o", "x"]), ["nvfold", "import", "dev", "-o", "x"]);
         assert_eq!(called(&["nvfold"]), ["nvfold"]);
+    }
+
+    #[test]
+    fn the_command_is_found_behind_options() {
+        let command = |words: &[&str]| command_in(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(command(&["nvfold", "--json", "info", "df"]), "info");
+        assert_eq!(command(&["nvfold", "--progress", "never", "unmount", "dir"]), "unmount");
+        assert_eq!(command(&["nvfold", "frobnicate"]), "");
     }
 
     #[test]

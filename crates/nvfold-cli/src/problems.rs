@@ -1,7 +1,8 @@
 //! What goes wrong with single files while many are gone through: it is noted, the rest goes on, and the end tells it.
 
-use crate::failure::{Failure, Outcome, eprint_line};
-use crate::mounts;
+use crate::failure::{Failure, Outcome, eprint_line, without_number};
+use crate::mounts::{self, escaped};
+use crate::report::counted;
 use crate::stop::Stop;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -15,17 +16,27 @@ const PROBLEMS_KEPT: usize = 1000;
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     pub path: String,
+    /// Bytes of the path in hexadecimal, where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
     pub problem: String,
+}
+
+impl Problem {
+    /// With the file at `path`.
+    pub fn of(path: &Path, problem: impl Display) -> Problem {
+        Problem { path: mounts::show(path), path_hex: mounts::hex(path), problem: problem.to_string() }
+    }
 }
 
 /// Says problems on stderr, the first of `count`.
 pub fn tell(problems: &[Problem], count: u64) {
     for problem in problems {
-        eprint_line(&format!("nvfold: {}: {}", problem.path, problem.problem));
+        eprint_line(&format!("nvfold: {}: {}", escaped(&problem.path), escaped(&without_number(&problem.problem))));
     }
     let untold = count - problems.len() as u64;
     if untold > 0 {
-        eprint_line(&format!("nvfold: and {untold} more problems"));
+        eprint_line(&format!("nvfold: {} not listed here", counted(untold, "more problem is", "more problems are")));
     }
 }
 
@@ -51,7 +62,7 @@ impl Problems {
         self.count.update(|count| count + 1);
         let mut kept = self.kept.borrow_mut();
         if kept.len() < PROBLEMS_KEPT {
-            kept.push(Problem { path: mounts::show(path), problem: problem.to_string() });
+            kept.push(Problem::of(path, problem));
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a command prints on stdout: a table for people, or JSON with a version for programs.
 
 use crate::failure::{Doing, Outcome};
+use crate::mounts::escaped;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
@@ -57,7 +58,7 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> St
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| escaped(cell)));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -70,13 +71,18 @@ pub fn facts(rows: &[(&str, String)]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     for (name, value) in rows {
-        table.add_row([*name, value]);
+        table.add_row([*name, &escaped(value)]);
     }
     trim_lines(&table.to_string())
 }
 
 fn trim_lines(text: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// `1 file`, `2 files`.
+pub fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// `12.3 %` of `whole`; 0 of nothing is 0.

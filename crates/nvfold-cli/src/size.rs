@@ -10,8 +10,12 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        let what = if text.starts_with('-') { "negative, and no size is" } else { "not a size" };
+        return Err(format!("`{text}` is {what}; write 4096, 64M or 1.5GiB"));
+    }
     let multiplier = multiplier(unit.trim())
-        .ok_or_else(|| format!("`{text}`: unknown unit `{}`; write 4096, 64M or 1.5GiB", unit.trim()))?;
+        .ok_or_else(|| format!("`{text}` has the unknown unit `{}`; write 4096, 64M or 1.5GiB", unit.trim()))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let has_digits = !whole.is_empty() || !fraction.is_empty();
     if !has_digits || fraction.contains('.') || fraction.len() > 18 {
@@ -92,6 +96,13 @@ mod tests {
         {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_no_size_is_told_apart_from_an_unknown_unit() {
+        assert_eq!(parse("-1").unwrap_err(), "`-1` is negative, and no size is; write 4096, 64M or 1.5GiB");
+        assert_eq!(parse("many").unwrap_err(), "`many` is not a size; write 4096, 64M or 1.5GiB");
+        assert_eq!(parse("1X").unwrap_err(), "`1X` has the unknown unit `X`; write 4096, 64M or 1.5GiB");
     }
 
     #[test]

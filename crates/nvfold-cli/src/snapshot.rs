@@ -544,7 +544,7 @@ impl Snapshot {
             eprint_line(&format!("nvfold: {}: {}; the figures are not exact yet", self.device, recovery.describe()));
         }
         let unknown = || {
-            Failure::new(&self.device, "it was not unmounted in order, so its space is not known yet")
+            Failure::new(&self.device, "it was not unmounted after its last use, so its space is not known yet")
                 .hint("mount it, which recovers it, or run `nvfold fsck`")
         };
         self.space.as_ref().ok_or_else(unknown)
@@ -735,7 +735,8 @@ pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
 /// The mount point a target is on, for commands that need one.
 pub fn mount_point_of(target: &Path) -> Outcome<PathBuf> {
     let mounted = mounts::at(target).or_else(|| mounts::of_device(target));
-    let none = || Failure::new(mounts::show(target), "no nvfold is mounted there");
+    let none =
+        || Failure::new(mounts::show(target), "no nvfold is mounted there").hint("`nvfold df` lists what is mounted");
     mounted.map(|mounted| mounted.dir).ok_or_else(none)
 }
 

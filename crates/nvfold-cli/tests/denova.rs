@@ -61,7 +61,7 @@ fn the_daemon_shares_what_was_written_and_the_figures_say_so() {
             assert!(fs::read(mount.path(&copy.to_string())).unwrap() == noise(MIB as usize, 7));
         }
         let text = scratch.nvfold(&["stats", "mnt"]).ok().stdout;
-        for row in ["mode", "queue, lag", "daemon, shared", "waited in the queue, 99 %", "index"] {
+        for row in ["mode", "queue, lag", "daemon, shared", "queue wait, 99th percentile", "index"] {
             assert!(text.contains(row), "`{row}` is not in {text}");
         }
         let top = scratch.nvfold(&["top", "mnt", "--once", "--interval", "0.1", "--json"]).ok().json();

@@ -267,13 +267,17 @@ fn completions_and_manual_pages_are_printed() {
     scratch.nvfold(&["man", "nonsense"]).fails(2, "nonsense");
     fs::create_dir(scratch.path("pages")).unwrap();
     scratch.nvfold(&["man", "--into", "pages"]).ok();
-    assert!(scratch.path("pages/nvfold-import.1").exists());
+    let page = fs::read_to_string(scratch.path("pages/nvfold-import.1")).unwrap();
+    assert!(page.contains("Example: nvfold import /dev/shm/pool /usr/share"), "{page}");
 }
 
 #[test]
 fn wrong_calls_exit_with_2_and_help_with_0() {
     let scratch = Scratch::new();
-    scratch.nvfold(&[]).code_is(2);
+    let first_steps = scratch.nvfold(&[]).code_is(2).stderr;
+    for command in ["estimate", "mount", "mkfs", "df", "umount"] {
+        assert!(first_steps.contains(&format!("\n  nvfold {command} ")), "{first_steps}");
+    }
     scratch.nvfold(&["frobnicate"]).code_is(2);
     scratch.nvfold(&["mkfs"]).code_is(2);
     scratch.nvfold(&["--help"]).code_is(0);

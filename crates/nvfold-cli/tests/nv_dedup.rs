@@ -43,7 +43,7 @@ fn stats_shows_the_model_and_its_inputs() {
     assert_eq!(pieces.keys().collect::<Vec<_>>(), ["non", "str", "wb", "ws"]);
     assert_eq!(pieces.values().map(|pieces| pieces.as_u64().unwrap()).sum::<u64>(), 512);
     let text = scratch.nvfold(&["stats", "mnt"]).ok().stdout;
-    for row in ["chosen by auto", "cost of a write, c", "(measured)", "wb pays from", "pieces a method"] {
+    for row in ["chosen by auto", "cost of a write, c", "(measured)", "wb pays from", "pieces by method"] {
         assert!(text.contains(row), "`{row}` is not in {text}");
     }
     mount.unmount();

@@ -40,7 +40,7 @@ fn a_device_is_reclaimed_and_its_files_stay_as_they_are() {
         assert!(read(mount.path(&format!("in/{at}"))).unwrap() == noise(64 << 10, at + 1), "file {at}");
     });
     let words = scratch.nvfold(&["stats", "mnt"]).ok().stdout;
-    assert!(words.contains("dead among packed chunks") && words.contains("segments,"), "{words}");
+    assert!(words.contains("dead bytes of packed chunks") && words.contains("segments,"), "{words}");
     mount.unmount();
     scratch.nvfold(&["fsck", "dev"]).ok();
 }

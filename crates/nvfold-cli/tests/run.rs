@@ -119,7 +119,7 @@ fn wrong_calls_are_told() {
     let output =
         command.args(["run", "--device", "d", "true"]).env("NVFOLD_PRELOAD", "/no/library.so").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("hint: make install"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("hint: `make install`"), "{output:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub enum Error {
         what: String,
     },
     /// EEXIST.
-    #[error("{what}: exists")]
+    #[error("{what}: a file of this name exists already")]
     Exists {
         /// The name.
         what: String,
@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// ENOSPC.
     #[error(
-        "no space left on the device: {doing} needs {blocks_needed} blocks and {blocks_free} are free; delete files or grow the device"
+        "{doing}: no space left on the device: {blocks_needed} blocks of 4 KiB are needed and {blocks_free} are free; delete files, or use a larger device"
     )]
     NoSpace {
         /// The operation.
@@ -44,21 +44,23 @@ pub enum Error {
         blocks_free: u64,
     },
     /// EROFS.
-    #[error("{doing}: the file system is mounted read-only")]
+    #[error("{doing}: the file system is mounted read-only; mount it read-write to change it")]
     ReadOnly {
         /// The operation.
         doing: &'static str,
     },
     /// EIO: media bytes that no nvfold wrote, or that were damaged.
-    #[error("{what} at device offset {at:#x} is corrupt; unmount and run `nvfold fsck`")]
+    #[error("{what} (device offset {at:#x}); `nvfold fsck` on the unmounted device tells what can be repaired")]
     Corrupt {
-        /// The structure.
+        /// What is wrong, as a sentence that names the structure: `inode 7: its log tail is damaged`.
         what: String,
         /// Device offset in bytes.
         at: u64,
     },
     /// EIO: media bytes that cannot be read any more.
-    #[error("{what}: {length} bytes at device offset {at:#x} lie in bad memory; what they held is lost")]
+    #[error(
+        "{what}: {length} bytes at device offset {at:#x} lie in bad memory and cannot be read; write the data anew, or restore it from a copy"
+    )]
     BadMemory {
         /// The structure.
         what: String,
@@ -67,35 +69,45 @@ pub enum Error {
         /// Bytes.
         length: u64,
     },
+    /// EIO: the counts of before a crash cannot be made exact, for a reason that is not damage of the device.
+    #[error(
+        "reconcile the counts after a crash: {why}; space of before the crash is not used again until the next mount"
+    )]
+    NotReconciled {
+        /// The error that ended it.
+        why: String,
+    },
     /// EINVAL: the device holds no nvfold file system.
-    #[error("not an nvfold device: {why}; format it with `nvfold mkfs` (this erases it)")]
+    #[error("this is not an nvfold device: {why}; `nvfold mkfs` formats it, which erases what it holds")]
     NotNvfold {
         /// What was seen.
         why: String,
     },
     /// EINVAL: made by a newer version.
-    #[error("made by a newer nvfold: {what}; use that version")]
+    #[error("a newer nvfold made this file system: {what}; use that version")]
     Newer {
         /// Version or feature flags.
         what: String,
     },
     /// EINVAL: made by an older version, in a format that is not read any more.
-    #[error("made by an older nvfold: {what}; export its files with that version")]
+    #[error("an older nvfold made this file system: {what}; export its files with that version")]
     Older {
         /// Version.
         what: String,
     },
     /// EINVAL: made on a machine whose numbers have their bytes the other way round.
-    #[error("made on a machine of the other byte order: nothing of it can be read here; export its files there")]
+    #[error(
+        "a machine of the other byte order made this file system, and it cannot be read here; export its files there"
+    )]
     OtherByteOrder,
     /// EINVAL: the device cannot hold a file system.
-    #[error("cannot format: {why}")]
+    #[error("the device cannot be formatted: {why}")]
     Format {
         /// Why not.
         why: String,
     },
     /// EINVAL: an undo file of fsck cannot be used.
-    #[error("undo file: {why}")]
+    #[error("the undo file cannot be used: {why}")]
     Undo {
         /// Why not.
         why: String,
@@ -159,7 +171,7 @@ impl Error {
             Error::Posix { errno, .. } => *errno,
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
-            Error::Corrupt { .. } | Error::BadMemory { .. } => errno::EIO,
+            Error::Corrupt { .. } | Error::BadMemory { .. } | Error::NotReconciled { .. } => errno::EIO,
             Error::NotNvfold { .. }
             | Error::Newer { .. }
             | Error::Older { .. }

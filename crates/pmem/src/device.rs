@@ -175,7 +175,7 @@ pub enum PmemError {
         what: &'static str,
     },
     /// EINVAL: size 0, not a multiple of 4096, or larger than 16 TiB.
-    #[error("{device}: {bytes} bytes {why}")]
+    #[error("{device} cannot be used as a device: its size of {bytes} bytes {why}")]
     Size {
         /// Path or `mem:`.
         device: String,
@@ -194,14 +194,16 @@ pub enum PmemError {
     },
     /// EIO: some stores may not have reached the device, so nothing more is believed of it.
     #[error(
-        "{device} is lost: it was truncated, its host has no memory left for it, or memory was written that is bad"
+        "{device} is lost: it was truncated, its host has no memory left for it, or bad memory was written; mount it again to recover what reached it"
     )]
     Lost {
         /// Path or `mem:`.
         device: String,
     },
     /// EIO: memory that is bad.
-    #[error("cannot {doing} {device} at offset {offset:#x}: {length} bytes there lie in bad memory")]
+    #[error(
+        "cannot {doing} {device} at offset {offset:#x}: {length} bytes there lie in bad memory; `nvfold fsck` on the unmounted device names the files"
+    )]
     BadMemory {
         /// `read` or `write`.
         doing: &'static str,
@@ -213,7 +215,7 @@ pub enum PmemError {
         length: u64,
     },
     /// EINVAL: a memory device exists only once it was created with a size.
-    #[error("mem: needs a size, for example size=8G")]
+    #[error("a memory device (mem:) needs a size, for example size=8G")]
     MemoryNeedsSize,
 }
 
@@ -354,7 +356,7 @@ impl Mapping {
                 Errno::INVAL => PmemError::Size {
                     device: spec.to_string(),
                     bytes: size_bytes,
-                    why: "is no multiple of the pages of its file system (2 MiB on most hugetlbfs)",
+                    why: "is not a multiple of the page size of its file system (2 MiB on most hugetlbfs)",
                 },
                 _ => io("set the size of", spec, errno),
             })?;
@@ -524,9 +526,9 @@ fn dax_size_bytes(device_number: u64) -> Option<u64> {
 
 fn check_length(spec: &DeviceSpec, bytes: u64) -> Result<(), PmemError> {
     let why = match bytes {
-        0 => "is no device yet; give it a size",
+        0 => "holds nothing; give it a size, for example 1G",
         _ if !bytes.is_multiple_of(BLOCK_BYTES) => "is not a multiple of 4096",
-        _ if bytes > DEVICE_BYTES_MAX => "is more than the largest device, 16 TiB",
+        _ if bytes > DEVICE_BYTES_MAX => "is larger than the largest device, 16 TiB",
         _ => return Ok(()),
     };
     Err(PmemError::Size { device: spec.to_string(), bytes, why })

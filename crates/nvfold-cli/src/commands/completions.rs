@@ -7,6 +7,7 @@ use clap_complete::{Shell, generate};
 
 /// Print completions for a shell
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold completions bash > /etc/bash_completion.d/nvfold")]
 pub struct Completions {
     shell: Shell,
 }

@@ -43,16 +43,17 @@ struct Which {
     device_options: DeviceOptions,
 }
 
-/// Share what is stored already with equal blocks or pieces
+/// Share data that is already stored
 ///
-/// Goes through the files and shares each 4 KiB block with an equal one, of these files or of any other whose blocks
-/// have fingerprints; blocks without one get it. Where the policy is deext, blocks are cut into pieces first, and those
-/// are shared. Contents, sizes and times stay as they are. The owner of a file may do
-/// it, and root. Stopped in the middle, what is done stays; start it again to go on.
+/// Reads the files and shares each 4 KiB block with an equal block, of these files or of any file whose blocks have
+/// fingerprints. Blocks without a fingerprint get one. Where the policy is deext, blocks are cut into pieces first, and
+/// the pieces are shared. Contents, sizes and times do not change. The owner of a file and root may do it. If it is
+/// interrupted, the work done so far stays; start it again to continue.
 ///
-/// With --drain, --pause, --resume or --mode it is about what policy denova has queued, of the whole file system; root
-/// and whoever mounted it may do that.
+/// --drain, --pause, --resume and --mode control the queue of policy denova, for the whole file system. Root and the
+/// user who mounted it may use them.
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold dedup /tmp/fold/backups")]
 pub struct Dedup {
     #[command(flatten)]
     which: Which,
@@ -69,13 +70,14 @@ fn options_help() -> String {
     format!("On a device: options of the policies, as for a mount: {}", dedup_options::help())
 }
 
-/// Give every block of files a copy of its own again
+/// Undo sharing: give every file its own copy of each block
 ///
-/// The way back from sharing; the pieces of policy deext become blocks. Looks first whether there is space for the
-/// copies, and changes nothing if not. New data is placed by the policy as ever: `nvfold policy PATH off --recursive`
-/// keeps files unshared. Contents, sizes and times stay as they are. The owner of a file may do it, and root. Stopped in
-/// the middle, what is done stays; start it again to go on.
+/// Pieces of policy deext become blocks. Checks first that there is space for the copies, and changes nothing if there
+/// is not. The policy still applies to new data: `nvfold policy PATH off --recursive` keeps files unshared. Contents,
+/// sizes and times do not change. The owner of a file and root may do it. If it is interrupted, the work done so far
+/// stays; start it again to continue.
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold undedup --dry-run /tmp/fold/database")]
 pub struct Undedup {
     #[command(flatten)]
     which: Which,
@@ -193,7 +195,7 @@ fn describe(report: &Report, changed: &str) -> String {
     let from_to = |before, after| format!("{} before, {} after", size::show(before), size::show(after));
     let mut rows = vec![
         ("files", report.files.to_string()),
-        ("looked at", format!("{} in {seconds:.2} s, {rate}/s", size::show(report.looked_at_bytes))),
+        ("read", format!("{} in {seconds:.2} s, {rate}/s", size::show(report.looked_at_bytes))),
         (changed, size::show(copied.unwrap_or(report.changed_bytes))),
         ("stored", from_to(report.stored_bytes_before, report.stored_bytes_after)),
         ("available", from_to(report.available_bytes_before, report.available_bytes_after)),

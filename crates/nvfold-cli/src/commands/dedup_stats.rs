@@ -10,8 +10,9 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Show what sharing saves
+/// Show how much space sharing saves
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold dedup-stats /tmp/fold")]
 pub struct DedupStats {
     /// Device or mount point
     #[arg(value_name = "DEVICE|DIR")]

@@ -1,7 +1,7 @@
 //! `nvfold df`: where the space is: what files name, what is stored, what sharing and compression save.
 
 use crate::device::DeviceOptions;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{FAILED, Outcome};
 use crate::mounts;
 use crate::output::Output;
 use crate::report;
@@ -11,8 +11,9 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Show space: logical, stored, saved by sharing and by compression, metadata, free, and what the device takes of the host
+/// Show space: logical, stored, saved by sharing and compression, metadata, free, and allocated on the host
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold df")]
 pub struct Df {
     /// Devices or mount points; all mounted ones unless given
     #[arg(value_name = "DEVICE|DIR")]
@@ -44,17 +45,20 @@ struct Row {
 
 /// Runs it.
 pub fn run(df: &Df, output: &Output) -> Outcome<u8> {
-    let row = |target: &PathBuf| Snapshot::of(target, &df.device_options).and_then(row);
-    let file_systems = if df.targets.is_empty() {
-        // One mount that does not answer must not hide the others.
-        let told = |row: Outcome<Row>| row.inspect_err(Failure::report).ok();
-        mounts::all().iter().filter_map(|mounted| told(row(&mounted.dir))).collect()
-    } else {
-        df.targets.iter().map(row).collect::<Outcome<_>>()?
+    let targets = match df.targets.is_empty() {
+        true => mounts::all().into_iter().map(|mounted| mounted.dir).collect(),
+        false => df.targets.clone(),
     };
+    // One that does not answer must not hide the others. Of mounts that nobody named, it is no failure.
+    let row = |target: &PathBuf| Snapshot::of(target, &df.device_options).and_then(row);
+    let told = |target: &PathBuf| row(target).inspect_err(|failure| failure.report("df")).ok();
+    let file_systems: Vec<Row> = targets.iter().filter_map(told).collect();
+    let has_failed = !df.targets.is_empty() && file_systems.len() < targets.len();
     let report = Report { file_systems };
-    report::emit(output.json, "df", &report, || describe(&report))?;
-    Ok(0)
+    if !has_failed || !report.file_systems.is_empty() || output.json {
+        report::emit(output.json, "df", &report, || describe(&report))?;
+    }
+    Ok(if has_failed { FAILED } else { 0 })
 }
 
 fn row(snapshot: Snapshot) -> Outcome<Row> {

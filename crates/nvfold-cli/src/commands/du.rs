@@ -20,8 +20,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Show what the files below each directory name (logical bytes; shared blocks count in each file)
+/// Show the logical size of each directory; a shared block counts in each file that names it
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold du /tmp/fold --depth 2 --extents")]
 pub struct Du {
     /// Directory on a mount, or an unmounted device
     #[arg(value_name = "DIR|DEVICE")]
@@ -48,6 +49,9 @@ struct Report {
 #[derive(Clone, Serialize)]
 struct Row {
     path: String,
+    /// Bytes of the path in hexadecimal, where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
     /// Bytes that extents name.
     logical_bytes: u64,
     /// Sum of the sizes, holes included.
@@ -114,7 +118,7 @@ pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
         let what = format!("{}: {}", mounts::show(&du.target), mounts::show(&du.at));
         let attr = fs.resolve(du.at.as_os_str().as_bytes()).doing(&what)?;
         if attr.kind != FileKind::Directory {
-            return Err(Failure::new(what, "not a directory"));
+            return Err(Failure::new(what, "it is not a directory"));
         }
         sums.directory(&fs, attr, &du.at, 0).doing(what)?;
     }
@@ -201,7 +205,14 @@ impl Sums {
 }
 
 fn empty(dir: &Path) -> Row {
-    Row { path: mounts::show(dir), logical_bytes: 0, apparent_bytes: 0, files: 0, extents: None }
+    Row {
+        path: mounts::show(dir),
+        path_hex: mounts::hex(dir),
+        logical_bytes: 0,
+        apparent_bytes: 0,
+        files: 0,
+        extents: None,
+    }
 }
 
 fn add(row: &mut Row, below: &Row) {

@@ -3,10 +3,10 @@
 mod answer;
 
 use crate::dedup_options::parse_compression;
-use crate::failure::{Doing, Outcome, eprint_line};
+use crate::failure::{Doing, Outcome, eprint_line, without_number};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::{report, size};
+use crate::{mounts, report, size};
 use clap::Args;
 use nvfold::Compression;
 use nvfold::chunking::{Chunker, PieceLengths};
@@ -14,8 +14,9 @@ use nvfold::host::{self, EstimateOptions};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// Estimate what each policy would save on files anywhere, and the device to make for them; reads only
+/// Estimate what each policy would save on files that you have, and the device size they need; only reads
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold estimate /usr/share /var/lib")]
 pub struct Estimate {
     /// Files and directories to read; symbolic links below them are not followed
     #[arg(required = true, value_name = "PATH")]
@@ -55,11 +56,15 @@ pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
     progress.finish(done.bytes, || format!("{} files", done.files));
     let answer = answer.doing("estimate")?;
     for problem in &answer.problems {
-        eprint_line(&format!("nvfold: estimate: {}: {}", problem.path.display(), problem.problem));
+        let path = mounts::escaped(&mounts::show(&problem.path));
+        eprint_line(&format!("nvfold estimate: {path}: {}", without_number(&problem.problem)));
     }
     let unnamed = answer.problem_count - answer.problems.len() as u64;
     if unnamed > 0 {
-        eprint_line(&format!("nvfold: estimate: {unnamed} more could not be read"));
+        eprint_line(&format!(
+            "nvfold estimate: {} could not be read",
+            report::counted(unnamed, "more file", "more files")
+        ));
     }
     report::emit(output.json, "estimate", &answer::to_json(&answer), || answer::to_text(&answer))?;
     Ok(u8::from(answer.problem_count > 0))

@@ -20,6 +20,7 @@ use std::time::Instant;
 
 /// Copy files and directories of an unmounted device out to the host
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold export /dev/shm/pool restored")]
 pub struct Export {
     #[arg(value_name = "DEVICE")]
     device: PathBuf,

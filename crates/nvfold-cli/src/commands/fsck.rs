@@ -10,7 +10,7 @@ use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
 use crate::output::Output;
-use crate::report;
+use crate::report::{self, counted};
 use clap::Args;
 use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};
 use nvfold::media::superblock::STATE_CLEAN;
@@ -31,8 +31,9 @@ pub const OPERATIONAL: u8 = 8;
 /// Exit code: called wrongly.
 pub const USAGE: u8 = 16;
 
-/// Check an unmounted device, and repair it if asked to (exit codes as fsck(8))
+/// Check an unmounted device, and repair it with -y (exit codes as fsck(8))
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold fsck /dev/shm/pool")]
 pub struct Fsck {
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -111,6 +112,9 @@ struct Finding {
 struct GivenUp {
     inode: u64,
     path: Option<String>,
+    /// Bytes of the path in hexadecimal, where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
     why: String,
 }
 
@@ -166,7 +170,10 @@ fn restore(fsck: &Fsck, undo: &Path, output: &Output) -> Outcome<u8> {
     let bytes = nvfold::check::restore(&region, &file).doing(&name)?;
     let report = Restored { device: name, undo: mounts::show(undo), bytes };
     report::emit(output.json, "fsck-restore", &report, || {
-        format!("{}: {bytes} bytes put back from {}: it is as it was before the repair", report.device, report.undo)
+        format!(
+            "{}: {bytes} bytes are put back from {}; the device is as it was before the repair",
+            report.device, report.undo
+        )
     })?;
     Ok(CONSISTENT)
 }
@@ -182,7 +189,9 @@ pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
     if fsck.preen && !fsck.force && nvfold::read_superblock(&region).is_ok_and(|(found, _)| found.state == STATE_CLEAN)
     {
         let report = Report::new(&name, Checked { clean: true, ..Checked::default() }, 0.0);
-        report::emit(output.json, "fsck", &report, || format!("{name}: unmounted in order, not checked"))?;
+        report::emit(output.json, "fsck", &report, || {
+            format!("{name}: it was unmounted in order, so it is not checked (-f checks it all the same)")
+        })?;
         return Ok(CONSISTENT);
     }
     let started = Instant::now();
@@ -195,7 +204,7 @@ pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
     let checked = match check_and_keep(&region, &CheckOptions { repair, data: !fsck.metadata_only }, keep) {
         Err(error @ nvfold::Error::Corrupt { .. }) => {
             // So damaged that nothing could be checked: errors are left, the operation did not fail.
-            Failure::new(&name, error).report();
+            Failure::new(&name, error).report("fsck");
             return Ok(LEFT);
         }
         checked => checked.doing(&name)?,
@@ -230,7 +239,12 @@ impl Report {
             given_up: checked
                 .given_up
                 .into_iter()
-                .map(|lost| GivenUp { inode: lost.ino, path: lost.path, why: lost.why })
+                .map(|lost| GivenUp {
+                    inode: lost.ino,
+                    path: lost.path.as_ref().map(mounts::show),
+                    path_hex: lost.path.as_ref().and_then(mounts::hex),
+                    why: lost.why,
+                })
                 .collect(),
             moved: checked.moved.into_iter().map(|moved| Moved { inode: moved.ino, path: moved.path }).collect(),
             undo: None,
@@ -256,28 +270,41 @@ fn describe(report: &Report, repair: bool) -> String {
         lines.push(format!("{rule}: {} (at {:#x}): {state}", finding.what, finding.at));
     }
     if report.findings_unlisted > 0 {
-        lines.push(format!("and {} findings more", report.findings_unlisted));
+        let more = counted(report.findings_unlisted, "more finding is", "more findings are");
+        lines.push(format!("{more} not listed"));
     }
-    for GivenUp { inode, path, why } in &report.given_up {
+    for GivenUp { inode, path, why, .. } in &report.given_up {
         let what = if repair { "given up" } else { "a repair would give up" };
-        lines.push(format!("{what}: inode {inode} ({}): {why}", path.as_deref().unwrap_or("no name leads to it")));
+        let path = path.as_deref().unwrap_or("no name leads to it");
+        lines.push(format!("{what}: inode {inode} ({path}): {why}"));
     }
     lines.extend(report.moved.iter().map(|Moved { inode, path }| format!("lost its name: inode {inode}, now {path}")));
-    let Report { inodes, directories, names, extents, blocks, .. } = report;
     lines.push(format!(
-        "{}: {inodes} inodes ({directories} directories, {names} names), {extents} extents, {blocks} blocks in {:.2} s",
-        report.device, report.seconds
+        "{}: {} ({}, {}), {}, {} in {:.2} s",
+        report.device,
+        counted(report.inodes, "inode", "inodes"),
+        counted(report.directories, "directory", "directories"),
+        counted(report.names, "name", "names"),
+        counted(report.extents, "extent", "extents"),
+        counted(report.blocks, "block", "blocks"),
+        report.seconds
     ));
     let left = report.findings.iter().filter(|finding| !finding.repaired).count() as u64 + report.findings_unlisted;
+    let errors = counted(left, "error is", "errors are");
+    let given_up = counted(report.given_up.len() as u64, "inode", "inodes");
     lines.push(match (report.consistent, report.clean) {
-        (false, _) if repair => format!("{left} errors are left; copy what can be read with `nvfold export`"),
-        (false, _) if report.given_up.is_empty() => format!("{left} errors; `nvfold fsck --repair` corrects them"),
+        (false, _) if repair => format!("{errors} left; copy what can be read with `nvfold export`"),
+        (false, _) if report.given_up.is_empty() => {
+            format!("{errors} found; `nvfold fsck --repair` repairs the device")
+        }
         (false, _) => format!(
-            "{left} errors; `nvfold export` copies what can be read, `nvfold fsck --repair` gives up the {} above",
-            report.given_up.len()
+            "{errors} found; `nvfold export` copies what can be read, then `nvfold fsck --repair` gives up the \
+             {given_up} above"
         ),
-        (true, false) if !repair => "consistent; not unmounted in order: the next mount recovers it".into(),
-        (true, _) => "consistent".into(),
+        (true, false) if !repair => {
+            "the device is consistent, but was not unmounted: the next mount recovers it".into()
+        }
+        (true, _) => "the device is consistent".into(),
     });
     if let Some(undo) = &report.undo {
         lines.push(format!(
@@ -285,5 +312,5 @@ fn describe(report: &Report, repair: bool) -> String {
             report.device
         ));
     }
-    lines.join("\n")
+    lines.iter().map(|line| mounts::escaped(line)).collect::<Vec<_>>().join("\n")
 }

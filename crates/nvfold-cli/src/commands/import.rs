@@ -21,6 +21,7 @@ use std::time::Instant;
 
 /// Copy files and directories of the host onto an unmounted device
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold import /dev/shm/pool /usr/share")]
 pub struct Import {
     #[arg(value_name = "DEVICE")]
     device: PathBuf,

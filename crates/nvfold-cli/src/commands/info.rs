@@ -9,8 +9,9 @@ use crate::snapshot::Snapshot;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Tell what a file system is: identity, layout, persistence level, clean or not
+/// Show what a file system is: identity, layout, persistence level, clean or not
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold info /dev/shm/pool")]
 pub struct Info {
     /// Device or mount point
     #[arg(value_name = "DEVICE|DIR")]
@@ -37,7 +38,7 @@ fn describe(snapshot: &Snapshot) -> String {
     let state = match (superblock.clean, &snapshot.mount_point) {
         (true, _) => "clean",
         (false, Some(_)) => "in use",
-        (false, None) => "not unmounted in order; the next mount recovers it",
+        (false, None) => "not unmounted; the next mount recovers it",
     };
     let flags =
         [superblock.incompatible_features, superblock.read_only_compatible_features, superblock.compatible_features];

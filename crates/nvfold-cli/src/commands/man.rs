@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 /// Print a manual page, or write all of them into a directory
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold man mount | man -l -")]
 pub struct Man {
     /// Command; nvfold itself unless given
     command: Option<String>,
@@ -15,8 +16,20 @@ pub struct Man {
     into: Option<PathBuf>,
 }
 
+/// Manual pages have no place before the description, so the example of each command becomes its first paragraph.
+fn with_examples(command: Command) -> Command {
+    let example = command.get_before_help().map(ToString::to_string);
+    let about = command.get_long_about().or_else(|| command.get_about()).map(ToString::to_string);
+    let command = match (example, about) {
+        (Some(example), Some(about)) => command.long_about(format!("{example}\n\n{about}")),
+        _ => command,
+    };
+    command.mut_subcommands(with_examples)
+}
+
 /// Runs it; `cli` is the whole command line.
 pub fn run(man: &Man, mut cli: Command) -> Outcome<u8> {
+    cli = with_examples(cli);
     cli.build();
     if let Some(dir) = &man.into {
         clap_mangen::generate_to(cli, dir).doing(format!("write manual pages into {}", dir.display()))?;
@@ -26,8 +39,9 @@ pub fn run(man: &Man, mut cli: Command) -> Outcome<u8> {
         None => cli,
         Some(name) => {
             let found = cli.find_subcommand(name).cloned();
-            let found =
-                found.ok_or_else(|| Failure::usage(format!("command `{name}`"), "there is none of that name"))?;
+            let found = found.ok_or_else(|| {
+                Failure::usage(format!("command `{name}`"), "nvfold has no such command; `nvfold --help` lists them")
+            })?;
             let page_name = found.get_bin_name().unwrap_or(name).replace(' ', "-");
             found.name(clap::builder::Str::from(page_name.leak() as &'static str))
         }

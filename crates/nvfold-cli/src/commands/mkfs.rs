@@ -24,12 +24,13 @@ const LABEL_BYTES_MAX: usize = 32;
 
 /// Make an empty file system on a device (file, DAX file or device-dax node)
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold mkfs /dev/shm/pool --size 4G")]
 pub struct Mkfs {
     /// The device; a file is made when there is none
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
     /// Size, for example 64M or 1.5GiB; needed for a new file
-    #[arg(short, long, value_parser = size::parse)]
+    #[arg(short, long, value_parser = size::parse, allow_negative_numbers = true)]
     size: Option<u64>,
     /// Name of the file system, 32 bytes at most
     #[arg(short = 'L', long, default_value = "")]
@@ -64,11 +65,14 @@ struct Formatted {
 pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&mkfs.device);
     if mkfs.device == Path::new("mem:") {
-        return Err(Failure::usage("mem:", "a memory device is made when it is mounted")
+        return Err(Failure::usage("mem:", "a memory device needs no mkfs: it is made when it is mounted")
             .hint("nvfold mount mem: DIR -o size=8G"));
     }
     if mkfs.label.len() > LABEL_BYTES_MAX {
-        return Err(Failure::usage(format!("label `{}`", mkfs.label), format!("longer than {LABEL_BYTES_MAX} bytes")));
+        return Err(Failure::usage(
+            format!("label `{}`", mkfs.label),
+            format!("it is longer than {LABEL_BYTES_MAX} bytes"),
+        ));
     }
     if mkfs.weak.is_some() && mkfs.index != IndexKind::Pm {
         return Err(Failure::usage(
@@ -124,7 +128,10 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
     let size = match mkfs.size {
         Some(size) => size,
         None if is_dax || present_bytes > 0 => return Region::open(&spec, &open_options).doing(OPENING),
-        None => return Err(Failure::usage(name, "a new device needs a size").hint("for example: --size 1G")),
+        None => {
+            return Err(Failure::usage(name, "the device does not exist, and a new one needs a size")
+                .hint("for example: --size 1G"));
+        }
     };
     if Geometry::of(size).is_none() {
         return Err(Failure::new(name, unusable(size)));
@@ -135,11 +142,11 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
 fn unusable(bytes: u64) -> String {
     use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
     if bytes < DEVICE_BYTES_MIN {
-        format!("{} are too few; the smallest device has {}", size::show(bytes), size::show(DEVICE_BYTES_MIN))
+        format!("a device of {} is too small; the smallest has {}", size::show(bytes), size::show(DEVICE_BYTES_MIN))
     } else if bytes > DEVICE_BYTES_MAX {
-        format!("{} are too many; the largest device has {}", size::show(bytes), size::show(DEVICE_BYTES_MAX))
+        format!("a device of {} is too large; the largest has {}", size::show(bytes), size::show(DEVICE_BYTES_MAX))
     } else {
-        format!("{bytes} bytes are not a multiple of {BLOCK_BYTES}")
+        format!("a device of {bytes} bytes cannot be made; the size must be a multiple of {BLOCK_BYTES}")
     }
 }
 
@@ -156,7 +163,7 @@ fn describe(formatted: &Formatted, level: &'static str) -> String {
         ("device", snapshot.device.clone()),
         ("size", size::show(superblock.device_bytes)),
         ("capacity", size::show(*capacity_bytes)),
-        ("tables", format!("{} (holes until they are used)", size::show(*table_bytes))),
+        ("tables", format!("{} (they take no memory until they are used)", size::show(*table_bytes))),
         (
             "blocks",
             format!("{} B in segments of {}", superblock.block_bytes, size::show(u64::from(superblock.segment_bytes))),

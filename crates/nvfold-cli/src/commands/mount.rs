@@ -7,6 +7,7 @@
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::{Options, Plan, mount_help, remount, serve};
+use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::size;
@@ -19,6 +20,7 @@ use std::process::{Command, Stdio};
 
 /// Mount a device (or `mem:`, a new one in memory) on a directory
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
 pub struct Mount {
     /// Device, or mem: for one in memory (give it a size with -o size=8G)
     #[arg(value_name = "DEVICE")]
@@ -162,6 +164,7 @@ fn describe(mount: &Mount, snapshot: &Snapshot, json: bool) -> Outcome<()> {
         let level = &snapshot.persistence;
         let policy = snapshot.policy.as_deref().unwrap_or_default();
         let size = size::show(snapshot.superblock.device_bytes);
-        format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", snapshot.device)
+        let text = format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", snapshot.device);
+        mounts::escaped(&text)
     })
 }

@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 
 /// Show or set the policy for new data of a file or directory
 ///
-/// A file or directory may have a policy of its own (the extended attribute user.nvfold.dedup); without one the
-/// mount's counts. What is made in a directory gets a copy of the directory's own. Data that is stored stays as it
-/// is: see `nvfold dedup` and `nvfold undedup`.
+/// A file or directory may have its own policy (the extended attribute user.nvfold.dedup); otherwise the policy of the
+/// mount applies. A new file inherits the policy of its directory. Stored data does not change: see `nvfold dedup` and
+/// `nvfold undedup`.
 ///
-/// Shows the compression of new packed data too; setfattr sets it (the extended attribute user.nvfold.compress).
+/// Also shows the compression of new packed data; set it with setfattr (the extended attribute user.nvfold.compress).
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold policy /tmp/fold/backups deext")]
 pub struct Policy {
     /// File or directory on a mount, or an unmounted device
     #[arg(value_name = "PATH|DEVICE")]
@@ -52,6 +53,9 @@ fn parse_wanted(text: &str) -> Result<Wanted, String> {
 #[derive(Serialize)]
 struct Report {
     path: String,
+    /// Bytes of the path in hexadecimal, where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
     /// The policy for new data. Absent when it is that of a mount and the device is not mounted.
     policy: Option<String>,
     /// `own` or `mount`.
@@ -112,6 +116,7 @@ fn show_or_set(stored: &Stored, path: &Path, wanted: Option<Wanted>, recursive: 
     let compression = Choice::new(own(COMPRESSION_ATTRIBUTE)?, compression_named, of_mount.compression);
     Ok(Report {
         path: what(),
+        path_hex: mounts::hex(path),
         policy: policy.value,
         from: policy.from,
         attribute: policy.attribute,
@@ -145,14 +150,15 @@ fn describe(report: &Report) -> String {
     let policy = describe_choice(&report.policy, report.from, &report.attribute);
     let compression = describe_choice(&report.compression, report.compression_from, &report.compression_attribute);
     let set = if report.set > 1 { format!("; set for {} files and directories", report.set) } else { String::new() };
-    format!("{}: {policy}, compression {compression}{set}", report.path)
+    format!("{}: policy {policy}, compression {compression}{set}", mounts::escaped(&report.path))
 }
 
 fn describe_choice(value: &Option<String>, from: &str, attribute: &Option<String>) -> String {
+    let Some(value) = value else { return "is chosen when the device is mounted".into() };
     let why = match (from, attribute) {
         ("own", _) => "its own".to_owned(),
         (_, None) => "that of the mount".to_owned(),
         (_, Some(unknown)) => format!("that of the mount; its own, `{unknown}`, is unknown to this version"),
     };
-    format!("{} ({why})", value.as_deref().unwrap_or("not mounted"))
+    format!("{value} ({why})")
 }

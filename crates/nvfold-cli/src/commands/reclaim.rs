@@ -18,14 +18,15 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Make free what is dead among packed chunks and of chunks of which only a part lives
+/// Free space that deleted data still occupies
 ///
-/// Packed chunks lie in segments of 2 MiB, which are free as a whole when nothing lives in them. This moves what lives in
-/// those that give room for a chunk, and packs it into others. Blocks and packed chunks of which files name only some bytes
-/// (clones of ranges, writes over a part) give way to new chunks with just those. A mount does both by itself where it gives
-/// more than it costs, and when space ends. Stopped in the middle, what is done stays. Of a mount root may ask for it, and
-/// whoever mounted it.
+/// Packed chunks lie in segments of 2 MiB, and a segment becomes free only when nothing in it is in use. This command
+/// moves chunks that are in use out of segments that are mostly dead. Blocks and packed chunks of which files name only
+/// some bytes (after clones of ranges or partial overwrites) are replaced by smaller chunks with just those bytes. A
+/// mount does both by itself when that frees more than it costs, and when space runs out. If it is interrupted, the work
+/// done so far stays. On a mount, root and the user who mounted it may use it.
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold reclaim /tmp/fold")]
 pub struct Reclaim {
     /// Mount point or device
     #[arg(value_name = "DIR|DEVICE")]
@@ -103,12 +104,12 @@ fn reclaim_all(stored: &Stored, path: &Path, target: &Path, output: &Output) -> 
 fn describe(report: &Report) -> String {
     let from_to = |before, after| format!("{} before, {} after", size::show(before), size::show(after));
     let per_freed = report.moved_bytes as f64 / report.freed_bytes.max(1) as f64;
-    let moved = format!("{}, {per_freed:.2} a byte that became free", size::show(report.moved_bytes));
+    let moved = format!("{}, {per_freed:.2} bytes per byte freed", size::show(report.moved_bytes));
     report::facts(&[
         ("segments emptied", format!("{} in {:.2} s", report.segments, report.seconds)),
         ("moved", moved),
         ("collected", collected_words(report.collected_chunks, report.collected_bytes)),
-        ("dead", from_to(report.dead_bytes_before, report.dead_bytes_after)),
+        ("dead bytes", from_to(report.dead_bytes_before, report.dead_bytes_after)),
         ("available", from_to(report.available_bytes_before, report.available_bytes_after)),
     ])
 }

@@ -22,25 +22,26 @@ const LIBRARY: &str = "libnvfold_preload.so";
 /// As env(1): the program is there and cannot be run.
 const CANNOT_RUN: u8 = 126;
 
-/// Run a program with its files below a prefix on a device, inside its process; or on a mount, and share what it copies
+/// Run an unmodified program with its files on a device, without a mount; or on a mount, sharing what it copies
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The program is not changed. What it opens below the prefix is on the device, everything else is on the host. Its own \
-copies through memory are followed, so what it copies from file to file is shared, unless the options name another \
-policy.
+The program is not changed. Files below the prefix are on the device; all other files are on the host. nvfold follows \
+the program's own copies through memory, so data that it copies from one file to another is shared, unless the options \
+name another policy.
 
-ONE process has the device: the one that `nvfold run` becomes, and programs that it executes in its place. A child's use \
-of the prefix fails with EIO, and says so once. Statically linked and setuid programs, Go programs and users of io_uring \
-are refused, for they cannot be served. What works and what does not: docs/run.md.
+One process owns the device: the one that `nvfold run` becomes, and programs that it executes in its place. If a child \
+process uses the prefix, the call fails with EIO, and a message says so once. Statically linked programs, setuid \
+programs, Go programs and programs that use io_uring are refused, because their calls cannot be intercepted. \
+docs/run.md says what works and what does not.
 
-Exit code: that of the program; 125 when the device cannot be opened, 126 when the program cannot be run, 127 when there \
-is none.
+Exit code: that of the program; 125 if the device cannot be opened, 126 if the program cannot be run, 127 if it does \
+not exist.
 
-With --mount nothing is served: the program and all its children work on the mount through the kernel, and tell its \
-server where the bytes are from that they write. Programs that cannot be followed run without that.
+With --mount no device is opened: the program and its children use the mount through the kernel, and tell the serving \
+process where the bytes that they write were copied from. Programs that cannot be followed run without that.
 
-Example: nvfold run --device pool -o create,size=1G -- tar -C /nvfold -xf linux.tar
-Example: nvfold run --mount /mnt -- sh -c 'cd /mnt && sort a b > c'")]
+Another example: nvfold run --mount /mnt -- sh -c 'cd /mnt && sort a b > c'")]
+#[command(before_help = "Example: nvfold run --device pool -o create,size=1G -- tar -C /nvfold -xf linux.tar")]
 pub struct Run {
     /// The device: a file, a DAX file or a device-dax node
     #[arg(long, value_name = "DEVICE", required_unless_present = "mount")]
@@ -75,7 +76,7 @@ pub fn run(command: &Run) -> Outcome<Infallible> {
     let program = program::find(name)?;
     match program::check(&program) {
         Err(failure) if command.mount.is_none() => return Err(failure.exits_with(CANNOT_RUN)),
-        Err(failure) => failure.hint("it runs all the same, and what it copies is not followed").report(),
+        Err(failure) => failure.hint("it runs all the same, and what it copies is not followed").report("run"),
         Ok(()) => {}
     }
     variables.push(("LD_PRELOAD", before(&library, env::var_os("LD_PRELOAD"))));
@@ -174,7 +175,7 @@ fn library() -> Outcome<PathBuf> {
     };
     let found = found.ok_or_else(|| {
         Failure::new(format!("find {LIBRARY}"), "it is neither beside this command nor in ../lib/nvfold")
-            .hint("make install puts it there; NVFOLD_PRELOAD=PATH names another")
+            .hint("`make install` puts it there; the variable NVFOLD_PRELOAD names another place")
     })?;
     let path = found.canonicalize().doing(format!("find {}", found.display()))?;
     if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ')) {

@@ -13,8 +13,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Show all counters, and the DRAM a stored block costs
+/// Show all counters, and the DRAM used per stored block
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold stats /tmp/fold")]
 pub struct Stats {
     /// Device or mount point
     #[arg(value_name = "DEVICE|DIR")]
@@ -100,14 +101,14 @@ fn describe_model(model: &NvDedup) -> Vec<(&'static str, String)> {
         ("cost of a write, c", format!("{c} ns ({source})")),
         ("of a weak fingerprint, w", format!("{w} ns")),
         ("of a strong fingerprint, s", format!("{s} ns")),
-        ("of searching and entering, lambda", format!("{lambda} ns")),
+        ("of a lookup and an insertion, lambda", format!("{lambda} ns")),
         ("of a compare, v", format!("{v} ns")),
         ("ws pays from", percent(model.thresholds.get("ws"))),
         ("str pays from", percent(model.thresholds.get("str"))),
         ("wb pays from", percent(model.thresholds.get("wb"))),
         ("sampling periods", model.periods.to_string()),
         ("switches of the method", model.switches.to_string()),
-        ("pieces a method", pieces.join(", ")),
+        ("pieces by method", pieces.join(", ")),
     ]
 }
 
@@ -121,12 +122,12 @@ fn describe_queue(denova: &DeNova) -> Vec<(&'static str, String)> {
         ("queue", format!("{} entries, {}", denova.queue_entries, size::show(denova.queue_bytes))),
         ("queue, lag", seconds(denova.lag_ns)),
         ("queue, DRAM", format!("{} ({})", size::show(denova.queue_dram_bytes), denova.queue_dram_bytes)),
-        ("daemon, entries dealt with", denova.dequeued.to_string()),
-        ("daemon, looked at", format!("{} ({})", size::show(denova.looked_at_bytes), denova.looked_at_bytes)),
+        ("daemon, entries processed", denova.dequeued.to_string()),
+        ("daemon, read", format!("{} ({})", size::show(denova.looked_at_bytes), denova.looked_at_bytes)),
         ("daemon, shared", format!("{} ({})", size::show(denova.shared_bytes), denova.shared_bytes)),
-        ("daemon, worked", format!("{}, {rate}", seconds(denova.busy_ns))),
-        ("waited in the queue, half", lingered(50)),
-        ("waited in the queue, 99 %", lingered(99)),
+        ("daemon, busy", format!("{}, {rate}", seconds(denova.busy_ns))),
+        ("queue wait, median", lingered(50)),
+        ("queue wait, 99th percentile", lingered(99)),
     ]
 }
 
@@ -135,7 +136,7 @@ fn describe_index(index: &Index, device_bytes: u64) -> Vec<(&'static str, String
     let mut rows = vec![("index", index.describe(device_bytes))];
     if let Some(reads) = index.reads_per_lookup() {
         rows.push(("index, searches", format!("{}, each of which read {reads:.2} entries", index.lookups)));
-        rows.push(("index, chains brought into order", index.reordered.to_string()));
+        rows.push(("index, chains reordered", index.reordered.to_string()));
     }
     rows
 }
@@ -168,12 +169,13 @@ fn describe_wear(wear: &SegmentWear) -> Vec<(&'static str, String)> {
 fn reclaimed_words(space: &Space) -> String {
     let Space { reclaimed_segments: segments, reclaim_moved_bytes: moved, reclaim_freed_bytes: freed, .. } = space;
     let ratio = *moved as f64 / (*freed).max(1) as f64;
-    format!("{} of {segments} segments, {ratio:.2} moved a byte", size::show(*freed))
+    format!("{} from {segments} segments, {ratio:.2} bytes moved per byte freed", size::show(*freed))
 }
 
 /// What chunks saved that gave way to smaller ones.
 pub fn collected_words(chunks: u64, bytes: u64) -> String {
-    format!("{} of {chunks} chunks of which only a part lived", size::show(bytes))
+    let chunks = report::counted(chunks, "partly used chunk", "partly used chunks");
+    format!("{} freed from {chunks}", size::show(bytes))
 }
 
 /// How many requests of each kind there were, the most frequent first.
@@ -202,7 +204,7 @@ fn describe(report: &Report, space: &Space) -> String {
         ("saved by compression", with_bytes(space.compressed_away_bytes)),
         ("metadata", with_bytes(space.metadata_bytes)),
         ("free", with_bytes(space.free_bytes)),
-        ("taken of the host", with_bytes(space.device_allocated_bytes)),
+        ("allocated on the host", with_bytes(space.device_allocated_bytes)),
         ("inodes", space.inodes.to_string()),
         ("data blocks", space.data_blocks.to_string()),
         ("chunks", space.chunks.to_string()),
@@ -211,20 +213,20 @@ fn describe(report: &Report, space: &Space) -> String {
         ("DRAM index", with_bytes(space.index_dram_bytes)),
         ("DRAM allocator", with_bytes(space.space_dram_bytes)),
         ("DRAM inodes", with_bytes(space.inode_dram_bytes)),
-        ("DRAM a stored block, index", per_block(report.dram.index_bytes_per_block)),
-        ("DRAM a stored block, index + allocator", per_block(report.dram.index_and_allocator_bytes_per_block)),
-        ("DRAM a stored block, whole process", per_block(report.dram.process_bytes_per_block)),
+        ("DRAM per stored block, index", per_block(report.dram.index_bytes_per_block)),
+        ("DRAM per stored block, index + allocator", per_block(report.dram.index_and_allocator_bytes_per_block)),
+        ("DRAM per stored block, whole process", per_block(report.dram.process_bytes_per_block)),
         ("pieces offered", space.pieces_offered.to_string()),
         ("pieces shared", space.pieces_shared.to_string()),
         ("weak collisions", space.weak_collisions.to_string()),
         ("fingerprints filled in", space.chunks_filled.to_string()),
         ("dedup transactions", space.transactions.to_string()),
-        ("dead among packed chunks", with_bytes(space.packed_dead_bytes)),
+        ("dead bytes of packed chunks", with_bytes(space.packed_dead_bytes)),
         ("reclaimed", reclaimed_words(space)),
         ("collected", collected_words(space.collected_chunks, space.collected_bytes)),
-        ("left out in the background", space.background_skipped.to_string()),
+        ("skipped in the background", space.background_skipped.to_string()),
     ];
-    rows.extend(space.background_last_error.iter().map(|error| ("left out last", error.clone())));
+    rows.extend(space.background_last_error.iter().map(|error| ("skipped last", error.clone())));
     rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
     rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
     rows.extend(report.snapshot.auto.iter().flat_map(describe_auto));

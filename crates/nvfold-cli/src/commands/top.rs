@@ -28,10 +28,11 @@ const FIRST_LOOK_AFTER: Duration = Duration::from_millis(300);
 /// How long a key or a signal may wait.
 const LISTEN_FOR: Duration = Duration::from_millis(100);
 
-/// Show live what mounted file systems do: throughput, savings, queue, transactions, wear
+/// Watch mounted file systems live: throughput, savings, queue, transactions, wear
 ///
 /// Keys: q quits, the arrows choose a mount, Enter shows it alone, Esc goes back to the list.
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold top /tmp/fold")]
 pub struct Top {
     /// Mount point or mounted device, or all for every mount
     #[arg(value_name = "DIR|DEVICE|all", default_value = "all")]

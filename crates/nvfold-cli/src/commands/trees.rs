@@ -1,9 +1,10 @@
 //! What `import`, `export` and `verify` share: how the library's work is watched, and how what came of it is said.
 
 use crate::failure::{Failure, Outcome, eprint_line};
-use crate::mounts;
+use crate::mounts::{self, escaped};
 use crate::problems::{self, Problem};
 use crate::progress::Progress;
+use crate::report::counted;
 use crate::size;
 use crate::stop::Stop;
 use nvfold::host;
@@ -51,7 +52,7 @@ pub struct Counts {
 
 impl Counts {
     fn of(report: host::Report) -> Counts {
-        let problem = |of: host::Problem| Problem { path: mounts::show(&of.path), problem: of.problem };
+        let problem = |of: host::Problem| Problem::of(&of.path, of.problem);
         Counts {
             files: report.files,
             directories: report.directories,
@@ -68,7 +69,7 @@ impl Counts {
     /// Says on stderr what was left out and what went wrong.
     fn tell_problems(&self) {
         for skipped in &self.skipped {
-            eprint_line(&format!("nvfold: {}: left out: {}", skipped.path, skipped.problem));
+            eprint_line(&format!("nvfold: {}: left out: {}", escaped(&skipped.path), skipped.problem));
         }
         problems::tell(&self.problems, self.problem_count);
     }
@@ -76,13 +77,15 @@ impl Counts {
     /// `12 files, 3 directories, ...`, nothing that is 0 but files.
     pub fn words(&self) -> String {
         let others = [
-            (self.directories, "directories"),
-            (self.symlinks, "symlinks"),
-            (self.hard_links, "hard links"),
-            (self.specials, "special files"),
+            (self.directories, "directory", "directories"),
+            (self.symlinks, "symlink", "symlinks"),
+            (self.hard_links, "hard link", "hard links"),
+            (self.specials, "special file", "special files"),
         ];
-        let others = others.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(", {count} {what}"));
-        format!("{} files ({}){}", self.files, size::show(self.bytes), others.collect::<String>())
+        let others = others.iter().filter(|(count, ..)| *count > 0);
+        let others = others.map(|(count, one, many)| format!(", {}", counted(*count, one, many)));
+        let files = counted(self.files, "file", "files");
+        format!("{files} ({}){}", size::show(self.bytes), others.collect::<String>())
     }
 }
 

@@ -26,6 +26,7 @@ use std::time::Instant;
 ///
 /// With --method while it is mounted, with --index while it is not.
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold tune /tmp/fold --method auto")]
 pub struct Tune {
     /// Mount point or mounted device; with --index a device that is not mounted
     #[arg(value_name = "DIR|DEVICE")]
@@ -78,8 +79,11 @@ fn choose_method(target: &Path, choice: MethodChoice, output: &Output) -> Outcom
     let report = Chosen { device: snapshot.device.clone(), choice: choice.to_owned(), nv_dedup: snapshot.nv_dedup };
     let policy = snapshot.policy.unwrap_or_default();
     report::emit(output.json, "tune", &report, || match &report.nv_dedup {
-        Some(now) => format!("{}: chosen by {choice}; method now: {}", report.device, now.method),
-        None => format!("{}: chosen by {choice}, once data goes to nv-dedup (policy now: {policy})", report.device),
+        Some(now) => format!("{}: the method is chosen by {choice}, and is {} now", report.device, now.method),
+        None => format!(
+            "{}: the method is chosen by {choice} once data goes to policy nv-dedup (the policy is {policy} now)",
+            report.device
+        ),
     })?;
     Ok(0)
 }

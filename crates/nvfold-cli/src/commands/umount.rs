@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 /// Unmount, and wait until the device is clean and released
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold umount /tmp/fold")]
 pub struct Umount {
     /// Mount point, or the device mounted there
     #[arg(value_name = "DIR")]
@@ -61,7 +62,7 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
         let failure = Failure::new(format!("unmount {}", dir.display()), errno);
         match errno {
             rustix::io::Errno::BUSY => {
-                failure.hint("files on it are open or directories in use; see `fuser -vm DIR`, or use --lazy")
+                failure.hint("a process has a file open there or works in it: `fuser -vm DIR` names it; --lazy detaches the mount now")
             }
             rustix::io::Errno::PERM => failure.hint("it was mounted by somebody else"),
             _ => failure,
@@ -77,7 +78,7 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     }
     report::emit(output.json, "umount", &report, || {
         let state = if released { "is unmounted and its device released" } else { "is unmounted" };
-        format!("{} {state}", dir.display())
+        mounts::escaped(&format!("{} {state}", dir.display()))
     })?;
     Ok(0)
 }

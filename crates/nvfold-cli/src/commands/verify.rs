@@ -17,8 +17,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Compare a tree of the host with its copy on an unmounted device: content and metadata
+/// Compare a tree of the host with its copy on an unmounted device: contents and metadata
 #[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold verify /dev/shm/pool /usr/share")]
 pub struct Verify {
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -72,7 +73,11 @@ pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
         Report { device: name, equal, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };
     report::emit(output.json, "verify", &report, || {
         let rate = size::show(report.bytes_per_second as u64);
-        let verdict = if equal { "all equal".into() } else { format!("{} differences", report.counts.problem_count) };
+        let verdict = if equal {
+            "all equal".into()
+        } else {
+            report::counted(report.counts.problem_count, "difference", "differences")
+        };
         format!("compared {} in {seconds:.2} s, {rate}/s: {verdict}", report.counts.words())
     })?;
     Ok(u8::from(!equal))

@@ -180,7 +180,8 @@ fn memory_device(options: &Options) -> Outcome<Region> {
     let size = options.size_bytes.ok_or_else(|| {
         Failure::usage("mem:", "a memory device needs a size").hint("for example: nvfold mount mem: DIR -o size=8G")
     })?;
-    let region = Region::create(&DeviceSpec::Memory, size, &options.device.open_options(false)).doing("mem:")?;
+    let region =
+        Region::create(&DeviceSpec::Memory, size, &options.device.open_options(false)).doing("create the device")?;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mkfs = MkfsOptions {
         uuid: pmem::random_bytes::<16>(),
@@ -192,7 +193,7 @@ fn memory_device(options: &Options) -> Outcome<Region> {
         weak: options.dedup.weak.unwrap_or_default(),
         now: pmem::clock::coarse_now_ns(),
     };
-    FileSystem::mkfs(&region, &mkfs).doing("mem:")?;
+    FileSystem::mkfs(&region, &mkfs).doing("format mem:")?;
     Ok(region)
 }
 
@@ -277,7 +278,7 @@ fn no_mount(dir: &Path, error: std::io::Error) -> Failure {
     } else if rustix::process::geteuid().is_root() {
         failure
     } else {
-        failure.hint("without root, fusermount3 must be installed (package fuse3) and the directory be yours")
+        failure.hint(device::why_no_mount())
     }
 }
 

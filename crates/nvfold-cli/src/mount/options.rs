@@ -212,8 +212,10 @@ impl Options {
             "user_id" | "group_id" | "rootmode" | "fd" | "max_read" | "blksize" => {}
             name if name.starts_with("x-") || name.starts_with("X-") => {}
             _ => {
-                let there_are = format!("there are: {OURS} {}", dedup_options::THERE_ARE);
-                return Err(Failure::usage(format!("mount option {option}"), "unknown").hint(there_are));
+                let why = "there is no such option";
+                return Err(
+                    Failure::usage(format!("mount option {option}"), why).hint("nvfold mount --help lists them")
+                );
             }
         }
         Ok(())

@@ -100,10 +100,10 @@ impl Run {
         self
     }
 
-    /// Fails with `code` and says `why` on stderr, as `nvfold: what: why`.
+    /// Fails with `code` and says `why` on stderr, as `nvfold COMMAND: what: why`.
     pub fn fails(self, code: i32, why: &str) -> Run {
         let run = self.code_is(code);
-        assert!(run.stderr.starts_with("nvfold: "), "{run:#?}");
+        assert!(run.stderr.starts_with("nvfold"), "{run:#?}");
         assert!(run.stderr.contains(why), "`{why}` is not in {run:#?}");
         run
     }

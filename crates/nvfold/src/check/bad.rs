@@ -11,7 +11,10 @@ use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber, S
 use crate::words::FileKind;
 use hashbrown::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 /// What the survey met.
 #[derive(Default)]
@@ -93,7 +96,7 @@ impl Survey<'_> {
         let inodes = bad.slots.iter().map(|(ino, _)| *ino).chain(bad.inodes.iter().map(|(ino, _)| *ino));
         let paths = self.paths(inodes.chain(lost.iter().map(|lost| lost.ino)).collect());
         let name = |ino: u64| match paths.get(&ino) {
-            Some(path) => format!("inode {ino} ({path})"),
+            Some(path) => format!("inode {ino} ({})", path.display()),
             None => format!("inode {ino}"),
         };
         for (ino, slot) in &bad.slots {
@@ -167,7 +170,7 @@ impl Survey<'_> {
         }
         let paths = self.paths(wanted);
         for (ino, chunk) in doubtful {
-            let path = paths.get(&ino).map_or_else(|| "no name".into(), String::clone);
+            let path = paths.get(&ino).map_or_else(|| "no name".into(), |path| path.display().to_string());
             let what = format!("inode {ino} ({path}): its content may be damaged in {chunk}");
             self.find(5, what, chunk.block().map_or(0, BlockNumber::address));
         }
@@ -219,29 +222,29 @@ impl Survey<'_> {
     }
 
     /// Paths of these inodes, as far as names lead to them.
-    fn paths(&self, wanted: HashSet<u64>) -> HashMap<u64, String> {
-        let mut names: HashMap<u64, (u64, String)> = HashMap::new();
+    fn paths(&self, wanted: HashSet<u64>) -> HashMap<u64, PathBuf> {
+        let mut names: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
         for (ino, facts) in self.inodes.iter().filter(|(_, facts)| facts.kind == FileKind::Directory) {
             let Ok(Some(inode)) = Inode::load(self.region, &self.geometry, facts.slot, *ino) else { continue };
             let state = inode.into_state();
             let Body::Directory(directory) = &state.body else { continue };
             for slot in directory.after(0) {
                 if slot.kind() == FileKind::Directory || wanted.contains(&slot.ino) {
-                    let name = String::from_utf8_lossy(&slot.name(self.region)).into_owned();
-                    names.insert(slot.ino, (*ino, name));
+                    names.insert(slot.ino, (*ino, slot.name(self.region)));
                 }
             }
         }
         let path = |ino: &u64| {
-            let mut path = String::new();
+            let mut path = Vec::new();
             let mut at = *ino;
             // As many steps as there are names: damaged parents may form a loop.
             for _ in 0..=names.len() {
                 if at == ROOT {
-                    return Some((*ino, if path.is_empty() { "/".into() } else { path }));
+                    let path = if path.is_empty() { b"/".to_vec() } else { path };
+                    return Some((*ino, PathBuf::from(OsString::from_vec(path))));
                 }
                 let (parent, name) = names.get(&at)?;
-                path = format!("/{name}{path}");
+                path = [b"/", &name[..], &path[..]].concat();
                 at = *parent;
             }
             None

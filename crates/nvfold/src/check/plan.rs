@@ -4,6 +4,7 @@ use super::GivenUp;
 use super::packed::Rebuilt;
 use crate::mount::Tables;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 /// See the module.
 #[derive(Default)]
@@ -17,7 +18,7 @@ pub(super) struct Plan {
     /// Inodes that cannot be kept: slot, and why.
     pub(super) condemned: BTreeMap<u64, (Option<u64>, String)>,
     /// Their paths, as far as names lead to them.
-    pub(super) paths: BTreeMap<u64, String>,
+    pub(super) paths: BTreeMap<u64, PathBuf>,
     /// Blocks whose chunk entries say nothing that is true.
     pub(super) entries: BTreeSet<u64>,
     /// TX_ID generators that are behind, and what they have to give next.

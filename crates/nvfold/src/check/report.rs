@@ -4,6 +4,8 @@
 //! list has room for [`FINDINGS_MAX`], in the order they were met; the others are only counted, and a report that
 //! counts any is never consistent.
 
+use std::path::PathBuf;
+
 /// Findings that a report lists; more are only counted.
 pub(super) const FINDINGS_MAX: usize = 10_000;
 
@@ -41,7 +43,7 @@ pub struct GivenUp {
     /// Its number.
     pub ino: u64,
     /// Where it is, if a name leads to it.
-    pub path: Option<String>,
+    pub path: Option<PathBuf>,
     /// Why.
     pub why: String,
 }

@@ -18,7 +18,7 @@ impl Survey<'_> {
                 continue;
             }
             if let Err(refusal) = copy.verify() {
-                self.find(0, format!("this copy of the superblock cannot be used: {refusal:?}"), offset);
+                self.find(0, format!("this copy of the superblock cannot be used: {refusal}"), offset);
             } else if copy.check != superblock.check {
                 differs = Some(offset);
             }
@@ -35,7 +35,7 @@ impl Survey<'_> {
         {
             let at = self.geometry.segment_entry_offset(*segment);
             match entry.is_half(*segment) {
-                true => self.trace(0, format!("segment {segment}: half an entry"), at),
+                true => self.trace(0, format!("segment {segment}: a crash left half an entry"), at),
                 false => self.find(0, format!("segment {segment}: its entry is damaged"), at),
             }
         }

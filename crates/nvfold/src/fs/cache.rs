@@ -126,7 +126,7 @@ impl Damaged {
             return Ok(());
         }
         match self.inodes.lock().get(&ino) {
-            Some(at) => Err(Error::Corrupt { what: format!("inode {ino}"), at: *at }),
+            Some(at) => Err(Error::Corrupt { what: format!("inode {ino}: it is damaged"), at: *at }),
             None => Ok(()),
         }
     }
@@ -152,8 +152,8 @@ impl Core {
         let at = self.table.slot(name.ino).unwrap_or(self.geometry.segment_table_offset);
         let what = |what| Error::Corrupt { what: format!("inode {}: {what}", name.ino), at };
         let error = match found {
-            Ok(_) => what("it is not what its name says; it"),
-            Err(Error::NotFound { .. }) => what("a name leads to it, and its slot"),
+            Ok(_) => what("it is not of the kind that its name says"),
+            Err(Error::NotFound { .. }) => what("a name leads to it, and its slot is damaged"),
             Err(error) => error,
         };
         if matches!(error, Error::Corrupt { .. } | Error::BadMemory { .. }) {

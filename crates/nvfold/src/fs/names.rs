@@ -366,7 +366,10 @@ pub(super) fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
     if slot.ino != directory.ino {
         return Ok(());
     }
-    Err(Error::Corrupt { what: format!("directory {}: a name that leads to itself; it", slot.ino), at: directory.slot })
+    Err(Error::Corrupt {
+        what: format!("directory {}: it holds a name that leads to itself", slot.ino),
+        at: directory.slot,
+    })
 }
 
 pub(super) fn last_name(inode: &Inode, state: &State) -> bool {

@@ -66,7 +66,7 @@ impl Core {
                 errno: errno::EIO,
             },
             Unreadable::Frame(at, FrameError::Damaged) => {
-                Error::Corrupt { what: format!("packed chunk {}: its compressed content", chunk.0), at }
+                Error::Corrupt { what: format!("packed chunk {}: its compressed content is damaged", chunk.0), at }
             }
             Unreadable::Frame(_, FrameError::UnknownCodec(_)) => Error::Posix {
                 doing: "read",
@@ -80,7 +80,7 @@ impl Core {
     #[cold]
     pub(super) fn lost_chunk(&self, chunk: ChunkRef) -> Error {
         let at = chunk.packed().and_then(|packed| self.chunks.entries.packed_offset(packed)).unwrap_or(0);
-        Error::Corrupt { what: format!("{chunk}: its entry"), at }
+        Error::Corrupt { what: format!("{chunk}: its entry is damaged"), at }
     }
 
     /// The extents of a regular file.

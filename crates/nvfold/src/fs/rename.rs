@@ -148,7 +148,7 @@ impl Core {
                 self.inode(at)?.parent.load(Ordering::Relaxed)
             };
         }
-        Err(Error::Corrupt { what: format!("inode {}: parents form a loop", new_parent.ino), at: new_parent.slot })
+        Err(Error::Corrupt { what: format!("inode {}: its parents form a loop", new_parent.ino), at: new_parent.slot })
     }
 }
 

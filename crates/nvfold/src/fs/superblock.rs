@@ -42,7 +42,7 @@ impl Core {
             self.geometry.copies().map(read).filter(|(offset, copy)| is_sound(*offset) && copy.verify().is_ok());
         let mut whole = copies.map(|(_, copy)| copy);
         let Some(superblock) = whole.next() else {
-            let what = "superblock: no copy of it can be read any more; it".into();
+            let what = "superblock: no copy of it can be read any more".into();
             return Err(Error::Corrupt { what, at: COPIES[0] });
         };
         if superblock.incompatible & bits != bits || whole.any(|copy| copy.incompatible & bits != bits) {

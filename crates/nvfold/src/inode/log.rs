@@ -157,7 +157,8 @@ pub fn walk(
     head: &InodeHead,
     mut each: impl FnMut(u64, u64, LogEntry) -> Result<()>,
 ) -> Result<Log> {
-    let corrupt = |what: &str, at: u64| Error::Corrupt { what: format!("inode {}: {what}", head.ino), at };
+    let corrupt =
+        |what: &str, at: u64| Error::Corrupt { what: format!("inode {}: its log is damaged ({what})", head.ino), at };
     let mut log = Log { head: head.head, tail: head.tail(), parts: Vec::new(), lines: 0 };
     let mut part = Part::inline(slot);
     let mut buffer = [0u8; ENTRY_BYTES_MAX];

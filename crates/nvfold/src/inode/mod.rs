@@ -298,7 +298,8 @@ impl Inode {
         head: InodeHead,
     ) -> Result<Option<Inode>> {
         let Some(kind) = head.live(ino) else { return Ok(None) };
-        let corrupt = |what: &str, at: u64| Error::Corrupt { what: format!("inode {ino}: {what}"), at };
+        let corrupt =
+            |what: &str, at: u64| Error::Corrupt { what: format!("inode {ino}: its log is damaged ({what})"), at };
         let line = slot + ATTRIBUTE_LINES[head.selector() as usize];
         let attributes: AttributeLine = region.read(line);
         if !attributes.is_whole(ino) || attributes.size > FILE_BYTES_MAX {

@@ -379,7 +379,10 @@ pub fn table_segments(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Result
     let is_short = |segment: u64| geometry.blocks_in_segment(segment) != SEGMENT_BLOCKS;
     if contiguous == 0 || contiguous != found.len() || found.iter().any(|(_, segment)| is_short(*segment)) {
         let at = geometry.segment_table_offset;
-        return Err(Error::Corrupt { what: "segment table: the inode table's segments".into(), at });
+        return Err(Error::Corrupt {
+            what: "segment table: segments of the inode table are missing or damaged".into(),
+            at,
+        });
     }
     Ok(found.into_iter().map(|(_, segment)| segment).collect())
 }

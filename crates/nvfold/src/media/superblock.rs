@@ -12,6 +12,7 @@ use crate::media::inode::INODE_BYTES;
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot};
 use crate::media::segment::SegmentEntry;
 use crate::words::IndexKind;
+use std::fmt;
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -124,8 +125,20 @@ pub enum Refusal {
     Older(String),
     /// A machine of the other byte order made it.
     OtherByteOrder,
-    /// The checksum or a field that follows from others is wrong.
+    /// The checksum or a field that follows from others is wrong: what is, as a sentence.
     Damaged(&'static str),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Foreign => out.write_str("it does not begin with nvfold's magic"),
+            Refusal::Newer(what) => write!(out, "a newer nvfold wrote it: {what}"),
+            Refusal::Older(what) => write!(out, "an older nvfold wrote it: {what}"),
+            Refusal::OtherByteOrder => out.write_str("a machine of the other byte order wrote it"),
+            Refusal::Damaged(what) => out.write_str(what),
+        }
+    }
 }
 
 impl Superblock {
@@ -158,7 +171,7 @@ impl Superblock {
             return Err(Refusal::OtherByteOrder);
         }
         if self.sealed().check != self.check {
-            return Err(Refusal::Damaged("checksum"));
+            return Err(Refusal::Damaged("its checksum is wrong"));
         }
         if self.magic == MAGIC && self.version < VERSION {
             return Err(Refusal::Older(format!("format version {}", self.version)));
@@ -170,12 +183,13 @@ impl Superblock {
             let unknown = self.incompatible & !KNOWN_INCOMPATIBLE;
             return Err(Refusal::Newer(format!("incompatible feature flags {unknown:#x}")));
         }
-        let geometry = Geometry::of(self.device_bytes).ok_or(Refusal::Damaged("device size"))?;
+        let geometry =
+            Geometry::of(self.device_bytes).ok_or(Refusal::Damaged("its device size is not one that nvfold makes"))?;
         let sizes = (u64::from(self.block_bytes), u64::from(self.segment_bytes), u64::from(self.inode_bytes));
         if self.geometry() != geometry || sizes != (BLOCK_BYTES, SEGMENT_BYTES, INODE_BYTES) {
-            return Err(Refusal::Damaged("layout"));
+            return Err(Refusal::Damaged("its layout does not follow from the device size"));
         }
-        self.index().ok_or(Refusal::Damaged("index kind"))?;
+        self.index().ok_or(Refusal::Damaged("its index kind is unknown"))?;
         Ok(if self.has_last_copy() { geometry.with_last_copy() } else { geometry })
     }
 

@@ -18,7 +18,10 @@ pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u
             let in_table = segments.contains(&(store.offset / SEGMENT_BYTES));
             let in_slot = store.offset % INODE_BYTES;
             if !matches!(in_slot, COMMIT_WORD | HEAD_WORD | PARENT_WORD) || !in_table {
-                return Err(Error::Corrupt { what: "journal: a word that no operation stores".into(), at: offset });
+                return Err(Error::Corrupt {
+                    what: "journal: it holds a word that no operation stores".into(),
+                    at: offset,
+                });
             }
             stores.push(*store);
         }

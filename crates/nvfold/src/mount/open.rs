@@ -45,7 +45,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     let Tables { entries, uses, inodes: segments, damage, bad, .. } = tables;
     let tables_read = bad.map_or(Ok(()), Err);
     if segments.is_empty() {
-        let what = "segment table: no part of the inode table is left; it".into();
+        let what = "segment table: no part of the inode table is left in it".into();
         return Err(Error::Corrupt { what, at: geometry.segment_table_offset });
     }
     let stores = journal_stores(&region, &geometry, &segments)?;
@@ -54,7 +54,8 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
         tables_read.map_err(Error::of(|| "journal or segment table (mount read-only to read what is left)".into()))?;
     }
     if options.read_only && !stores.is_empty() {
-        let what = "journal: an operation that a crash cut off must be finished by a read-write mount; it".into();
+        let what =
+            "journal: it holds an operation that a crash cut off, and only a read-write mount can finish it".into();
         return Err(Error::Corrupt { what, at: geometry.journal_offset });
     }
     if !options.read_only {
@@ -80,7 +81,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     }
     let root = core.table.slot(ROOT).expect("the table has a first segment");
     if core.region.read::<InodeHead>(root).live(ROOT) != Some(FileKind::Directory) {
-        return Err(Error::Corrupt { what: "root directory: not there".into(), at: root });
+        return Err(Error::Corrupt { what: "the root directory is missing".into(), at: root });
     }
     if !options.read_only {
         let (state, mount_epoch) = match for_repair {
@@ -132,13 +133,13 @@ fn require_whole_tables(
 ) -> Result<()> {
     if superblock.state == STATE_REPAIR && !for_repair {
         let what =
-            "a repair of this device was cut off (`nvfold fsck --repair` finishes it, a read-only mount reads what \
-                    is there); it"
+            "a repair of this device was cut off: `nvfold fsck --repair` finishes it, and a read-only mount reads what \
+                    is there"
                 .into();
         return Err(Error::Corrupt { what, at: 0 });
     }
     let Some(damage) = damage else { return Ok(()) };
-    let what = format!("segment table: {damage}; a read-only mount reads what is there; the table");
+    let what = format!("segment table: {damage}; a read-only mount reads what is there");
     Err(Error::Corrupt { what, at: geometry.segment_table_offset })
 }
 

@@ -59,7 +59,7 @@ pub enum Reconcile {
     /// Everything is exact.
     Done,
     /// A block is used for two things, so what is in use is not known.
-    Stalled { what: String, at: u64 },
+    Stalled { what: String, at: Option<u64> },
 }
 
 impl Reconcile {
@@ -120,13 +120,16 @@ impl Mounted {
         let _closed = self.core.gate.close();
         let before = std::mem::replace(&mut *reconcile, Reconcile::Done);
         *reconcile = self.core.answer(self.advance(before)).unwrap_or_else(|error| match error {
-            Error::Corrupt { what, at } => Reconcile::Stalled { what, at },
-            Error::BadMemory { what, at, .. } => Reconcile::Stalled { what: format!("{what}: in bad memory; it"), at },
-            other => Reconcile::Stalled { what: format!("reconcile: {other}; something"), at: 0 },
+            Error::Corrupt { what, at } => Reconcile::Stalled { what, at: Some(at) },
+            Error::BadMemory { what, at, .. } => {
+                Reconcile::Stalled { what: format!("{what}: it lies in bad memory"), at: Some(at) }
+            }
+            other => Reconcile::Stalled { what: other.to_string(), at: None },
         });
         match &*reconcile {
             Reconcile::Done => Ok(true),
-            Reconcile::Stalled { what, at } => Err(Error::Corrupt { what: what.clone(), at: *at }),
+            Reconcile::Stalled { what, at: Some(at) } => Err(Error::Corrupt { what: what.clone(), at: *at }),
+            Reconcile::Stalled { what, at: None } => Err(Error::NotReconciled { why: what.clone() }),
             _ => Ok(false),
         }
     }
@@ -304,12 +307,12 @@ impl Mounted {
             self.core.space.mark_used(block);
         };
         let twice = |block: BlockNumber| {
-            let what = format!("inode {ino}: a block that it names is free, or used for something else; it");
+            let what = format!("inode {ino}: a block that it names is free, or used for something else");
             Err(Error::Corrupt { what, at: block.address() })
         };
         for slot in state.log.areas() {
             let Some(area) = self.core.table.area_in(slot).filter(|area| self.core.table.is_used(area.number)) else {
-                let what = format!("inode {ino}: a log area that it names is free, or none; it");
+                let what = format!("inode {ino}: a log area that it names is free, or is no log area");
                 return Err(Error::Corrupt { what, at: slot });
             };
             self.core.table.found_name(area.number);
@@ -333,7 +336,7 @@ impl Mounted {
                 if !self.core.chunks.packed.is_used(chunk) {
                     blocks().for_each(keep);
                     let at = self.core.chunks.entries.packed_offset(chunk).unwrap_or(0);
-                    let what = format!("inode {ino}: packed chunk {} that it names: its entry", chunk.0);
+                    let what = format!("inode {ino}: packed chunk {}, which it names, has a damaged entry", chunk.0);
                     return Err(Error::Corrupt { what, at });
                 }
                 recount.count(chunk, false);

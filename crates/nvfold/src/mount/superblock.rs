@@ -50,8 +50,8 @@ fn fits(region: &Region, superblock: Superblock, geometry: Geometry) -> Result<(
         return Ok((superblock, geometry));
     }
     let what = format!(
-        "device: truncated to {here} bytes, the file system on it has {whole} (make it as long again with \
-         `truncate -s {whole}`, then `nvfold fsck --repair` saves the rest); its end"
+        "the device was truncated to {here} bytes, and the file system on it has {whole}: make it as long again with \
+         `truncate -s {whole}`, then save the rest with `nvfold fsck --repair`"
     );
     Err(Error::Corrupt { what, at: here })
 }
@@ -68,8 +68,13 @@ fn refused(refusals: &[Refusal]) -> Error {
         return error;
     }
     match refusals.iter().find_map(|refusal| if let Refusal::Damaged(what) = refusal { Some(*what) } else { None }) {
-        Some(what) => Error::Corrupt { what: format!("superblock: all copies are damaged ({what})"), at: 0 },
-        None => Error::NotNvfold { why: "no superblock has nvfold's magic".into() },
+        Some(what) => Error::Corrupt {
+            what: format!(
+                "superblock: all copies are damaged, and nothing of the device can be read without one: {what}"
+            ),
+            at: 0,
+        },
+        None => Error::NotNvfold { why: "none of its superblocks begins as those of nvfold do".into() },
     }
 }
 
@@ -79,5 +84,7 @@ pub(crate) fn require_known_features(superblock: &Superblock) -> Result<()> {
     if unknown == 0 {
         return Ok(());
     }
-    Err(Error::Newer { what: format!("feature flags {unknown:#x} allow reading only; mount read-only or") })
+    Err(Error::Newer {
+        what: format!("feature flags {unknown:#x} are unknown here and allow reading only: mount it read-only, or"),
+    })
 }

@@ -11,7 +11,7 @@ use crate::mount::{Setting, settings, yes_or_no};
 use crate::mounts;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::report;
+use crate::report::{self, counted};
 use crate::size;
 use crate::snapshot::{DeNova, Snapshot, mount_point_of};
 use crate::stop::Stop;
@@ -70,7 +70,7 @@ pub fn change(target: &Path, (setting, value): (Setting, String), output: &Outpu
     let changed = Changed { device: snapshot.device, denova: snapshot.denova };
     report::emit(output.json, "dedup", &changed, || match &changed.denova {
         Some(now) => format!("{}: {}", changed.device, describe_queue(now)),
-        None => format!("{}: set, for when data goes to policy denova", changed.device),
+        None => format!("{}: this is set for when data goes to policy denova", changed.device),
     })?;
     Ok(0)
 }
@@ -78,7 +78,8 @@ pub fn change(target: &Path, (setting, value): (Setting, String), output: &Outpu
 /// Mode and queue in one line.
 fn describe_queue(now: &DeNova) -> String {
     let paused = if now.paused { ", paused" } else { "" };
-    format!("mode {}{paused}; {} entries queued ({})", now.mode, now.queue_entries, size::show(now.queue_bytes))
+    let entries = counted(now.queue_entries, "entry", "entries");
+    format!("mode {}{paused}; {entries} queued ({})", now.mode, size::show(now.queue_bytes))
 }
 
 #[derive(Serialize)]
@@ -129,7 +130,7 @@ pub fn drain_all(
     let mut progress = Progress::new(output.progress, "share", bytes);
     loop {
         let left = drain_some()?;
-        let note = || format!("{} entries left", left.entries);
+        let note = || format!("{} left", counted(left.entries, "entry", "entries"));
         let done_bytes = bytes.saturating_sub(left.bytes);
         if left.is_done {
             progress.finish(done_bytes, note);
@@ -137,7 +138,7 @@ pub fn drain_all(
         }
         progress.update(done_bytes, note);
         if let Some(reason) = stop.reason("drain") {
-            let why = format!("stopped with {} entries queued ({})", left.entries, size::show(left.bytes));
+            let why = format!("{} ({}) stay queued", counted(left.entries, "entry", "entries"), size::show(left.bytes));
             return Err(reason.hint(why));
         }
     }
@@ -147,8 +148,9 @@ fn describe(name: &str, drained: &Drained) -> String {
     let from_to = |before, after| format!("{} before, {} after", size::show(before), size::show(after));
     let Drained { queue_entries_before, queue_bytes_before, seconds, .. } = drained;
     let rate = size::show((*queue_bytes_before as f64 / seconds.max(1e-9)) as u64);
+    let entries = counted(*queue_entries_before, "entry", "entries");
     report::facts(&[
-        ("drained", format!("{name}: {queue_entries_before} entries, {}", size::show(*queue_bytes_before))),
+        ("drained", format!("{name}: {entries}, {}", size::show(*queue_bytes_before))),
         ("in", format!("{seconds:.2} s, {rate}/s")),
         ("stored", from_to(drained.stored_bytes_before, drained.stored_bytes_after)),
         ("saved", from_to(drained.saved_bytes_before, drained.saved_bytes_after)),

@@ -1,5 +1,6 @@
 //! An estimate, for programs and for people.
 
+use crate::report::counted;
 use crate::{mounts, size};
 use nvfold::host::{Estimate, Needs, Part, Problem, Savings};
 use nvfold::media::DEVICE_BYTES_MAX;
@@ -14,10 +15,19 @@ pub fn to_json(answer: &Estimate) -> Value {
         .map(|(path, part)| {
             let mut value = part_json(part);
             value["path"] = json!(path.to_string_lossy());
+            if let Some(hex) = mounts::hex(path) {
+                value["path_hex"] = json!(hex);
+            }
             value
         })
         .collect();
-    let problem = |problem: &Problem| json!({"path": mounts::show(&problem.path), "error": problem.problem});
+    let problem = |problem: &Problem| {
+        let mut value = json!({"path": mounts::show(&problem.path), "error": problem.problem});
+        if let Some(hex) = mounts::hex(&problem.path) {
+            value["path_hex"] = json!(hex);
+        }
+        value
+    };
     let (inline_across, deext_across) = answer.saved_across();
     json!({
         "paths": by_path,
@@ -89,7 +99,7 @@ pub fn to_text(answer: &Estimate) -> String {
 
 fn write_savings(answer: &Estimate, out: &mut String) -> fmt::Result {
     for (path, part) in &answer.by_path {
-        write_part(out, &path.to_string_lossy(), part)?;
+        write_part(out, &mounts::escaped(&path.to_string_lossy()), part)?;
     }
     if answer.by_path.len() > 1 {
         write_part(out, "all together", &answer.total)?;
@@ -169,9 +179,9 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
     let counts = &part.counts;
     writeln!(
         out,
-        "{name}: {} files in {} directories, {} of data, {} in whole 4 KiB blocks",
-        counts.files,
-        counts.directories,
+        "{name}: {} in {}, {} of data, {} in whole 4 KiB blocks",
+        counted(counts.files, "file", "files"),
+        counted(counts.directories, "directory", "directories"),
         size::show(counts.data_bytes),
         size::show(part.off.whole_block_bytes)
     )?;
@@ -191,7 +201,7 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
     }
     writeln!(
         out,
-        "  beside: {} in blocks of zeros, {} in holes, {} further hard links, {} links and special files",
+        "  not counted: {} in blocks of zeros, {} in holes; further hard links: {}; links and special files: {}",
         size::show(counts.zero_bytes),
         size::show(counts.hole_bytes),
         counts.hard_links,
