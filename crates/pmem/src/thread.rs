@@ -133,7 +133,7 @@ pub(crate) fn take_bad(mapping: usize) -> Option<u64> {
     Some(offset)
 }
 
-/// Slot of the calling thread.
+/// Returns the slot of the calling thread.
 #[inline]
 pub(crate) fn slot() -> usize {
     match SLOT.get() {

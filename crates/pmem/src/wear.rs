@@ -16,12 +16,12 @@ pub(crate) struct Wear {
 }
 
 impl Wear {
-    /// With a count for each block (`OpenOptions::track_wear`). `None` when the host has no address space for the table.
+    /// Makes a count for each block (`OpenOptions::track_wear`). `None` when the host has no address space for the table.
     pub(crate) fn of_blocks(device_bytes: u64) -> Option<Wear> {
         Wear::new(device_bytes, BLOCK_BYTES)
     }
 
-    /// Likewise for each line (`OpenOptions::track_lines`).
+    /// Makes a count for each line (`OpenOptions::track_lines`).
     pub(crate) fn of_lines(device_bytes: u64) -> Option<Wear> {
         Wear::new(device_bytes, LINE_BYTES)
     }

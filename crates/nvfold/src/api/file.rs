@@ -82,7 +82,7 @@ impl File {
         change(mounted, doing, || self.answer(operation(&mounted.core, inode)))
     }
 
-    /// Number of the inode.
+    /// Returns the number of the inode.
     pub fn ino(&self) -> InodeNumber {
         InodeNumber(self.pin.inode.ino)
     }
@@ -143,7 +143,7 @@ impl File {
 
     /// Reserves, zeroes or frees a range of bytes. EINVAL when `len` is 0, EFBIG, ENOSPC.
     ///
-    /// Reserved space serves the first write to it; overwriting data needs new blocks (copy on write) as ever.
+    /// Reserved space serves the first write to it; overwriting data needs new blocks (copy on write) as always.
     pub fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         self.change("fallocate", |core, inode| core.allocate(inode, offset, len, mode))
     }
@@ -172,7 +172,7 @@ impl File {
     }
 
     /// As [`File::dedup_range`], and compresses packed chunks that are not compressed yet, or take a sixteenth less by this
-    /// compression. What is written later is stored as mount and file say, as ever.
+    /// compression. What is written later is stored as mount and file say, as always.
     ///
     /// # Errors
     /// Those of [`File::dedup_range`]; ENOSPC when there is no room for the compressed chunks beside the others.
@@ -182,7 +182,7 @@ impl File {
 
     /// Gives the blocks of a range copies of their own where something else names them too: the way back from sharing.
     /// What `read_at` gives, size and times stay; a byte range that was cloned becomes whole blocks. In steps, as
-    /// [`File::dedup_range`]. What is written later is placed by the policy as ever.
+    /// [`File::dedup_range`]. What is written later is placed by the policy as always.
     ///
     /// # Errors
     /// ENOSPC; what there was space for is done. [`UndedupPlan`] tells it beforehand. EIO, EROFS.

@@ -113,7 +113,7 @@ impl FileSystem {
         mount::format(region, options)
     }
 
-    /// Mounts a device. After an orderly unmount the DRAM state is loaded. After a crash the operations that it cut
+    /// Mounts a device. After a clean unmount the DRAM state is loaded. After a crash the operations that it cut
     /// off are finished and the tables scanned; what remains to be found out - exact counts, which blocks of before
     /// the crash are free - is left to [`FileSystem::reconcile_step`], and everything can be used meanwhile.
     ///
@@ -216,7 +216,7 @@ impl FileSystem {
         self.core().read_only
     }
 
-    /// The policy for new data.
+    /// Returns the policy for new data.
     pub fn policy(&self) -> Policy {
         self.core().policies.policy
     }
@@ -297,7 +297,7 @@ impl FileSystem {
         self.core().answer(self.core().chosen_policy_of(ino))
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn region(&self) -> &Region {
         &self.core().region
     }
@@ -374,7 +374,7 @@ impl FileSystem {
         self.change("symlink", || self.core().symlink(parent, name, target, new))
     }
 
-    /// Target of a symbolic link. EINVAL when it is none.
+    /// Returns the target of a symbolic link. EINVAL when it is none.
     pub fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
         self.core().answer(self.core().readlink(ino))
     }
@@ -412,7 +412,7 @@ impl FileSystem {
         self.core().answer(self.core().readdir(dir, cookie, each))
     }
 
-    /// The youngest cookie of a directory. A listing that stops past the one that was youngest when it began ends,
+    /// Returns the youngest cookie of a directory. A listing that stops past the one that was youngest when it began ends,
     /// even if every name it finds is renamed (which gives the name a new cookie).
     pub fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
         self.core().answer(self.core().last_cookie(dir))
@@ -472,7 +472,7 @@ impl FileSystem {
         self.core().answer(self.core().region.sync().map_err(Error::from))
     }
 
-    /// Physical space.
+    /// Returns the physical space of the device.
     pub fn statfs(&self) -> StatFs {
         let core = self.core();
         let free = core.free_blocks();

@@ -3,8 +3,8 @@
 //! The problem: many threads count the same block at once, each change must be durable in the right order (invariant 1),
 //! and a block must not be freed while somebody takes a reference on it.
 //!
-//! The idea: tag, transaction and counts are 16 bytes that change by one compare-and-exchange, so whoever finds 0 has
-//! lost and whoever makes it 0 frees the block. No lock is held, but for the first entry of a block: its other words are
+//! The idea: tag, transaction and counts are 16 bytes that change by one compare-and-exchange, so a thread that finds 0 has
+//! lost, and the thread that makes it 0 frees the block. No lock is held, but for the first entry of a block: its other words are
 //! stored before its count, by one thread alone.
 //!
 //! ```text
@@ -63,8 +63,8 @@ impl Chunks {
         // After a crash the block may still hang in a chain, which must not break.
         let pointer = self.region.load_u64(offset + FLAGS_WORD) & u64::from(u32::MAX);
         let _ = self.region.store_u64(offset + FLAGS_WORD, pointer);
-        // Whoever sees the count must not take the entry for a new one.
-        self.record_there(chunk);
+        // A thread that sees the count must not take the entry for a new one.
+        self.record_entry_present(chunk);
         match self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
             Ok(line) => {
                 flight.add(line.flush());
@@ -92,7 +92,7 @@ impl Chunks {
         flight: &mut Flight,
         mut more: impl FnMut(&mut Flight) -> bool,
     ) -> bool {
-        if !self.is_vouched(chunk) {
+        if !self.is_content_confirmed(chunk) {
             return false;
         }
         let Some((block, labels)) = self.labelled(chunk) else { return more(flight) };

@@ -47,7 +47,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// None yet. Without a stopwatch a stream is over with the next step.
+    /// Makes an empty one. Without a stopwatch a stream is over with the next step.
     pub fn new(options: DeExtOptions, stopwatch: Option<Stopwatch>) -> Streams {
         let (held, count, seams) = (Mutex::default(), AtomicUsize::new(0), Mutex::default());
         Streams { held, count, seams, options, stopwatch }
@@ -63,7 +63,7 @@ impl Streams {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes the stream of a file: whoever writes has it alone.
+    /// Takes the stream of a file: the writer then has it alone.
     pub fn take(&self, file: u64) -> Option<Stream> {
         let mut held = self.held.lock();
         let at = held.iter().position(|held| held.file == file)?;
@@ -113,7 +113,7 @@ impl Streams {
         }
     }
 
-    /// The next seam to cut anew.
+    /// Returns the next seam to cut again.
     pub fn take_seam(&self) -> Option<Seam> {
         self.seams.lock().pop_front()
     }

@@ -170,7 +170,7 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// The copy of a block.
+    /// Returns the copy of a block.
     pub fn bytes_of(&self, at: usize) -> &[u8] {
         &self.bytes[at * BLOCK..(at + 1) * BLOCK]
     }

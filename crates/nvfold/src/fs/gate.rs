@@ -28,7 +28,7 @@ impl Gate {
         Gate { stripes: std::array::from_fn(|_| Padded::default()) }
     }
 
-    /// Passes; the gate cannot close until the guard is dropped. A thread passes once at a time.
+    /// Takes the freeze lock shared until the guard is dropped. A thread takes it once at a time.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
         let stripe = &self.stripes[thread_number() % STRIPES];
         // No atomic addition: one that is lost among threads of one stripe is not missed.
