@@ -1,11 +1,11 @@
-//! Exact counts after a crash: what reconcile asks of the table, and what it makes of it.
+//! Exact counts after a crash: the part of reconcile that works on the chunk table.
 //!
-//! The problem: until the logs were read, a count may be too high and a block's content may be that of a write that
-//! never happened (invariant 2). Operations go on meanwhile.
+//! The problem: until the logs were read, a count may be too high, and the content of a block may belong to a write that
+//! never happened (invariant 2). Operations run meanwhile.
 //!
-//! The idea: while a [`Recount`] is set, the table asks it before it believes its own entries: a block whose use is not
-//! known is not freed, and one that nobody vouches for is not shared. At the end each entry is made to say what was
-//! counted; one that says so already is not written.
+//! The idea: while a [`Recount`] is set, the table consults it before it trusts its own entries. A block of unknown use is
+//! not freed, and a block that no walked inode names is not shared. At the end each entry is set to what was counted;
+//! an entry that is correct already is not written.
 
 use super::Chunks;
 use super::index::Index;

@@ -1,11 +1,11 @@
-//! The streams under way, and seams.
+//! The open streams, and the seams between pieces.
 //!
-//! The problem: nobody says that a file will not be written to any more, files are without number, and what comes out of
-//! order is cut where nothing but the request ends.
+//! The problem: no call says that a file will not be written any more, there may be any number of files, and data that
+//! comes out of order is cut where the request happens to end.
 //!
-//! The idea: at most 64 streams, the one written longest ago goes first; a step ends one that nobody has written to for a
-//! second. Where a request did not go on with a stream, the **seam** before and behind it is listed, and cut anew by a
-//! step. What is lost of the list costs savings and nothing else.
+//! The idea: at most 64 streams are kept, in LRU order; a background step ends a stream that was idle for a second. Where
+//! a request does not continue a stream, the **seams** before and after it are listed, and a step cuts them again. If an
+//! entry of the list is lost, that costs only savings.
 
 use super::stream::{DeExtOptions, Stream};
 use crate::sync::Mutex;

@@ -1,7 +1,7 @@
-//! Work in the background: `fs` does what policies ask for ([`Host`]), in steps that operations come in between.
+//! Background work: `fs` does what policies ask for ([`Host`]), in steps; operations run between the steps.
 //!
-//! **It survives errors.** Bad memory or damage in one place costs that place: it is recorded ([`Skipped`]), the policy
-//! hears that nothing is left of it, and the next step is about something else. A reader of that place gets EIO.
+//! **It survives errors.** Bad memory or damage in one place costs only that place. It is recorded ([`Skipped`]), the
+//! policy is told that nothing is left there, and the next step continues elsewhere. A reader of that place gets EIO.
 
 use super::Core;
 use super::share_queued::{EntryAddress, token_of};

@@ -1,9 +1,9 @@
-//! The inodes that are in DRAM, by their numbers.
+//! The inode cache: the inodes that are in DRAM, by number.
 //!
 //! The problem: an inode must be one object for all threads, and asking must not serialise threads.
 //!
-//! The idea: a hash table in shards, each behind a lock of its own, which is also held while an inode is read from the
-//! media. A full shard lets go of inodes that nobody holds.
+//! The idea: a hash table in shards, each with its own lock, which is also held while an inode is read from the media. A
+//! full shard evicts inodes that no operation holds.
 
 use super::Core;
 use crate::error::{Error, Result};

@@ -16,11 +16,11 @@
 //! packed    the same of packed chunks, part after part of the table of their entries
 //! ```
 //!
-//! **Damage stays local.** An inode that cannot be read and that a name leads to is kept: it gives EIO, and as long as it
-//! is not known what it names, a block that nobody else names stays in use, and no count is lowered. All else goes on: what
-//! is named by others is exact, and inodes without a name are freed, unless a directory is among what cannot be read (or
-//! one that is not empty has no name): then names are missing, and an inode without one may be one of theirs. fsck
-//! decides about what was kept.
+//! **Damage stays local.** An inode that cannot be read and that a name leads to is kept, and gives EIO. Because it is not
+//! known what it names, blocks that no other inode names stay in use, and no count is lowered. Everything else continues:
+//! counts of what other inodes name become exact, and inodes without a name are freed. The exception is a directory that
+//! cannot be read, or one that is not empty and has no name. Then names are missing, and an inode without a name may be
+//! one of theirs. fsck decides about what was kept.
 //!
 //! Between steps anything can happen: operations on inodes that were walked keep the recount up to date
 //! ([`crate::chunk::recount`]), new names are noted, freed blocks are known.
