@@ -79,14 +79,4 @@ mkdir -p "$TOOLS"
 cargo_tool pjdfstest "$PJDFSTEST_VERSION"
 cargo_tool fsx "$FSX_VERSION"
 cargo_tool gungraun-runner "$GUNGRAUN_VERSION"
-# Where the kernel has FUSE over io_uring, the tests go by it too. It stays on until the next boot.
-uring=/sys/module/fuse/parameters/enable_uring
-if [ ! -e "$uring" ] && [ -e /dev/fuse ]; then
-    # /dev/fuse alone does not load the module.
-    as_root modprobe fuse 2>/dev/null || true
-fi
-if [ -e "$uring" ] && [ "$(cat "$uring")" = N ]; then
-    echo "test-deps: turning FUSE over io_uring on until the next boot ($uring)"
-    as_root sh -c "echo Y >$uring"
-fi
 echo "test-deps: all there"

@@ -459,7 +459,7 @@ impl Worker {
     fn work_until_the_end(&mut self, root: &Path, random: &mut fastrand::Rng) {
         loop {
             if let Err(error) = self.work_once(root, random) {
-                let gone = [gone::ENOTCONN, gone::ECONNABORTED, errno::EIO];
+                let gone = [gone::ENOTCONN, gone::ECONNABORTED, gone::ECANCELED, errno::EIO];
                 let number = error.raw_os_error().unwrap_or(0);
                 assert!(gone.contains(&number), "under load: {error}");
                 return;
@@ -672,5 +672,7 @@ fn ignore_absent(result: io::Result<()>) -> io::Result<()> {
 /// What system calls answer when the serving process is gone.
 mod gone {
     pub const ECONNABORTED: i32 = 103;
+    /// A request that had been given to a ring.
+    pub const ECANCELED: i32 = 125;
     pub const ENOTCONN: i32 = 107;
 }

@@ -275,7 +275,7 @@ fn what_is_no_mount_is_told_and_so_is_a_policy_that_shares_nothing() {
     let outcome = run::ok(&mut house.followed(&["sh", "-c", "exit 0"]));
     assert!(outcome.stderr.contains("policy inline") && outcome.stderr.contains("policy=icid"), "{}", outcome.report());
     let none = run::run(house.followed(&["true"]).arg("x").env("NVFOLD_PRELOAD", "/no/library.so"));
-    assert!(none.code() == 1 && none.stderr.contains("hint: make install"), "{}", none.report());
+    assert!(none.code() == 1 && none.stderr.contains("hint: `make install`"), "{}", none.report());
 }
 
 #[test]

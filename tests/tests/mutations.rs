@@ -242,7 +242,7 @@ const UNREACHED: &[(&str, &str, &str)] = &[
     ),
     (
         "fs/reclaim.rs",
-        "let_go",
+        "drop_move",
         "bad memory: `crates/nvfold/tests/faults.rs`; a chunk that got another place: `races/moves.rs`",
     ),
     (

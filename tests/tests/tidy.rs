@@ -227,6 +227,209 @@ fn lines_are_readable() {
     assert_none("lines too long to read", offences);
 }
 
+/// Pages that people write, as path and text, without what programs put in. docs/benchmarks.md and docs/cli.md are made by
+/// programs for the most part, and all of docs/results.
+fn pages() -> Vec<(String, String)> {
+    let is_written = |file: &str| {
+        let in_docs = file.strip_prefix("docs/").is_some_and(|name| !name.contains('/'));
+        let is_made = ["docs/benchmarks.md", "docs/cli.md"].contains(&file);
+        (in_docs && !is_made) || ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].contains(&file)
+    };
+    let written = files(&[".md"]).into_iter().filter(|(file, _)| is_written(file));
+    // The reasons in the table of mutations are those of a test; the glossary names the words that it forbids.
+    let ends = ["<!-- mutations -->", FORBIDDEN];
+    let cut = |text: String| ends.iter().fold(text, |text, end| text.split(end).next().unwrap_or_default().to_owned());
+    written.map(|(file, text)| (file, cut(text))).collect()
+}
+
+/// Heading of the glossary's table of words that are not used.
+const FORBIDDEN: &str = "## Words that are not used";
+/// A longer sentence is two.
+const SENTENCE_WORDS_MAX: usize = 40;
+
+/// Paragraphs, list items and cells of tables outside code blocks, with the number of their first line. Code in a line
+/// counts as one word, and the target of a link as none.
+fn paragraphs(text: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let (mut in_code, mut goes_on) = (false, false);
+    for (at, line) in text.lines().enumerate() {
+        let start = line.trim_start();
+        if start.starts_with("```") {
+            in_code = !in_code;
+        }
+        let is_item = start.starts_with("- ") || start.split_once(". ").is_some_and(|(n, _)| n.parse::<u8>().is_ok());
+        match start.chars().next() {
+            _ if in_code => goes_on = false,
+            None | Some('#' | '<' | '`') if !goes_on || start.is_empty() || !start.starts_with('`') => goes_on = false,
+            Some('|') => {
+                goes_on = false;
+                found.extend(line.split('|').map(|cell| (at + 1, plain(cell))));
+            }
+            _ if goes_on && !is_item => {
+                let (_, last) = found.last_mut().expect("it goes on");
+                last.push(' ');
+                last.push_str(start);
+            }
+            _ => {
+                goes_on = true;
+                found.push((at + 1, start.to_owned()));
+            }
+        }
+    }
+    found.into_iter().map(|(at, text)| (at, plain(&text))).collect()
+}
+
+/// Text with `code` as one word and without the targets of links.
+fn plain(text: &str) -> String {
+    let words: String = text.split('`').enumerate().map(|(at, part)| if at % 2 == 1 { "code" } else { part }).collect();
+    let mut parts = words.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, after)| after))
+}
+
+/// The sentences of a paragraph: parts that end in a full stop, a question mark or an exclamation mark.
+fn sentences(paragraph: &str) -> Vec<String> {
+    let mut found = vec![String::new()];
+    for word in paragraph.split_whitespace() {
+        let sentence = found.last_mut().expect("there is one");
+        sentence.push_str(word);
+        sentence.push(' ');
+        if word.trim_end_matches(['*', ')', '"']).ends_with(['.', '?', '!']) {
+            found.push(String::new());
+        }
+    }
+    found
+}
+
+fn words(text: &str) -> usize {
+    text.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
+}
+
+#[test]
+fn sentences_of_the_docs_are_short() {
+    let mut offences = Vec::new();
+    for (file, text) in pages() {
+        for (at, paragraph) in paragraphs(&text) {
+            let long = sentences(&paragraph).into_iter().filter(|sentence| words(sentence) > SENTENCE_WORDS_MAX);
+            // The cells of a table hold lists, whose parts are divided by semicolons.
+            let is_cell = text.lines().nth(at - 1).is_some_and(|line| line.starts_with('|'));
+            let long = long.filter(|sentence| !is_cell || sentence.split(&[';', ':']).any(|part| words(part) > 40));
+            offences.extend(long.map(|sentence| format!("{file}:{at}: {} words: {sentence}", words(&sentence))));
+        }
+    }
+    assert_none("sentences of more than 40 words", offences);
+}
+
+#[test]
+fn the_docs_use_no_word_that_the_glossary_forbids() {
+    let glossary = fs::read_to_string(root().join("docs/glossary.md")).unwrap();
+    let rows = glossary.split(FORBIDDEN).nth(1).expect("the glossary has the table").lines();
+    let rows = rows.filter(|line| line.starts_with('|')).skip(2);
+    let forbidden: Vec<&str> = rows.flat_map(|row| row.split('|').nth(1).unwrap().split(',')).map(str::trim).collect();
+    assert!(forbidden.len() > 5, "the table was not read: {forbidden:?}");
+    let mut offences = Vec::new();
+    for (file, text) in pages() {
+        for (at, paragraph) in paragraphs(&text) {
+            let spoken: String =
+                paragraph.chars().map(|c| if c.is_alphanumeric() { c.to_ascii_lowercase() } else { ' ' }).collect();
+            let spoken = format!(" {} ", spoken.split_whitespace().collect::<Vec<_>>().join(" "));
+            let is_used = |word: &&&str| spoken.contains(&format!(" {} ", word.replace('-', " ")));
+            offences.extend(forbidden.iter().filter(is_used).map(|word| format!("{file}:{at}: {word}")));
+        }
+    }
+    assert_none("words that docs/glossary.md forbids", offences);
+}
+
+/// Whether the first sentence of a doc comment has a verb, roughly: an auxiliary, or a word that ends in `s` or `ed`, as
+/// verbs of the third person and plurals do. That lets some through, and has no false alarms that were met.
+fn has_verb(sentence: &str) -> bool {
+    let auxiliaries = [
+        "is", "was", "are", "were", "be", "been", "has", "have", "had", "can", "could", "may", "might", "must", "will",
+        "would", "do", "does", "did", "if", "see", "asks",
+    ];
+    // A heading such as `# Safety`.
+    let is_heading = sentence.trim().starts_with("# ");
+    let mut words =
+        plain(sentence).split(|c: char| !c.is_alphabetic()).map(str::to_lowercase).collect::<Vec<_>>().into_iter();
+    is_heading
+        || words.any(|word| {
+            let is_third_person = word.len() > 3 && word.ends_with('s') && !word.ends_with("ss");
+            auxiliaries.contains(&word.as_str()) || is_third_person || word.ends_with("ed")
+        })
+}
+
+/// Doc comments of functions that others may call, as line number and first sentence.
+fn function_docs(text: &str) -> Vec<(usize, String)> {
+    let (mut found, mut doc, mut begins) = (Vec::new(), String::new(), 0);
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(words) = line.strip_prefix("///") {
+            begins = if doc.is_empty() { at + 1 } else { begins };
+            doc.push_str(words);
+        } else if !line.starts_with('#') {
+            let words: Vec<&str> = line.split(' ').collect();
+            let is_function = words[0].starts_with("pub") && words.iter().take(4).any(|word| *word == "fn");
+            let is_exported = line.contains("extern");
+            if is_function && !is_exported && !doc.is_empty() {
+                found.push((begins, doc.split(". ").next().unwrap_or_default().to_owned()));
+            }
+            doc.clear();
+        }
+    }
+    found
+}
+
+/// What another branch changes at the same time.
+const WITHOUT_VERBS: [&str; 5] = [
+    "crates/nvfold-cli/src/mount/",
+    "crates/nvfold-cli/src/dedup_options.rs",
+    "crates/nvfold/src/dedup/auto/",
+    "crates/nvfold/src/fs/publish.rs",
+    "crates/nvfold/src/fs/write.rs",
+];
+
+#[test]
+fn doc_comments_of_functions_say_what_they_do() {
+    let is_checked = |file: &str| {
+        file.starts_with("crates/")
+            && file.contains("/src/")
+            && !WITHOUT_VERBS.iter().any(|part| file.starts_with(part))
+    };
+    let mut offences = Vec::new();
+    for (file, text) in sources().into_iter().filter(|(file, _)| is_checked(file)) {
+        let silent = function_docs(&text).into_iter().filter(|(_, sentence)| !has_verb(sentence));
+        offences.extend(silent.map(|(at, sentence)| format!("{file}:{at}:{sentence}")));
+    }
+    assert_none("doc comments of functions without a verb", offences);
+}
+
+#[test]
+fn the_linter_of_prose_finds_what_it_is_for() {
+    let long = "word ".repeat(41) + "ends.\n\nShort.\n\n```\n" + &"code ".repeat(50) + "\n```\n";
+    let found = paragraphs(&long);
+    assert_eq!((found.len(), found[0].0, words(&found[0].1)), (2, 1, 42));
+    assert_eq!(
+        paragraphs("- one\n  two\n- three [four](five)\n"),
+        [(1, "- one two".into()), (3, "- three [four".into())]
+    );
+    assert_eq!(sentences("One is. Two `a.b` are (both)? Three").len(), 3);
+    assert!(has_verb("Returns the offset.") && has_verb("True if it is.") && !has_verb("The segment of a part."));
+    assert_eq!(
+        function_docs("/// One.\n/// Two.\n#[inline]\npub fn a() {}\n/// None.\nfn b() {}\n"),
+        [(1, " One".into())]
+    );
+}
+
+#[test]
+fn the_diagrams_are_drawn_from_their_text() {
+    for (file, _) in files(&[".txt"]).into_iter().filter(|(file, _)| file.starts_with("docs/img/")) {
+        let drawn = std::process::Command::new(root().join("scripts/diagrams.sh")).arg(&file).output().unwrap();
+        assert!(drawn.status.success(), "{}", String::from_utf8_lossy(&drawn.stderr));
+        let picture = fs::read_to_string(root().join(file.replace(".txt", ".svg"))).unwrap();
+        assert!(picture == String::from_utf8_lossy(&drawn.stdout), "{file} has changed; run scripts/diagrams.sh");
+    }
+}
+
 /// Names of source files, pages and scripts in a line.
 fn file_names(line: &str) -> impl Iterator<Item = &str> {
     let words =

@@ -1,6 +1,6 @@
 //! `bench auto`: policy `auto` beside every policy that it chooses from, while the workload changes.
 //!
-//! The problem: a chooser is worth what it loses against whoever knew the best policy from the beginning. The idea: the same
+//! The problem: a chooser is judged by what it loses against the best policy of each phase. The idea: the same
 //! phases, each with its share of duplicates, its length of requests and its compressibility, on a device for each
 //! policy; of each phase the cost (charged time and processor time of the writer) and the space it took, and the *regret*:
 //! the ratio of `auto` to the best fixed policy of that phase, which nobody knows beforehand. What a phase costs until

@@ -132,7 +132,7 @@ pub fn embedded(policy: Policy, percent: u64, flush: FlushMode, threads: u64, by
     Ok(Target { name: format!("embedded {policy}{flushed}"), percent, lanes })
 }
 
-/// A file a lane, at a place of that file system; with O_DIRECT in its directory `direct`.
+/// Opens a file for each lane, at a place of that file system; with O_DIRECT in its directory `direct`.
 pub fn files(name: &str, place: &Place, how: Access, threads: u64) -> Result<Target> {
     let dir = if how == Access::Direct { place.dir.join("direct") } else { place.dir.clone() };
     let mut lanes: Vec<Box<dyn Lane>> = Vec::new();

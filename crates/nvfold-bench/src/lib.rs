@@ -101,7 +101,7 @@ enum What {
     /// What each operation costs, counted: fences, lines written and read, locked instructions, instructions
     #[command(before_help = "Example: nvfold bench cost")]
     Cost(cost::CostOptions),
-    /// Time to the first byte and to exact counts, after a kill and after an orderly unmount
+    /// Time to the first byte and to exact counts, after a kill and after a clean unmount
     #[command(before_help = "Example: nvfold bench recovery")]
     Recovery(recovery::RecoveryOptions),
     /// The figures and tables of a paper, measured here

@@ -56,12 +56,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// The root of a mount.
+    /// Returns the root of a mount.
     pub fn mount_point(dir: &Path, fs_type: FsType) -> Place {
         Place { dir: dir.to_owned(), fs_type, is_mount_point: true }
     }
 
-    /// A directory somewhere on a mount.
+    /// Returns a directory somewhere on a mount.
     pub fn inside(dir: &Path, fs_type: FsType) -> Place {
         Place { dir: dir.to_owned(), fs_type, is_mount_point: false }
     }

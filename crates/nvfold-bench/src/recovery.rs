@@ -1,4 +1,4 @@
-//! `bench recovery`: how long a device takes until it serves, after a kill and after an orderly unmount.
+//! `bench recovery`: how long a device takes until it serves, after a kill and after a clean unmount.
 //!
 //! The problem: "recovery is fast" means three things - the first byte, the scan behind it, the exact counts - and a
 //! warm process would flatter all of them.
@@ -7,7 +7,7 @@
 //! this one opens, mounts and reads one byte, several times, each time from a mapping of its own; what the mount
 //! scanned is scanned once more as plain memory, and the ratio of the two is what the code is worth.
 //!
-//! A kill also loses the fingerprints of blocks that nobody shares, and they are made anew in the background: how long
+//! A kill also loses the fingerprints of blocks that nobody shares, and they are made again in the background: how long
 //! that takes alone, and what it leaves to somebody who writes new data meanwhile.
 
 use crate::data;
@@ -104,7 +104,7 @@ pub struct Row {
     pub entries_scanned: u64,
     /// Inode slots that it looked at.
     pub inodes_scanned: u64,
-    /// Open, mount and read one byte, after an orderly unmount: median seconds.
+    /// Open, mount and read one byte, after a clean unmount: median seconds.
     pub clean_first_byte_seconds: f64,
     /// The same after the kill.
     pub crash_first_byte_seconds: f64,
@@ -231,7 +231,7 @@ pub fn measure(dir: &Path, plan: &Plan) -> Result<Row> {
     })
 }
 
-/// Seconds until no fingerprint is missing; then an orderly unmount.
+/// Seconds until no fingerprint is missing; then a clean unmount.
 fn fill_alone(fs: FileSystem) -> Result<f64> {
     fs.reconcile().doing("reconcile")?;
     let clock = Instant::now();

@@ -80,7 +80,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report.
+    /// Makes an empty report.
     pub fn new(benchmark: &str, ratio_to: &str) -> Report {
         Report {
             version: 1,
@@ -102,12 +102,12 @@ impl Report {
         }
     }
 
-    /// As JSON.
+    /// Formats it as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers and strings have a JSON form")
     }
 
-    /// As a table.
+    /// Formats it as a table.
     pub fn table(&self) -> String {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
@@ -136,7 +136,7 @@ impl Report {
         text
     }
 
-    /// A bar a row, as long as its ratio.
+    /// Draws a bar for each row, as long as its ratio.
     pub fn plot(&self, file: &Path) -> Result<()> {
         self.draw(file).map_err(|error| BenchError::Plot(error.to_string()))
     }

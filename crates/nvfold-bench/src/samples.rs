@@ -13,7 +13,7 @@ pub fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(clock.elapsed().as_secs_f64())
 }
 
-/// Middle value.
+/// Returns the middle value.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -120,7 +120,7 @@ impl InBytes<'_> {
         Self(pointer, PhantomData)
     }
 
-    /// EINVAL and EFAULT by `check_range`.
+    /// Gives EINVAL and EFAULT as `check_range` does.
     pub fn slice(&self, length: usize) -> Outcome<&[u8]> {
         check_range(self.address(), length)?;
         if length == 0 {
@@ -144,7 +144,7 @@ impl OutBytes<'_> {
         Self(pointer, PhantomData)
     }
 
-    /// EINVAL and EFAULT by `check_range`. It is taken by `&mut self`, so there is one such slice at a time.
+    /// Gives EINVAL and EFAULT as `check_range` does. It is taken by `&mut self`, so there is one such slice at a time.
     pub fn slice(&mut self, length: usize) -> Outcome<&mut [u8]> {
         check_range(self.address(), length)?;
         if length == 0 {
@@ -156,7 +156,7 @@ impl OutBytes<'_> {
         Ok(unsafe { slice::from_raw_parts_mut(self.0.cast(), length) })
     }
 
-    /// EINVAL and EFAULT by `check_range`.
+    /// Gives EINVAL and EFAULT as `check_range` does.
     pub fn check(&self, length: usize) -> Outcome<()> {
         check_range(self.address(), length)
     }
@@ -184,7 +184,7 @@ pub fn copy(target: &mut OutBytes<'_>, source: &InBytes<'_>, length: usize) -> O
 }
 
 impl<T: Copy> In<'_, T> {
-    /// The structure, or `None` for NULL. EFAULT when it is misaligned.
+    /// Returns the structure, or `None` for NULL. EFAULT when it is misaligned.
     pub fn get(&self) -> Outcome<Option<T>> {
         if self.0.is_null() {
             return Ok(None);
@@ -214,7 +214,7 @@ impl<T: Copy> Out<'_, T> {
 
     /// Fills the first `length` bytes of the structure, or all of it: for structures that grow at their end, of which the
     /// caller may know a shorter one.
-    pub fn put_start(&mut self, value: T, length: usize) -> Outcome<()> {
+    pub fn put_prefix(&mut self, value: T, length: usize) -> Outcome<()> {
         self.check()?;
         // SAFETY: as in `put`, but that the caller says how many bytes there is room for; no more are written, and no more
         // read of `value`. They do not overlap, for `value` is ours.
@@ -279,7 +279,7 @@ impl Iovecs<'_> {
         self.total
     }
 
-    /// Address and length of each.
+    /// Returns address and length of each.
     pub fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
         self.parts.iter().map(|(length, base)| (base.addr(), *length))
     }

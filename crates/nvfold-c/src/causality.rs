@@ -113,7 +113,7 @@ pub fn closed(file: Arc<Followed>) {
     // Without the lock, for forgetting a file takes others.
     drop(kept);
     drop(oldest);
-    // Behind that, so that whoever removes its name now finds it here, or has removed it already.
+    // After that, so that a thread which removes its name now finds it here, or has removed it already.
     if file.file.attr().nlink == 0 {
         name_removed();
     }
@@ -247,7 +247,7 @@ impl Sources {
         sources
     }
 
-    /// For the file system.
+    /// Returns the origins in the form that the file system takes.
     pub fn origins<'s>(&'s self) -> Vec<Origin<'s>> {
         let origin = |(source, followed): &'s (Source, Arc<Followed>)| {
             let Source { at, length, file_offset: source_offset, .. } = *source;

@@ -79,7 +79,7 @@ impl Device {
     }
 }
 
-/// The device of a handle. EBADF when there is none (any more).
+/// Returns the device of a handle. EBADF when there is none (any more).
 pub fn of(handle: usize) -> Outcome<Arc<Device>> {
     let found = DEVICES.read().get(&handle).cloned();
     found.ok_or_else(|| Failure::new(libc::EBADF, "this handle is of no open device"))
@@ -185,7 +185,7 @@ fn process_umask() -> u32 {
     line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
 }
 
-/// Closes a device: unmounts it in an orderly way. `close_all_of` closes what is open on it, and is called when nothing new
+/// Closes a device: unmounts it cleanly. `close_all_of` closes what is open on it, and is called when nothing new
 /// is opened any more. Whatever comes of it, the handle is gone.
 pub fn close(handle: usize, close_all_of: impl FnOnce(&Arc<Device>)) -> Outcome<()> {
     let device = of(handle)?;

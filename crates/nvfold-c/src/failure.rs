@@ -27,7 +27,7 @@ impl Failure {
         Failure { errno, message: message.into() }
     }
 
-    /// EINVAL.
+    /// Makes the error EINVAL.
     pub fn invalid(message: impl Into<String>) -> Failure {
         Failure::new(libc::EINVAL, message)
     }
@@ -91,15 +91,15 @@ static IS_FORKED: AtomicBool = AtomicBool::new(false);
 /// Makes a child of fork know that it is one. Called when the first device is opened.
 pub fn watch_for_forks() {
     extern "C" fn in_child() {
-        be_forked();
+        mark_as_forked_child();
     }
     // SAFETY: `in_child` stays loaded as long as this library, and does what is allowed between fork and exec: it stores a
     // word. (glibc forgets the handlers of a library that is unloaded.)
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
-/// This is a child of fork.
-pub fn be_forked() {
+/// Marks this process as a child of fork.
+pub fn mark_as_forked_child() {
     IS_FORKED.store(true, Ordering::Relaxed);
 }
 

@@ -67,7 +67,7 @@ impl Drop for Open {
     }
 }
 
-/// `open`.
+/// Does what `open` does.
 pub fn open<'p>(
     device: &Arc<Device>,
     start: impl Into<Start<'p>>,
@@ -214,8 +214,8 @@ impl Open {
         self.run(|_| Ok(self.file.read_at(offset, buffer)?))
     }
 
-    /// Lets `read` read at the position, which moves by what it returns. `read` gets the position.
-    pub fn read_on(&self, read: impl FnOnce(u64) -> Outcome<usize>) -> Outcome<(u64, usize)> {
+    /// Calls `read` with the current position, and moves the position by what it returns.
+    pub fn read_at_position(&self, read: impl FnOnce(u64) -> Outcome<usize>) -> Outcome<(u64, usize)> {
         let mut position = self.position.lock();
         let (at, length) = (*position, read(*position)?);
         *position += length as u64;
@@ -253,7 +253,7 @@ impl Open {
         }
     }
 
-    /// `lseek`. EINVAL, EOVERFLOW; ENXIO for SEEK_DATA and SEEK_HOLE.
+    /// Does what `lseek` does. EINVAL, EOVERFLOW; ENXIO for SEEK_DATA and SEEK_HOLE.
     pub fn seek(&self, offset: libc::off_t, whence: c_int) -> Outcome<libc::off_t> {
         if self.kind == FileKind::Directory {
             return Err(Failure::new(libc::EISDIR, "it is a directory; use nvfold_seekdir"));
@@ -283,7 +283,7 @@ impl Open {
         Ok(sum)
     }
 
-    /// `ftruncate`. EINVAL when it is not open for writing.
+    /// Does what `ftruncate` does. EINVAL when it is not open for writing.
     pub fn truncate(&self, length: libc::off_t) -> Outcome<()> {
         let length = offset(length)?;
         if !self.access.writes {

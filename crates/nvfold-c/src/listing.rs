@@ -51,7 +51,7 @@ pub fn open(device: &Arc<Device>, directory: File) -> Outcome<usize> {
     Ok(handle)
 }
 
-/// The listing of a handle. EBADF.
+/// Returns the listing of a handle. EBADF.
 pub fn of(handle: usize) -> Outcome<Arc<Listing>> {
     let found = LISTINGS.read().get(&handle).cloned();
     found.ok_or_else(|| Failure::new(libc::EBADF, "this handle is of no open directory"))
@@ -75,7 +75,7 @@ pub fn close_all_of(device: &Arc<Device>) {
 }
 
 impl Listing {
-    /// Of a directory, from its start. ENOTDIR.
+    /// Makes the listing of a directory, from its start. ENOTDIR.
     pub fn new(device: &Arc<Device>, directory: File) -> Outcome<Listing> {
         device.run(|fs| Ok(fs.last_cookie(directory.ino())?))?;
         Ok(Listing { device: device.clone(), directory, at: Mutex::default() })
@@ -85,7 +85,7 @@ impl Listing {
         self.device.clone()
     }
 
-    /// The next entry; `None` at the end.
+    /// Returns the next entry; `None` at the end.
     pub fn next(&self) -> Outcome<Option<DirEntry>> {
         let mut at = self.at.lock();
         if at.gathered.is_empty() {

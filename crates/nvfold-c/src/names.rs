@@ -39,7 +39,7 @@ fn check_takes_a_file(place: &Place) -> Outcome<()> {
 }
 
 impl<'n> Name<'n> {
-    /// A path from the root of a device.
+    /// Returns a path from the root of a device.
     pub fn of_root(device: &'n Arc<Device>, path: &'n [u8]) -> Name<'n> {
         Name { device, start: InodeNumber::ROOT.into(), path }
     }
@@ -69,7 +69,7 @@ impl<'n> Name<'n> {
         self.on(last_link, |fs, attr| Ok(fs.setattr(attr.ino, change).map(drop)?))
     }
 
-    /// The directory, held. ENOTDIR.
+    /// Returns the directory, held. ENOTDIR.
     pub fn directory(&self) -> Outcome<File> {
         self.on(LastLink::Follow, |fs, attr| match attr.kind {
             FileKind::Directory => Ok(fs.open(attr.ino)?),
@@ -133,7 +133,7 @@ impl<'n> Name<'n> {
         })
     }
 
-    /// The target of a symbolic link. EINVAL.
+    /// Returns the target of a symbolic link. EINVAL.
     pub fn readlink(&self) -> Outcome<Vec<u8>> {
         self.on(LastLink::Keep, |fs, attr| Ok(fs.readlink(attr.ino)?))
     }

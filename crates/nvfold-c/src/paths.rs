@@ -96,7 +96,7 @@ pub fn locate<'p>(fs: &FileSystem, start: impl Into<Start<'p>>, path: &[u8], las
             let target = fs.readlink(attr.ino)?;
             let mut rest = target.as_slice();
             if target.first() == Some(&b'/') {
-                rest = below(prefix, &target).ok_or_else(|| leads_away(&target))?;
+                rest = below(prefix, &target).ok_or_else(|| error_for_foreign_link(&target))?;
                 at = InodeNumber::ROOT;
             }
             must_be_directory |= is_last && target.ends_with(b"/");
@@ -116,7 +116,7 @@ pub fn locate<'p>(fs: &FileSystem, start: impl Into<Start<'p>>, path: &[u8], las
     }
 }
 
-fn leads_away(target: &[u8]) -> Failure {
+fn error_for_foreign_link(target: &[u8]) -> Failure {
     let why = format!("a symbolic link leads to {}, which is not on the device", String::from_utf8_lossy(target));
     Failure::new(libc::EXDEV, why)
 }

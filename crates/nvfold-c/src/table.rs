@@ -63,7 +63,7 @@ impl Table {
 /// Gives an open file a descriptor. EMFILE; EBADF when its device is being closed.
 pub fn insert(open: Arc<Open>) -> Outcome<c_int> {
     let mut table = TABLE.write();
-    // Under the lock: whoever closes the device says so first and empties the table then.
+    // Under the lock: closing the device sets its mark first and empties the table then.
     if open.device.is_closing() {
         return Err(Failure::new(libc::EBADF, "the device is being closed"));
     }

@@ -28,12 +28,12 @@ pub enum Source {
 /// Lets `read` read where `source` says.
 fn read_from(open: &Open, source: Source, read: impl FnOnce(u64) -> Outcome<usize>) -> Outcome<(u64, usize)> {
     match source {
-        Source::Position => open.read_on(read),
+        Source::Position => open.read_at_position(read),
         Source::Offset(offset) => Ok((offset, read(offset)?)),
     }
 }
 
-/// `read` and `pread`.
+/// Does what `read` and `pread` do.
 pub fn read(open: &Open, source: Source, buffer: &mut OutBytes<'_>, length: usize) -> Outcome<isize> {
     open.check_reads()?;
     buffer.check(length)?;
@@ -46,7 +46,7 @@ pub fn read(open: &Open, source: Source, buffer: &mut OutBytes<'_>, length: usiz
     Ok(read as isize)
 }
 
-/// `readv` and `preadv`: one read, so that it sees a write wholly or not at all.
+/// `readv` and `preadv`: one read, so that it sees a write completely or not at all.
 pub fn read_vector(open: &Open, source: Source, buffers: &CIovecs<'_>, count: c_int) -> Outcome<isize> {
     open.check_reads()?;
     let mut buffers = buffers.look(count)?;
@@ -68,7 +68,7 @@ pub fn read_vector(open: &Open, source: Source, buffers: &CIovecs<'_>, count: c_
     Ok(read as isize)
 }
 
-/// `write` and `pwrite`.
+/// Does what `write` and `pwrite` do.
 pub fn write(open: &Open, target: Target, buffer: &InBytes<'_>, length: usize) -> Outcome<isize> {
     open.check_writes()?;
     buffer.slice(length)?;
@@ -92,14 +92,14 @@ pub fn write_vector(open: &Open, target: Target, buffers: &CIovecs<'_>, count: c
     Ok(bytes.len() as isize)
 }
 
-/// `memcpy` and `memmove`.
+/// Does what `memcpy` and `memmove` do.
 pub fn copy(target: &mut OutBytes<'_>, source: &InBytes<'_>, length: usize) -> Outcome<()> {
     caller::copy(target, source, length)?;
     causality::note_copy(target.address(), source.address(), length);
     Ok(())
 }
 
-/// `mmap`.
+/// Does what `mmap` does.
 pub fn map(open: &Open, length: usize, prot: c_int, flags: c_int, at: libc::off_t) -> Outcome<*mut c_void> {
     open.check_reads().map_err(|failure| match failure.errno {
         libc::EBADF => Failure { errno: libc::EACCES, ..failure },
@@ -121,7 +121,7 @@ pub fn map(open: &Open, length: usize, prot: c_int, flags: c_int, at: libc::off_
     Ok(start)
 }
 
-/// `munmap`.
+/// Does what `munmap` does.
 pub fn unmap(start: *mut c_void, length: usize) -> Outcome<()> {
     MAPPINGS.unmap(start, length, |bytes| causality::note_unmap(start.addr(), bytes))
 }

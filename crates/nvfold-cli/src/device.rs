@@ -44,7 +44,7 @@ pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
 }
 
 impl DeviceOptions {
-    /// For the library.
+    /// Returns it in the form that the library takes.
     pub fn open_options(&self, read_only: bool) -> OpenOptions {
         OpenOptions {
             read_only,

@@ -22,17 +22,17 @@ pub struct Failure {
 pub type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
-    /// `nvfold: what: why`.
+    /// Makes a failure that reads `nvfold: what: why`.
     pub fn new(what: impl Display, why: impl Display) -> Failure {
         Failure { what: what.to_string(), why: why.to_string(), hint: None, code: FAILED }
     }
 
-    /// As `new`, for a mistake on the command line.
+    /// Makes a failure as `new` does, for a mistake on the command line.
     pub fn usage(what: impl Display, why: impl Display) -> Failure {
         Failure { code: USAGE, ..Failure::new(what, why) }
     }
 
-    /// With another exit code.
+    /// Sets another exit code.
     pub fn exits_with(mut self, code: u8) -> Failure {
         self.code = code;
         self
@@ -60,7 +60,7 @@ pub fn without_number(why: &str) -> String {
     format!("{before}{after}")
 }
 
-/// One line on stderr. A closed stderr is no reason to fail.
+/// Prints one line on stderr. A closed stderr is no reason to fail.
 pub fn eprint_line(line: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{line}");

@@ -8,7 +8,7 @@ use clap::CommandFactory;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// The same call by the name `nvfold`.
+/// Returns the same call by the name `nvfold`.
 pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default().to_owned();
     let stands_for: &[&str] = match called.to_str().unwrap_or_default() {

@@ -23,7 +23,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// With the file at `path`.
+    /// Makes a problem with the file at `path`.
     pub fn of(path: &Path, problem: impl Display) -> Problem {
         Problem { path: mounts::show(path), path_hex: mounts::hex(path), problem: problem.to_string() }
     }
@@ -52,7 +52,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// None yet; SIGINT and SIGTERM stop.
+    /// Makes an empty list; SIGINT and SIGTERM stop the work.
     pub fn until_signal() -> Outcome<Problems> {
         Ok(Problems { stop: Stop::on_signals()?, ..Problems::default() })
     }
@@ -66,7 +66,7 @@ impl Problems {
         }
     }
 
-    /// Notes that a file went away before its turn came. That is no problem: whoever took it away meant it.
+    /// Notes that a file went away before its turn came. That is no problem: it was removed on purpose.
     pub fn note_vanished(&self) {
         self.vanished.update(|vanished| vanished + 1);
     }
@@ -81,7 +81,7 @@ impl Problems {
         self.reason.borrow_mut().get_or_insert(reason);
     }
 
-    /// Whether to stop now.
+    /// Tells whether to stop now.
     pub fn is_stopped(&self) -> bool {
         self.stop.is_asked() || self.reason.borrow().is_some()
     }

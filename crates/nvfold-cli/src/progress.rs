@@ -33,7 +33,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `total_bytes` 0: unknown.
+    /// Begins with nothing done; `total_bytes` is 0 if unknown.
     pub fn new(when: When, what: &'static str, total_bytes: u64) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let bar = (terminal && when != When::Never).then(|| bar(what, total_bytes));

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 
-/// Version of the JSON report of a command. It changes when a field changes its meaning or goes away, not with a new one.
+/// Returns the version of the JSON report of a command. It changes when a field changes its meaning or goes away, not with a new one.
 pub fn version_of(command: &str) -> u32 {
     match command {
         // 2: one baseline for all policies.
@@ -23,7 +23,7 @@ struct Versioned<'a, T> {
     body: &'a T,
 }
 
-/// The JSON of a report.
+/// Returns the JSON of a report.
 pub fn json(command: &str, body: &impl Serialize) -> Outcome<String> {
     serde_json::to_string_pretty(&Versioned { version: version_of(command), command, body }).doing("write the report")
 }
@@ -44,7 +44,7 @@ pub fn print(text: &str) -> Outcome<()> {
     print_to_reader(text).map(|_| ())
 }
 
-/// As `print`; false when the reader went away.
+/// Does as `print`; false when the reader went away.
 pub fn print_to_reader(text: &str) -> Outcome<bool> {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -80,7 +80,7 @@ fn trim_lines(text: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// `1 file`, `2 files`.
+/// Formats a count: `1 file`, `2 files`.
 pub fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }

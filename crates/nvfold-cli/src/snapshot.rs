@@ -311,12 +311,13 @@ pub struct DeNova {
     /// Time worked since mount.
     pub busy_ns: u64,
     /// How long entries had waited, by classes.
-    pub lingered: Vec<Lingered>,
+    #[serde(rename = "lingered")]
+    pub queue_wait_histogram: Vec<QueueWait>,
 }
 
 /// Entries that had waited in the queue for up to so long, and longer than the class before.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Lingered {
+pub struct QueueWait {
     pub up_to_ns: u64,
     pub entries: u64,
 }
@@ -334,16 +335,20 @@ impl DeNova {
             looked_at_bytes: stats.looked_at_bytes,
             shared_bytes: stats.shared_bytes,
             busy_ns: stats.busy_ns,
-            lingered: stats.lingered.into_iter().map(|(up_to_ns, entries)| Lingered { up_to_ns, entries }).collect(),
+            queue_wait_histogram: stats
+                .queue_wait_histogram
+                .into_iter()
+                .map(|(up_to_ns, entries)| QueueWait { up_to_ns, entries })
+                .collect(),
         }
     }
 
     /// The time that so many percent of the entries waited at most: upper bound of a class.
-    pub fn lingered_ns(&self, percent: u64) -> Option<u64> {
-        let entries: u64 = self.lingered.iter().map(|class| class.entries).sum();
+    pub fn queue_wait_ns(&self, percent: u64) -> Option<u64> {
+        let entries: u64 = self.queue_wait_histogram.iter().map(|class| class.entries).sum();
         let wanted = (entries * percent).div_ceil(100).max(1);
         let mut passed = 0;
-        self.lingered.iter().find_map(|class| {
+        self.queue_wait_histogram.iter().find_map(|class| {
             passed += class.entries;
             (passed >= wanted).then_some(class.up_to_ns)
         })
@@ -385,7 +390,7 @@ pub struct SuperblockFacts {
 /// How a mount found out what the device holds; see `nvfold::Recovery`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Recovery {
-    /// Loaded from what an orderly unmount saved; scanned otherwise.
+    /// Loaded from what a clean unmount saved; scanned otherwise.
     pub loaded: bool,
     pub entries_scanned: u64,
     pub inodes_scanned: u64,
@@ -624,7 +629,7 @@ fn recovery(stats: &Stats) -> Recovery {
 }
 
 impl Recovery {
-    /// In one line.
+    /// Describes it in one line.
     pub fn describe(&self) -> String {
         let found = match self.loaded {
             true => "loaded what the last unmount saved".to_owned(),
@@ -711,7 +716,7 @@ impl Process {
     }
 }
 
-/// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+/// Formats a UUID: `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
 pub fn show_uuid(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
@@ -746,12 +751,13 @@ mod tests {
 
     #[test]
     fn the_time_that_a_part_of_the_entries_waited_is_that_of_its_class() {
-        let class = |up_to_ns, entries| Lingered { up_to_ns, entries };
-        let denova = DeNova { lingered: vec![class(10, 50), class(20, 49), class(40, 1)], ..DeNova::default() };
-        let waited = |percent| denova.lingered_ns(percent);
+        let class = |up_to_ns, entries| QueueWait { up_to_ns, entries };
+        let denova =
+            DeNova { queue_wait_histogram: vec![class(10, 50), class(20, 49), class(40, 1)], ..DeNova::default() };
+        let waited = |percent| denova.queue_wait_ns(percent);
         assert_eq!((waited(0), waited(50), waited(51)), (Some(10), Some(10), Some(20)));
         assert_eq!((waited(99), waited(100)), (Some(20), Some(40)));
-        assert_eq!(DeNova::default().lingered_ns(50), None);
+        assert_eq!(DeNova::default().queue_wait_ns(50), None);
     }
 
     #[test]

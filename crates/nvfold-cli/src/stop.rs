@@ -25,7 +25,7 @@ impl Stop {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// For the library.
+    /// Returns it in the form that the library takes.
     pub fn flow(&self) -> ControlFlow<()> {
         if self.is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }

@@ -125,7 +125,7 @@ impl Stored {
         self.fs.map_or(Ok(()), |fs| fs.unmount().doing(self.name))
     }
 
-    /// One path.
+    /// Finds what a path names.
     pub fn find(&self, path: &Path) -> Result<Found, Refused> {
         let Some(fs) = &self.fs else {
             return found(path.to_owned(), &std::fs::metadata(path)?);

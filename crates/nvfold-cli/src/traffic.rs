@@ -95,7 +95,7 @@ impl SegmentWear {
         }
     }
 
-    /// In one line: the most worn segment and the mean.
+    /// Describes the most worn segment and the mean in one line.
     pub fn opened_words(&self) -> String {
         let SegmentWear { segments, opened_max, opened_mean, .. } = self;
         format!("{segments}, opened {opened_max} times at most, {opened_mean:.2} on average")

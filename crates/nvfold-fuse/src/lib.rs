@@ -42,6 +42,9 @@ use std::time::Duration;
 /// Most bytes of data of one request or reply: the kernel's own limit of 256 pages.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 
+/// How long the session waits for the threads of a ring after it has ended.
+const RINGS_END_WITHIN: Duration = Duration::from_secs(1);
+
 /// What answers requests.
 pub trait Server: Send + Sync + 'static {
     /// Does an operation and puts what is to be told of it into `reply`. It may block. Called by several threads.
@@ -80,9 +83,10 @@ impl Session {
         let workers = match transport {
             Transport::Device { threads, spin } => vec![device::start(&server, &connection, threads, spin)?],
             Transport::Ring => {
-                let mut workers = ring::start(&server, &connection)?;
-                // What the kernel does not send by rings: what it forgets.
-                workers.push(device::start(&server, &connection, 1, None)?);
+                let rings = ring::start(&server, &connection)?;
+                // What the kernel does not send by rings: what it forgets, and that the session ends.
+                let mut workers = vec![device::start(&server, &connection, 1, None)?];
+                workers.extend(rings);
                 workers
             }
         };
@@ -94,8 +98,11 @@ impl Session {
     /// # Errors
     /// What a thread met that could not go on.
     pub fn wait(self) -> io::Result<()> {
-        // In the order of starting: after a failure the others may never end.
-        workers::wait_for_all(&self.workers)
+        let (device, rings) = self.workers.split_first().expect("there is one");
+        let ended = device.wait(None);
+        // They are told too. One that is not must not keep the device.
+        rings.iter().for_each(|ring| drop(ring.wait(Some(RINGS_END_WITHIN))));
+        ended
     }
 }
 

@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 #[derive(Default)]
 struct State {
@@ -69,18 +70,21 @@ impl Workers {
         self.ended.notify_all();
     }
 
-    fn wait(&self) -> io::Result<()> {
+    /// Waits until all threads have ended, or one has failed, or for this long.
+    ///
+    /// # Errors
+    /// What the first thread met that could not go on.
+    pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
         let mut state = self.state.lock();
         while state.alive > 0 && state.failure.is_none() {
-            self.ended.wait(&mut state);
+            match at_most {
+                None => self.ended.wait(&mut state),
+                Some(time) if self.ended.wait_for(&mut state, time).timed_out() => break,
+                Some(_) => {}
+            }
         }
         state.failure.take().map_or(Ok(()), Err)
     }
-}
-
-/// Waits until all threads have ended, or one has failed.
-pub fn wait_for_all(all: &[Arc<Workers>]) -> io::Result<()> {
-    all.iter().try_for_each(|workers| workers.wait())
 }
 
 #[cfg(test)]
@@ -108,13 +112,13 @@ mod tests {
         assert!(!workers.took());
         workers.waits();
         drop(end);
-        assert!(workers.wait().is_ok());
+        assert!(workers.wait(None).is_ok());
     }
 
     #[test]
     fn the_first_failure_is_told() {
         let workers = Workers::new("test");
         workers.start(|| Err(io::Error::from_raw_os_error(libc::EIO))).unwrap();
-        assert_eq!(workers.wait().unwrap_err().raw_os_error(), Some(libc::EIO));
+        assert_eq!(workers.wait(None).unwrap_err().raw_os_error(), Some(libc::EIO));
     }
 }

@@ -19,7 +19,7 @@ pub fn has_prefix() -> bool {
     HAS_PREFIX.load(Ordering::Acquire)
 }
 
-/// The prefix: absolute, plain, without a `/` at its end.
+/// Returns the prefix: absolute, plain, without a `/` at its end.
 pub fn prefix() -> &'static [u8] {
     PREFIX.get().map_or(b"", Vec::as_slice)
 }
@@ -29,7 +29,7 @@ pub fn device() -> Option<Arc<Device>> {
     if process::is_stranger() { None } else { DEVICE.read().clone() }
 }
 
-/// Its root.
+/// Returns its root directory.
 pub fn root() -> Start<'static> {
     Start { directory: InodeNumber::ROOT, prefix: prefix() }
 }

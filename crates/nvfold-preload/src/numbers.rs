@@ -145,7 +145,7 @@ fn bad(fd: c_int) -> Failure {
     Failure::new(libc::EBADF, format!("{fd} is no open file of the device"))
 }
 
-/// The open file of a number. EBADF.
+/// Returns the open file of a number. EBADF.
 pub fn get(fd: c_int) -> Outcome<Arc<File>> {
     let table = TABLE.read();
     usize::try_from(fd).ok().and_then(|number| table.get(number)?.clone()).ok_or_else(|| bad(fd))

@@ -130,7 +130,7 @@ pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
     // SAFETY: it has no conditions.
     let child = unsafe { _Fork() };
     if child == 0 {
-        failure::be_forked();
+        failure::mark_as_forked_child();
         in_child();
     }
     child

@@ -35,7 +35,7 @@ pub fn may_lead_below(path: &[u8]) -> bool {
     IS_ABOVE_PREFIX.load(Ordering::Relaxed) || path.windows(2).any(|window| window == b"..")
 }
 
-/// The kernel's working directory.
+/// Returns the kernel's working directory.
 pub fn host_working_directory() -> Option<Vec<u8>> {
     let mut room = vec![0_u8; libc::PATH_MAX as usize];
     // SAFETY: `room` is ours and as long as is said.

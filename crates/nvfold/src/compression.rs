@@ -11,7 +11,7 @@
 //! | codec u8 | CRC-32C u32 of codec and body, seeded with the content's length | body: a block of lz4, a frame of zstd |
 //! ```
 //!
-//! Each thread remembers the frame that it opened last. Whoever reads a chunk by small requests brings the same frame again
+//! Each thread remembers the frame that it opened last. A reader that makes small requests asks for the same frame again
 //! and again; comparing the two costs a fraction of decompressing, and cannot be wrong: the content follows from the frame.
 
 use std::cell::RefCell;
@@ -88,7 +88,7 @@ impl Compression {
         }
     }
 
-    /// The frame of some content. `None` if it is not smaller by a sixteenth, or if nothing is to be compressed.
+    /// Makes the frame of some content. `None` if it is not smaller by a sixteenth, or if nothing is to be compressed.
     pub fn compress(self, content: &[u8]) -> Option<Vec<u8>> {
         if content.len() < CONTENT_BYTES_MIN {
             return None;

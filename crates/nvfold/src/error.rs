@@ -33,7 +33,8 @@ pub enum Error {
     },
     /// ENOSPC.
     #[error(
-        "{doing}: no space left on the device: {blocks_needed} blocks of 4 KiB are needed and {blocks_free} are free; delete files, or use a larger device"
+        "{doing}: no space left on the device: {blocks_needed} blocks of 4 KiB are needed and \
+         {blocks_free} are free; delete files, or use a larger device"
     )]
     NoSpace {
         /// The operation.

@@ -316,9 +316,9 @@ fn modes_are_followed_and_changed_while_it_runs() {
     assert_eq!(denova(&fs).queue_entries, 0);
     waits.extend((0..12).map(|_| daemon.turn().unwrap()));
     assert!(waits.is_sorted() && waits[0] < waits[4] && waits[12] == Duration::from_millis(10), "{waits:?}");
-    let lingered: u64 = denova(&fs).lingered.iter().map(|(_, nodes)| nodes).sum();
-    assert_eq!(lingered, denova(&fs).dequeued, "each node that came and went was timed");
-    assert!(denova(&fs).lingered.iter().any(|(ns, _)| (100_000_000..113_000_000).contains(ns)));
+    let entries: u64 = denova(&fs).queue_wait_histogram.iter().map(|(_, nodes)| nodes).sum();
+    assert_eq!(entries, denova(&fs).dequeued, "each node that came and went was timed");
+    assert!(denova(&fs).queue_wait_histogram.iter().any(|(ns, _)| (100_000_000..113_000_000).contains(ns)));
     unmount_clean(fs, &region);
 }
 
@@ -331,7 +331,7 @@ fn without_a_stopwatch_a_turn_is_a_step_and_its_caller_the_clock() {
     let mut daemon = Daemon::new(fs.clone());
     let turns: Vec<_> = (0..4).map(|_| (daemon.turn().unwrap().as_millis(), denova(&fs).queue_entries)).collect();
     assert_eq!(turns, [(0, 3), (7, 2), (0, 1), (7, 0)]);
-    assert!(denova(&fs).lingered.is_empty() && denova(&fs).busy_ns == 0);
+    assert!(denova(&fs).queue_wait_histogram.is_empty() && denova(&fs).busy_ns == 0);
 }
 
 #[test]

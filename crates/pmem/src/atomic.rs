@@ -22,7 +22,7 @@ fn has_instructions() -> bool {
 /// Loads a pair.
 ///
 /// # Safety
-/// `at` is mapped, readable, and a multiple of 16. Whoever accesses its words meanwhile does so by this module, or by
+/// `at` is mapped, readable, and a multiple of 16. Other accesses to its words meanwhile go through this module, or by
 /// atomics of whole words (`shared`).
 #[inline]
 pub(crate) unsafe fn load(at: *const u128) -> u128 {

@@ -31,7 +31,7 @@ pub fn coarse_now_ns() -> i64 {
     now_ns(ClockId::RealtimeCoarse)
 }
 
-/// Exact time.
+/// Returns the exact time in nanoseconds since 1970.
 pub fn precise_now_ns() -> i64 {
     now_ns(ClockId::Realtime)
 }

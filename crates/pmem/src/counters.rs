@@ -1,4 +1,4 @@
-//! What was written, flushed and fenced: the figures behind every claim about traffic and energy.
+//! Counters of stores, flushes and fences, on which every claim about traffic and energy is based.
 //!
 //! Counting must cost next to nothing on the write path, so each thread adds to a slot of its own without
 //! atomic read-modify-write (see `thread`), and a snapshot adds the slots up.

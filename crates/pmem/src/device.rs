@@ -194,7 +194,8 @@ pub enum PmemError {
     },
     /// EIO: some stores may not have reached the device, so nothing more is believed of it.
     #[error(
-        "{device} is lost: it was truncated, its host has no memory left for it, or bad memory was written; mount it again to recover what reached it"
+        "{device} is lost: it was truncated, its host has no memory left for it, or bad memory was written; mount it \
+         again to recover what reached it"
     )]
     Lost {
         /// Path or `mem:`.
@@ -202,7 +203,8 @@ pub enum PmemError {
     },
     /// EIO: memory that is bad.
     #[error(
-        "cannot {doing} {device} at offset {offset:#x}: {length} bytes there lie in bad memory; `nvfold fsck` on the unmounted device names the files"
+        "cannot {doing} {device} at offset {offset:#x}: {length} bytes there lie in bad memory; \
+             `nvfold fsck` on the unmounted device names the files"
     )]
     BadMemory {
         /// `read` or `write`.
@@ -220,7 +222,7 @@ pub enum PmemError {
 }
 
 impl PmemError {
-    /// The POSIX error number.
+    /// Returns the POSIX error number (errno).
     pub fn errno(&self) -> i32 {
         match self {
             PmemError::Io { source, .. } => source.raw_os_error().unwrap_or(5),
@@ -264,12 +266,13 @@ pub(crate) struct Mapping {
     pub(crate) recorder: Option<Mutex<Vec<Event>>>,
     /// Level `file` alone: what was stored and is not on the disk.
     pub(crate) writeback: Option<Arc<Writeback>>,
-    /// Told of every store before it is done.
-    pub(crate) keeper: Mutex<Option<Arc<Keeper>>>,
+    /// Called before every store.
+    pub(crate) store_observer: Mutex<Option<Arc<StoreObserver>>>,
 }
 
-/// Told of a store before it is done: offset and length in bytes. False: it must not be done, and the device is lost.
-pub type Keeper = dyn Fn(&crate::Region, u64, u64) -> bool + Send + Sync;
+/// Is called before a store with its offset and length in bytes. If it returns false the store is not done, and the device is
+/// lost.
+pub type StoreObserver = dyn Fn(&crate::Region, u64, u64) -> bool + Send + Sync;
 
 // SAFETY: `base` points to shared memory that stays mapped until drop; all access goes through `Region`, whose
 // methods make atomic accesses, as the module's safety story says.
@@ -420,7 +423,7 @@ impl Mapping {
             line_wear,
             number: MAPPINGS.fetch_add(1, Ordering::Relaxed),
             recorder: options.record.then(|| Mutex::new(Vec::new())),
-            keeper: Mutex::new(None),
+            store_observer: Mutex::new(None),
         })
     }
 

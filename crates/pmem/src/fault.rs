@@ -1,12 +1,12 @@
-//! A device that fails under its mapping: SIGBUS becomes a note, and the process lives on.
+//! A device that fails under its mapping: SIGBUS is recorded, and the process continues.
 //!
-//! The problem: the kernel has no other answer to an access that it cannot serve than the signal SIGBUS, which ends
-//! the process. It does so when another process truncated the device, when the host has no memory for a hole of it,
-//! and when the memory itself is bad (poisoned: a line whose error correction gave up). An embedding program must
-//! not die of that, and a mount must say EIO.
+//! The problem: the kernel answers an access that it cannot serve with the signal SIGBUS, which ends the process. It does
+//! so if another process truncated the device, if the host has no memory for a hole of it, and if the memory itself is
+//! bad (poisoned: a line whose error correction failed). An embedding program must survive that, and a mount must
+//! return EIO.
 //!
-//! The idea: a handler puts a private page in the place of the one that cannot be had, notes which, and lets the
-//! access go on. What the host still reads of the page is copied into the new one, sector by sector (512 bytes);
+//! The idea: a signal handler maps a private page in place of the failing one, records which page it was, and lets the
+//! access continue. What the host still reads of the page is copied into the new one, sector by sector (512 bytes);
 //! the other sectors are **bad** and read as zeros. The page is **frozen**: what is stored there never reaches the
 //! device. From then on [`Region`](crate::Region) looks at every access:
 //!

@@ -129,7 +129,7 @@ fn whole_syncs(file: &HostFile, device_bytes: u64) -> Result<Vec<Sync>> {
 }
 
 impl Journal {
-    /// Of a device without one.
+    /// Makes the journal of a device without one.
     pub(crate) fn new(file: HostFile, device_bytes: u64) -> Journal {
         Journal { file, device_bytes, number: 0, last: None, is_placed: true, is_there: false }
     }
@@ -146,7 +146,7 @@ impl Journal {
     /// or later, must be in the next sync.
     pub(crate) fn sync(&mut self, pages: &[u64], copy: &mut CopyPages<'_>) -> Result<()> {
         assert!(pages.len() <= PAGES_MAX, "a sync fits its slot");
-        self.put_last_in_place()?;
+        self.write_last_slot_in_place()?;
         let written = self.write(pages, copy);
         if written.is_err() {
             self.is_placed = false;
@@ -155,7 +155,7 @@ impl Journal {
         self.number = sync.number;
         self.last = Some(sync);
         self.is_placed = false;
-        self.put_last_in_place()
+        self.write_last_slot_in_place()
     }
 
     /// The end, for now: all is in place, durably, and the journal is cut off.
@@ -166,7 +166,7 @@ impl Journal {
         if !self.is_there {
             return Ok(());
         }
-        self.put_last_in_place()?;
+        self.write_last_slot_in_place()?;
         self.file.sync().inspect_err(|_| self.is_placed = false)?;
         self.last = None;
         cut_off(&self.file, self.device_bytes, self.number)?;
@@ -174,7 +174,7 @@ impl Journal {
         Ok(())
     }
 
-    fn put_last_in_place(&mut self) -> Result<()> {
+    fn write_last_slot_in_place(&mut self) -> Result<()> {
         if let Some(last) = self.last.as_ref().filter(|_| !self.is_placed) {
             last.put_in_place(&self.file)?;
         }

@@ -68,7 +68,7 @@ mod writeback;
 mod xxh3;
 
 pub use counters::Counters;
-pub use device::{DeviceSpec, FlushMode, Keeper, OpenOptions, PersistenceLevel, PmemError};
+pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, StoreObserver};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use power_cut::{HostEvent, HostImage, PowerCut};
 pub use prefetch::{prefetch, prefetch_lines};

@@ -38,7 +38,7 @@ impl<'r, T: ?Sized, S> Pm<'r, T, S> {
         Pm { region, offset, length, value: PhantomData, state: PhantomData }
     }
 
-    /// Device offset of the first byte.
+    /// Returns the device offset of the first byte.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.offset
@@ -103,7 +103,7 @@ impl<T: ?Sized> PmPtr<T> {
 pub struct Flight(PhantomData<*const ()>);
 
 impl Flight {
-    /// Nothing in flight.
+    /// Makes an empty flight.
     pub fn new() -> Flight {
         Flight(PhantomData)
     }

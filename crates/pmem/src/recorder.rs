@@ -1,6 +1,6 @@
 //! The recorder: everything that happens to the media, in order, and the states a crash could leave.
 //!
-//! **The crash model.** Stores are split into aligned 8-byte words; the medium writes a word wholly or not at all.
+//! **The crash model.** Stores are split into aligned 8-byte words; the medium writes a word completely or not at all.
 //! A word is guaranteed once its line was flushed (or it was streamed) and the same thread fenced after that.
 //! Until then a crash leaves it written or not, but for one rule: a later store to the *same word* carries the
 //! earlier ones with it, for the cache holds one copy of the word. Two mediums are modelled ([`StoreOrder`]): one that

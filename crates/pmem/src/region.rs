@@ -4,7 +4,7 @@
 //! other than `native`, wear, or the recorder), also charged and recorded. The fast path pays one branch for that.
 
 use crate::counters::{Counter, Counters};
-use crate::device::{DeviceSpec, Keeper, Mapping, OpenOptions, PersistenceLevel, PmemError};
+use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError, StoreObserver};
 use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
 use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
@@ -111,7 +111,7 @@ impl Region {
         self.mapping.read_only
     }
 
-    /// Path, or `mem:`.
+    /// Returns the path, or `mem:`.
     pub fn name(&self) -> &str {
         &self.mapping.name
     }
@@ -406,7 +406,7 @@ impl Region {
     /// Waits until everything in the group is durable: one sfence for all of it.
     ///
     /// Where no flushes are issued (`FlushMode::Auto` below level `dax`) what counts is the order in which other
-    /// threads see the stores, and with them whoever maps the device after this process was killed. The CPU keeps that
+    /// threads see the stores, and so does any process that maps the device after this one was killed. The CPU keeps that
     /// order for stores through the cache; the sfence is needed, and issued, when this thread has streamed since its
     /// last fence.
     #[inline]
@@ -500,7 +500,7 @@ impl Region {
         }
     }
 
-    /// Waits until all holes are on the media: from then on they are holes after a power failure too. For whoever takes
+    /// Waits until all holes are on the media: from then on they are holes after a power failure too. For callers that take
     /// a hole for zeros that count. At level `memory` nothing survives a power failure, at level `file` holes come with the
     /// sync that needs them: there is nothing to wait for.
     ///
@@ -556,7 +556,7 @@ impl Region {
             Err(_) => offset,
         };
         let writeback = self.mapping.writeback.as_ref();
-        let in_memory = writeback.and_then(|writeback| writeback.next_held(&(offset..in_file)));
+        let in_memory = writeback.and_then(|writeback| writeback.next_kept_page(&(offset..in_file)));
         in_memory.unwrap_or(in_file)
     }
 
@@ -681,10 +681,10 @@ impl Region {
         self.check()
     }
 
-    /// From now on every store is told to `keeper` before it is done, `None`: no more. For whoever must be able to take
-    /// back what is stored. When the keeper answers false, the store is not done and the device counts as lost.
-    pub fn keep_before_stores(&self, keeper: Option<Arc<Keeper>>) {
-        *self.mapping.keeper.lock() = keeper;
+    /// Calls `store_observer` before every store from now on; `None` ends that. With it a caller can undo what is stored.
+    /// If the observer returns false, the store is not done and the device counts as lost.
+    pub fn keep_before_stores(&self, store_observer: Option<Arc<StoreObserver>>) {
+        *self.mapping.store_observer.lock() = store_observer;
         self.faults.watch();
     }
 
@@ -820,8 +820,8 @@ impl Region {
     #[cold]
     #[inline(never)]
     fn keep_before_store(&self, offset: u64, length: u64) -> bool {
-        let keeper = self.mapping.keeper.lock().clone();
-        let kept = keeper.is_none_or(|keeper| length == 0 || keeper(self, offset, length));
+        let store_observer = self.mapping.store_observer.lock().clone();
+        let kept = store_observer.is_none_or(|store_observer| length == 0 || store_observer(self, offset, length));
         if !kept {
             self.faults.lose();
         }

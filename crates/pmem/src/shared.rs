@@ -5,7 +5,7 @@
 //! above keeps its locks.
 //!
 //! The idea: **every access is one of whole aligned words, and atomic.** A part of a word is read by loading the word,
-//! and stored by exchanging it. So no two accesses can race, whoever makes them, and there is nothing that a caller
+//! and stored by exchanging it. So no two accesses can race, from any thread, and there is nothing that a caller
 //! could do wrong. What a reader may see is a mix of old and new words, and of long copies also of old and new bytes,
 //! which types without invalid bit patterns allow (`FromBytes`). No reference to media leaves this crate.
 //!

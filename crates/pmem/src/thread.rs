@@ -1,5 +1,5 @@
-//! What one thread keeps for itself: a counter slot, whether it has streamed since its last fence, whether it has read
-//! bad memory, and what emulated devices charge it.
+//! State of one thread: its counter slot, whether it has streamed since its last fence, whether it has read bad memory, and
+//! the time that emulated devices charge it.
 //!
 //! A slot has one owner at a time, so the owner counts without atomic read-modify-write. It goes back when the
 //! thread ends; threads beyond the slots share the last one.
@@ -133,7 +133,7 @@ pub(crate) fn take_bad(mapping: usize) -> Option<u64> {
     Some(offset)
 }
 
-/// Slot of the calling thread.
+/// Returns the slot of the calling thread.
 #[inline]
 pub(crate) fn slot() -> usize {
     match SLOT.get() {

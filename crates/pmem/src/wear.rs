@@ -1,7 +1,7 @@
-//! Wear: how often the lines of each block were written, so that endurance claims come from counts; how often they were
-//! read; and how often each line was written, for a block hides its hottest line. All three are tables of one kind.
+//! Wear counters: writes per block, reads per block, and writes per line, since a block hides its hottest line. Endurance
+//! claims come from these counts. All three are tables of one kind.
 //!
-//! A count stays at its maximum when it gets there: a line that was written 2^32 times must not look like a fresh one.
+//! A count saturates at its maximum: a line that was written 2^32 times must not look new.
 
 use crate::{BLOCK_BYTES, LINE_BYTES};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,12 +16,12 @@ pub(crate) struct Wear {
 }
 
 impl Wear {
-    /// With a count for each block (`OpenOptions::track_wear`). `None` when the host has no address space for the table.
+    /// Makes a count for each block (`OpenOptions::track_wear`). `None` when the host has no address space for the table.
     pub(crate) fn of_blocks(device_bytes: u64) -> Option<Wear> {
         Wear::new(device_bytes, BLOCK_BYTES)
     }
 
-    /// Likewise for each line (`OpenOptions::track_lines`).
+    /// Makes a count for each line (`OpenOptions::track_lines`).
     pub(crate) fn of_lines(device_bytes: u64) -> Option<Wear> {
         Wear::new(device_bytes, LINE_BYTES)
     }

@@ -98,7 +98,7 @@ unsafe impl Sync for Writeback {}
 pub(crate) type Storing<'w> = RwLockReadGuard<'w, ()>;
 
 impl Writeback {
-    /// Of a private mapping of `file`. `None` when the host has no address space for the sets of pages.
+    /// Makes the writeback of a private mapping of `file`. `None` when the host has no address space for the sets of pages.
     pub(crate) fn new(
         base: *mut u8,
         device_bytes: u64,
@@ -286,11 +286,11 @@ impl Writeback {
 
     /// Whether memory holds pages of a range that the file may not have yet.
     pub(crate) fn holds(&self, range: Range<u64>) -> bool {
-        self.next_held(&range).is_some()
+        self.next_kept_page(&range).is_some()
     }
 
-    /// The first byte of the first such page.
-    pub(crate) fn next_held(&self, range: &Range<u64>) -> Option<u64> {
+    /// Returns the first byte of the first such page.
+    pub(crate) fn next_kept_page(&self, range: &Range<u64>) -> Option<u64> {
         let page = self.private.next(range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES))?;
         Some(range.start.max(page * BLOCK_BYTES))
     }

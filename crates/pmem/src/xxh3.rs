@@ -77,7 +77,7 @@ mod x86 {
         0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
     ];
 
-    /// XXH3-64 of `bytes`. Panics unless they are more than [`super::SHORT_MAX`].
+    /// Computes XXH3-64 of `bytes`. Panics unless they are more than [`super::SHORT_MAX`].
     #[target_feature(enable = "avx512f")]
     pub fn xxh3_64(bytes: &[u8]) -> u64 {
         assert!(bytes.len() > super::SHORT_MAX);

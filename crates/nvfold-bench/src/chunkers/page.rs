@@ -21,7 +21,7 @@ after an insertion they take long to find their old places. Where the chunker is
 - Pieces of 8 KiB save more than those of 16, the entries and headers of twice as many counted. Those of 4 KiB save\n  \
   more still here, and take twice the look-ups and entries again.\n";
 
-/// The page.
+/// Formats the page.
 pub fn markdown(report: &Report) -> String {
     let command = heading(&format!("`{}`", report.command), report.commit.as_deref());
     format!(

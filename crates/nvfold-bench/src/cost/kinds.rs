@@ -59,7 +59,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Until now. The device must have been opened with `track_wear`.
+    /// Returns what was written until now. The device must have been opened with `track_wear`.
     pub fn of(region: &Region) -> Traffic {
         let blocks = || (0..region.len_bytes()).step_by(BLOCK_BYTES as usize);
         Traffic {

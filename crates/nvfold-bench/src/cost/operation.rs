@@ -123,7 +123,7 @@ impl Calls {
 }
 
 impl Stage {
-    /// An empty file system.
+    /// Makes an empty file system.
     pub fn new(system: System, device: &OpenOptions) -> Result<Stage> {
         Ok(Stage { system, fs: system.mount(device)?, contents: Cell::new(0) })
     }
@@ -193,7 +193,7 @@ fn clone_whole(target: &File, source: &File) -> nvfold::Result<()> {
 }
 
 impl Operation {
-    /// All of them, in the order of the table.
+    /// Returns all of them, in the order of the table.
     pub fn all() -> Vec<Operation> {
         let mut all = vec![Work::Create, Work::Mkdir, Work::Symlink];
         all.extend([To::SameDirectory, To::OtherDirectory, To::ExistingFile].map(Work::Rename));

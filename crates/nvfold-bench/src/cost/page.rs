@@ -37,7 +37,7 @@ fixed clock, fixed content; every cell has a fresh device in memory.
 `denova, immediate` shares nothing while it writes; its daemon does, and has tables of its own.
 ";
 
-/// Every table under the name of its operation.
+/// Returns every table under the name of its operation.
 pub fn terminal(report: &Report) -> String {
     let mut text = heading(&report.command, report.commit.as_deref());
     for (operation, cells) in by_operation(report) {

@@ -45,13 +45,13 @@ impl Report {
         }
     }
 
-    /// The report in a file.
+    /// Returns the report in a file.
     pub fn load(file: &Path) -> Result<Report> {
         let text = std::fs::read_to_string(file).doing(format!("read {}", file.display()))?;
         Report::parse(&text).map_err(|why| BenchError::Stale { file: file.display().to_string(), why })
     }
 
-    /// The report in a text.
+    /// Returns the report in a text.
     pub fn parse(text: &str) -> std::result::Result<Report, String> {
         let report: Report = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if report.version != VERSION {

@@ -24,7 +24,7 @@ pub struct System {
 }
 
 impl System {
-    /// All of them, in the order of the table.
+    /// Returns all of them, in the order of the table.
     pub fn all() -> Vec<System> {
         Policy::ALL.into_iter().flat_map(System::of_policy).collect()
     }

@@ -19,7 +19,7 @@ pub struct Aim {
 }
 
 impl Aim {
-    /// What came of it.
+    /// Says what came of it.
     pub fn verdict(&self) -> &'static str {
         let Some(found) = self.found else { return "not measured" };
         let reaches = |bound: f64| if self.is_least { found >= bound } else { found <= bound };
@@ -31,7 +31,7 @@ impl Aim {
     }
 }
 
-/// All of them.
+/// Returns all of them.
 pub fn of(compactions: &[compaction::Row], writes: &[write::Row], compares: &[compare::Row]) -> Vec<Aim> {
     let mut aims = of_compactions(compactions);
     aims.extend(of_writes(writes));

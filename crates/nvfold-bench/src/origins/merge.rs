@@ -20,7 +20,7 @@ pub const WRITE_BUFFER_BYTES: usize = 64 << 10;
 pub const OUTPUT_BYTES: u64 = 2 << 20;
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
 
-/// A new file in the root.
+/// Makes a new file in the root.
 pub fn create(fs: &FileSystem, name: &str) -> Result<File> {
     let made = fs.create(InodeNumber::ROOT, name.as_bytes(), &NEW).and_then(|attr| fs.open(attr.ino));
     made.doing(format!("create {name}"))

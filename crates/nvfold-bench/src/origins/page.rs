@@ -16,7 +16,7 @@ struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// For a terminal.
+/// Formats it for a terminal.
 pub fn terminal(report: &Report) -> String {
     let mut text = heading(&report.command, report.commit.as_deref());
     for Table { title, head, rows, .. } in tables(report) {

@@ -43,7 +43,7 @@ impl Machine {
         })
     }
 
-    /// In one line.
+    /// Describes it in one line.
     pub fn line(&self) -> String {
         let kind = if self.is_virtual { "virtual machine, " } else { "" };
         let (cpu, instructions) = (&self.cpu, self.instructions.join(", "));

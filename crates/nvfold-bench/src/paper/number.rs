@@ -32,7 +32,7 @@ pub fn number_or_null<'a, D: Deserializer<'a>>(text: D) -> std::result::Result<f
     Ok(Option::deserialize(text)?.unwrap_or(f64::NAN))
 }
 
-/// A list of them.
+/// Formats a list of them.
 pub fn numbers_or_null<'a, D: Deserializer<'a>>(list: D) -> std::result::Result<Vec<f64>, D::Error> {
     let values: Vec<Option<f64>> = Vec::deserialize(list)?;
     Ok(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())

@@ -8,7 +8,7 @@
 //!
 //! Requests are timed in groups of [`GROUP_BYTES`], from buffers that were filled just before, as a program's are: a
 //! look at the processor time takes as long as a tenth of a small request, and an emulated device hides the time that
-//! cold data takes to come into the cache while it is stored, which would be counted against whoever hashes it first.
+//! cold data takes to come into the cache while it is stored, which would be charged to the first system that hashes it.
 
 use crate::Result;
 use std::iter::Sum;

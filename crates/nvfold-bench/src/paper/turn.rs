@@ -33,7 +33,7 @@ impl Turn {
         Ok(Turn { name: name.into(), profile, smoke, paper, machine: Machine::here()?, began })
     }
 
-    /// A figure without anything in it yet.
+    /// Makes a figure without anything in it.
     pub fn figure(&self, id: &str, title: &str, settings: String) -> Figure {
         Figure {
             version: VERSION,

@@ -38,7 +38,7 @@ fn latency(of: &Latency) -> String {
     format!("{:.0} / {:.0} / {:.0}", of.p50_us, of.p99_us, of.max_us)
 }
 
-/// For a terminal.
+/// Formats it for a terminal.
 pub fn table(report: &Report) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(HEAD);

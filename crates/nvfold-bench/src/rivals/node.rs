@@ -86,7 +86,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         }
     }
 
-    /// An entry of a leaf.
+    /// Returns an entry of a leaf.
     pub fn entry(&self, at: usize) -> Entry {
         let bytes = &self.0[entry_offset(at)..entry_offset(at + 1)];
         let key = u128::from_le_bytes(bytes[..16].try_into().expect("16 bytes"));
@@ -104,12 +104,12 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if at < self.len() && self.entry(at).key == key { Ok(at) } else { Err(at) }
     }
 
-    /// A child of an inner node.
+    /// Returns a child of an inner node.
     pub fn child(&self, at: usize) -> Place {
         Place(word(&self.0, if at == 0 { HEAD_BYTES } else { pair_offset(at - 1) + 4 }))
     }
 
-    /// The separator behind a child.
+    /// Returns the separator behind a child.
     pub fn separator(&self, at: usize) -> u32 {
         word(&self.0, pair_offset(at))
     }

@@ -255,7 +255,7 @@ impl Store {
         places.fetch(&self.region, level, place)
     }
 
-    /// A node, to look at.
+    /// Returns a node to look at.
     ///
     /// # Errors
     /// It is damaged.

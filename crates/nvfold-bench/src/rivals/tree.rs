@@ -59,7 +59,7 @@ impl Tree {
         self.root.map_or(0, |(level, _)| level + 1)
     }
 
-    /// The entry of a fingerprint.
+    /// Returns the entry of a fingerprint.
     ///
     /// # Errors
     /// A node is damaged.

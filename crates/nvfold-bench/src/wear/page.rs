@@ -40,7 +40,7 @@ fn levelling(run: &Run) -> &'static str {
     if run.levelled { "with" } else { "without" }
 }
 
-/// For a terminal.
+/// Formats it for a terminal.
 pub fn table(report: &Report) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(HEAD);

@@ -72,7 +72,7 @@ pub extern "C" fn nvfold_dup(fd: c_int) -> c_int {
 }
 
 /// Reads `length` bytes at the position, which moves behind them. Returns the bytes read: fewer only at the end of the
-/// file, and 2147479552 at most. A read sees a write of another thread wholly or not at all.
+/// file, and 2147479552 at most. A read sees a write of another thread completely or not at all.
 /// -1: EBADF, EISDIR, EFAULT, EINVAL (more than SSIZE_MAX), EIO.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_read(fd: c_int, mut buffer: OutBytes<'_>, length: usize) -> libc::ssize_t {

@@ -86,7 +86,7 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
     device::open(path, options).map_err(|failure| failure.at(path))
 }
 
-/// Closes a device in an orderly way: everything acknowledged is on it, and the next one to open it has nothing to
+/// Closes a device cleanly: everything acknowledged is on it, and the next one to open it has nothing to
 /// recover. Calls of other threads that are under way end first. Descriptors and directories that are open on it are
 /// closed; mappings stay, until they are unmapped.
 ///
@@ -143,7 +143,7 @@ pub extern "C" fn nvfold_stats(device: DeviceHandle, mut stats: OutStats<'_>, si
             free_bytes: of.free_bytes,
             shared_by_origin_bytes: of.origins.shared_bytes,
         };
-        stats.put_start(found, size).map(|()| 0)
+        stats.put_prefix(found, size).map(|()| 0)
     })
 }
 

@@ -115,7 +115,7 @@ fn describe_model(model: &NvDedup) -> Vec<(&'static str, String)> {
 /// The queue of policy denova, and its daemon.
 fn describe_queue(denova: &DeNova) -> Vec<(&'static str, String)> {
     let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
-    let lingered = |percent| denova.lingered_ns(percent).map_or("-".into(), |ns| format!("up to {}", seconds(ns)));
+    let waited = |percent| denova.queue_wait_ns(percent).map_or("-".into(), |ns| format!("up to {}", seconds(ns)));
     let rate = denova.bytes_per_busy_second().map_or("-".into(), |rate| format!("{}/s", size::show(rate as u64)));
     vec![
         ("mode", format!("{}{}", denova.mode, if denova.paused { ", paused" } else { "" })),
@@ -126,8 +126,8 @@ fn describe_queue(denova: &DeNova) -> Vec<(&'static str, String)> {
         ("daemon, read", format!("{} ({})", size::show(denova.looked_at_bytes), denova.looked_at_bytes)),
         ("daemon, shared", format!("{} ({})", size::show(denova.shared_bytes), denova.shared_bytes)),
         ("daemon, busy", format!("{}, {rate}", seconds(denova.busy_ns))),
-        ("queue wait, median", lingered(50)),
-        ("queue wait, 99th percentile", lingered(99)),
+        ("queue wait, median", waited(50)),
+        ("queue wait, 99th percentile", waited(99)),
     ]
 }
 

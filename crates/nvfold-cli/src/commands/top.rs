@@ -1,7 +1,7 @@
 //! `nvfold top`: what mounted file systems are doing, as it happens.
 //!
 //! Every interval each mount is asked for its figures, and two reports make rates ([`rates`]). They are shown on a
-//! full screen ([`screen`]), or told in lines to whoever has no terminal.
+//! full screen ([`screen`]), or printed in lines where there is no terminal.
 
 mod rates;
 mod screen;

@@ -95,7 +95,7 @@ pub fn finish(command: &str, device: &str, done: host::Result<host::Report>, sto
         Ok(report) => (report, None),
         Err(host::Error::Full { path, source, done, .. }) => (*done, Some(Failure::new(path.display(), source))),
         Err(host::Error::Stopped { done, .. }) => (*done, None),
-        Err(error) => return Err(not_begun(device, error)),
+        Err(error) => return Err(failure_before_start(device, error)),
     };
     let counts = Counts::of(report);
     counts.tell_problems();
@@ -105,8 +105,8 @@ pub fn finish(command: &str, device: &str, done: host::Result<host::Report>, sto
     }
 }
 
-/// Why nothing was done.
-fn not_begun(device: &str, error: host::Error) -> Failure {
+/// Makes the failure of work that never began.
+fn failure_before_start(device: &str, error: host::Error) -> Failure {
     match error {
         host::Error::Host { path, source, .. } => Failure::new(mounts::show(&path), source),
         host::Error::FileSystem { path, source, .. } => {

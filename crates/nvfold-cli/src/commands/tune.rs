@@ -1,7 +1,7 @@
 //! `nvfold tune`: changes how a mounted file system shares, while it works; and the index of one that is not mounted.
 //!
-//! The serving process takes a change as the value of a virtual extended attribute, from root and from whoever mounted
-//! it. The index is another matter: its whole has to be made anew, which is done without a mount, and safely: a device
+//! The serving process takes a change as the value of a virtual extended attribute, from root and the user who mounted
+//! it. The index is another matter: its whole has to be made again, which is done without a mount, and safely: a device
 //! whose conversion was cut off has the index it had.
 
 use crate::dedup_options::{parse_index, parse_method, parse_weak};

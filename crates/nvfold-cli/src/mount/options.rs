@@ -18,7 +18,7 @@ const SPIN: Duration = Duration::from_micros(50);
 const SPIN_US_MAX: usize = 1000;
 const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N discard nodiscard profile=NAME \
                     flush=auto|always max_write=N writeback=auto|on|off \
-                    cache=none|auto|full transport=auto|ring|device spin=MICROSECONDS|off fsname=NAME";
+                    cache=none|auto|full transport=device|auto|ring spin=MICROSECONDS|off fsname=NAME";
 
 /// All of them and those of the policies, for people.
 pub fn help() -> String {
@@ -49,11 +49,11 @@ impl Writeback {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WantedTransport {
     /// By io_uring where that works, else by /dev/fuse.
-    #[default]
     Auto,
     /// By io_uring.
     Ring,
     /// By /dev/fuse.
+    #[default]
     Device,
 }
 

@@ -221,7 +221,7 @@ fn space(device: &Device) -> Outcome<libc::statvfs> {
 /// # Safety
 ///
 /// The program passed `into` to be filled.
-unsafe fn tell_statvfs(into: *mut libc::statvfs, device: &Device) -> Outcome<c_int> {
+unsafe fn fill_statvfs(into: *mut libc::statvfs, device: &Device) -> Outcome<c_int> {
     check(into)?;
     // SAFETY: as the caller says; it is aligned.
     unsafe { into.write(space(device)?) };
@@ -231,7 +231,7 @@ unsafe fn tell_statvfs(into: *mut libc::statvfs, device: &Device) -> Outcome<c_i
 /// # Safety
 ///
 /// The program passed `into` to be filled.
-unsafe fn tell_statfs(into: *mut libc::statfs, device: &Device) -> Outcome<c_int> {
+unsafe fn fill_statfs(into: *mut libc::statfs, device: &Device) -> Outcome<c_int> {
     check(into)?;
     let space = space(device)?;
     // SAFETY: a structure of integers: all zeros are a value.
@@ -261,7 +261,7 @@ fn device_of(path: &DevicePath) -> Outcome<&Device> {
 pub unsafe extern "C" fn nvfold_preload_statvfs(path: *const c_char, into: *mut libc::statvfs) -> c_int {
     let from_host = |_, path| host!(libc::statvfs(path, into));
     // SAFETY: what the program passed.
-    unsafe { on_path("statvfs", (libc::AT_FDCWD, path), from_host, |path| tell_statvfs(into, device_of(path)?)) }
+    unsafe { on_path("statvfs", (libc::AT_FDCWD, path), from_host, |path| fill_statvfs(into, device_of(path)?)) }
 }
 
 /// fstatvfs(3)
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut libc::sta
         "fstatvfs",
         fd,
         || host!(libc::fstatvfs(fd, into)),
-        |file| unsafe { tell_statvfs(into, &file.open.device) },
+        |file| unsafe { fill_statvfs(into, &file.open.device) },
     )
 }
 
@@ -281,14 +281,14 @@ pub unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut libc::sta
 pub unsafe extern "C" fn nvfold_preload_statfs(path: *const c_char, into: *mut libc::statfs) -> c_int {
     let from_host = |_, path| host!(libc::statfs(path, into));
     // SAFETY: what the program passed.
-    unsafe { on_path("statfs", (libc::AT_FDCWD, path), from_host, |path| tell_statfs(into, device_of(path)?)) }
+    unsafe { on_path("statfs", (libc::AT_FDCWD, path), from_host, |path| fill_statfs(into, device_of(path)?)) }
 }
 
 /// fstatfs(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int {
     // SAFETY: what the program passed.
-    on_number("fstatfs", fd, || host!(libc::fstatfs(fd, into)), |file| unsafe { tell_statfs(into, &file.open.device) })
+    on_number("fstatfs", fd, || host!(libc::fstatfs(fd, into)), |file| unsafe { fill_statfs(into, &file.open.device) })
 }
 
 /// pathconf(3): what holds for the host's root holds here.

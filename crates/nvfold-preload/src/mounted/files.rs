@@ -104,7 +104,7 @@ pub fn token_for(fd: c_int, ino: u64, from_its_beginning: bool) -> Option<FileTo
 }
 
 /// The lock of the one who adds a file, if it comes free in a moment; after fork it may never.
-fn lock_soon() -> Option<MutexGuard<'static, ()>> {
+fn try_lock_briefly() -> Option<MutexGuard<'static, ()>> {
     (0..TRIES).find_map(|_| {
         let locked = ADDING.try_lock();
         if locked.is_none() {
@@ -115,7 +115,7 @@ fn lock_soon() -> Option<MutexGuard<'static, ()>> {
 }
 
 fn add(ino: u64, token: Token) -> Option<FileToken> {
-    let _one_by_one = lock_soon()?;
+    let _one_by_one = try_lock_briefly()?;
     if let Some((_, known)) = find(ino) {
         return known.followed();
     }

@@ -1,4 +1,4 @@
-//! Files on a mount (`nvfold run --mount`): the kernel serves them as ever, and the server is told where bytes come
+//! Files on a mount (`nvfold run --mount`): the kernel serves them as always, and the server is told where bytes come
 //! from.
 //!
 //! The problem: a program copies bytes from file to file in its own memory, where the server of a mount cannot see it.
@@ -109,8 +109,8 @@ fn position(fd: c_int) -> Option<u64> {
     u64::try_from(unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }).ok()
 }
 
-/// Does work of which the program must see nothing, neither errno nor a panic.
-fn unseen(work: impl FnOnce()) {
+/// Does work that the program must not notice: errno is kept, and a panic is caught.
+fn hidden_from_program(work: impl FnOnce()) {
     if IS_INSIDE.replace(true) {
         return;
     }
@@ -153,7 +153,7 @@ pub fn reading(fd: c_int, buffer: *mut c_void, at: Option<libc::off_t>, read: im
     let came = read();
     if came >= BYTES_MIN as isize && is_active() {
         let length = came as usize;
-        unseen(|| note(fd, std::iter::once((buffer.addr(), length)), length, at, 0));
+        hidden_from_program(|| note(fd, std::iter::once((buffer.addr(), length)), length, at, 0));
     }
     came
 }
@@ -174,7 +174,9 @@ pub unsafe fn reading_vector(
     if came >= BYTES_MIN as isize && is_active() {
         // SAFETY: the kernel has just read it, so it is there.
         let buffers = (0..count as usize).map(|n| unsafe { vector.add(n).read_unaligned() });
-        unseen(|| note(fd, buffers.map(|buffer| (buffer.iov_base.addr(), buffer.iov_len)), came as usize, at, 0));
+        hidden_from_program(|| {
+            note(fd, buffers.map(|buffer| (buffer.iov_base.addr(), buffer.iov_len)), came as usize, at, 0)
+        });
     }
     came
 }
@@ -182,14 +184,14 @@ pub unsafe fn reading_vector(
 /// A stream has given the program bytes, and has so many unread ones of its descriptor in its buffer.
 pub fn stream_read(fd: c_int, buffer: *const c_void, length: usize, unread: usize) {
     if length >= BYTES_MIN {
-        unseen(|| note(fd, std::iter::once((buffer.addr(), length)), length, None, unread));
+        hidden_from_program(|| note(fd, std::iter::once((buffer.addr(), length)), length, None, unread));
     }
 }
 
 /// Memory is a mapping of a file.
 pub fn mapped(fd: c_int, address: *mut c_void, length: usize, at: libc::off_t) {
     let length = length.min(MAPPED_BYTES_MAX);
-    unseen(|| note(fd, std::iter::once((address.addr(), length)), length, Some(at), 0));
+    hidden_from_program(|| note(fd, std::iter::once((address.addr(), length)), length, Some(at), 0));
 }
 
 /// Whether anything could be said of a write of so many bytes.
@@ -202,14 +204,14 @@ fn may_have_sources(length: usize) -> bool {
 #[inline]
 pub fn writing(fd: c_int, buffer: *const c_void, length: usize, at: Option<libc::off_t>) {
     if may_have_sources(length) {
-        unseen(|| hints::leave(fd, at, |draft| draft.look_up(buffer.addr(), length)));
+        hidden_from_program(|| hints::leave(fd, at, |draft| draft.look_up(buffer.addr(), length)));
     }
 }
 
 /// Before a stream writes what is in its buffer, and then these bytes of the program's, to where its descriptor stands.
 pub fn stream_writing(fd: c_int, (buffered, held): (usize, usize), (buffer, length): (usize, usize)) {
     if may_have_sources(held.saturating_add(length)) {
-        unseen(|| {
+        hidden_from_program(|| {
             hints::leave(fd, None, |draft| {
                 draft.look_up(buffered, held);
                 draft.look_up(buffer, length);
@@ -222,11 +224,11 @@ pub fn stream_writing(fd: c_int, (buffered, held): (usize, usize), (buffer, leng
 #[inline]
 pub fn writing_vector(fd: c_int, vector: *const libc::iovec, count: c_int, at: Option<libc::off_t>) {
     if may_have_sources(BYTES_MIN) && (1..=libc::UIO_MAXIOV).contains(&count) {
-        unseen(|| hints::leave(fd, at, |draft| look_up_all(draft, vector, count as usize)));
+        hidden_from_program(|| hints::leave(fd, at, |draft| look_up_sources(draft, vector, count as usize)));
     }
 }
 
-fn look_up_all(draft: &mut hints::Draft<'_>, vector: *const libc::iovec, count: usize) {
+fn look_up_sources(draft: &mut hints::Draft<'_>, vector: *const libc::iovec, count: usize) {
     for first in (0..count).step_by(VECTOR_PART) {
         let mut buffers = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTOR_PART];
         let buffers = &mut buffers[..(count - first).min(VECTOR_PART)];

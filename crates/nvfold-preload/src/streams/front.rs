@@ -25,7 +25,7 @@ const _: () = assert!(std::mem::offset_of!(Front, write_at) == 40 && std::mem::o
 /// `FILE *`.
 pub type Stream = *mut libc::FILE;
 
-/// The number of a stream, of whatever kind.
+/// Returns the number of a stream, of whatever kind.
 ///
 /// # Safety
 ///

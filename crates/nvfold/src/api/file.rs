@@ -16,7 +16,7 @@ pub struct File {
     pub(super) pin: Arc<Pin>,
 }
 
-/// A range of a request that was copied from a file: a hint, which the bytes must bear out.
+/// A range of a request that was copied from a file (ICID 4.1). It is a hint: the bytes are compared before they are shared.
 #[derive(Clone, Copy)]
 pub struct Origin<'f> {
     /// First byte, counted from the beginning of the request.
@@ -82,18 +82,19 @@ impl File {
         change(mounted, doing, || self.answer(operation(&mounted.core, inode)))
     }
 
-    /// Number of the inode.
+    /// Returns the number of the inode.
     pub fn ino(&self) -> InodeNumber {
         InodeNumber(self.pin.inode.ino)
     }
 
-    /// What `fstat` tells.
+    /// Returns what `fstat` returns.
     pub fn attr(&self) -> Attr {
         let inode = &self.pin.inode;
         inode.attr(&inode.peek())
     }
 
-    /// Reads into `buffer`; returns the bytes read, fewer than asked only at the end of the file.
+    /// Reads into `buffer` from byte `offset`; returns the number of bytes, fewer than requested only at the end of the file.
+    /// EIO for bytes in bad memory.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         self.answer(self.core().read(&self.pin.inode, offset, buffer))
     }
@@ -108,10 +109,10 @@ impl File {
         self.change("write", |core, inode| core.write(inode, None, data))
     }
 
-    /// Writes all of `data` as [`File::write_at`] does, and says which of its bytes were copied from where: where the
-    /// source still holds the same bytes, and the policy of the file follows origins, they are shared instead of stored.
-    /// Origins are hints: wrong ones cost time and nothing else. Returns the bytes that were shared through origins.
-    /// One that may not be read, was changed meanwhile, or belongs to another file system is as wrong as any.
+    /// Writes all of `data` as [`File::write_at`] does, and says where its bytes were copied from (ICID 4.1). If the source
+    /// still holds the same bytes, and the policy of the file follows origins, they are shared instead of stored. Origins
+    /// are hints: a wrong one only costs time. This includes a source that may not be read, was changed meanwhile, or
+    /// belongs to another file system. Returns the number of bytes shared through origins.
     ///
     /// # Errors
     /// Those of [`File::write_at`].
@@ -119,13 +120,13 @@ impl File {
         self.write_from(Some(offset), data, origins).map(|(_, shared)| shared)
     }
 
-    /// As [`File::write_at_from`], at the end of the file; returns the offset where the data begins, and the bytes that
-    /// were shared.
+    /// Writes as [`File::write_at_from`] does, at the end of the file; returns the offset of the data in bytes, and the number
+    /// of bytes shared.
     pub fn append_from(&self, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
         self.write_from(None, data, origins)
     }
 
-    /// Whether origins that are told of a write are looked at: by the policy of the file, its directory or the mount.
+    /// True if writes use origins, by the policy of the file, its directory or the mount.
     pub fn follows_origins(&self) -> bool {
         self.pin.mounted.core.follows_origins(&self.pin.inode)
     }
@@ -141,9 +142,9 @@ impl File {
         self.change("truncate", |core, inode| core.resize(inode, &mut *inode.write()?, size, core.now()))
     }
 
-    /// Reserves, zeroes or frees a range of bytes. EINVAL when `len` is 0, EFBIG, ENOSPC.
+    /// Reserves, zeroes or frees a range of bytes. EINVAL if `len` is 0; EFBIG, ENOSPC.
     ///
-    /// Reserved space serves the first write to it; overwriting data needs new blocks (copy on write) as ever.
+    /// Reserved space serves the first write to it; overwriting data needs new blocks (copy on write) as always.
     pub fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         self.change("fallocate", |core, inode| core.allocate(inode, offset, len, mode))
     }
@@ -160,19 +161,19 @@ impl File {
         self.change("clone", |core, inode| core.clone_range(source, source_offset, inode, offset, len))
     }
 
-    /// Shares the blocks that begin in a range with equal ones of any file, whatever the policy: what `read_at` gives,
-    /// size and times stay. Blocks without a fingerprint get one, so that others can be shared with them. In steps:
-    /// what is done is done, also when it ends with an error, and done again it changes nothing. Only whole blocks
-    /// can be shared; holes and reserved ranges stay.
+    /// Shares the blocks that begin in a range with equal blocks of any file, whatever the policy. Contents, size and times
+    /// do not change. Blocks without a fingerprint get one, so that later data can be shared with them. It works in steps:
+    /// completed steps stay, also after an error, and repeating it changes nothing. Only whole blocks are shared; holes and
+    /// reserved ranges stay.
     ///
     /// # Errors
-    /// EIO when a mount after a crash cannot find out the counts. ENOSPC when the log cannot grow. EROFS.
+    /// EIO if counts cannot be made exact after a crash. ENOSPC if the log cannot grow. EROFS.
     pub fn dedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
         self.reshare("dedup", offset, len, |core, inode, at, end| core.share_step(inode, at, end, None))
     }
 
-    /// As [`File::dedup_range`], and compresses packed chunks that are not compressed yet, or take a sixteenth less by this
-    /// compression. What is written later is stored as mount and file say, as ever.
+    /// Does as [`File::dedup_range`], and compresses packed chunks that are not compressed yet, or that this compression makes
+    /// a sixteenth smaller. Later writes are stored as the mount and the file say.
     ///
     /// # Errors
     /// Those of [`File::dedup_range`]; ENOSPC when there is no room for the compressed chunks beside the others.
@@ -180,12 +181,12 @@ impl File {
         self.reshare("compress", offset, len, |core, inode, at, end| core.share_step(inode, at, end, Some(compression)))
     }
 
-    /// Gives the blocks of a range copies of their own where something else names them too: the way back from sharing.
-    /// What `read_at` gives, size and times stay; a byte range that was cloned becomes whole blocks. In steps, as
-    /// [`File::dedup_range`]. What is written later is placed by the policy as ever.
+    /// Undoes sharing: gives the file its own copy of each shared block of a range. Contents, size and times do not change; a
+    /// byte range that was cloned becomes whole blocks. It works in steps, as [`File::dedup_range`]. The policy places later
+    /// writes as before.
     ///
     /// # Errors
-    /// ENOSPC; what there was space for is done. [`UndedupPlan`] tells it beforehand. EIO, EROFS.
+    /// ENOSPC, after copying as much as fits; [`UndedupPlan`] predicts it. EIO, EROFS.
     pub fn undedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
         self.reshare("undedup", offset, len, Core::undedup_step)
     }
@@ -211,8 +212,8 @@ impl File {
         Ok(done)
     }
 
-    /// Extents from a byte on, in order, cut where the number of references changes; `most` at most, and fewer of a
-    /// large file. The list goes on behind the last one; it has ended when it is empty.
+    /// Returns at most `most` extents from byte `from` on, in order, cut where the number of references changes. A large file
+    /// may return fewer; continue after the last one until the list is empty.
     pub fn extents(&self, from: u64, most: usize) -> Result<Vec<MappedExtent>> {
         self.answer(self.core().mapped_extents(&self.pin.inode, from, most))
     }

@@ -1,7 +1,7 @@
-//! The only door: [`FileSystem`] is about names and inodes, [`File`] about bytes.
+//! The public interface: [`FileSystem`] works on names and inodes, [`File`] on bytes.
 //!
-//! Both are thin: they check, and call an operation of `fs`. One thing is decided here: an operation that finds too
-//! little space, while recovery or work in the background may still free some, waits for that and runs again.
+//! Both are thin: they check their arguments and call an operation of `fs`. One thing is decided here: if an operation
+//! finds too little space while recovery or background work may still free some, it waits for that and runs again.
 
 mod daemon;
 mod file;
@@ -113,36 +113,36 @@ impl FileSystem {
         mount::format(region, options)
     }
 
-    /// Mounts a device. After an orderly unmount the DRAM state is loaded. After a crash the operations that it cut
-    /// off are finished and the tables scanned; what remains to be found out - exact counts, which blocks of before
-    /// the crash are free - is left to [`FileSystem::reconcile_step`], and everything can be used meanwhile.
+    /// Mounts a device. After a clean unmount it loads the saved DRAM state. After a crash it finishes the operations that
+    /// were cut off and scans the tables. Exact counts, and which blocks from before the crash are free, are left to
+    /// [`FileSystem::reconcile_step`]; all files can be used meanwhile.
     ///
     /// # Errors
-    /// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`]; nothing is changed then.
+    /// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`]; the device is unchanged then.
     pub fn mount(region: Region, options: MountOptions) -> Result<FileSystem> {
         Ok(FileSystem { mounted: Arc::new(mount::open(region, &options)?) })
     }
 
-    /// Does a bounded part of what a mount after a crash left to do; true when nothing is left. Front ends call it in
-    /// a loop on a thread of their own; without that it is done when space is needed, and by `unmount`. Operations
-    /// that change something wait for the part under way (well below a millisecond, but for a file of very many
-    /// extents), readers do not.
+    /// Does one bounded step of recovery after a crash; returns true when nothing is left. Front ends call it in a loop on
+    /// their own thread; otherwise it runs when space is needed, and in `unmount`. Changing operations wait for the current
+    /// step (well below a millisecond, except for a file with very many extents); readers do not.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] when an inode cannot be read: what it names is not known, so no block of before the crash
-    /// is freed and no count lowered. Everything else goes on; fsck names the inode.
+    /// [`Error::Corrupt`] if an inode cannot be read: what it names is unknown, so no block from before the crash is freed
+    /// and no count is lowered. Everything else continues; fsck names the inode. [`Error::NotReconciled`] if another error
+    /// ended it.
     pub fn reconcile_step(&self) -> Result<bool> {
         self.mounted.reconcile_step()
     }
 
-    /// Does all of it. Errors as [`FileSystem::reconcile_step`].
+    /// Does all steps of recovery. Errors as [`FileSystem::reconcile_step`].
     pub fn reconcile(&self) -> Result<()> {
         self.mounted.reconcile()
     }
 
-    /// Does a bounded part of what policies have to do in the background: gives chunks the fingerprints that they lack,
-    /// and cuts anew what was written out of order. True when there is nothing to do now; new writes may change that.
-    /// Front ends call it in a loop on a thread of their own.
+    /// Does one bounded step of the policies' background work: computes missing fingerprints (NV-Dedup 4.4.2), and cuts data
+    /// again that was written out of order. Returns true when there is nothing to do now; new writes may change that. Front
+    /// ends call it in a loop on their own thread.
     ///
     /// # Errors
     /// EROFS; those of the device.
@@ -151,8 +151,8 @@ impl FileSystem {
         Ok(core.step_of(core.policies.that_fills())? & core.step_of(core.policies.deext())?)
     }
 
-    /// Does one step of bringing a chain of the pm index into order, if a search asked for it; true when there is
-    /// nothing to do ([`ReorderOptions`]). The daemon does; searches and changes may go on between the steps.
+    /// Does one step of reordering a chain of the pm index (DeNOVA IV-E), if a search asked for it; returns true when there
+    /// is nothing to do ([`ReorderOptions`]). Searches and changes run between the steps.
     ///
     /// # Errors
     /// EROFS; those of the device.
@@ -160,11 +160,10 @@ impl FileSystem {
         self.core().reorder_step()
     }
 
-    /// Does a bounded part, a millisecond at most, of emptying segments of packed chunks: what lives in those with the fewest
-    /// live bytes is packed into others (DeEXT III-D); and of collecting chunks of which only a few bytes live: those are
-    /// copied to new ones. True when there is nothing to do now, or somebody still reads what has moved. Front ends call it
-    /// in a loop every second, on a thread of their own; without that it is done when space is needed. Readers and writers
-    /// go on meanwhile.
+    /// Does one step, a millisecond at most, of reclamation. It moves the chunks in use out of the segments with the fewest
+    /// live bytes (DeEXT III-D), and replaces chunks of which only a few bytes are in use by smaller ones (ICID 4.6). Returns
+    /// true when there is nothing to do now, or when a reader still uses what has moved. Front ends call it in a loop every
+    /// second, on their own thread; otherwise it runs when space is needed. Readers and writers run meanwhile.
     ///
     /// # Errors
     /// EROFS; those of the device.
@@ -172,14 +171,14 @@ impl FileSystem {
         Ok(self.core().reclaim_step(victims)? != Worked::GoesOn)
     }
 
-    /// What work in the background left out since mount, because it could not be read: see [`Skipped`].
+    /// Returns what background work has skipped since mount because it could not be read: see [`Skipped`].
     pub fn skipped(&self) -> Skipped {
         self.core().skipped()
     }
 
-    /// Saves the DRAM state and marks the device clean. Open `File`s can still read, but those without a name, which
-    /// are gone; writes through them fail with EROFS. Dropping a `FileSystem` without this leaves the device as a
-    /// crash does; the next mount recovers it. A device with bad memory is left like that too.
+    /// Saves the DRAM state and marks the device clean. Open `File`s can still be read, except those without a name, which
+    /// are gone; writes through them fail with EROFS. Dropping a `FileSystem` without unmounting leaves the device as a
+    /// crash does, and the next mount recovers it. A device with bad memory is left like that too.
     ///
     /// # Errors
     /// Those of [`FileSystem::reconcile_step`]: the device is as after a crash then. Those of the device.
@@ -216,7 +215,7 @@ impl FileSystem {
         self.core().read_only
     }
 
-    /// The policy for new data.
+    /// Returns the policy for new data.
     pub fn policy(&self) -> Policy {
         self.core().policies.policy
     }
@@ -236,33 +235,32 @@ impl FileSystem {
         self.core().compression_of(ino)
     }
 
-    /// Policy `nv-dedup`: who chooses the method.
+    /// Returns who chooses the method of policy `nv-dedup`.
     pub fn method(&self) -> MethodChoice {
         self.core().policies.nv_dedup.sampling.choice()
     }
 
-    /// Policy `nv-dedup`: who chooses the method from now on.
+    /// Sets who chooses the method of policy `nv-dedup` from now on.
     pub fn set_method(&self, choice: MethodChoice) {
         self.core().policies.nv_dedup.sampling.set_choice(choice);
     }
 
-    /// Policy `denova`: when it shares.
+    /// Returns when policy `denova` shares (DeNOVA IV-B2).
     pub fn dedup_mode(&self) -> DedupMode {
         self.core().policies.denova.mode()
     }
 
-    /// Policy `denova`: when it shares from now on. What is queued stays queued.
+    /// Sets when policy `denova` shares from now on. Queued entries stay queued.
     pub fn set_dedup_mode(&self, mode: DedupMode) {
         self.core().policies.denova.set_mode(mode);
     }
 
-    /// Keeps the daemon from working, or lets it go on.
+    /// Pauses the dedup daemon, or resumes it.
     pub fn pause_dedup(&self, paused: bool) {
         self.core().policies.denova.pause(paused);
     }
 
-    /// Does a bounded part of what is queued, whatever mode and limits say, paused or not; true when the queue is
-    /// empty.
+    /// Shares a bounded part of what is queued, regardless of mode, limits and pause; returns true when the queue is empty.
     ///
     /// # Errors
     /// EROFS; those of the device.
@@ -275,29 +273,29 @@ impl FileSystem {
         core.step_of(core.policies.that_frees_space())
     }
 
-    /// How this device's entries are found from fingerprints.
+    /// Returns how chunk entries are found from fingerprints on this device.
     pub fn index_kind(&self) -> IndexKind {
         self.core().chunks.index.stats().kind
     }
 
-    /// What makes weak fingerprints here: with a pm index the device says, else the mount.
+    /// Returns the function of weak fingerprints: that of the device with a pm index, otherwise that of the mount.
     pub fn weak_function(&self) -> crate::fingerprint::WeakFunction {
         self.core().chunks.weak_function()
     }
 
-    /// Which policy new data of a file gets, or of what is made in a directory, and why: see [`POLICY_ATTRIBUTE`].
+    /// Returns the policy for new data of a file, or for new files of a directory, and why: see [`POLICY_ATTRIBUTE`].
     /// ENOENT.
     pub fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
         self.core().answer(self.core().policy_of(ino))
     }
 
-    /// The policy that new data of a file goes to now, or of what is made in a directory: where [`FileSystem::policy_of`] says
-    /// [`Policy::Auto`], the one that it has chosen there. ENOENT.
+    /// Returns the policy that places new data of a file or directory now: where [`FileSystem::policy_of`] says
+    /// [`Policy::Auto`], it is the one that was chosen there. ENOENT.
     pub fn chosen_policy_of(&self, ino: InodeNumber) -> Result<Policy> {
         self.core().answer(self.core().chosen_policy_of(ino))
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn region(&self) -> &Region {
         &self.core().region
     }
@@ -307,26 +305,26 @@ impl FileSystem {
         self.core().answer(self.core().lookup(parent, name))
     }
 
-    /// What a directory says of a name, without a look at what it leads to: that may be damaged, and its name can be
-    /// removed all the same. ENOENT, ENOTDIR.
+    /// Returns the entry of a name in a directory, without reading the inode that it leads to. A damaged inode's name can be
+    /// removed this way. ENOENT, ENOTDIR.
     pub fn entry(&self, parent: InodeNumber, name: &[u8]) -> Result<DirEntry> {
         self.core().answer(self.core().entry(parent, name))
     }
 
-    /// What `stat` tells. ENOENT.
+    /// Returns what `stat` returns. ENOENT.
     pub fn getattr(&self, ino: InodeNumber) -> Result<Attr> {
         let inode = self.core().answer(self.core().inode(ino.0))?;
         let state = inode.read()?;
         Ok(inode.attr(&state))
     }
 
-    /// Changes attributes, all of them or none. ENOENT, EISDIR or EINVAL for the size of what is no file, EFBIG.
+    /// Changes attributes, all of them or none. ENOENT; EISDIR or EINVAL for the size of something that is not a file; EFBIG.
     pub fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
         self.setattr_with(ino, change, &[])
     }
 
-    /// As `setattr`, and changes extended attributes in the same commit: all of it happens or nothing. Errors of both; EINVAL
-    /// when one is named twice.
+    /// Changes attributes as `setattr` does, and extended attributes in the same commit: all or nothing. Errors of both;
+    /// EINVAL if one is named twice.
     pub fn setattr_with(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Result<Attr> {
         self.change("change attributes", || self.core().setattr(ino, change, xattrs))
     }
@@ -336,8 +334,8 @@ impl FileSystem {
         self.create_with(parent, name, new, &[])
     }
 
-    /// As `create`, with these extended attributes (names and values) in the same commit. One of them may be the policy
-    /// attribute; else it comes from the directory. Errors of both; EINVAL when one is named twice.
+    /// Makes a file as `create` does, with these extended attributes (names and values) in the same commit. One of them may
+    /// be the policy attribute; otherwise it is inherited from the directory. Errors of both; EINVAL if one is named twice.
     pub fn create_with(
         &self,
         parent: InodeNumber,
@@ -357,7 +355,7 @@ impl FileSystem {
         self.mkdir_with(parent, name, new, &[])
     }
 
-    /// As `mkdir`, with these extended attributes in the same commit: see [`FileSystem::create_with`].
+    /// Makes a directory as `mkdir` does, with these extended attributes in the same commit: see [`FileSystem::create_with`].
     pub fn mkdir_with(
         &self,
         parent: InodeNumber,
@@ -374,7 +372,7 @@ impl FileSystem {
         self.change("symlink", || self.core().symlink(parent, name, target, new))
     }
 
-    /// Target of a symbolic link. EINVAL when it is none.
+    /// Returns the target of a symbolic link. EINVAL when it is none.
     pub fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
         self.core().answer(self.core().readlink(ino))
     }
@@ -384,7 +382,7 @@ impl FileSystem {
         self.change("link", || self.core().link(ino, parent, name))
     }
 
-    /// Removes a name of anything but a directory. ENOENT, EISDIR.
+    /// Removes a name of anything except a directory. ENOENT, EISDIR.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.change("unlink", || self.core().unlink(parent, name))
     }
@@ -412,13 +410,13 @@ impl FileSystem {
         self.core().answer(self.core().readdir(dir, cookie, each))
     }
 
-    /// The youngest cookie of a directory. A listing that stops past the one that was youngest when it began ends,
-    /// even if every name it finds is renamed (which gives the name a new cookie).
+    /// Returns the newest cookie of a directory. A listing that stops after the newest cookie of its beginning ends, even if
+    /// every name it finds is renamed, which gives the name a new cookie.
     pub fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
         self.core().answer(self.core().last_cookie(dir))
     }
 
-    /// Parent of a directory (the root's is the root).
+    /// Returns the parent of a directory; the parent of the root is the root.
     pub fn parent(&self, dir: InodeNumber) -> Result<InodeNumber> {
         let inode = self.core().answer(self.core().inode(dir.0))?;
         let _live = inode.read()?;
@@ -462,9 +460,8 @@ impl FileSystem {
         Ok(File { pin: Arc::new(Pin { mounted: self.mounted.clone(), inode: pinned }) })
     }
 
-    /// Makes everything acknowledged durable, all or nothing. Costs nothing but at persistence level `file`; there the
-    /// pages that were changed are written twice and the disk is waited for once. Without a call that happens 5 s
-    /// after a change.
+    /// Makes everything acknowledged durable, all or nothing. It costs nothing except at persistence level `file`: there
+    /// changed pages are written twice, and the disk is waited for once. Without a call this happens 5 s after a change.
     ///
     /// # Errors
     /// Those of the disk, such as ENOSPC: nothing is lost while the process lives, and the next sync tries again.
@@ -472,7 +469,7 @@ impl FileSystem {
         self.core().answer(self.core().region.sync().map_err(Error::from))
     }
 
-    /// Physical space.
+    /// Returns the physical space of the device.
     pub fn statfs(&self) -> StatFs {
         let core = self.core();
         let free = core.free_blocks();
@@ -496,9 +493,9 @@ impl FileSystem {
         self.core().space.fail_reservation(nth)
     }
 
-    /// Gives the memory of freed segments, and of free blocks in others, back to the host now; returns the bytes. It
-    /// takes as long as there is to look at; in the background [`FileSystem::trim_step`] does the same. Unmount gives
-    /// back whole segments. Nothing happens when `discard` is off.
+    /// Gives the memory of free segments, and of free blocks in other segments, back to the host now; returns the bytes. Its
+    /// time is not bounded; [`FileSystem::trim_step`] does the same in the background. Unmount gives back whole segments.
+    /// Nothing happens if `discard` is off.
     pub fn trim(&self) -> Result<u64> {
         let core = self.core();
         let _inside = core.gate.enter();
@@ -509,11 +506,10 @@ impl FileSystem {
         Ok(core.space.trim()? + core.space.give_back_all()?)
     }
 
-    /// Does a bounded part, a millisecond at most, of a round that gives memory back to the host; true when the round is
-    /// over. What is free in two rounds is given back, so that blocks that are used again at once cost nothing. Front
-    /// ends go through a round every second, on a thread of their own. Then the host holds 1.05 of what is stored plus
-    /// 8 MiB at most, some seconds after the last change; very many small files have more than that in their
-    /// inodes. Nothing happens when `discard` is off.
+    /// Does one step, a millisecond at most, of a round that gives memory back to the host; returns true at the end of the
+    /// round. Space that is free in two rounds is given back, so blocks that are reused at once cost nothing. Front ends
+    /// run a round every second, on their own thread. Then the host holds at most 1.05 times what is stored plus 8 MiB,
+    /// some seconds after the last change; inodes of very many small files come on top. Nothing happens if `discard` is off.
     ///
     /// # Errors
     /// The host's. Nothing is lost by one; the next round tries again.

@@ -10,12 +10,12 @@ use crate::mount::Recovery;
 use crate::space::SegmentWear;
 use crate::words::{IndexStats, OriginStats, ReclaimStats, Skipped};
 
-/// The device and its space, told honestly.
+/// Statistics of the device, its space and its policies. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Size of the device.
     pub device_bytes: u64,
-    /// Bytes that all extents of all files name: what would be stored without sharing.
+    /// Bytes that all extents of all files name. Without sharing, as much would be stored.
     pub logical_bytes: u64,
     /// Bytes of data blocks and packed chunks in use.
     pub stored_bytes: u64,
@@ -67,11 +67,11 @@ pub struct Stats {
     pub denova: Option<DeNovaStats>,
     /// Chunks that got the fingerprint they lacked in the background since mount.
     pub chunks_filled: u64,
-    /// While all files are gone over for fingerprints that they lack: how much of them was, percent.
+    /// Progress of the pass that computes missing fingerprints, in percent; `None` when it does not run.
     pub fill_percent: Option<u64>,
-    /// Emptying segments of packed chunks.
+    /// Reclamation of segments of packed chunks.
     pub reclaim: ReclaimStats,
-    /// What work in the background left out since mount.
+    /// What background work has skipped since mount.
     pub skipped: Skipped,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.
     pub recovery: Recovery,

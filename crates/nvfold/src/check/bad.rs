@@ -137,7 +137,7 @@ impl Survey<'_> {
 
     /// Finds the files that name contested blocks, which are to be given up, and those whose content may be damaged; and
     /// the paths of all that is to be given up.
-    pub(super) fn name_contested_files(&mut self) {
+    pub(super) fn find_contested_files(&mut self) {
         let mut doubtful: Vec<(u64, ChunkRef)> = Vec::new();
         let inodes: BTreeMap<u64, u64> = self.inodes.iter().map(|(ino, facts)| (*ino, facts.slot)).collect();
         let is_asked = !self.contested.is_empty() || !self.doubtful.is_empty();

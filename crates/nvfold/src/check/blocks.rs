@@ -131,15 +131,15 @@ impl Survey<'_> {
         } else if entry.address() != block.address() || entry.class() != 0 || entry.content_bytes_less_one != 0 {
             self.find(0, format!("block {}: its chunk entry is damaged", block.0), at);
             self.plan.entries.insert(block.0);
-        } else if data && !self.is_as_fingerprinted(block, entry) {
+        } else if data && !self.matches_fingerprint(block, entry) {
             self.find(5, format!("block {}: its bytes do not match its fingerprint", block.0), block.address());
             self.plan.entries.insert(block.0);
             self.doubtful.insert(block.0);
         }
     }
 
-    /// Whether a block, which is read if its entry has a fingerprint, is what that says.
-    fn is_as_fingerprinted(&self, block: BlockNumber, entry: &ChunkEntry) -> bool {
+    /// True if the bytes of a block match its fingerprint. Blocks without a fingerprint are not read.
+    fn matches_fingerprint(&self, block: BlockNumber, entry: &ChunkEntry) -> bool {
         !has_fingerprint(entry) || fingerprints_fit(entry, &self.region.to_vec(block.address(), BLOCK_BYTES))
     }
 

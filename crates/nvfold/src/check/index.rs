@@ -32,7 +32,7 @@ impl Chains {
         self.function.is_some()
     }
 
-    /// The entry of a chunk.
+    /// Returns the entry of a chunk.
     pub fn enters(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
         if entry.is_of(chunk) && self.function.is_some_and(|function| entry.weak(function).is_some()) {
             self.expected.insert(chunk);

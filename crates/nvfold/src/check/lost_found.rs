@@ -35,7 +35,7 @@ pub(super) fn put_names_right(core: &Core, nameless: &[u64]) -> Result<Vec<Moved
     let mut tree = Tree::read(core)?;
     tree.drop_impossible_names()?;
     core.set_parent(ROOT, ROOT)?;
-    tree.go_down(ROOT)?;
+    tree.walk_directory_tree(ROOT)?;
     tree.save_directories()?;
     tree.save_files(nameless)?;
     for (ino, links) in &tree.links {
@@ -95,13 +95,13 @@ impl Tree<'_> {
                 }
                 is_right
             });
-            dropped.into_iter().try_for_each(|cookie| self.core.drop_name(*directory, cookie))?;
+            dropped.into_iter().try_for_each(|cookie| self.core.remove_dangling_name(*directory, cookie))?;
         }
         Ok(())
     }
 
-    /// Follows the names from a directory down.
-    fn go_down(&mut self, top: u64) -> Result<()> {
+    /// Walks the tree of names below a directory.
+    fn walk_directory_tree(&mut self, top: u64) -> Result<()> {
         let mut queue = VecDeque::from([top]);
         self.reached.insert(top);
         while let Some(directory) = queue.pop_front() {
@@ -113,7 +113,7 @@ impl Tree<'_> {
                     self.core.set_parent(name.ino, directory)?;
                     queue.push_back(name.ino);
                 } else {
-                    self.core.drop_name(directory, name.cookie)?;
+                    self.core.remove_dangling_name(directory, name.cookie)?;
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Tree<'_> {
                 self.core.free_nameless_inode(top)?;
             } else {
                 self.save(top)?;
-                self.go_down(top)?;
+                self.walk_directory_tree(top)?;
             }
         }
     }

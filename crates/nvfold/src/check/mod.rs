@@ -11,7 +11,7 @@
 //! | 0 | the format | superblocks, segment table, inode slots, log entries, names |
 //! | 1 | a count is never lower than the extents that touch the block | chunk table |
 //! | 2 | counts are exact, nothing leaks or is forgotten | chunk table, nameless inodes, unnamed log areas, link counts, work queue |
-//! | 3 | an operation happened wholly or not at all | journal, names and the inodes they lead to |
+//! | 3 | an operation happened completely or not at all | journal, names and the inodes they lead to |
 //! | 4 | no block is used for two things, none that is in use is free | log areas and pages, xattr blocks, data, marks, saved state |
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
 //! | 6 | chains of the pm index lead to every entry, once | direct area, neighbours in the chunk table |
@@ -154,7 +154,7 @@ fn repair_all(region: &Region, options: &CheckOptions, plan: Plan) -> Result<Rep
         };
         let (report, next) = survey(region, options, true)?;
         if !is_done && (round == ROUNDS_MAX || !region.bad_ranges().is_empty()) {
-            repair::give_way(region)?;
+            repair::abandon_repair(region)?;
         }
         let has_findings = !report.findings.is_empty() || report.findings_unlisted > 0 || !report.clean;
         if !has_findings || round == ROUNDS_MAX || !region.bad_ranges().is_empty() {
@@ -291,7 +291,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
         survey.check_saved_state(&superblock);
     }
     survey.name_bad_files();
-    survey.name_contested_files();
+    survey.find_contested_files();
     survey.plan.tables = Some(tables);
     survey.report.given_up = survey.plan.given_up();
     Ok((survey.report, survey.plan))

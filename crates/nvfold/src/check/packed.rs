@@ -151,7 +151,7 @@ impl Survey<'_> {
             self.find(1, what, self.packed.entries.packed_offset(number).unwrap_or(0));
             self.packed.contested.insert(number);
         }
-        self.look_for_lost();
+        self.find_rebuildable_entries();
     }
 
     fn check_packed_entry(&mut self, number: PackedNumber, entry: &ChunkEntry, named: Option<Named>, data: bool) {
@@ -287,8 +287,8 @@ impl Survey<'_> {
         entry.is_of(number) && is_inside && self.packed.segments.contains_key(&(address / SEGMENT_BYTES))
     }
 
-    /// Which lost entries can be made again from headers.
-    fn look_for_lost(&mut self) {
+    /// Finds the lost entries that can be rebuilt from headers.
+    fn find_rebuildable_entries(&mut self) {
         let lost = std::mem::take(&mut self.packed.lost);
         if lost.is_empty() {
             return;

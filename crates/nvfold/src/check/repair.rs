@@ -1,7 +1,7 @@
 //! Repair: what fsck writes.
 //!
 //! The problem: fsck and recovery must not each have a truth of their own. The idea: repair is a mount, a reconcile and
-//! an orderly unmount, which find counts and allocation anew from the logs. Before that it makes whole what a mount
+//! a clean unmount, which find counts and allocation anew from the logs. Before that it makes whole what a mount
 //! would refuse, and gives up what cannot be read; after that it puts right what a mount does not look for. Every step
 //! can be done again after a crash, and until the undo file has its end the superblock says that a repair is under way.
 //!
@@ -64,8 +64,8 @@ pub(super) fn finish(region: &Region) -> Result<()> {
     Ok(())
 }
 
-/// A repair cannot be done: the device is as after a crash.
-pub(super) fn give_way(region: &Region) -> Result<()> {
+/// Abandons a repair that cannot be done: the device is left as after a crash.
+pub(super) fn abandon_repair(region: &Region) -> Result<()> {
     let (superblock, _) = mount::read_superblock(region)?;
     write_superblock(region, Superblock { state: STATE_IN_USE, ..superblock });
     Ok(())
@@ -242,7 +242,7 @@ fn mend_generators(region: &Region, geometry: &Geometry, plan: &Plan) {
     }
 }
 
-/// A root directory that was given up, or is no directory, is made anew, empty: what was in it has lost its name.
+/// A root directory that was given up, or is no directory, is made again, empty: what was in it has lost its name.
 fn make_root(region: &Region, superblock: &Superblock, plan: &Plan) -> Result<()> {
     let (_, geometry) = mount::read_superblock(region)?;
     let tables = Tables::read(region, &geometry, superblock, None);

@@ -59,7 +59,7 @@ impl Expected {
         self.needed.insert(node.words());
     }
 
-    /// The block's chunk entry.
+    /// Returns the block's chunk entry.
     pub fn enters(&mut self, block: BlockNumber, entry: &ChunkEntry) {
         if entry.is_empty() {
             return;
@@ -69,7 +69,7 @@ impl Expected {
         self.indexes(block.into(), entry);
     }
 
-    /// The fingerprint of an entry.
+    /// Returns the fingerprint of an entry.
     pub fn indexes(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
         let weak = entry.any_weak().filter(|_| entry.is_of(chunk));
         self.index.extend(weak.map(|(function, weak)| (function, dram::slot(weak, chunk))));

@@ -1,11 +1,11 @@
-//! Counts that change: a reference more, a reference less, and the entry of a block that nobody shares any more.
+//! Reference counts: taking one, dropping one, and emptying the entry of a block that is no longer shared.
 //!
-//! The problem: many threads count the same block at once, each change must be durable in the right order (invariant 1),
-//! and a block must not be freed while somebody takes a reference on it.
+//! The problem: many threads change the count of one block at once, each change must be durable in the right order
+//! (invariant 1), and a block must not be freed while another thread takes a reference on it.
 //!
-//! The idea: tag, transaction and counts are 16 bytes that change by one compare-and-exchange, so whoever finds 0 has
-//! lost and whoever makes it 0 frees the block. No lock is held, but for the first entry of a block: its other words are
-//! stored before its count, by one thread alone.
+//! The idea: tag, transaction and counts are 16 bytes that change by one compare-and-exchange, so a thread that finds 0 has
+//! lost, and the thread that makes it 0 frees the block. Only the
+//! first entry of a block needs a lock: one thread stores its other words before its count.
 //!
 //! ```text
 //! share              0 -> 1+m    n -> n+m    flushed; durable before the extent can be reached
@@ -63,8 +63,8 @@ impl Chunks {
         // After a crash the block may still hang in a chain, which must not break.
         let pointer = self.region.load_u64(offset + FLAGS_WORD) & u64::from(u32::MAX);
         let _ = self.region.store_u64(offset + FLAGS_WORD, pointer);
-        // Whoever sees the count must not take the entry for a new one.
-        self.record_there(chunk);
+        // A thread that sees the count must not take the entry for a new one.
+        self.record_entry_present(chunk);
         match self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
             Ok(line) => {
                 flight.add(line.flush());
@@ -92,7 +92,7 @@ impl Chunks {
         flight: &mut Flight,
         mut more: impl FnMut(&mut Flight) -> bool,
     ) -> bool {
-        if !self.is_vouched(chunk) {
+        if !self.is_content_confirmed(chunk) {
             return false;
         }
         let Some((block, labels)) = self.labelled(chunk) else { return more(flight) };

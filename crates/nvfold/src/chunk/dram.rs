@@ -7,7 +7,7 @@
 //! fingerprint in an array with gaps (linear probing from the fingerprint's proportional place), so a
 //! search stops as soon as it passes its key and the table can be 90 % full. Growing copies the sorted
 //! array with wider gaps and never looks at the media. Recovery sorts what its scan found and lays it out at
-//! once; an orderly unmount saves the shards as they are.
+//! once; a clean unmount saves the shards as they are.
 //!
 //! Blocks do not leave the index when they are freed: their [labels](super::labels) go, and a slot of a block that has
 //! no such label is leftover. A search that passes one removes it, and a shard that needs room drops all it has before
@@ -364,7 +364,7 @@ impl Shard {
         if self.slots.get(at) != Some(&slot) {
             return false;
         }
-        // Close the gap: whoever follows and is not at home moves one down.
+        // Close the gap: slots that follow and are not in their home place move down by one.
         while at + 1 < self.slots.len() && self.slots[at + 1] != EMPTY && self.home(self.slots[at + 1]) <= at {
             self.slots[at] = self.slots[at + 1];
             at += 1;

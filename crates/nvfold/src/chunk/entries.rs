@@ -66,7 +66,7 @@ impl Entries {
         self.parts.len() as u32
     }
 
-    /// The segment of a part.
+    /// Returns the segment of a part.
     pub fn part(&self, part: u32) -> Option<u64> {
         let segment = self.parts.get(part as usize)?.load(Ordering::Acquire);
         (segment != 0).then_some(u64::from(segment))

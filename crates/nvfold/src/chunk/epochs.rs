@@ -62,7 +62,7 @@ impl Epochs {
         }
     }
 
-    /// The present epoch.
+    /// Returns the present epoch.
     pub fn now(&self) -> u64 {
         self.now.load(Ordering::SeqCst)
     }

@@ -1,11 +1,11 @@
-//! Exact counts after a crash: what reconcile asks of the table, and what it makes of it.
+//! Exact counts after a crash: the part of reconcile that works on the chunk table.
 //!
-//! The problem: until the logs were read, a count may be too high and a block's content may be that of a write that
-//! never happened (invariant 2). Operations go on meanwhile.
+//! The problem: until the logs were read, a count may be too high, and the content of a block may belong to a write that
+//! never happened (invariant 2). Operations run meanwhile.
 //!
-//! The idea: while a [`Recount`] is set, the table asks it before it believes its own entries: a block whose use is not
-//! known is not freed, and one that nobody vouches for is not shared. At the end each entry is made to say what was
-//! counted; one that says so already is not written.
+//! The idea: while a [`Recount`] is set, the table consults it before it trusts its own entries. A block of unknown use is
+//! not freed, and a block that no walked inode names is not shared. At the end each entry is set to what was counted;
+//! an entry that is correct already is not written.
 
 use super::Chunks;
 use super::index::Index;
@@ -53,10 +53,10 @@ impl Chunks {
         self.with_recount(|recount| recount.is_unknown(chunk)) == Some(true)
     }
 
-    /// Whether the content of a block can be trusted: after a crash somebody must vouch for it first.
+    /// True if the content of a block can be trusted. After a crash, a walked inode must have named the block first.
     #[inline]
-    pub(super) fn is_vouched(&self, chunk: ChunkRef) -> bool {
-        let unvouched = |recount: &Recount| recount.is_unknown(chunk) && !recount.is_vouched(chunk);
+    pub(super) fn is_content_confirmed(&self, chunk: ChunkRef) -> bool {
+        let unvouched = |recount: &Recount| recount.is_unknown(chunk) && !recount.is_content_confirmed(chunk);
         self.with_recount(unvouched) != Some(true)
     }
 
@@ -84,7 +84,7 @@ impl Chunks {
             _ => old.is_whole() && old == (ChunkEntry { tag_tx: old.tag_tx, ..new }),
         };
         if !is_right {
-            self.record_gone(chunk, &old, new.weak(self.weak).is_none());
+            self.record_entry_gone(chunk, &old, new.weak(self.weak).is_none());
             if count == 0 && chunk.packed().is_some() {
                 // Half of it would be an entry that counts and leads nowhere: one word says that it is empty.
                 let empty = CountWord { tag: tag::NULL | tag::RECOVERED, count: 0, update_count: 0, ..old.word() };
@@ -117,12 +117,12 @@ impl Chunks {
         let chunk = chunk.into();
         debug_assert!(self.is_recounting(), "{} is hidden while nobody finds its count anew", chunk);
         if let Some(weak) = self.entry(chunk).weak(self.weak) {
-            self.hide_by(weak, chunk);
+            self.hide_from_index(weak, chunk);
         }
     }
 
-    /// Reconcile: keeps anybody from finding a block by its weak fingerprint, durably.
-    pub(super) fn hide_by(&self, weak: u32, chunk: ChunkRef) {
+    /// Removes a block from the index during reconcile, durably, so that no search finds it by its weak fingerprint.
+    pub(super) fn hide_from_index(&self, weak: u32, chunk: ChunkRef) {
         match &self.index {
             Index::Dram(index) => index.remove(weak, chunk),
             Index::Pm(index) => index.remove_lost(weak, chunk),

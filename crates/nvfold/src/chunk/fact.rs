@@ -260,7 +260,7 @@ impl Fact {
     }
 
     /// Reconcile: ends what a crash left of reorders, takes out what does not belong to its chain, and puts the hints
-    /// right. With the gate closed: nobody changes a chain meanwhile.
+    /// right. With the freeze lock taken, so no chain changes meanwhile.
     pub fn tidy(&self, chains: Range<u64>) {
         let mut heads = vec![DirectEntry::default(); HEADS_AT_ONCE.min((chains.end - chains.start) as usize)];
         let mut first = chains.start;
@@ -348,7 +348,7 @@ impl Fact {
         Some(Reordering { chain, order, done: Step::Begun })
     }
 
-    /// The steps after it. Whoever changed the chain in between has ended the reorder.
+    /// The steps after it. A change of the chain in between has ended the reorder.
     fn go_on(&self, reordering: Reordering) -> Option<Reordering> {
         let Reordering { chain, order, done } = reordering;
         let _held = self.hold(chain);
@@ -381,7 +381,7 @@ impl Fact {
         }
     }
 
-    /// The head of a chain in which no reorder is under way (any more): for whoever will change it.
+    /// The head of a chain, after any reorder in it was ended: for a caller that will change it.
     fn in_order(&self, chain: u64) -> DirectEntry {
         let head = self.head(chain);
         match head.order {
@@ -526,7 +526,7 @@ impl Fact {
         self.entries.exists(block)
     }
 
-    /// Device offset of the head of a chain.
+    /// Returns the device offset of the head of a chain.
     pub fn head_offset(&self, chain: u64) -> u64 {
         let segment = self.segments[(chain / DIRECT_PER_SEGMENT) as usize];
         segment * SEGMENT_BYTES + chain % DIRECT_PER_SEGMENT * DIRECT_BYTES
@@ -568,7 +568,7 @@ impl Fact {
         Links { previous: word as u32, next: (word >> 32) as u32 }
     }
 
-    /// Links in bad memory stay as they are. Whoever follows them looks at what they lead to.
+    /// Links in bad memory stay as they are. Code that follows them checks what they lead to.
     fn set_links(&self, block: u32, links: Links) -> Flight {
         let mut flight = Flight::new();
         let offset = self.entries.offset(self.entries.chunk(block));

@@ -55,7 +55,7 @@ impl Chunks {
         self.make_valid(offset, words, WEAK_VALID, |functions| functions & 0xf0 | self.weak as u8, flight);
     }
 
-    /// Likewise its strong fingerprint.
+    /// Returns its strong fingerprint in the same way.
     pub(super) fn set_strong(&self, chunk: ChunkRef, strong: Strong, flight: &mut Flight) {
         let _alone = self.lines.lock(chunk);
         let offset = self.entry_offset(chunk);

@@ -1,7 +1,7 @@
 //! From a weak fingerprint to the blocks that have it: the two indexes over the one chunk table.
 //!
 //! Which one a device has is chosen when it is formatted. [`dram`](super::dram) is the faster one;
-//! [`fact`](super::fact) lies on the device and takes no DRAM. For whoever searches they are the same.
+//! [`fact`](super::fact) lies on the device and takes no DRAM. Searches use both in the same way.
 
 use super::dram::DramIndex;
 use super::fact::Fact;

@@ -55,7 +55,7 @@ fn place(block: BlockNumber) -> (usize, u64) {
 }
 
 impl Labels {
-    /// None yet.
+    /// Makes an empty one.
     pub fn new(blocks: u64) -> Labels {
         Labels { words: zeroed(blocks.div_ceil(PER_WORD)), in_use: zeroed(blocks.div_ceil(64 * SEGMENT_BLOCKS)) }
     }
@@ -124,7 +124,8 @@ impl Labels {
         }
     }
 
-    /// Nobody finds the block from now on. Whoever drops its only reference has the lock of its entry.
+    /// Takes the label off: no search finds the block from now on. The caller drops its only reference and has the lock of its
+    /// entry.
     #[inline]
     pub fn take_off(&self, block: BlockNumber) -> TakenOff {
         let (word, shift) = place(block);

@@ -203,7 +203,7 @@ impl Chunks {
         if self.has_entry(chunk) { self.entry(chunk).count.max(1) } else { 1 }
     }
 
-    /// Device offset of a chunk's entry.
+    /// Returns the device offset of a chunk's entry.
     #[inline]
     pub(crate) fn entry_offset(&self, chunk: impl Into<ChunkRef>) -> u64 {
         self.entries.offset(chunk.into())

@@ -77,7 +77,7 @@ impl Used {
 }
 
 impl Packed {
-    /// With no entry in use.
+    /// Makes a table with no entry in use.
     pub fn new(entries: Arc<Entries>) -> Packed {
         let (saved_bytes, compressed_away) = (Sum::default(), Sum::default());
         Packed { entries, used: Mutex::default(), saved_bytes, compressed_away }

@@ -79,7 +79,7 @@ impl Chunks {
     /// Takes an entry that came into bits and totals.
     #[inline]
     pub(super) fn record_entry(&self, chunk: ChunkRef, count: u32) {
-        self.record_there(chunk);
+        self.record_entry_present(chunk);
         self.record_counted(chunk, count);
     }
 
@@ -102,7 +102,7 @@ impl Chunks {
         self.record_extra_of(chunk, self.content_bytes(chunk), references);
     }
 
-    /// The same of a chunk with so much content. Who has dropped its own reference must have asked before: the entry may
+    /// Does the same for a chunk with so much content. Who has dropped its own reference must have asked before: the entry may
     /// be that of another chunk by then, or gone with its part of the table.
     #[inline]
     pub(super) fn record_extra_of(&self, chunk: ChunkRef, bytes: u64, references: u64) {
@@ -118,9 +118,9 @@ impl Chunks {
         if chunk.block().is_some() { BLOCK_BYTES } else { self.entry(chunk).content_bytes() }
     }
 
-    /// Takes an entry that comes into the bits.
+    /// Records an entry that is in use now.
     #[inline]
-    pub(super) fn record_there(&self, chunk: ChunkRef) {
+    pub(super) fn record_entry_present(&self, chunk: ChunkRef) {
         let ChunkRef::Block(block) = chunk else { return };
         if self.index.fact().is_some() {
             self.record_may_have_entry(block);
@@ -144,13 +144,13 @@ impl Chunks {
 
     /// Takes an entry that is gone out of bits and totals, and if it `loses` its fingerprint out of the index: durably,
     /// for what is written in its place leads nowhere.
-    pub(super) fn record_gone(&self, chunk: ChunkRef, entry: &ChunkEntry, loses: bool) {
+    pub(super) fn record_entry_gone(&self, chunk: ChunkRef, entry: &ChunkEntry, loses: bool) {
         if !entry.is_empty() {
             self.record_no_entry(chunk);
         }
         self.record_extra(chunk, u64::from(entry.count.saturating_sub(1)).wrapping_neg());
         if let Some(weak) = entry.weak(self.weak).filter(|_| loses) {
-            self.hide_by(weak, chunk);
+            self.hide_from_index(weak, chunk);
         }
     }
 

@@ -125,16 +125,16 @@ impl Recount {
         self.count_of(chunk).fetch_and(!UNWRITTEN, Ordering::Relaxed);
     }
 
-    /// An extent of a walked inode does not touch the block any more.
-    pub fn uncount(&self, chunk: impl Into<ChunkRef>) {
+    /// Subtracts a reference: an extent of a walked inode no longer touches the block.
+    pub fn subtract_reference(&self, chunk: impl Into<ChunkRef>) {
         let chunk = chunk.into();
         let before = self.count_of(chunk).fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before & !UNWRITTEN > 0, "{chunk}: more extents let go of it than were counted");
     }
 
-    /// The same of several.
+    /// Does the same for several.
     pub fn uncount_all(&self, chunks: impl Iterator<Item = ChunkRef>) {
-        chunks.for_each(|chunk| self.uncount(chunk));
+        chunks.for_each(|chunk| self.subtract_reference(chunk));
     }
 
     /// Blocks are free: known, and named by nobody. Returns how many of them were known before.
@@ -160,8 +160,8 @@ impl Recount {
         (count & !UNWRITTEN, count & UNWRITTEN != 0)
     }
 
-    /// Whether a walked inode vouches for the content of the block.
-    pub fn is_vouched(&self, chunk: impl Into<ChunkRef>) -> bool {
+    /// True if a walked inode names the block, so that its content can be trusted.
+    pub fn is_content_confirmed(&self, chunk: impl Into<ChunkRef>) -> bool {
         let chunk = chunk.into();
         let (count, unwritten) = self.counted(chunk);
         count > 0 && !unwritten

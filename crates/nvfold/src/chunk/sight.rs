@@ -1,4 +1,4 @@
-//! What a quick look into an index tells, without a reference and without a promise: what is worth fetching.
+//! The answer of a quick look into an index: which entries are worth prefetching. It takes no reference and promises nothing.
 
 use crate::media::ChunkRef;
 

@@ -78,7 +78,7 @@ impl GeneratorLines {
         GeneratorLines { kind, lines, hops: Padded::default() }
     }
 
-    /// Mount: what the media say.
+    /// Loads at mount what the media say.
     pub(super) fn load(&self, region: &Region, geometry: &Geometry) {
         for (line, next) in self.lines.iter().zip(stored(region, geometry)) {
             line.next.store(next, Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn chunks(&self) -> &'a Chunks {
         self.chunks
     }
@@ -297,7 +297,7 @@ impl<'a> Transaction<'a> {
         self.share_candidate_that(weak, after, |_| true)
     }
 
-    /// Likewise on one that `fits`.
+    /// Does the same for an entry that `fits`.
     #[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
     pub(crate) fn share_candidate_that(
         &mut self,
@@ -306,7 +306,7 @@ impl<'a> Transaction<'a> {
         fits: impl Fn(&ChunkRef) -> bool,
     ) -> Option<Reference> {
         let chunks = self.chunks;
-        // Before the lock of the index: whoever waits for a generator must not keep others from the index.
+        // Before the lock of the index: a thread that waits for a generator must not block the index.
         self.begin();
         chunks.index.find(weak, after, |chunk| fits(chunk) && self.is_found_shared(weak, *chunk)).map(Reference::new)
     }
@@ -331,7 +331,7 @@ impl<'a> Transaction<'a> {
     }
 
     fn is_shared(&mut self, chunk: ChunkRef) -> bool {
-        if !self.chunks.is_vouched(chunk) {
+        if !self.chunks.is_content_confirmed(chunk) {
             return false;
         }
         let id = self.id();

@@ -50,7 +50,7 @@ impl Chunks {
     }
 
     pub(super) fn is_held(&self, chunk: ChunkRef, flight: &mut Flight) -> bool {
-        if !self.is_vouched(chunk) {
+        if !self.is_content_confirmed(chunk) {
             return false;
         }
         let held = |seen: CountWord| {

@@ -57,7 +57,7 @@ impl Chunker {
         Chunker::SeqCdc,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Chunker::Fixed4K => "fixed-4k",

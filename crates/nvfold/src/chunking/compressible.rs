@@ -80,7 +80,7 @@ impl Compressibility {
         self.verdict()
     }
 
-    /// The last answer again.
+    /// Returns the last answer again.
     pub fn verdict(&self) -> Verdict {
         if self.hits * WORDS_A_HIT >= self.words { Verdict::Compressible } else { Verdict::Incompressible }
     }

@@ -77,7 +77,7 @@ enum End {
 }
 
 impl Cutter {
-    /// A cutter at the start of a piece, with the paper's mean length: 16 KiB.
+    /// Makes a cutter at the start of a piece, with the paper's mean length of 16 KiB.
     pub fn new(chunker: Chunker) -> Cutter {
         Cutter::with_lengths(chunker, chunker.lengths())
     }

@@ -30,7 +30,7 @@ impl PieceLengths {
         PieceLengths { min, average, max }
     }
 
-    /// Shortest piece but the last.
+    /// Returns the shortest length of a piece other than the last, in bytes.
     pub const fn min(self) -> usize {
         self.min as usize
     }
@@ -40,7 +40,7 @@ impl PieceLengths {
         self.average as usize
     }
 
-    /// Longest piece.
+    /// Returns the longest length of a piece, in bytes.
     pub const fn max(self) -> usize {
         self.max as usize
     }

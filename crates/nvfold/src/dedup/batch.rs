@@ -180,7 +180,7 @@ fn candidate(weak: u32, after: ChunkRef, fetches: bool, search: &Search<'_>, tx:
     tx.share_candidate_that(weak, after, fits).map_or(Place::Store, Place::Shared)
 }
 
-/// [`Dedup::published`](super::Dedup::published) of such a policy.
+/// Does [`Dedup::published`](super::Dedup::published) for such a policy.
 pub(super) fn enter(chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
     fingerprint.weak.is_none_or(|weak| chunks.index.insert_first(weak, chunk, known))
 }

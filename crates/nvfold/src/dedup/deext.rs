@@ -35,7 +35,7 @@ pub struct DeExt {
 }
 
 impl DeExt {
-    /// With the device's index. Bytes are compared unless `verify` trusts strong fingerprints, as the paper does (IV-A).
+    /// Makes the policy with the device's index. Bytes are compared unless `verify` trusts strong fingerprints, as the paper does (IV-A).
     pub fn new(
         weak: WeakFunction,
         strong: Option<StrongFunction>,

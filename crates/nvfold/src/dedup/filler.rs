@@ -21,7 +21,7 @@ pub(crate) struct Filler {
     /// Where the filler is. Held over a step; adding a file does not wait for it.
     cursor: Mutex<Cursor>,
     filled: AtomicU64,
-    /// Where the pass over all files is, for whoever asks; 0: it is over.
+    /// Position of the pass over all files; 0 once it is over.
     swept_to: AtomicU64,
 }
 

@@ -26,7 +26,7 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// With the device's index.
+    /// Makes the policy with the device's index.
     pub(super) fn new(weak: WeakFunction, filler: Arc<Filler>) -> Inline {
         Inline { weak, filler, tally: Tally::default() }
     }

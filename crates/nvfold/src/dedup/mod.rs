@@ -265,7 +265,7 @@ impl Policies {
         self.deext.streams()
     }
 
-    /// Policy `deext`, for its work in the background.
+    /// Returns policy `deext`, for its work in the background.
     pub fn deext(&self) -> &dyn Dedup {
         &*self.deext
     }
@@ -285,8 +285,8 @@ impl Policies {
         self.denova.restore(entries.into_iter().map(|(entry, blocks)| Node::new(entry, blocks)));
     }
 
-    /// Whether anybody has to be told of releases. Nobody but a foreign policy has a table of its own.
-    pub fn hear_of_releases(&self) -> bool {
+    /// True if a policy must be notified of releases. Only a foreign policy keeps a table of its own.
+    pub fn needs_release_notices(&self) -> bool {
         self.foreign.is_some()
     }
 

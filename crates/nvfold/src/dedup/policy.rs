@@ -18,7 +18,7 @@ pub enum Policy {
     DeNova,
     /// Cut compressible data by its content and other data every 16 KiB, and share equal pieces as they are written.
     DeExt,
-    /// Share bytes that were copied from files, as whoever writes them says ([`crate::Origin`]); store everything else.
+    /// Share bytes that were copied from files, as the writer says ([`crate::Origin`]); store everything else.
     Icid,
     /// As [`Policy::Icid`], and what was copied from nowhere goes the way of [`Policy::Inline`] (ICID section 6).
     IcidInline,
@@ -125,7 +125,7 @@ impl Pack {
     /// All of them.
     pub const ALL: [Pack; 3] = [Pack::Auto, Pack::On, Pack::Off];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Pack::Auto => "auto",

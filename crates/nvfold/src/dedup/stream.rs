@@ -94,7 +94,7 @@ impl CutPiece<'_> {
         if self.chunker.is_content_defined() { Pool::ContentDefined } else { Pool::Fixed }
     }
 
-    /// The class of its entry (III-B).
+    /// Returns the class of its entry (III-B).
     pub fn class(&self) -> u8 {
         self.chunker as u8 + 1
     }
@@ -142,7 +142,7 @@ impl Stream {
         Stream { options, content, start: offset, end: offset, verdict: None, tail: None }
     }
 
-    /// File offset of the next byte.
+    /// Returns the file offset of the next byte.
     pub fn end(&self) -> u64 {
         self.end
     }

@@ -1,11 +1,11 @@
-//! The streams under way, and seams.
+//! The open streams, and the seams between pieces.
 //!
-//! The problem: nobody says that a file will not be written to any more, files are without number, and what comes out of
-//! order is cut where nothing but the request ends.
+//! The problem: no call says that a file will not be written any more, there may be any number of files, and data that
+//! comes out of order is cut where the request happens to end.
 //!
-//! The idea: at most 64 streams, the one written longest ago goes first; a step ends one that nobody has written to for a
-//! second. Where a request did not go on with a stream, the **seam** before and behind it is listed, and cut anew by a
-//! step. What is lost of the list costs savings and nothing else.
+//! The idea: at most 64 streams are kept, in LRU order; a background step ends a stream that was idle for a second. Where
+//! a request does not continue a stream, the **seams** before and after it are listed, and a step cuts them again. If an
+//! entry of the list is lost, that costs only savings.
 
 use super::stream::{DeExtOptions, Stream};
 use crate::sync::Mutex;
@@ -47,7 +47,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// None yet. Without a stopwatch a stream is over with the next step.
+    /// Makes an empty one. Without a stopwatch a stream is over with the next step.
     pub fn new(options: DeExtOptions, stopwatch: Option<Stopwatch>) -> Streams {
         let (held, count, seams) = (Mutex::default(), AtomicUsize::new(0), Mutex::default());
         Streams { held, count, seams, options, stopwatch }
@@ -63,7 +63,7 @@ impl Streams {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes the stream of a file: whoever writes has it alone.
+    /// Takes the stream of a file: the writer then has it alone.
     pub fn take(&self, file: u64) -> Option<Stream> {
         let mut held = self.held.lock();
         let at = held.iter().position(|held| held.file == file)?;
@@ -113,7 +113,7 @@ impl Streams {
         }
     }
 
-    /// The next seam to cut anew.
+    /// Returns the next seam to cut again.
     pub fn take_seam(&self) -> Option<Seam> {
         self.seams.lock().pop_front()
     }

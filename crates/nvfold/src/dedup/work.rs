@@ -1,10 +1,10 @@
-//! Work in the background: what a policy asks of `fs`, and in which words.
+//! Background work of a policy: the interface through which a policy asks `fs` for it.
 //!
-//! The problem: a policy that puts work off has to come back to files, entries and inodes, which it must not know.
+//! The problem: a policy that defers work has to return to files, entries and inodes, which it must not know.
 //!
-//! The idea: `fs` hands out [`Token`]s and file numbers that a policy only keeps, and takes them back through [`Host`].
-//! A policy's [`step`](super::Dedup::step) chooses what to do next, and `fs` does it: it reads what is named, lets the
-//! policy propose ([`Finder`]), locks, looks whether all is as it was, and publishes.
+//! The idea: `fs` gives the policy opaque [`Token`]s and file numbers, and takes them back through [`Host`]. The policy's
+//! [`step`](super::Dedup::step) chooses what to do next. `fs` then reads what the token names, lets the policy propose
+//! ([`Finder`]), locks the file, checks that nothing has changed, and publishes.
 
 use super::stream::Stream;
 use crate::chunk::Chunks;
@@ -170,7 +170,7 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// The copy of a block.
+    /// Returns the copy of a block.
     pub fn bytes_of(&self, at: usize) -> &[u8] {
         &self.bytes[at * BLOCK..(at + 1) * BLOCK]
     }

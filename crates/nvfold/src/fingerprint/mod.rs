@@ -4,7 +4,7 @@
 //! It finds candidates and never decides. A **strong** one is long and made so that nobody can find two pieces of
 //! data that share it; it costs ten times as much, and may stand for the bytes where a mount says so.
 //!
-//! Whoever shares compares the bytes first, or trusts a strong fingerprint (`verify=strong`). So a collision of weak
+//! Before sharing, the bytes are compared, or a strong fingerprint is trusted (`verify=strong`). So a collision of weak
 //! fingerprints costs one wasted compare and a wrong one costs a missed saving, never data.
 //!
 //! NV-Dedup (4.2, 5.1) has CRC-32 or Fletcher-32 for weak, and MD5, SHA-1 or SHA-256 for strong ones; DeEXT (IV-A) a

@@ -40,7 +40,7 @@ impl StrongFunction {
         StrongFunction::Md5Salted,
     ];
 
-    /// Strong fingerprint of a piece of data.
+    /// Computes the strong fingerprint of a piece of data.
     pub fn of(self, block: &[u8]) -> Strong {
         match self {
             StrongFunction::Md5 => first_bits(&Md5::digest(block)),
@@ -51,7 +51,7 @@ impl StrongFunction {
         }
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             StrongFunction::Md5 => "md5",

@@ -48,7 +48,7 @@ impl WeakFunction {
         }
     }
 
-    /// Weak fingerprint of a piece of data.
+    /// Computes the weak fingerprint of a piece of data.
     #[inline]
     pub fn of(self, block: &[u8]) -> u32 {
         match self {
@@ -62,7 +62,7 @@ impl WeakFunction {
         }
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             WeakFunction::Xxh3 => "xxh3",

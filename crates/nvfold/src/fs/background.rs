@@ -1,7 +1,7 @@
-//! Work in the background: `fs` does what policies ask for ([`Host`]), in steps that operations come in between.
+//! Background work: `fs` does what policies ask for ([`Host`]), in steps; operations run between the steps.
 //!
-//! **It survives errors.** Bad memory or damage in one place costs that place: it is recorded ([`Skipped`]), the policy
-//! hears that nothing is left of it, and the next step is about something else. Whoever reads the place is told by EIO.
+//! **It survives errors.** Bad memory or damage in one place costs only that place. It is recorded ([`Skipped`]), the
+//! policy is told that nothing is left there, and the next step continues elsewhere. A reader of that place gets EIO.
 
 use super::Core;
 use super::share_queued::{EntryAddress, token_of};
@@ -106,10 +106,10 @@ impl Core {
         }
     }
 
-    /// What an unmount saves: the queued entries that still wait to be shared, each once. A page of a log that was
+    /// Returns what an unmount saves of the queue: the entries that still wait to be shared, each once. A page of a log that was
     /// written anew may be one of it again, with another entry where a token has been waiting for the one before: what
     /// is saved is the token of the entry that is there.
-    pub(crate) fn queued_to_save(&self) -> Vec<(Token, u32)> {
+    pub(crate) fn queue_to_save(&self) -> Vec<(Token, u32)> {
         let mut seen = hashbrown::HashSet::new();
         let entry_of = |token: Token| {
             let EntryAddress { ino, position, .. } = EntryAddress::of(&token);

@@ -37,7 +37,7 @@ pub(super) struct Birth<'b> {
 }
 
 impl Core {
-    /// A free inode number. One whose slot lies in bad memory is never given back.
+    /// Finds a free inode number. One whose slot lies in bad memory is never given back.
     pub(super) fn allocate_inode(&self) -> Result<u64> {
         loop {
             let ino = self.table.allocate(&self.space)?;
@@ -59,7 +59,7 @@ impl Core {
     ) -> Result<Arc<Inode>> {
         let Birth { ino, parent, parent_attributes, xattrs, new, nlink } = *birth;
         let time = self.now();
-        self.table.found_name(ino);
+        self.table.note_name_found(ino);
         let slot = self.table.slot(ino).expect("an allocated inode has a slot");
         let old: InodeHead = self.region.read(slot);
         table::empty_old_log(&self.region, slot, &old);
@@ -108,7 +108,7 @@ impl Core {
         let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));
         // Without a name it is born pinned: somebody who still has the number from its last user may open and close it.
         inode.pins.store(usize::from(nlink == 0), Ordering::SeqCst);
-        // Into the cache before the slot is live: whoever looks this number up meanwhile must find this object, and
+        // Into the cache before the slot is live: a thread that looks this number up meanwhile must find this object, and
         // wait at its lock, rather than read a second one from the media.
         let mut created = inode.lock();
         policy::take_over(&inode, &created);

@@ -1,9 +1,9 @@
-//! The inodes that are in DRAM, by their numbers.
+//! The inode cache: the inodes that are in DRAM, by number.
 //!
-//! The problem: an inode must be one object, whoever asks for it, and asking must not serialise threads.
+//! The problem: an inode must be one object for all threads, and asking must not serialise threads.
 //!
-//! The idea: a hash table in shards, each behind a lock of its own, which is also held while an inode is read from the
-//! media. A full shard lets go of inodes that nobody holds.
+//! The idea: a hash table in shards, each with its own lock, which is also held while an inode is read from the media. A
+//! full shard evicts inodes that no operation holds.
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -77,7 +77,7 @@ impl Cache {
 }
 
 impl Core {
-    /// The inode, from the cache or the media.
+    /// Returns the inode, from the cache or the media.
     ///
     /// # Errors
     /// ENOENT when there is none of this number, EIO when it cannot be read.
@@ -142,13 +142,13 @@ impl Core {
     pub(super) fn named_inode(&self, name: &NameSlot) -> Result<Arc<Inode>> {
         match self.inode(name.ino) {
             Ok(inode) if inode.kind == name.kind() => Ok(inode),
-            found => Err(self.damaged_behind(name, found)),
+            found => Err(self.damaged_inode_error(name, found)),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn damaged_behind(&self, name: &NameSlot, found: Result<Arc<Inode>>) -> Error {
+    fn damaged_inode_error(&self, name: &NameSlot, found: Result<Arc<Inode>>) -> Error {
         let at = self.table.slot(name.ino).unwrap_or(self.geometry.segment_table_offset);
         let what = |what| Error::Corrupt { what: format!("inode {}: {what}", name.ino), at };
         let error = match found {

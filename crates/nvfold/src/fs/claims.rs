@@ -1,10 +1,10 @@
-//! What an operation has taken and nobody can reach yet.
+//! Claims: the blocks and references that an operation has taken before it commits.
 //!
-//! The problem: an operation allocates blocks and takes references before it knows whether it succeeds, and whatever is
-//! forgotten on one of its ways out is lost until the next crash.
+//! The problem: an operation allocates blocks and takes references before it knows whether it succeeds. Whatever it
+//! forgets on an error path is leaked until the next crash.
 //!
-//! The idea: all of it goes into [`Claims`], which alone turn a reference into the block that an extent may name. Dropped
-//! before [`Claims::published`], they give everything back.
+//! The idea: everything goes into [`Claims`]. Only they turn a reference into a block that an extent may name. If they are
+//! dropped before [`Claims::published`], they release everything.
 
 use super::Core;
 use crate::chunk::Unshareable;

@@ -71,7 +71,7 @@ pub(super) struct Collector {
     round: Mutex<Option<Round>>,
     /// Bytes that may have died in chunks that live, since the last round began.
     may_be_dead: AtomicU64,
-    /// How often somebody had passed the gate when this was last looked at.
+    /// How many operations had taken the freeze lock when this was last checked.
     passed: AtomicU64,
     chunks: AtomicU64,
     saved_bytes: AtomicU64,
@@ -201,7 +201,7 @@ impl Core {
         self.collector.done().0 > before
     }
 
-    /// A step of collecting, of a millisecond at most.
+    /// Does a step of collecting, of a millisecond at most.
     ///
     /// # Errors
     /// Those of the device.
@@ -252,7 +252,7 @@ impl Core {
 
     fn end_round(&self, at_work: &mut Option<Round>) {
         if let Some(round) = at_work.take() {
-            round.copied.into_iter().for_each(|(chunk, copied)| self.let_go(chunk, copied));
+            round.copied.into_iter().for_each(|(chunk, copied)| self.drop_collected(chunk, copied));
             // What a copy that found no room has opened serves for blocks again.
             self.give_up_empty_packed();
         }
@@ -452,7 +452,7 @@ impl Core {
             if round.copied.contains_key(&part.chunk) && self.chunks.count(part.chunk) == 1 {
                 let copied = round.copied.remove(&part.chunk).expect("it is there");
                 round.marks.remove(part.chunk);
-                self.let_go(part.chunk, copied);
+                self.drop_collected(part.chunk, copied);
             }
         }
         Ok(())
@@ -490,7 +490,7 @@ impl Core {
     }
 
     /// Gives the collection's references back.
-    fn let_go(&self, chunk: ChunkRef, Copied { to, saved_bytes }: Copied) {
+    fn drop_collected(&self, chunk: ChunkRef, Copied { to, saved_bytes }: Copied) {
         if self.chunks.count(chunk) == 1 {
             self.collector.chunks.fetch_add(1, Ordering::Relaxed);
             self.collector.saved_bytes.fetch_add(saved_bytes, Ordering::Relaxed);

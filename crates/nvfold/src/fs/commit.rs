@@ -32,7 +32,7 @@ pub(super) const INLINE_LINES: u64 = 5;
 /// What a commit word names: the newest entry of the log and the attribute line that counts, if they are new.
 pub(super) type Named<'a, S> = (Option<Pm<'a, [u8], S>>, Option<Pm<'a, AttributeLine, S>>);
 
-/// The commit word of a slot. What it names is read from handles that a fence made clean; what does not change is
+/// Returns the commit word of a slot. What it names is read from handles that a fence made clean; what does not change is
 /// what `log` and `selector` say, for that was committed before.
 pub(super) fn commit_word(slot: u64, log: &Log, selector: u64, (newest, line): Named<'_, Clean>) -> WordStore {
     let tail = newest.map_or(log.tail, |newest| newest.end().offset());
@@ -88,7 +88,7 @@ impl Journal {
 }
 
 impl Core {
-    /// An addition of about `bytes` to a log. What does not fit behind it may need log areas, which the device must tell of.
+    /// Makes an addition of about `bytes` to a log. What does not fit behind it may need log areas, which the device must tell of.
     pub(super) fn addition(
         &self,
         slot: u64,

@@ -1,4 +1,4 @@
-//! Giving stored blocks the fingerprints that they lack.
+//! The filler: computes fingerprints for stored blocks that have none (NV-Dedup 4.4.2).
 
 use super::Core;
 use crate::dedup::work::{Filled, Unfingerprinted};

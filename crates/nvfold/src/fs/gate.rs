@@ -1,10 +1,10 @@
-//! The gate: operations that change something pass through it, and it can be closed.
+//! The freeze lock: operations that change something hold it shared; unmount and reconcile take it exclusively.
 //!
 //! The problem: unmount saves the allocator as it is, and reconcile compares two tables; neither may see half an
-//! operation. Operations must not pay for that by writing to one line from every core.
+//! operation. Operations must not pay for that by writing to one cache line from every core.
 //!
-//! The idea: one lock a stripe, a thread enters at its own, closing locks all of them. Who enters is counted in the same
-//! line, so work in the background sees whether anybody is at work in front.
+//! The idea: one lock per stripe. A thread takes the lock of its own stripe; freezing takes all of them. Operations are
+//! counted in the same line, so background work sees whether operations are running.
 
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ impl Gate {
         Gate { stripes: std::array::from_fn(|_| Padded::default()) }
     }
 
-    /// Passes; the gate cannot close until the guard is dropped. A thread passes once at a time.
+    /// Takes the freeze lock shared until the guard is dropped. A thread must not take it twice at once.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
         let stripe = &self.stripes[thread_number() % STRIPES];
         // No atomic addition: one that is lost among threads of one stripe is not missed.

@@ -123,7 +123,7 @@ impl Marked {
         self.live.last().map_or(0, |live| u64::from(live.end))
     }
 
-    /// Those of its content, one range behind the other.
+    /// Returns the ranges of its content, one after the other.
     pub(super) fn of_content(&self, content: &[u8]) -> Vec<u8> {
         let ranges = self.live.iter().map(|live| &content[live.start as usize..live.end as usize]);
         ranges.flatten().copied().collect()

@@ -150,7 +150,7 @@ pub(crate) struct CoreOptions {
 }
 
 impl Core {
-    /// With nothing in use but what `segments` of the inode table say.
+    /// Makes a core with nothing in use except what `segments` of the inode table say.
     pub(crate) fn new(
         region: Region,
         geometry: Geometry,
@@ -206,7 +206,7 @@ impl Core {
         Ground { region: &self.region, space: &self.space, chunks: &self.chunks }
     }
 
-    /// Runs an operation that changes something: inside the gate, on a file system that may be changed.
+    /// Runs an operation that changes something: with the freeze lock held shared, on a file system that may be changed.
     ///
     /// # Errors
     /// EROFS, EIO when it has read memory that is bad or the device is lost; those of the operation.

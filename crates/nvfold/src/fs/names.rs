@@ -163,7 +163,7 @@ impl Core {
             return Err(posix("link", "a directory has one name only", errno::EPERM));
         }
         let (cookie, time) = (names.next_cookie(), self.now());
-        self.table.found_name(child.ino);
+        self.table.note_name_found(child.ino);
         let mut state = child.write()?;
         let nlink = state.attributes.nlink.checked_add(1);
         let nlink = nlink.ok_or(posix("link", "it has as many links as can be counted", errno::EMLINK))?;
@@ -261,8 +261,8 @@ impl Core {
         Ok(())
     }
 
-    /// Repair: removes a name that leads nowhere.
-    pub(crate) fn drop_name(&self, dir: u64, cookie: u64) -> Result<()> {
+    /// Removes a name that leads nowhere, for a repair.
+    pub(crate) fn remove_dangling_name(&self, dir: u64, cookie: u64) -> Result<()> {
         let inode = self.inode(dir)?;
         let mut state = inode.write()?;
         let entry = LogEntry::Unname { cookie, time: self.now() };

@@ -63,7 +63,7 @@ impl Origin<'_> {
     }
 
     /// With what lies before it from `at` on, in request and source, if that is too short for an extent of its own: the
-    /// few bytes in front of a record are often made anew, as they were.
+    /// few bytes in front of a record are often made again, as they were.
     fn with_gap_from(self, at: u64) -> Self {
         if self.at - at >= EQUAL_BYTES_MIN {
             return self;
@@ -371,7 +371,7 @@ impl Core {
         by_source.sort_by_key(|equal| source_of(equal).ino);
         for equal in by_source.chunk_by(|equal, next| source_of(equal).ino == source_of(next).ino) {
             let source = source_of(equal[0]);
-            // Whoever holds the lock of one inode does not wait for another.
+            // A thread that holds the lock of one inode does not wait for another.
             let locked = (source.ino != inode.ino).then(|| source.try_read().ok_or(Refused::Changed)).transpose()?;
             let drops = locked.as_deref().unwrap_or(state).drops;
             if equal.iter().any(|equal| compared.drops[equal.origin] != drops) {

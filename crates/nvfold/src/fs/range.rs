@@ -14,7 +14,7 @@ use crate::space::Purpose;
 use crate::words::{AllocateMode, TimeNs};
 use pmem::Flight;
 
-/// The end of a range.
+/// Returns the end of a range.
 ///
 /// # Errors
 /// EFBIG past the largest file size.

@@ -215,12 +215,12 @@ impl Batch<'_> {
         let from = self.segment * SEGMENT_BYTES + offset;
         let Some(moving) = core.chunks.begin_move(chunk, from, &mut self.flight) else { return Ok(()) };
         if moving.from != from {
-            self.let_go(moving);
+            self.drop_move(moving);
             return Ok(());
         }
         let bytes = core.region.to_vec(from, moving.bytes.stored);
         if !core.region.sound_or_forget(from, moving.bytes.stored) {
-            self.let_go(moving);
+            self.drop_move(moving);
             return Ok(());
         }
         let pool = core.space.packed.list_of(self.segment).unwrap_or_else(|| pool_of(moving.class));
@@ -232,14 +232,14 @@ impl Batch<'_> {
                 Ok(())
             }
             Err(error) => {
-                self.let_go(moving);
+                self.drop_move(moving);
                 Err(error)
             }
         }
     }
 
-    /// The chunk stays where it is.
-    fn let_go(&mut self, moving: Moving) {
+    /// Drops a move: the chunk stays where it is.
+    fn drop_move(&mut self, moving: Moving) {
         let (chunk, place) = (moving.chunk, (moving.from, moving.bytes.stored));
         if self.core.chunks.end_move(moving, &mut self.flight) == Released::Free {
             let _ = self.core.region.fence(std::mem::take(&mut self.flight));

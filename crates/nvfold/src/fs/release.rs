@@ -134,7 +134,7 @@ impl Core {
         let mut free = Runs::new();
         for run in runs {
             // Most runs: what policy `off` stored, and nobody cloned.
-            if kept.is_empty() && self.chunks.are_private(*run) && !self.policies.hear_of_releases() {
+            if kept.is_empty() && self.chunks.are_private(*run) && !self.policies.needs_release_notices() {
                 free.push(*run);
                 continue;
             }

@@ -58,7 +58,7 @@ impl Core {
             Some(target) => self.removable_inode(target)?,
             None => None,
         };
-        std::iter::once(&moved).chain(&other).for_each(|inode| self.table.found_name(inode.ino));
+        std::iter::once(&moved).chain(&other).for_each(|inode| self.table.note_name_found(inode.ino));
         // Children in the order of their numbers; a victim directory is nobody's parent here.
         let moved_first = other.as_ref().is_none_or(|other| moved.ino < other.ino);
         let early = moved_first.then(|| moved.write()).transpose()?;

@@ -125,7 +125,7 @@ impl Core {
         Ok(Step { next, done })
     }
 
-    /// The weak fingerprint of a chunk that can be found: that of its entry, or made anew.
+    /// The weak fingerprint of a chunk that can be found: that of its entry, or made again.
     fn weak_of(&self, chunk: ChunkRef) -> Option<u32> {
         let function = self.chunks.weak_function();
         let of_entry = || self.chunks.entry(chunk).weak(function);

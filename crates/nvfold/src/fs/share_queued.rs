@@ -306,7 +306,7 @@ impl<'a> Looked<'a> {
         for at in 0..self.batch.pieces.len() {
             match self.batch.pieces[at].fate {
                 Fate::Unique => self.offer(at),
-                Fate::Twin(other) => self.batch.pieces[at].fate = self.hold_twin(other),
+                Fate::Twin(other) => self.batch.pieces[at].fate = self.hold_concurrent_duplicate(other),
                 Fate::Stays | Fate::Equal(_) => {}
             }
         }
@@ -325,8 +325,8 @@ impl<'a> Looked<'a> {
         }
     }
 
-    /// What becomes of a block that is equal to the unique one of this place.
-    fn hold_twin(&mut self, other: usize) -> Fate {
+    /// Decides about a block that equals the unique block of this place, a concurrent duplicate.
+    fn hold_concurrent_duplicate(&mut self, other: usize) -> Fate {
         let Stored { block, ref fate, .. } = self.batch.pieces[other];
         let is_entered = *fate == Fate::Unique;
         let hold = is_entered.then(|| self.core.chunks.hold(block, &mut self.batch.tx.flight)).flatten();

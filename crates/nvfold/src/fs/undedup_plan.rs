@@ -24,7 +24,7 @@ pub struct UndedupPlan {
 }
 
 impl UndedupPlan {
-    /// Of no file.
+    /// Makes a plan for no file.
     pub fn new() -> UndedupPlan {
         UndedupPlan::default()
     }

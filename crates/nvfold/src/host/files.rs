@@ -30,12 +30,12 @@ pub fn encode_rdev(rdev: u64) -> u32 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
 }
 
-/// The host's device number.
+/// Returns the host's device number.
 pub fn decode_rdev(rdev: u32) -> u64 {
     rustix::fs::makedev(rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00)
 }
 
-/// Last access and last change of content.
+/// Returns last access and last change of content.
 pub fn times(metadata: &Metadata) -> (TimeNs, TimeNs) {
     let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
     (ns(metadata.atime(), metadata.atime_nsec()), ns(metadata.mtime(), metadata.mtime_nsec()))

@@ -27,7 +27,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// One more.
+    /// Counts one more.
     pub fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl Tally {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Whether to stop now.
+    /// Tells whether to stop now.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }

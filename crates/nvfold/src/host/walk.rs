@@ -55,7 +55,7 @@ fn walk_one(
     Ok(flow)
 }
 
-/// The host's answer about a path.
+/// Returns the host's answer about a path.
 pub fn problem(path: PathBuf, error: &io::Error) -> Problem {
     Problem { path, problem: error.to_string() }
 }

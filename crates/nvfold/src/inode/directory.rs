@@ -81,7 +81,7 @@ impl Directory {
         self.last_cookie + 1
     }
 
-    /// The slot of a name.
+    /// Returns the slot of a name.
     pub fn find(&self, name: &[u8], region: &Region) -> Option<NameSlot> {
         let hash = hash(name);
         let same = |at: &u32| {

@@ -130,7 +130,7 @@ impl Log {
 
 /// Where the inline lines end. In the last slot of a table segment this is the first byte of the next segment: the
 /// block there is never a page of this log, for a position once told its part by itself.
-fn end_of_inline(slot: u64) -> u64 {
+fn inline_end_position(slot: u64) -> u64 {
     slot + INODE_BYTES
 }
 
@@ -222,7 +222,7 @@ fn enter(
         let area: AreaHead = region.read(start);
         return if area.is_whole(start) && area.owner == ino { Ok(part) } else { Err("log area of another inode") };
     }
-    if part.page().is_none() || first == end_of_inline(slot) {
+    if part.page().is_none() || first == inline_end_position(slot) {
         return Err("log page address");
     }
     let footer: PageFooter = region.read(part.end());
@@ -375,7 +375,7 @@ impl<'a> Addition<'a> {
     fn allocate_page(&self) -> Result<u64> {
         let space = self.ground.space;
         let block = space.allocate_one("log", self.purpose)?;
-        if block.address() != end_of_inline(self.slot) {
+        if block.address() != inline_end_position(self.slot) {
             return Ok(block.address());
         }
         let other = space.allocate_one("log", self.purpose);

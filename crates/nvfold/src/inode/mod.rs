@@ -7,7 +7,7 @@
 //! | [`log`] | the log of an inode: reading it and adding to it |
 //! | [`table`] | the slots, and which are in use |
 //!
-//! **A gone inode.** An inode may be freed while somebody still has it in hand. Whoever locks it with [`Inode::read`],
+//! **A gone inode.** An inode may be freed while a thread still holds a pointer to it. A thread that locks it with [`Inode::read`],
 //! [`Inode::write`] or [`Inode::upgradable_read`] is told by ENOENT, everywhere; [`Inode::peek`] and [`Inode::lock`] are
 //! for those who must not care.
 
@@ -96,12 +96,12 @@ pub struct State {
     pub drops: u64,
     /// When it was made shorter last, since it was loaded.
     pub truncated: Option<TimeNs>,
-    /// The slot has been freed: whoever still finds this object must let go.
+    /// The slot has been freed: a thread that still finds this object must drop it.
     pub freed: bool,
 }
 
 impl State {
-    /// A new inode's state.
+    /// Makes a new inode's state.
     pub fn new(kind: FileKind, attributes: AttributeLine, log: Log) -> State {
         let body = match kind {
             FileKind::Regular => Body::File(Extents::default()),
@@ -323,7 +323,7 @@ impl Inode {
 
     /// Whether a slot that cannot be read may be one whose making a crash cut off: its log is empty, or has the one
     /// attribute that an inode is born with. Such an inode names nothing that could be lost with it.
-    pub fn may_be_unborn(region: &Region, slot: u64, ino: u64) -> bool {
+    pub fn may_be_half_created(region: &Region, slot: u64, ino: u64) -> bool {
         let head: InodeHead = region.read(slot);
         let (tail, start) = (head.tail(), slot + INLINE_LOG);
         let mut lines = vec![0; (INODE_BYTES - INLINE_LOG) as usize];
@@ -336,7 +336,7 @@ impl Inode {
         tail == 0 || tail == start || (head.head == start || head.head == 0) && begins_as_one()
     }
 
-    /// An inode from its head and state.
+    /// Makes an inode from its head and state.
     pub fn new(ino: u64, slot: u64, head: &InodeHead, kind: FileKind, state: State) -> Inode {
         Inode {
             ino,

@@ -129,8 +129,8 @@ impl InodeTable {
         self.looking.store(true, Ordering::Release);
     }
 
-    /// Ends the search: the inodes that no name was found for.
-    pub fn stop_looking(&self) -> Vec<u64> {
+    /// Ends the search and returns the inodes for which no name was found.
+    pub fn take_unnamed_inodes(&self) -> Vec<u64> {
         let mut unnamed = self.unnamed.lock();
         let is_set = |ino: &u64| unnamed[(ino / 64) as usize] & 1 << (ino % 64) != 0;
         let found = (1..unnamed.len() as u64 * 64).filter(is_set).collect();
@@ -151,8 +151,8 @@ impl InodeTable {
         is_new
     }
 
-    /// A name leads to this inode, or its maker answers for it.
-    pub fn found_name(&self, ino: u64) {
+    /// Notes that a name leads to this inode, or that the operation which made it will give it one.
+    pub fn note_name_found(&self, ino: u64) {
         if self.looking.load(Ordering::Acquire)
             && let Some(word) = self.unnamed.lock().get_mut((ino / 64) as usize)
         {
@@ -184,7 +184,7 @@ impl InodeTable {
         found
     }
 
-    /// One bit an inode: in use. Bit 0 is always set.
+    /// Returns one bit for each inode: in use. Bit 0 is always set.
     pub fn used_words(&self) -> Vec<u64> {
         self.used.lock().words.clone()
     }
@@ -226,7 +226,7 @@ impl InodeTable {
             let old: InodeHead = self.region.read(slot);
             if self.region.sound_or_forget(slot, INODE_BYTES) {
                 self.used.lock().areas += 1;
-                self.found_name(number);
+                self.note_name_found(number);
                 empty_old_log(&self.region, slot, &old);
                 return Some((slot, AreaHead::new(slot, number, owner, old.generation)));
             }

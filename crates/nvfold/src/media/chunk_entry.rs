@@ -174,13 +174,13 @@ impl ChunkEntry {
         }
     }
 
-    /// With the weak fingerprint that a function made.
+    /// Makes the entry with a weak fingerprint and the function that made it.
     pub fn with_weak(self, function: WeakFunction, weak: u32) -> ChunkEntry {
         let functions = self.functions & 0xf0 | function as u8;
         ChunkEntry { weak, functions, flags: self.flags | WEAK_VALID, ..self }
     }
 
-    /// With the strong fingerprint that a function made.
+    /// Makes the entry with a strong fingerprint and the function that made it.
     pub fn with_strong(self, function: StrongFunction, strong: Strong) -> ChunkEntry {
         let functions = self.functions & 0x0f | (function as u8) << 4;
         ChunkEntry { strong, functions, flags: self.flags | STRONG_VALID, ..self }
@@ -262,13 +262,13 @@ impl ChunkEntry {
         PackedBytes { stored: self.stored_bytes(), content: self.content_bytes() }
     }
 
-    /// Count and transaction.
+    /// Returns the count and transaction.
     pub fn word(&self) -> CountWord {
         let high = u64::from(self.update_count) << 32 | u64::from(self.count);
         CountWord::decode(u128::from(high) << 64 | u128::from(self.tag_tx))
     }
 
-    /// Media address of the chunk.
+    /// Returns the media address of the chunk.
     pub fn address(&self) -> u64 {
         self.address_length & ((1 << 44) - 1)
     }

@@ -36,22 +36,22 @@ const _: () = assert!(size_of::<DirectEntry>() as u64 == DIRECT_BYTES);
 const _: () = assert!(offset_of!(DirectEntry, next) as u64 == LIST_WORD);
 
 impl DirectEntry {
-    /// From what one 16-byte load gave.
+    /// Decodes what one 16-byte load gave.
     pub fn decode(stored: u128) -> DirectEntry {
         zerocopy::transmute!(stored)
     }
 
-    /// For one 16-byte store.
+    /// Encodes it for one 16-byte store.
     pub fn encode(self) -> u128 {
         zerocopy::transmute!(self)
     }
 
-    /// Weak fingerprint and block, for one 8-byte store.
+    /// Encodes weak fingerprint and block for one 8-byte store.
     pub fn first_word(self) -> u64 {
         u64::from(self.block) << 32 | u64::from(self.weak)
     }
 
-    /// List and order, for one 8-byte store.
+    /// Encodes list and order for one 8-byte store.
     pub fn list_word(self) -> u64 {
         u64::from(self.order) << 32 | u64::from(self.next)
     }

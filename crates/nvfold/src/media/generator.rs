@@ -43,12 +43,12 @@ impl Generator {
     }
 }
 
-/// TX_ID of a generator's transaction. A sequence that only a damaged device can have begins anew.
+/// Returns the TX_ID of a generator's transaction. A sequence that only a damaged device can have begins anew.
 pub fn tx_id(generator: u64, sequence: u64) -> u64 {
     ((generator % GENERATORS) << 52) | (sequence % SEQUENCE_END)
 }
 
-/// Generator and sequence of a TX_ID.
+/// Returns the generator and sequence of a TX_ID.
 pub fn parts(tx_id: u64) -> (u64, u64) {
     (tx_id >> 52 & (GENERATORS - 1), tx_id & (SEQUENCE_END - 1))
 }

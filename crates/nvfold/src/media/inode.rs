@@ -112,7 +112,7 @@ impl InodeHead {
         u64::from(self.generation) << 32
     }
 
-    /// Log tail.
+    /// Returns the log tail, a media address.
     pub fn tail(&self) -> u64 {
         self.commit & !63
     }
@@ -158,7 +158,7 @@ const _: () = assert!(offset_of!(AttributeLine, nlink) == 48);
 const _: () = assert!(offset_of!(AttributeLine, as_of) == 56);
 
 impl AttributeLine {
-    /// With a valid checksum.
+    /// Returns it with a valid checksum.
     pub fn sealed(mut self, ino: u64) -> AttributeLine {
         self.check = 0;
         self.check = checksum(ino, self.as_bytes());

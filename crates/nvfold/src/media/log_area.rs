@@ -5,7 +5,7 @@
 //!  64  seven log lines
 //! ```
 //!
-//! The head line lies over that of an inode, field by field: whoever looks at a slot finds its number, kind and use where
+//! The head line lies over that of an inode, field by field: a reader of a slot finds its number, kind and use where
 //! an inode has them, and an empty log.
 
 use super::checksum;
@@ -63,7 +63,7 @@ const _: () = assert!(offset_of!(AreaHead, check) == offset_of!(InodeHead, check
 pub const NEXT_WORD: u64 = offset_of!(AreaHead, next) as u64;
 
 impl AreaHead {
-    /// The head of a fresh area.
+    /// Makes the head of a new area.
     pub fn new(slot: u64, number: u64, owner: u64, generation: u32) -> AreaHead {
         AreaHead {
             empty_commit: slot + INLINE_LOG,

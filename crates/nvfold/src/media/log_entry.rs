@@ -69,7 +69,7 @@ pub struct PageFooter {
 const _: () = assert!(size_of::<PageFooter>() == 64);
 
 impl PageFooter {
-    /// The footer of a fresh page.
+    /// Makes the footer of a new page.
     pub fn new(page: u64, ino: u64) -> PageFooter {
         PageFooter { next: 0, ino, check: checksum(page, &ino.to_le_bytes()), spare: [0; 44] }
     }
@@ -162,7 +162,7 @@ impl ExtentEntry {
         ExtentEntry { kind: UNMAP, lines: 1, file_offset, length, time, size, ..Default::default() }
     }
 
-    /// With a valid checksum. Works on whole words: right behind a streaming copy, reading back a word that was
+    /// Returns it with a valid checksum. Works on whole words: right behind a streaming copy, reading back a word that was
     /// stored byte by byte would wait for the copy.
     #[inline]
     pub fn sealed(self, ino: u64) -> Self {

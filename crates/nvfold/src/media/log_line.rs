@@ -49,7 +49,7 @@ impl Written {
     }
 }
 
-/// Checksum of an entry with its check and byte 3 of a write or vector entry taken as zero.
+/// Computes the checksum of an entry, taking its check and byte 3 of a write or vector entry as zero.
 pub(super) fn checksum_of(ino: u64, entry: &[u8]) -> u32 {
     let mut first = [0; 64];
     first.copy_from_slice(&entry[..64]);

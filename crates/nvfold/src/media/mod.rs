@@ -49,7 +49,7 @@ impl BlockNumber {
         BlockNumber(address / BLOCK_BYTES)
     }
 
-    /// Media byte address of the block's first byte.
+    /// Returns the media address of the block's first byte.
     pub fn address(self) -> u64 {
         self.0 * BLOCK_BYTES
     }
@@ -131,7 +131,7 @@ pub enum Location {
 }
 
 impl Location {
-    /// The place `bytes` further on.
+    /// Returns the place `bytes` further on.
     #[inline]
     pub fn plus(self, bytes: u64) -> Location {
         match self {

@@ -1,4 +1,4 @@
-//! What an orderly unmount leaves for the next mount: the DRAM state, so that nothing needs to be looked for.
+//! What a clean unmount leaves for the next mount: the DRAM state, so that nothing needs to be looked for.
 //!
 //! It lies in free blocks and is never needed: a mount that cannot use it builds the same from the logs.
 //!
@@ -93,7 +93,7 @@ const _: () = assert!(offset_of!(SavedState, packed_parts) == 120);
 const _: () = assert!(offset_of!(SavedState, runs) == 128);
 
 impl SavedState {
-    /// With a valid checksum, for a block at `address`.
+    /// Returns it with a valid checksum, for a block at `address`.
     pub fn sealed(mut self, address: u64) -> SavedState {
         self.check = 0;
         self.check = super::checksum(address, self.as_bytes());

@@ -24,7 +24,7 @@ pub const VERSION: u32 = 3;
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags this code understands; an unknown one in `incompatible` refuses the mount.
 pub const KNOWN_INCOMPATIBLE: u64 = PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS;
-/// Incompatible feature: entries are found through a pm index, which whoever changes entries must keep.
+/// Incompatible feature: entries are found through a pm index, which every change of entries must maintain.
 pub const PM_INDEX: u64 = 1;
 /// Incompatible feature: logs of files may hold vector entries. Set when the first one is made.
 pub const VECTOR_ENTRIES: u64 = 2;
@@ -205,7 +205,7 @@ impl Superblock {
         ((kind == IndexKind::Pm) == (self.incompatible & PM_INDEX != 0)).then_some((kind, function))
     }
 
-    /// The same with another index.
+    /// Returns the same with another index.
     pub fn with_index(self, kind: IndexKind, function: WeakFunction) -> Superblock {
         let (feature, function) = match kind {
             IndexKind::Dram => (0, 0),
@@ -262,7 +262,7 @@ impl Geometry {
         })
     }
 
-    /// The same with a superblock in the last block.
+    /// Returns the same with a superblock in the last block.
     pub fn with_last_copy(self) -> Geometry {
         Geometry { data_end: self.device_bytes - BLOCK_BYTES, ..self }
     }
@@ -298,22 +298,22 @@ impl Geometry {
         address >= self.data_offset && address.checked_add(len).is_some_and(|end| end <= self.data_end)
     }
 
-    /// Offset of a block's chunk entry.
+    /// Returns the device offset of a block's chunk entry.
     pub fn chunk_entry_offset(&self, block: super::BlockNumber) -> u64 {
         self.chunk_table_offset + block.0 * size_of::<ChunkEntry>() as u64
     }
 
-    /// Offset of a segment's entry.
+    /// Returns the device offset of a segment's entry.
     pub fn segment_entry_offset(&self, segment: u64) -> u64 {
         self.segment_table_offset + segment * size_of::<SegmentEntry>() as u64
     }
 
-    /// Offset of a TX_ID generator.
+    /// Returns the offset of a TX_ID generator.
     pub fn generator_offset(&self, generator: u64) -> u64 {
         self.generators_offset + generator * size_of::<Generator>() as u64
     }
 
-    /// Offset of a journal slot.
+    /// Returns the offset of a journal slot.
     pub fn journal_slot_offset(&self, slot: u64) -> u64 {
         self.journal_offset + slot * size_of::<JournalSlot>() as u64
     }

@@ -118,7 +118,7 @@ impl VectorEntry {
         VectorEntry { lines }
     }
 
-    /// With a valid checksum.
+    /// Returns it with a valid checksum.
     pub fn sealed(mut self, ino: u64) -> VectorEntry {
         seal(ino, &mut self.lines);
         self
@@ -185,7 +185,7 @@ impl VectorEntry {
         })
     }
 
-    /// First byte of the file range of all.
+    /// Returns the first byte of the file range of all.
     pub fn file_offset(&self) -> u64 {
         self.head().file_offset
     }
@@ -205,7 +205,7 @@ impl VectorEntry {
         self.head().size
     }
 
-    /// DeNOVA's dedupe-flag.
+    /// Returns DeNOVA's dedupe-flag.
     pub fn dedupe(&self) -> u8 {
         self.head().dedupe
     }

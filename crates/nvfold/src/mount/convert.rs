@@ -31,7 +31,7 @@ const BLOCKS_AT_ONCE: usize = 64;
 
 /// Gives an unmounted device another index, safely at every moment: until the one store that changes the kind the old
 /// one counts, from then on the new one. `weak`: what a pm index is made of; of other functions' fingerprints it holds
-/// none until they are made anew in the background. `progress` is told how many chunk entries are done, of how many.
+/// none until they are made again in the background. `progress` is told how many chunk entries are done, of how many.
 ///
 /// # Errors
 /// ENOSPC when there are not enough free segments for a pm index; those of a mount. The device is as before then.

@@ -1,6 +1,6 @@
 //! From a device to a mounted file system, after a clean unmount or any crash.
 //!
-//! The problem: what an orderly unmount knew must be there at once; after a crash the media holds three kinds of
+//! The problem: what a clean unmount knew must be there at once; after a crash the media holds three kinds of
 //! truth - the journal, the inode logs, the directory names - and everything else follows from them, but reading
 //! them takes time that grows with the data.
 //!
@@ -23,7 +23,7 @@
 //! | `mkfs`, `superblock`, `tables`, `index`, `journal` | what a device has before anything is mounted |
 //! | `open`, `options` | mounting |
 //! | `scan`, [`reconcile`] | what a crash left open, at once and later |
-//! | [`saved`] | what an orderly unmount leaves |
+//! | [`saved`] | what a clean unmount leaves |
 //! | `convert` | changing the index |
 
 mod convert;
@@ -89,7 +89,7 @@ impl Mounted {
 /// What the mount found, and how far it is with the rest (ARCHITECTURE.md, Recovery).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// An orderly unmount had saved the DRAM state, and it was loaded. Otherwise the tables were scanned.
+    /// A clean unmount had saved the DRAM state, and it was loaded. Otherwise the tables were scanned.
     pub loaded: bool,
     /// Chunk entries that the mount looked at.
     pub entries_scanned: u64,

@@ -1,4 +1,4 @@
-//! Mounting: what every operation needs, after an orderly unmount or any crash.
+//! Mounting: what every operation needs, after a clean unmount or any crash.
 
 use super::index::{free_index_segments, index_of};
 use super::journal::{journal_stores, replay_journal};

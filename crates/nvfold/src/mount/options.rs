@@ -28,21 +28,21 @@ pub struct MountOptions {
     pub deext: DeExtOptions,
     /// How policy `auto` chooses.
     pub auto: AutoOptions,
-    /// What costs are measured with; without one they are not, for the core has no clock of its own.
+    /// Clock for measuring costs (NV-Dedup 4.4.1). Without one, costs are not measured, because the core has no clock.
     pub stopwatch: Option<Stopwatch>,
-    /// Change nothing.
+    /// Mount read-only: the device is not changed.
     pub read_only: bool,
-    /// Threads that write at once: this many allocation cursors are kept.
+    /// Number of threads that write at once: one allocation cursor is kept for each.
     pub cores: usize,
     /// Source of time.
     pub clock: Clock,
-    /// Give freed segments back to the host. `None`: on for memory devices.
+    /// Give freed memory back to the host. `None`: on for devices in memory.
     pub discard: Option<bool>,
-    /// Choose free segments for packed chunks by their wear. `false` is for measurements of what that gains.
+    /// Choose free segments for packed chunks by their wear (DeEXT III-C). `false` serves to measure the gain.
     pub levels_wear: bool,
-    /// Where TX_IDs come from.
+    /// Source of TX_IDs (NV-Dedup 4.3.1).
     pub generators: Generators,
-    /// A policy of the caller's own, in place of `policy`.
+    /// A policy of the caller, instead of `policy`.
     pub foreign: Option<Arc<dyn Dedup>>,
 }
 

@@ -4,7 +4,7 @@
 //! (invariants 1, 2, 4). Only all inode logs together tell which, and reading them takes time that grows with the
 //! data.
 //!
-//! The idea: bounded steps, each with the gate closed, so that no operation is half done while it runs.
+//! The idea: bounded steps, each with the freeze lock taken, so that no operation is half done while it runs.
 //!
 //! ```text
 //! walk      inode after inode: its log areas and pages are in use; its extents count in the recount; its names count; log
@@ -16,11 +16,11 @@
 //! packed    the same of packed chunks, part after part of the table of their entries
 //! ```
 //!
-//! **Damage stays local.** An inode that cannot be read and that a name leads to is kept: it gives EIO, and as long as it
-//! is not known what it names, a block that nobody else names stays in use, and no count is lowered. All else goes on: what
-//! is named by others is exact, and inodes without a name are freed, unless a directory is among what cannot be read (or
-//! one that is not empty has no name): then names are missing, and an inode without one may be one of theirs. fsck
-//! decides about what was kept.
+//! **Damage stays local.** An inode that cannot be read and that a name leads to is kept, and gives EIO. Because it is not
+//! known what it names, blocks that no other inode names stay in use, and no count is lowered. Everything else continues:
+//! counts of what other inodes name become exact, and inodes without a name are freed. The exception is a directory that
+//! cannot be read, or one that is not empty and has no name. Then names are missing, and an inode without a name may be
+//! one of theirs. fsck decides about what was kept.
 //!
 //! Between steps anything can happen: operations on inodes that were walked keep the recount up to date
 //! ([`crate::chunk::recount`]), new names are noted, freed blocks are known.
@@ -79,13 +79,13 @@ pub struct Rest {
     keeps_nameless: bool,
 }
 
-/// An inode that could not be read. Without a name it is one whose making a crash cut off: its head reached the media
-/// and the rest did not. With one it is damaged.
+/// An inode that could not be read. Without a name, its creation was cut off by a crash: its head reached the media and
+/// the rest did not. With a name it is damaged.
 pub struct Unreadable {
     ino: u64,
     slot: u64,
     /// Its slot was read, and is what a crash may leave of one that was about to be made.
-    may_be_unborn: bool,
+    may_be_half_created: bool,
 }
 
 impl Mounted {
@@ -144,7 +144,7 @@ impl Mounted {
                 }
             },
             Reconcile::Unnamed { rest, .. } if rest.keeps_nameless => {
-                let mut nameless = self.core.table.stop_looking();
+                let mut nameless = self.core.table.take_unnamed_inodes();
                 nameless.retain(|number| !self.free_unnamed_area(*number));
                 self.nameless.lock().append(&mut nameless);
                 Reconcile::Chains { next: 0, rest }
@@ -201,10 +201,10 @@ impl Mounted {
                 // Its owner's log says whether it is one's.
                 Ok(None) if self.core.table.area(ino).is_some() => {}
                 Ok(None) | Err(Error::Corrupt { .. }) => {
-                    let may_be_unborn = Inode::may_be_unborn(&self.core.region, slot, ino);
-                    unreadable.push(Unreadable { ino, slot, may_be_unborn });
+                    let may_be_half_created = Inode::may_be_half_created(&self.core.region, slot, ino);
+                    unreadable.push(Unreadable { ino, slot, may_be_half_created });
                 }
-                Err(Error::BadMemory { .. }) => unreadable.push(Unreadable { ino, slot, may_be_unborn: false }),
+                Err(Error::BadMemory { .. }) => unreadable.push(Unreadable { ino, slot, may_be_half_created: false }),
                 Err(other) => return Err(other),
             }
             looked_at += 1;
@@ -225,10 +225,10 @@ impl Mounted {
         let lacks_names = unreadable.iter().any(|inode| inode.ino == ROOT || directories.contains(&inode.ino));
         let mut keeps_blocks = false;
         for inode in unreadable {
-            if is_unnamed(&inode) && inode.may_be_unborn && !lacks_names {
-                self.free_unborn(&inode);
+            if is_unnamed(&inode) && inode.may_be_half_created && !lacks_names {
+                self.free_half_created(&inode);
             } else {
-                self.core.table.found_name(inode.ino);
+                self.core.table.note_name_found(inode.ino);
                 self.core.damaged.add(inode.ino, inode.slot);
                 self.core.cache.remove(inode.ino);
                 keeps_blocks = true;
@@ -270,9 +270,9 @@ impl Mounted {
         Ok(false)
     }
 
-    /// Frees an inode whose making a crash cut off: no name leads to it, and its log names nothing.
-    fn free_unborn(&self, inode: &Unreadable) {
-        self.core.table.found_name(inode.ino);
+    /// Frees an inode whose creation was cut off by a crash: no name leads to it, and its log names nothing.
+    fn free_half_created(&self, inode: &Unreadable) {
+        self.core.table.note_name_found(inode.ino);
         free_slot(&self.core.region, inode.slot);
         self.core.table.free(inode.ino);
     }
@@ -282,17 +282,17 @@ impl Mounted {
         let walked = self.core.chunks.with_recount(|recount| self.walk_blocks(recount, ino, state)).transpose();
         match walked {
             // What it names is kept, and nothing of it is changed any more.
-            Err(Error::Corrupt { .. }) => unreadable.push(Unreadable { ino, slot, may_be_unborn: false }),
+            Err(Error::Corrupt { .. }) => unreadable.push(Unreadable { ino, slot, may_be_half_created: false }),
             walked => drop(walked?),
         }
         self.core.mapped_bytes.add(state.mapped_bytes());
         if let Body::Directory(directory) = &state.body {
             for name in directory.after(0) {
-                self.core.table.found_name(name.ino);
+                self.core.table.note_name_found(name.ino);
                 // A slot that is free and has a name is damaged; the number must not become another inode's.
                 if !self.for_repair && self.core.table.keep(name.ino) {
                     let slot = self.core.table.slot(name.ino).expect("in the table");
-                    unreadable.push(Unreadable { ino: name.ino, slot, may_be_unborn: false });
+                    unreadable.push(Unreadable { ino: name.ino, slot, may_be_half_created: false });
                 }
             }
         }
@@ -315,7 +315,7 @@ impl Mounted {
                 let what = format!("inode {ino}: a log area that it names is free, or is no log area");
                 return Err(Error::Corrupt { what, at: slot });
             };
-            self.core.table.found_name(area.number);
+            self.core.table.note_name_found(area.number);
         }
         for block in state.log.pages().chain(state.xattr_blocks()) {
             let is_data_too = recount.counted(block).0 > 0;

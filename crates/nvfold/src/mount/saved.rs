@@ -1,4 +1,4 @@
-//! The saved state: what an orderly unmount knew, written where the next mount finds it.
+//! The saved state: what a clean unmount knew, written where the next mount finds it.
 //!
 //! The idea: the DRAM tables as they are, in free blocks, with a checksum over everything. A mount that cannot
 //! trust it scans instead, so nothing depends on it but time. See [`crate::media::saved_state`] for the layout.
@@ -28,7 +28,7 @@ pub fn leave_clean(core: &Core) -> Result<()> {
     leave(core, STATE_CLEAN)
 }
 
-/// The same, with another state of the device.
+/// Returns the same with another state of the device.
 pub fn leave(core: &Core, state: u32) -> Result<()> {
     core.end_reclaiming();
     let (superblock, _) = read_superblock(&core.region)?;
@@ -46,7 +46,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     // A pm index is where it is: it has nothing to be saved.
     let shard = |shard| core.chunks.index.dram().map_or((0, Vec::new()), |index| index.save(shard));
     let index_words: u64 = (0..SHARDS).map(|at| 2 + shard(at).1.len() as u64).sum();
-    let queued = core.queued_to_save().into_iter();
+    let queued = core.queue_to_save().into_iter();
     let nodes: Vec<Node> = queued.map(|(entry, blocks)| Node::new(entry, blocks)).collect();
     let packed_words = core.chunks.packed.used_words();
     let packed = packed_records(core);

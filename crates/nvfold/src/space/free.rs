@@ -5,7 +5,7 @@
 //!
 //! The idea: a thread takes blocks out of a *share* of its core, and gives blocks back to it. Shares are filled from
 //! the *common* count, and spill into it, a batch at a time. Only while plenty is in the common count: on a device that
-//! is nearly full everybody works on that, and whoever finds too few there collects all shares first.
+//! is nearly full all cores work on that, and a thread that finds too few there collects all shares first.
 //!
 //! ```text
 //! free blocks = common + share 0 + share 1 + ...

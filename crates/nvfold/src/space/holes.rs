@@ -149,7 +149,7 @@ impl Space {
     /// Punches holes for free blocks of a segment, a bounded number of them; how many, and their bytes. `None` when a
     /// cursor in the segment moves, or it belongs to a table.
     fn punch_free_runs(&self, segment: u64, level: u32) -> Result<Option<(usize, u64)>> {
-        let Some(held) = self.hold_cursors_in(segment) else { return Ok(None) };
+        let Some(held) = self.pin_cursors_in(segment) else { return Ok(None) };
         // Nobody enters the segment meanwhile, and the cursors in it cannot move: what is free stays free.
         let _search = self.search_from.lock();
         let walkers = usize::from(self.walkers[segment as usize].load(Ordering::Acquire));
@@ -181,7 +181,7 @@ impl Space {
     }
 
     /// Keeps the cursors that are in a segment from moving. `None` when one moves right now, or a table has it.
-    fn hold_cursors_in(&self, segment: u64) -> Option<Held<'_>> {
+    fn pin_cursors_in(&self, segment: u64) -> Option<Held<'_>> {
         let walkers = self.walkers[segment as usize].load(Ordering::Acquire);
         if walkers == WHOLE {
             return None;

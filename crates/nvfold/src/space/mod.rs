@@ -3,7 +3,7 @@
 //! The problem: a write wants its blocks next to one another, threads must not wait for each other,
 //! ENOSPC must be exact, and a device in memory must take no more memory than its data.
 //!
-//! The idea: one bit a block and one free count a segment, in DRAM only (saved by an orderly unmount, found
+//! The idea: one bit a block and one free count a segment, in DRAM only (saved by a clean unmount, found
 //! again by recovery). Every core has two cursors - data and logs - each walking a segment of its own.
 //! Space is first *reserved* from an exact count ([`free`]), then found; so a caller that holds a reservation
 //! cannot fail. The last blocks are kept for operations that free space: a full device can be emptied.
@@ -52,7 +52,7 @@ pub struct BlockRun {
 }
 
 impl BlockRun {
-    /// Number of the first block after the run.
+    /// Returns the number of the first block after the run.
     pub fn blocks_end(self) -> u64 {
         self.start.0 + self.count
     }
@@ -436,7 +436,7 @@ impl Space {
         Ok(())
     }
 
-    /// Changes what a segment is used for, durably: one store of its entry. Class and wear stay. Only for whoever has the
+    /// Changes what a segment is used for, durably: one store of its entry. Class and wear stay. Only for a caller that has the
     /// segment alone, or is about to enter it as the first.
     pub fn write_use(&self, segment: u64, kind: u8, ordinal: u32) {
         let wear = self.wear[segment as usize].load(Ordering::Relaxed);

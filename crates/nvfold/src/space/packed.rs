@@ -5,7 +5,7 @@
 //!
 //! The idea: a pool has one open segment, taken whole from the allocator of blocks. Chunks are appended at its front,
 //! their headers from its end. Nothing is kept of a segment in DRAM but how many of its bytes live: which, the entries
-//! say. A crash closes open segments; an orderly unmount saves where they were.
+//! say. A crash closes open segments; a clean unmount saves where they were.
 //!
 //! ```text
 //! | live | dead | live | live |front ->        <- headers |      dead at the front goes back at once
@@ -115,7 +115,7 @@ const UNLISTED: u8 = 0;
 
 /// Packed chunks of a device.
 pub struct PackedSpace {
-    /// Bytes of live chunks in each segment, and one more while it is open or being emptied: whoever takes the last of them
+    /// Bytes of live chunks in each segment, and one more while it is open or being emptied: the thread that takes the last of them
     /// away frees it.
     live: Box<[AtomicU32]>,
     state: Box<[AtomicU8]>,
@@ -138,7 +138,7 @@ pub struct PackedSpace {
 }
 
 impl PackedSpace {
-    /// With no segment.
+    /// Makes one with no segment.
     pub(super) fn new(segments: u64, cores: usize) -> PackedSpace {
         let sets = (segments / SEGMENTS_PER_SET).clamp(1, cores.clamp(1, 64) as u64);
         PackedSpace {
@@ -300,7 +300,7 @@ impl Space {
         debug_assert!(bytes.is_sound());
         let (at, mut set) = self.packed.lock_set();
         let place = pool as usize % self.packed.pools;
-        if !set[place].is_some_and(|open| self.is_fit(&open, bytes.stored)) {
+        if !set[place].is_some_and(|open| self.fits_in_open_segment(&open, bytes.stored)) {
             let next = match open(at as u8) {
                 Ok(next) => next,
                 Err(error) => {
@@ -320,13 +320,13 @@ impl Space {
     fn append_anywhere(&self, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Option<u64> {
         self.packed.sets.iter().find_map(|set| {
             let mut set = set.lock();
-            let open = set.iter_mut().flatten().find(|open| self.is_fit(open, bytes.stored))?;
+            let open = set.iter_mut().flatten().find(|open| self.fits_in_open_segment(open, bytes.stored))?;
             Some(self.append_to(open, number, bytes, flight))
         })
     }
 
-    /// Whether a chunk of so many bytes can be appended to an open segment.
-    fn is_fit(&self, open: &Open, length: u64) -> bool {
+    /// True if a chunk of `length` bytes can be appended to an open segment.
+    fn fits_in_open_segment(&self, open: &Open, length: u64) -> bool {
         open.has_room(length, 1) && self.is_writable(open, length, open.headers)
     }
 
@@ -347,7 +347,7 @@ impl Space {
     /// chunks: the segment that is kept for reclamation from then on, parts of the table of entries, of which
     /// `entries_free` are free, headers, what is left at the end of a segment, and the logs that name the chunks.
     pub fn beside_packed(&self, free_blocks: u64, entries_free: u64) -> u64 {
-        let kept = if self.lacks_spare() { SEGMENT_BLOCKS.min(free_blocks) } else { 0 };
+        let kept = if self.needs_spare_segment() { SEGMENT_BLOCKS.min(free_blocks) } else { 0 };
         let segments = (free_blocks - kept) / SEGMENT_BLOCKS;
         let entries = (segments * CHUNKS_PER_SEGMENT).saturating_sub(entries_free);
         let parts = entries.div_ceil(SEGMENT_BYTES / ENTRY_BYTES).min(segments);
@@ -522,7 +522,7 @@ impl Space {
         if state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, freed).is_ok() {
             self.packed.segments.fetch_sub(1, Ordering::Relaxed);
             self.packed.lists[segment as usize].store(UNLISTED, Ordering::Relaxed);
-            if !self.becomes_spare(segment) {
+            if !self.keep_as_spare(segment) {
                 self.free_segment(segment);
             }
         }

@@ -1,8 +1,8 @@
-//! Blocks in bad memory: never handed out again while mounted.
+//! Blocks in bad memory: the allocator does not hand them out while mounted.
 //!
-//! A block cannot be used when it lies in bad memory itself, and neither when its chunk entry does: nobody could count
-//! who names it. What of these is free is taken away before the next allocation; what is in use stays taken when it
-//! is freed. The next mount counts anew, and finds them again if they are still bad.
+//! A block cannot be used if it lies in bad memory, or if its chunk entry does, because its references could not be
+//! counted. Such blocks that are free are removed before the next allocation; those in use are not returned when they are
+//! freed. The next mount counts again, and finds them again if they are still bad.
 
 use super::{BlockRun, Purpose, Space};
 use crate::media::chunk_entry::ENTRY_BYTES;

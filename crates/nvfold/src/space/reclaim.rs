@@ -77,7 +77,7 @@ impl Space {
         let emptiest = closed.clone().filter(is_worth_it).min_by_key(live);
         let lagging = || {
             let least = closed.min_by_key(|segment| self.wear_of(*segment));
-            least.filter(|least| self.lags(*least, window.clone()))
+            least.filter(|least| self.lags_in_wear(*least, window.clone()))
         };
         let chosen = emptiest.or_else(|| (victims == Victims::Worthwhile).then(lagging).flatten())?;
         self.begin_moving(chosen).then_some(chosen)
@@ -111,7 +111,7 @@ impl Space {
 
     /// Whether a segment was opened far less often than the most worn free one of a range: then data that stays lies on one
     /// that others should wear.
-    fn lags(&self, segment: u64, others: Range<u64>) -> bool {
+    fn lags_in_wear(&self, segment: u64, others: Range<u64>) -> bool {
         if !self.levels_wear {
             return false;
         }
@@ -153,8 +153,8 @@ impl Space {
         Some(self.open_segment(spare, set, pool))
     }
 
-    /// A free segment becomes the spare, if there is none and other segments need one.
-    pub(super) fn becomes_spare(&self, segment: u64) -> bool {
+    /// Keeps a free segment as the spare, if there is none and other segments need one.
+    pub(super) fn keep_as_spare(&self, segment: u64) -> bool {
         let mut spare = self.packed.spare.lock();
         let is_needed = self.geometry.segments() >= SEGMENTS_FOR_SPARE && self.packed.segments() > 0 && spare.is_none();
         if is_needed {
@@ -169,7 +169,7 @@ impl Space {
     }
 
     /// Whether the next segment of packed chunks needs another one beside it, to be kept for reclamation.
-    pub(super) fn lacks_spare(&self) -> bool {
+    pub(super) fn needs_spare_segment(&self) -> bool {
         self.geometry.segments() >= SEGMENTS_FOR_SPARE && !self.has_spare()
     }
 

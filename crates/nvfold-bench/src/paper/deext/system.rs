@@ -111,7 +111,7 @@ impl Outcome {
         total(&self.space) as f64
     }
 
-    /// Writing and reading back.
+    /// Returns the sum of writing and reading back.
     pub fn both(&self, what: impl Fn(&Spent) -> f64) -> f64 {
         what(&self.write) + what(&self.read)
     }

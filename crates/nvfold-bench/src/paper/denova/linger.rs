@@ -22,13 +22,13 @@ struct Waits(Vec<(f64, f64)>);
 
 impl Waits {
     fn new(stats: &DeNovaStats) -> Waits {
-        let total: u64 = stats.lingered.iter().map(|(_, count)| count).sum();
+        let total: u64 = stats.queue_wait_histogram.iter().map(|(_, count)| count).sum();
         let mut below = 0;
         let share = |(bound, count): &(u64, u64)| {
             below += count;
             (*bound as f64 / 1e6, 100.0 * below as f64 / total as f64)
         };
-        Waits(stats.lingered.iter().map(share).collect())
+        Waits(stats.queue_wait_histogram.iter().map(share).collect())
     }
 
     /// Percent of the entries that waited for so long at most.
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn waits_are_counted_by_their_upper_bounds() {
-        let lingered = vec![(1_000_000, 6), (2_000_000, 3), (8_000_000, 1)];
-        let waits = Waits::new(&DeNovaStats { lingered, ..DeNovaStats::default() });
+        let queue_wait_histogram = vec![(1_000_000, 6), (2_000_000, 3), (8_000_000, 1)];
+        let waits = Waits::new(&DeNovaStats { queue_wait_histogram, ..DeNovaStats::default() });
         assert_eq!([0.5, 1.0, 3.0, 100.0].map(|ms| waits.within(ms)), [0.0, 60.0, 90.0, 100.0]);
         assert_eq!([50.0, 90.0, 91.0].map(|percent| waits.until(percent)), [1.0, 2.0, 8.0]);
     }

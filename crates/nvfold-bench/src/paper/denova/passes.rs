@@ -287,7 +287,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// One number of a system at each place.
+    /// Returns one number of a system at each place.
     pub fn of(&self, system: &System, what: impl Fn(&Cell) -> f64) -> Vec<f64> {
         let place = self.systems.iter().position(|known| known.name == system.name).expect("a system that is measured");
         self.cells.iter().map(|cells| what(&cells[place])).collect()

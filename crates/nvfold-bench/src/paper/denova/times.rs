@@ -287,7 +287,7 @@ pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// Table IV: the latency of a write, and of sharing what it wrote.
+/// Measures Table IV: the latency of a write, and of sharing what it wrote.
 pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     let title = "Table IV: the latency of a write and of sharing it later";
     let settings = format!(

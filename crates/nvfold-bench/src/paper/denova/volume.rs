@@ -82,17 +82,17 @@ pub struct System {
 }
 
 impl System {
-    /// The baseline.
+    /// Returns the baseline.
     pub fn off() -> System {
         System::new("off", When::Never, Hash::Ours)
     }
 
-    /// The baseline once more.
+    /// Returns the baseline once more.
     pub fn off_again() -> System {
         System::new("off, again", When::NeverAgain, Hash::Ours)
     }
 
-    /// Policy `denova`.
+    /// Returns policy `denova` in a mode, with a hash.
     pub fn denova(mode: DedupMode, hash: Hash) -> System {
         let mode_name = match mode {
             DedupMode::Inline => "inline",
@@ -146,7 +146,7 @@ impl Volume {
         Device::new(profile, bytes)
     }
 
-    /// On an empty device of that size.
+    /// Runs on an empty device of that size.
     pub fn new(system: &System, profile: &Profile, data_bytes: u64, files: u64, threads: usize) -> Result<Volume> {
         Volume::on(system, &Volume::device(profile, data_bytes, files, threads), threads)
     }

@@ -19,7 +19,7 @@ pub fn with_think_time(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![throughput(run, &grids, "figure-8", title, Think::AsInPaper), savings(run, &grids)])
 }
 
-/// Without.
+/// Makes the setting without one.
 pub fn without_think_time(run: &Run) -> Result<Vec<Figure>> {
     let grids = grids(run, Think::Never)?;
     let title = "Figure 8 without think time: the daemon has no pauses";

@@ -61,7 +61,7 @@ impl Scheme {
         [Per::Call, Per::Stream].into_iter().flat_map(|per| Scheme::papers(4096, per))
     }
 
-    /// The paper's name for it.
+    /// Returns the paper's name for it.
     pub fn name(&self) -> String {
         let name = match self.chunker {
             Chunker::Fixed4K | Chunker::Fixed8K | Chunker::Fixed16K => "FSC",
@@ -95,7 +95,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// All of them.
+    /// Returns all of them.
     pub fn sum(&self) -> f64 {
         self.cutting + self.hashing + self.indexing
     }
@@ -141,7 +141,7 @@ pub fn of_record(record: &Path, before: &[PathBuf], schemes: impl IntoIterator<I
 }
 
 impl Chunked {
-    /// Nothing known, nothing written.
+    /// Makes one that knows nothing and has written nothing.
     pub fn new(scheme: Scheme) -> Chunked {
         Chunked {
             scheme,

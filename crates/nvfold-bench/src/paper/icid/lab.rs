@@ -49,7 +49,7 @@ pub struct Wishes {
 }
 
 impl Wishes {
-    /// On a device in the memory of the process.
+    /// Works on a device in the memory of the process.
     pub fn in_memory(policy: &str, mebibytes: u64) -> Wishes {
         Wishes {
             device: "mem:".into(),
@@ -69,7 +69,7 @@ impl Wishes {
         Wishes { keeps_writes: true, ..self }
     }
 
-    /// With another rec-tree.
+    /// Makes the same with another rec-tree.
     pub fn with(self, variant: Variant) -> Wishes {
         Wishes { variant, ..self }
     }
@@ -113,7 +113,7 @@ impl Done {
     }
 }
 
-/// A path of the lab as an argument.
+/// Returns a path of the lab as an argument.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("folders of a run have plain names")
 }
@@ -169,7 +169,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// A path in the folder.
+    /// Returns a path in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -211,7 +211,7 @@ impl Lab {
         Ok(Done { writes, ..Done::of(&(printed + &reported)) })
     }
 
-    /// LevelDB under `nvfold run --device`.
+    /// Runs LevelDB under `nvfold run --device`.
     pub fn leveldb(&self, wishes: &Wishes, load: Load) -> Result<Done> {
         let arguments = self.leveldb_arguments("/nvfold/db", load);
         self.run(wishes, &arguments.iter().map(String::as_str).collect::<Vec<_>>())

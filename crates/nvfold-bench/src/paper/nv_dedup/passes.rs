@@ -64,7 +64,7 @@ pub fn cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
     measure(run, passes, run.repeats, false)
 }
 
-/// As [`cells`], with metadata. Counting lines takes time, so it has a pass of its own.
+/// Does as [`cells`], with metadata. Counting lines takes time, so it has a pass of its own.
 pub fn counted_cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
     let mut cells = cells(run, passes)?;
     let counted = measure(run, passes, 1, true)?;

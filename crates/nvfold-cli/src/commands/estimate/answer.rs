@@ -89,7 +89,7 @@ fn needs_json(needs: &Needs) -> Value {
     })
 }
 
-/// For people.
+/// Formats it for a terminal.
 pub fn to_text(answer: &Estimate) -> String {
     let mut out = String::new();
     let written = [write_savings, write_baseline, write_sampling, write_needs];
@@ -185,7 +185,7 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
         size::show(counts.data_bytes),
         size::show(part.off.whole_block_bytes)
     )?;
-    // As wide as ever where no name is longer.
+    // As wide as always where no name is longer.
     let width = part.policies().iter().map(|(name, _)| name.len() + 2).fold(10, usize::max);
     writeln!(out, "  {:<width$}{:>12}{:>12}{:>14}{:>14}", "policy", "pieces", "distinct", "stored", "saved")?;
     for (name, savings) in part.policies() {

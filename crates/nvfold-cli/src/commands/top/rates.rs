@@ -31,7 +31,7 @@ impl Watched {
         Watched { dir, last: None, figures: None, written: VecDeque::new(), read: VecDeque::new() }
     }
 
-    /// One more look.
+    /// Takes one more look.
     pub fn add(&mut self, snapshot: Snapshot, at: Instant) {
         // Another process counts anew.
         let before = self.last.take().filter(|(_, before)| before.pid == snapshot.pid);
@@ -303,8 +303,8 @@ impl Queue {
             eta_seconds: (shrinks_by > 0.0).then(|| now.queue_bytes as f64 / shrinks_by),
             looked_at_bytes: now.looked_at_bytes,
             shared_bytes: now.shared_bytes,
-            waited_half_seconds: now.lingered_ns(50).map(in_seconds),
-            waited_99_percent_seconds: now.lingered_ns(99).map(in_seconds),
+            waited_half_seconds: now.queue_wait_ns(50).map(in_seconds),
+            waited_99_percent_seconds: now.queue_wait_ns(99).map(in_seconds),
         }
     }
 
@@ -382,7 +382,7 @@ impl IndexFigures {
 }
 
 impl PolicyFigures {
-    /// In one line.
+    /// Describes it in one line.
     pub fn words(&self) -> String {
         let (offered, shared) = (count(self.offered_per_second), count(self.shared_per_second));
         let percent = report::percent(self.shared, self.offered);
@@ -391,7 +391,7 @@ impl PolicyFigures {
 }
 
 impl Wear {
-    /// In one line.
+    /// Describes it in one line.
     pub fn words(&self) -> String {
         let written = size::show(self.lines_written * LINE_BYTES);
         let amplification = self.amplification.map_or(String::new(), |by| format!(" ({by:.2} a byte of the writes)"));
@@ -409,7 +409,7 @@ impl Energy {
         Some(Energy { joules, joules_per_gb: traffic.joules_per_gb(written), watts })
     }
 
-    /// In one line.
+    /// Describes it in one line.
     pub fn words(&self) -> String {
         let Energy { joules, joules_per_gb, watts } = self;
         let per_gb = joules_per_gb.map_or(String::new(), |by| format!(" ({by:.2} J/GB)"));
@@ -449,7 +449,7 @@ pub fn count(count: f64) -> String {
     }
 }
 
-/// A time for people: `250 us`, `12 ms`, `1.5 s`, `3 min 20 s`, `2 h 5 min`.
+/// Formats a time: `250 us`, `12 ms`, `1.5 s`, `3 min 20 s`, `2 h 5 min`.
 pub fn time(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match seconds {

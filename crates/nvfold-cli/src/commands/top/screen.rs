@@ -37,7 +37,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Of one mount alone, or of all in a list.
+    /// Makes the screen of one mount, or of all in a list.
     pub fn new(interval: Duration, only: bool) -> Screen {
         Screen { interval, only, is_open: only, chosen: 0 }
     }

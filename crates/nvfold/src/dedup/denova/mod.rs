@@ -1,11 +1,11 @@
 //! Policy `denova`: store now, share later (DeNOVA).
 //!
 //! The problem: on fast memory a fingerprint takes longer than the write that it might save (III, equations 1 to 5). So
-//! whoever writes must not wait for one.
+//! a writer must not wait for one.
 //!
 //! The idea: a write stores everything and leaves a note; a daemon comes later and shares. The note is on the device, a
 //! flag in the log entry of the write, and in DRAM, a node in the work queue. Which of them is lost does not matter:
-//! the queue is saved by an orderly unmount, and after a crash the flags tell.
+//! the queue is saved by a clean unmount, and after a crash the flags tell.
 //!
 //! ```text
 //! write          data, log entry with dedupe_needed, commit; node into the queue              `fs/write.rs`
@@ -192,7 +192,7 @@ impl DeNova {
             looked_at_bytes: self.looked_at_bytes.load(Ordering::Relaxed),
             shared_bytes: self.shared_bytes.load(Ordering::Relaxed),
             busy_ns: self.busy_ns.load(Ordering::Relaxed),
-            lingered: self.wait_times.classes(),
+            queue_wait_histogram: self.wait_times.classes(),
         })
     }
 

@@ -94,5 +94,5 @@ pub struct DeNovaStats {
     pub busy_ns: u64,
     /// How long entries had waited in the queue when they were dealt with: upper bound of a class, ns, and how many
     /// of them; ascending, empty classes left out. Empty without a stopwatch.
-    pub lingered: Vec<(u64, u64)>,
+    pub queue_wait_histogram: Vec<(u64, u64)>,
 }

@@ -12,7 +12,7 @@
 //! daemon    <-  lists of nodes of 1, 2-3, 4-7, .. blocks, each in order of its coming
 //! ```
 //!
-//! A node is a note, not a lock: the entry that it names may be gone, or in another place. Whoever takes it looks.
+//! A node is a hint: the entry that it names may be gone or have moved, so the consumer checks it.
 
 use crate::dedup::work::Token;
 use crate::padded::Padded;
@@ -143,7 +143,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// With nothing in it.
+    /// Makes an empty queue.
     pub fn new(stopwatch: Option<Stopwatch>) -> Queue {
         Queue { stripes: std::array::from_fn(|_| Padded::default()), sorted: Mutex::default(), stopwatch }
     }
@@ -217,7 +217,7 @@ impl Queue {
         self.sorted.lock().entries == 0 && self.stripes.iter().all(|stripe| stripe.lock().open.is_empty())
     }
 
-    /// Everything in it, the oldest first. For an unmount: nobody adds or takes any more.
+    /// Returns everything in it, the oldest first. For an unmount: nobody adds or takes any more.
     pub fn nodes(&self) -> Vec<Node> {
         let mut sorted = self.sorted.lock();
         self.collect(&mut sorted);

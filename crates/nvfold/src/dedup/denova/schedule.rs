@@ -167,7 +167,7 @@ impl Schedule {
         }
         let is_delayed = matches!(denova.mode(), DedupMode::Delayed { .. });
         if is_delayed && self.left == 0 && !hurries {
-            // Without a stopwatch whoever waits that long is the clock.
+            // Without a stopwatch the caller that waits that long is the clock.
             let until = self.due.saturating_sub(began + worked.ns);
             self.due = if denova.has_stopwatch { self.due } else { 0 };
             return Ok(Duration::from_nanos(until));

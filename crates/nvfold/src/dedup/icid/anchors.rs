@@ -126,10 +126,10 @@ struct Worth {
 impl Anchors {
     /// The anchors of bytes that are read or about to be written; none while it is not worth a look.
     pub fn sample(&self, bytes: &[u8]) -> Sampled {
-        if !self.worth.a_look(bytes.len() as u64) {
+        if !self.worth.should_look(bytes.len() as u64) {
             return Sampled::default();
         }
-        Sampled { bytes: bytes.len() as u64, anchors: self.worth.time_a_look(|| anchors_of(bytes)) }
+        Sampled { bytes: bytes.len() as u64, anchors: self.worth.measure_lookup(|| anchors_of(bytes)) }
     }
 
     /// Notes that a file holds what was sampled, from an offset on.
@@ -137,7 +137,7 @@ impl Anchors {
         if sampled.anchors.is_empty() {
             return;
         }
-        self.worth.time_a_look(|| {
+        self.worth.measure_lookup(|| {
             let mut slots = self.slots.lock();
             if slots.is_empty() {
                 slots.resize(SLOTS, Slot::default());
@@ -156,7 +156,7 @@ impl Anchors {
         if sampled.bytes == 0 {
             return Vec::new();
         }
-        self.worth.time_a_look(|| stretches(&self.runs(sampled, target, offset), sampled.bytes))
+        self.worth.measure_lookup(|| stretches(&self.runs(sampled, target, offset), sampled.bytes))
     }
 
     fn runs(&self, sampled: &Sampled, target: Place, offset: u64) -> Vec<Run> {
@@ -216,29 +216,29 @@ impl Anchors {
 }
 
 impl Worth {
-    /// Whether bytes are looked at, or pass. Threads that ask at once may let a few bytes more pass, or fewer.
-    fn a_look(&self, bytes: u64) -> bool {
+    /// True if so many bytes should be looked up, false if they pass without a lookup. Threads that ask at once may let a few bytes more pass, or fewer.
+    fn should_look(&self, bytes: u64) -> bool {
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
             self.rest.store(rest.saturating_sub(bytes), Ordering::Relaxed);
             return false;
         }
         let looked_at = self.looked_at.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if looked_at >= TRIAL_BYTES && !self.trial_was_worth_it() {
+        if looked_at >= TRIAL_BYTES && !self.is_trial_worthwhile() {
             self.rest.store(REST_BYTES, Ordering::Relaxed);
         }
         true
     }
 
-    /// Ends a trial. Where all was found nothing tells how long storing takes, and nothing has to.
-    fn trial_was_worth_it(&self) -> bool {
+    /// Ends a trial and says whether looking pays. If everything was found, the time of storing is unknown and not needed.
+    fn is_trial_worthwhile(&self) -> bool {
         self.looked_at.store(0, Ordering::Relaxed);
         let [look_ns, found, stored, store_ns] = [&self.look_ns, &self.found, &self.stored, &self.store_ns]
             .map(|counter| u128::from(counter.swap(0, Ordering::Relaxed)));
         found > 0 && found * store_ns * u128::from(FOUND_IS_WORTH) >= look_ns * stored
     }
 
-    fn time_a_look<T>(&self, look: impl FnOnce() -> T) -> T {
+    fn measure_lookup<T>(&self, look: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let seen = look();
         add_time(&self.look_ns, began.elapsed());
@@ -486,7 +486,7 @@ mod tests {
             worth.store_ns.store(stored / 1024 * store_ns_a_kibibyte, Ordering::Relaxed);
             // 50 ns a KiB, of what is read and of what is written.
             worth.look_ns.store(TRIAL_BYTES / 1024 * 50, Ordering::Relaxed);
-            worth.trial_was_worth_it()
+            worth.is_trial_worthwhile()
         };
         let mebibyte = 1 << 20;
         assert_eq!((trial(4 * mebibyte, 100), trial(3 * mebibyte, 100)), (true, false), "a sixteenth, in DRAM");

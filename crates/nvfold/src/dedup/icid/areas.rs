@@ -44,7 +44,7 @@ pub struct Areas {
 }
 
 impl Areas {
-    /// None.
+    /// Makes an empty one.
     pub fn new() -> Areas {
         Areas {
             lowest: AtomicU64::new(u64::MAX),

@@ -59,7 +59,7 @@ struct Free {
 }
 
 impl Files {
-    /// None open, and so many at most.
+    /// Makes a table with no file open and room for so many.
     pub fn new(files_max: u32) -> Files {
         Files { current: zeroed(u64::from(files_max.min(FILES_MAX))), free: Mutex::default() }
     }

@@ -83,12 +83,12 @@ impl Token {
     /// Names no file.
     pub const NONE: Token = Token { ino: 0, proof: 0 };
 
-    /// As the attribute's value.
+    /// Encodes it as the attribute's value.
     pub fn to_bytes(self) -> [u8; TOKEN_BYTES] {
         of_words(self.ino, self.proof)
     }
 
-    /// Of the attribute's value.
+    /// Decodes the attribute's value.
     pub fn of_bytes(bytes: &[u8; TOKEN_BYTES]) -> Token {
         Token { ino: word(bytes, 0), proof: word(bytes, 8) }
     }

@@ -32,7 +32,7 @@
 //! A look-up of memory where nothing was copied to takes no lock at all (`reserve::Presence`), and these are most.
 //!
 //! **Lock order.** A thread holds one lock of a tree at a time. The exceptions: the lock of those who change areas comes before
-//! that of each copy of their list. Whoever calls may hold any lock that is not taken below an operation of the tree: it
+//! that of each copy of their list. A caller may hold any lock that is not taken below an operation of the tree: it
 //! calls nothing back.
 //!
 //! **What never waits.** [`RecTree::try_record_read`], [`RecTree::try_record_copy`] and [`RecTree::try_origins`]
@@ -157,7 +157,7 @@ impl Default for RecTree {
 }
 
 impl RecTree {
-    /// An empty tree.
+    /// Makes an empty tree.
     pub fn new(options: Options) -> RecTree {
         let Options { variant, memory_bytes_max, files_max } = options;
         let parts = (memory_bytes_max / PART_BYTES_MIN).clamp(1, PARTS_MAX);

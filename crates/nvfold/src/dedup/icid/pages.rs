@@ -150,7 +150,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// None.
+    /// Makes an empty one.
     pub fn new(variant: Variant) -> Pages {
         Pages { variant, tree: PageTree::new(), slots: Vec::new(), free: NONE, hand: 0, counts: Counts::default() }
     }

@@ -70,7 +70,7 @@ pub struct Slots<'s> {
 }
 
 impl Slots<'_> {
-    /// Nothing yet.
+    /// Makes one with nothing noted.
     pub fn new(slots: &mut [Source]) -> Slots<'_> {
         Slots { slots, length: 0 }
     }
@@ -111,7 +111,7 @@ pub struct Few {
 }
 
 impl Few {
-    /// Nothing yet.
+    /// Makes one with nothing noted.
     pub fn new(may_allocate: bool) -> Few {
         Few { parts: SmallVec::new(), may_allocate, is_cut: false }
     }

@@ -74,7 +74,7 @@ pub struct PageTree {
 }
 
 impl PageTree {
-    /// An empty tree without a reserve.
+    /// Makes an empty tree without a reserve.
     pub fn new() -> PageTree {
         PageTree { branches: Vec::new(), free: NONE, free_count: 0, root: NONE, height: 0 }
     }
@@ -90,7 +90,7 @@ impl PageTree {
         self.branches.try_reserve_exact(self.branches.capacity() - used + branches).is_ok()
     }
 
-    /// The node of a page.
+    /// Returns the node of a page.
     #[inline]
     pub fn find(&self, page: u64) -> Option<u32> {
         if self.height == 0 {

@@ -89,7 +89,7 @@ impl NvDedup {
         self.sampling.mode().0 != Method::NonFin
     }
 
-    /// What it saw since mount.
+    /// Returns what it has seen since mount.
     pub(super) fn policy_stats(&self) -> PolicyStats {
         let (offered, shared) = self.sampling.totals();
         let collisions = self.collisions.load(Ordering::Relaxed);

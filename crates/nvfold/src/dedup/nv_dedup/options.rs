@@ -21,7 +21,7 @@ impl Method {
     /// All of them, by number.
     pub const ALL: [Method; 4] = [Method::NonFin, Method::WSFin, Method::StrFin, Method::WBFin];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Method::NonFin => "non",
@@ -55,7 +55,7 @@ impl MethodChoice {
         MethodChoice::Fixed(Method::WBFin),
     ];
 
-    /// Its name on the command line: `auto`, `paper`, or that of the method.
+    /// Returns its name on the command line: `auto`, `paper`, or that of the method.
     pub fn name(self) -> &'static str {
         match self {
             MethodChoice::Auto => "auto",

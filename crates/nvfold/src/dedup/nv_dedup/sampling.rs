@@ -92,7 +92,7 @@ struct State {
 }
 
 impl Sampling {
-    /// At the beginning of the first period.
+    /// Begins the first period.
     pub fn new(options: &NvDedupOptions) -> Sampling {
         let period = options.period.max(1);
         let state = State {

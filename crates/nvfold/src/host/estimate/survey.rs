@@ -143,7 +143,7 @@ pub struct Survey<'a> {
 }
 
 impl<'a> Survey<'a> {
-    /// A survey of nothing yet.
+    /// Begins a survey that has seen nothing.
     pub fn new(options: &'a EstimateOptions, watch: &'a mut Watch<'a>) -> Survey<'a> {
         let links_bytes = options.memory_bytes / 8;
         let is_compressed = options.compression != Compression::Off;
