@@ -6,7 +6,7 @@
 
 use super::choice::Choice;
 use super::common::{Common, PARTS};
-use super::model::Workload;
+use super::model::{self, Workload};
 use super::options::{Chosen, Estimate, Reason};
 use super::outlook::{Outlook, Range};
 use super::seen::{Figures, Seen};
@@ -27,17 +27,19 @@ const CHECKS_MIN: u64 = 4;
 /// What is seen inside a period is forgotten when it is so many times what tells something: new data soon stands out.
 const WINDOW: u64 = 4;
 
-/// Bits of [`Directory::attention`]: duplicates matter for the choice, compressibility does, and a look costs little beside
-/// writing a block.
+/// Bits of [`Directory::attention`]: duplicates matter for the choice, and compressibility does. Above them is how many bits
+/// choose the contents that are watched.
 const WATCHES: u8 = 1;
 const CHECKS: u8 = 2;
-const CHEAP: u8 = 4;
-/// One content of so many bits is watched where a look costs little, and elsewhere.
-const WATCHED_BITS: [u32; 2] = [4, 5];
-/// A look costs little where it takes less than this part of writing a block.
-const CHEAP_OF: u64 = 16;
+const BITS_SHIFT: u32 = 4;
+/// Of 32 contents one is watched, and of as few as 4 where all looks together take no more than a 256th of the time.
+const WATCHED_BITS: std::ops::Range<u32> = 2..5;
+const LOOKS_BITS: u32 = 8;
 /// Periods of the device in which nothing is written to a directory until it loses its place in the table.
 const IDLE_MAX: u32 = 16;
+
+/// What is looked at while nothing is known.
+const EVERYTHING: u8 = WATCHES | CHECKS | (WATCHED_BITS.end as u8) << BITS_SHIFT;
 
 /// See the module.
 pub(super) struct Directory {
@@ -141,15 +143,16 @@ impl State {
         let ratio = Range::of(found, blocks).filter(|_| blocks >= BLOCKS_MIN);
         let compressible =
             Range::of_checks(window.compressible, window.checked).filter(|_| window.checked >= CHECKS_MIN);
-        if blocks >= WINDOW * BLOCKS_MIN {
+        // What fits is forgotten, and what does not is watched on, until it is certain or old.
+        let fits = |range: Option<Range>, known: f64| range.is_some_and(|range| range.contains(known));
+        let (ratio_fits, part_fits) = (fits(ratio, known.0), fits(compressible, known.1));
+        if ratio_fits || blocks >= WINDOW * BLOCKS_MIN {
             (self.window.looked_for, self.window.found) = (seen.looked_for, seen.found);
         }
-        if window.checked >= WINDOW * CHECKS_MIN {
+        if part_fits || window.checked >= WINDOW * CHECKS_MIN {
             (self.window.checked, self.window.compressible) = (seen.checked, seen.compressible);
         }
-        let is_new = ratio.is_some_and(|range| !range.contains(known.0))
-            || compressible.is_some_and(|range| !range.contains(known.1));
-        if !is_new {
+        if (ratio_fits || ratio.is_none()) && (part_fits || compressible.is_none()) {
             return None;
         }
         let [ratio_range, part_range] =
@@ -180,7 +183,7 @@ impl Directory {
         let directory = Directory {
             ino: AtomicU64::new(0),
             policy: AtomicU8::new(choice.policy.number()),
-            attention: AtomicU8::new(WATCHES | CHECKS),
+            attention: AtomicU8::new(EVERYTHING),
             seen: Seen::new(),
             progress: Padded::default(),
             length: AtomicU64::new(0),
@@ -207,7 +210,7 @@ impl Directory {
     /// One content of so many bits is watched.
     #[inline]
     pub(super) fn watched_bits(&self) -> u32 {
-        WATCHED_BITS[usize::from(self.attention.load(Ordering::Relaxed) & CHEAP == 0)]
+        u32::from(self.attention.load(Ordering::Relaxed) >> BITS_SHIFT)
     }
 
     /// Whether it is of interest what is compressible.
@@ -338,7 +341,7 @@ impl Directory {
         if !is_known {
             // Nothing can be told: the next period is short and looks for all.
             self.policy.store(Policy::Inline.number(), Ordering::Relaxed);
-            self.attention.store(WATCHES | CHECKS, Ordering::Relaxed);
+            self.attention.store(EVERYTHING, Ordering::Relaxed);
             self.common.changed();
             return self.begin(SHORT);
         }
@@ -346,6 +349,7 @@ impl Directory {
         let changes = state.choice.compare(&estimates, outlook.prefer);
         state.switches += u64::from(changes);
         self.go_on(&mut state, &outlook);
+        state.may_end_early = !changes;
     }
 
     /// If one policy is the best whatever is written, it is chosen, and nothing is looked at.
@@ -360,13 +364,10 @@ impl Directory {
     fn go_on(&self, state: &mut State, outlook: &Outlook) {
         state.estimates = outlook.estimates(&state.workload());
         let asks = outlook.asks_for_compressibility(state.choice.policy, state.request_blocks);
-        let costs = &outlook.ground.costs;
-        let is_cheap = (costs.weak_ns + costs.lookup_ns).saturating_mul(CHEAP_OF) < outlook.ground.run_write_ns;
         let attention = match state.choice.reason {
             Reason::AtAnyRatio => 0,
-            _ => WATCHES | if asks { CHECKS } else { 0 } | if is_cheap { CHEAP } else { 0 },
+            _ => attention(&outlook.ground, asks),
         };
-        state.may_end_early = true;
         self.policy.store(state.choice.policy.number(), Ordering::Relaxed);
         self.attention.store(attention, Ordering::Relaxed);
         self.common.changed();
@@ -399,4 +400,12 @@ impl Directory {
             switches: state.switches,
         }
     }
+}
+
+/// What has to be looked at on a device where duplicates matter; `checks`: what is compressible does, too.
+fn attention(ground: &model::Ground, checks: bool) -> u8 {
+    let look_ns = ground.costs.weak_ns.saturating_add(ground.costs.lookup_ns);
+    let is_cheap = |bits: &u32| look_ns.saturating_mul(1 << (LOOKS_BITS - bits)) <= ground.run_write_ns;
+    let bits = WATCHED_BITS.find(is_cheap).unwrap_or(WATCHED_BITS.end);
+    WATCHES | if checks { CHECKS } else { 0 } | (bits as u8) << BITS_SHIFT
 }

@@ -3,7 +3,7 @@
 //! The problem: policies that store everything never learn how many duplicates there are.
 //!
 //! The idea: each concrete policy of a directory is wrapped in an [`Observed`], which counts what it is offered and what it
-//! shares. In place of `off` stands [`Watch`]: pieces of one *content* in 16 or 32 go the way of policy `inline`, so all
+//! shares. In place of `off` stands [`Watch`]: pieces of one *content* in 4 to 32 go the way of policy `inline`, so all
 //! copies of a content are watched or none, and the ratio among them is that of the workload (see
 //! [`is_watched`](crate::dedup::nv_dedup::sampling::is_watched)). Where all pieces are looked at, watched or not, all
 //! count. Where it matters for the choice what is compressible, one block in 16 is checked, whatever its content is, and

@@ -185,7 +185,7 @@ mod tests {
         };
         assert_eq!(better(Policy::Inline, 4, 4), Some(Policy::DeExt));
         assert_eq!(better(Policy::Inline, 1, 4), None);
-        assert_eq!(better(Policy::DeExt, 0, 4), None, "a little of it saves space still");
+        assert_eq!(better(Policy::DeExt, 0, 4), None, "some of it may save space still");
         assert_eq!(better(Policy::DeExt, 0, 16), Some(Policy::Inline));
     }
 }
