@@ -33,13 +33,14 @@ const WATCHES: u8 = 1;
 const CHECKS: u8 = 2;
 const BITS_SHIFT: u32 = 4;
 /// Of 32 contents one is watched, and of as few as 4 where all looks together take no more than a 256th of the time.
-const WATCHED_BITS: std::ops::Range<u32> = 2..5;
+const WATCHED_BITS_MIN: u32 = 2;
+const WATCHED_BITS_MAX: u32 = 5;
 const LOOKS_BITS: u32 = 8;
 /// Periods of the device in which nothing is written to a directory until it loses its place in the table.
 const IDLE_MAX: u32 = 16;
 
 /// What is looked at while nothing is known.
-const EVERYTHING: u8 = WATCHES | CHECKS | (WATCHED_BITS.end as u8) << BITS_SHIFT;
+const EVERYTHING: u8 = WATCHES | CHECKS | (WATCHED_BITS_MAX as u8) << BITS_SHIFT;
 
 /// See the module.
 pub(super) struct Directory {
@@ -144,24 +145,24 @@ impl State {
         let compressible =
             Range::of_checks(window.compressible, window.checked).filter(|_| window.checked >= CHECKS_MIN);
         // What fits is forgotten, and what does not is watched on, until it is certain or old.
-        let fits = |range: Option<Range>, known: f64| range.is_some_and(|range| range.contains(known));
-        let (ratio_fits, part_fits) = (fits(ratio, known.0), fits(compressible, known.1));
-        if ratio_fits || blocks >= WINDOW * BLOCKS_MIN {
+        let new_ratio = ratio.filter(|range| !range.contains(known.0));
+        let new_part = compressible.filter(|range| !range.contains(known.1));
+        if ratio != new_ratio || blocks >= WINDOW * BLOCKS_MIN {
             (self.window.looked_for, self.window.found) = (seen.looked_for, seen.found);
         }
-        if part_fits || window.checked >= WINDOW * CHECKS_MIN {
+        if compressible != new_part || window.checked >= WINDOW * CHECKS_MIN {
             (self.window.checked, self.window.compressible) = (seen.checked, seen.compressible);
         }
-        if (ratio_fits || ratio.is_none()) && (part_fits || compressible.is_none()) {
+        if new_ratio.is_none() && new_part.is_none() {
             return None;
         }
-        let [ratio_range, part_range] =
-            [(ratio, known.0), (compressible, known.1)].map(|(range, known)| range.unwrap_or(Range::exactly(known)));
-        let better = outlook().better_than(self.choice.policy, ratio_range, part_range, self.request_blocks)?;
-        if ratio.is_some() {
+        let [ratio, part] =
+            [(new_ratio, known.0), (new_part, known.1)].map(|(new, known)| new.unwrap_or(Range::exactly(known)));
+        let better = outlook().better_than(self.choice.policy, ratio, part, self.request_blocks)?;
+        if new_ratio.is_some() {
             self.ratio = Some((found as f64 / blocks as f64).min(1.0));
         }
-        if compressible.is_some() {
+        if new_part.is_some() {
             self.compressible = Some(window.compressible as f64 / window.checked as f64);
         }
         Some(better)
@@ -406,6 +407,6 @@ impl Directory {
 fn attention(ground: &model::Ground, checks: bool) -> u8 {
     let look_ns = ground.costs.weak_ns.saturating_add(ground.costs.lookup_ns);
     let is_cheap = |bits: &u32| look_ns.saturating_mul(1 << (LOOKS_BITS - bits)) <= ground.run_write_ns;
-    let bits = WATCHED_BITS.find(is_cheap).unwrap_or(WATCHED_BITS.end);
+    let bits = (WATCHED_BITS_MIN..WATCHED_BITS_MAX).find(is_cheap).unwrap_or(WATCHED_BITS_MAX);
     WATCHES | if checks { CHECKS } else { 0 } | (bits as u8) << BITS_SHIFT
 }
