@@ -37,7 +37,7 @@ const HOUSES: [House; 6] = [
             ("check", "mount fs dedup inode chunk space media words error compression fingerprint sync"),
             ("mount", "fs dedup inode chunk space media words error compression fingerprint sync parallel"),
             ("fs", "dedup inode chunk space media words error chunking compression fingerprint sync padded"),
-            ("dedup", "chunk space media words error chunking fingerprint sync padded"),
+            ("dedup", "chunk space media words error chunking compression fingerprint sync padded"),
             ("inode", "space media words error sync"),
             ("chunk", "space media words error compression fingerprint sync padded parallel"),
             ("space", "media error sync padded"),

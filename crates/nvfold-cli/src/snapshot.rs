@@ -191,6 +191,7 @@ impl Chosen {
         let why = match chosen.reason {
             nvfold::Reason::Unknown => "nothing is known yet".to_owned(),
             nvfold::Reason::AsDevice => "as on the whole device".to_owned(),
+            nvfold::Reason::AtAnyRatio => "the best whatever is written".to_owned(),
             nvfold::Reason::Best => "the best".to_owned(),
             nvfold::Reason::Kept { better, gain } => {
                 format!("kept, though {} is better by {:.1} %", better.name(), gain * 100.0)

@@ -5,20 +5,20 @@ use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::Arc;
 
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
 /// Blocks in a period: as many are watched as tell something.
-const PERIOD: u64 = 1024;
+pub(crate) const PERIOD: u64 = 1024;
 /// A device that is fast, so that looking for duplicates pays only where there are many.
 const FAST: Costs = Costs { write_ns: 1_000, weak_ns: 150, strong_ns: 3_000, lookup_ns: 150, compare_ns: 250 };
 
-fn device(mib: u64, index: IndexKind) -> Region {
+pub(crate) fn device(mib: u64, index: IndexKind) -> Region {
     let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).unwrap();
     FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();
     region
 }
 
-fn options(prefer: Prefer) -> MountOptions {
+pub(crate) fn options(prefer: Prefer) -> MountOptions {
     MountOptions {
         policy: Policy::Auto,
         auto: AutoOptions { prefer, period: PERIOD },
@@ -27,11 +27,11 @@ fn options(prefer: Prefer) -> MountOptions {
     }
 }
 
-fn mount(region: &Region, prefer: Prefer) -> FileSystem {
+pub(crate) fn mount(region: &Region, prefer: Prefer) -> FileSystem {
     FileSystem::mount(region.clone(), options(prefer)).unwrap()
 }
 
-fn create(fs: &FileSystem, parent: InodeNumber, name: &str) -> File {
+pub(crate) fn create(fs: &FileSystem, parent: InodeNumber, name: &str) -> File {
     fs.open(fs.create(parent, name.as_bytes(), &NEW).unwrap().ino).unwrap()
 }
 
@@ -42,7 +42,7 @@ fn make_dir(fs: &FileSystem, name: &str) -> InodeNumber {
 }
 
 /// A block that no other number has.
-fn content(number: u64) -> Vec<u8> {
+pub(crate) fn content(number: u64) -> Vec<u8> {
     let words = (1..=BLOCK as u64 / 8).map(|at| {
         let word = (number << 32 | at).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (word ^ word >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
@@ -51,7 +51,7 @@ fn content(number: u64) -> Vec<u8> {
 }
 
 /// Numbers of the blocks of a phase: so many of a hundred are copies of any one before.
-fn numbers(first: u64, count: u64, percent: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn numbers(first: u64, count: u64, percent: u64) -> impl Iterator<Item = u64> {
     let (mut random, mut unique) = (first | 1, 0);
     (0..count).map(move |_| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -62,7 +62,7 @@ fn numbers(first: u64, count: u64, percent: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Writes a phase from a file offset on, in requests of so many blocks.
-fn write(file: &File, numbers: &[u64], from: u64, request: usize) {
+pub(crate) fn write(file: &File, numbers: &[u64], from: u64, request: usize) {
     let mut offset = from;
     for request in numbers.chunks(request) {
         let data: Vec<u8> = request.iter().flat_map(|number| content(*number)).collect();
@@ -71,7 +71,7 @@ fn write(file: &File, numbers: &[u64], from: u64, request: usize) {
     }
 }
 
-fn read_equals(file: &File, numbers: &[u64], from: u64) {
+pub(crate) fn read_equals(file: &File, numbers: &[u64], from: u64) {
     let mut bytes = vec![0; BLOCK];
     for (at, number) in (0u64..).zip(numbers) {
         assert_eq!(file.read_at(from + at * BLOCK as u64, &mut bytes).unwrap(), BLOCK);
@@ -79,7 +79,7 @@ fn read_equals(file: &File, numbers: &[u64], from: u64) {
     }
 }
 
-fn unmount_clean(fs: FileSystem, region: &Region) {
+pub(crate) fn unmount_clean(fs: FileSystem, region: &Region) {
     fs.unmount().unwrap();
     let report = check(region, &CheckOptions::default()).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
@@ -118,6 +118,63 @@ fn the_choice_follows_the_workload_there_and_back() {
         drop(file);
         unmount_clean(fs, &region);
     }
+}
+
+/// The first blocks of new data are enough where they leave no doubt.
+#[test]
+fn a_refuted_choice_ends_its_period() {
+    const LONG: u64 = 8 * PERIOD;
+    let region = device(256, IndexKind::Dram);
+    let slow = Costs { write_ns: 10_000, ..FAST };
+    let auto = AutoOptions { prefer: Prefer::Speed, period: LONG };
+    let nv_dedup = NvDedupOptions { costs: Some(slow), ..NvDedupOptions::default() };
+    let fs = FileSystem::mount(region.clone(), MountOptions { auto, nv_dedup, ..options(Prefer::Speed) }).unwrap();
+    let file = create(&fs, InodeNumber::ROOT, "file");
+    let unique: Vec<u64> = numbers(0, LONG + LONG / 2, 0).collect();
+    write(&file, &unique, 0, 8);
+    assert_eq!(fs.chosen_policy_of(file.ino()).unwrap(), Policy::Off);
+    let copies: Vec<u64> = numbers(1_000_000, LONG / 8, 95).collect();
+    write(&file, &copies, (unique.len() * BLOCK) as u64, 8);
+    let stats = fs.stats().auto.unwrap();
+    assert_eq!(fs.chosen_policy_of(file.ino()).unwrap(), Policy::Inline, "{stats:?}");
+    read_equals(&file, &[unique, copies].concat(), 0);
+    drop(file);
+    unmount_clean(fs, &region);
+}
+
+/// What refutes a choice may follow from it: what is stored unlooked-at is not found later.
+#[test]
+fn two_choices_that_refute_each_other_do_not_take_turns_all_the_time() {
+    let region = device(512, IndexKind::Dram);
+    let fs = mount(&region, Prefer::Speed);
+    let file = create(&fs, InodeNumber::ROOT, "file");
+    let unique: Vec<u64> = numbers(0, 8 * PERIOD, 0).collect();
+    for copy in 0..4 {
+        write(&file, &unique, copy * (unique.len() * BLOCK) as u64, 8);
+    }
+    let stats = fs.stats().auto.unwrap();
+    assert!(stats.directories[0].switches <= 32, "one a period at most: {stats:?}");
+    drop(file);
+    unmount_clean(fs, &region);
+}
+
+#[test]
+fn where_no_data_would_change_the_choice_none_is_looked_at() {
+    let region = device(64, IndexKind::Dram);
+    let costs = Some(Costs { write_ns: 300, ..FAST });
+    let nv_dedup = NvDedupOptions { costs, ..NvDedupOptions::default() };
+    let fs = FileSystem::mount(region.clone(), MountOptions { nv_dedup, ..options(Prefer::Speed) }).unwrap();
+    let device_wide = || fs.stats().auto.unwrap().device;
+    assert_eq!((device_wide().policy, device_wide().reason), (Policy::Off, Reason::AtAnyRatio));
+    let file = create(&fs, InodeNumber::ROOT, "file");
+    let written = vec![7; 2 * PERIOD as usize];
+    write(&file, &written, 0, 8);
+    assert_eq!(fs.stats().data_blocks, 2 * PERIOD, "not one of them is shared");
+    let directory = &fs.stats().auto.unwrap().directories[0];
+    assert_eq!((directory.reason, directory.ratio, directory.blocks), (Reason::AtAnyRatio, None, 2 * PERIOD));
+    read_equals(&file, &written, 0);
+    drop(file);
+    unmount_clean(fs, &region);
 }
 
 #[test]

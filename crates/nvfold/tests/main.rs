@@ -19,3 +19,4 @@ mod repair;
 mod segments;
 mod threads;
 mod vector;
+mod watched;

@@ -45,6 +45,18 @@ pub enum Place {
     Twin(usize),
 }
 
+/// Which blocks of a request a policy looks at. All others are stored as policy `off` stores them: in runs.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Looks {
+    /// All of them.
+    All,
+    /// The blocks at these places of the request, in ascending order. None: it stores everything.
+    Only(Places),
+}
+
+/// Places of blocks in a request, in blocks from its first whole block.
+pub type Places = SmallVec<[usize; 4]>;
+
 /// One block of a request.
 #[derive(Debug)]
 pub struct Piece<'p> {
@@ -54,12 +66,19 @@ pub struct Piece<'p> {
     pub fingerprint: Fingerprint,
     /// What becomes of it.
     pub place: Place,
+    /// Its place among the blocks of the request, where only some of them are looked at ([`Looks::Only`]).
+    pub(crate) at: usize,
 }
 
 impl<'p> Piece<'p> {
     /// One that is to be stored so far.
     pub fn new(bytes: &'p [u8], fingerprint: Fingerprint) -> Piece<'p> {
-        Piece { bytes, fingerprint, place: Place::Store }
+        Piece { bytes, fingerprint, place: Place::Store, at: 0 }
+    }
+
+    /// The same, at this place of a request of which only some blocks are looked at.
+    pub(crate) fn new_at(at: usize, bytes: &'p [u8], fingerprint: Fingerprint) -> Piece<'p> {
+        Piece { at, ..Piece::new(bytes, fingerprint) }
     }
 }
 

@@ -33,12 +33,13 @@ pub mod stream;
 pub mod streams;
 pub mod work;
 
-pub use batch::{Piece, Place};
+pub use batch::{Looks, Piece, Place, Places};
 pub use denova::DeNova;
 pub use nv_dedup::NvDedup;
 
 use crate::chunk::transaction::Transaction;
 use crate::chunk::{Chunks, Released};
+use crate::compression::Compression;
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::media::ChunkRef;
@@ -80,6 +81,12 @@ pub trait Dedup: Send + Sync {
     /// Whether it never shares and never fingerprints, so that a write need not be looked at block by block.
     fn stores_everything(&self) -> bool {
         false
+    }
+
+    /// Which of the whole blocks of a request, one behind the other in `blocks`, it looks at. Asked before the inode is
+    /// locked. The others get no [`Dedup::fingerprint`] and are not placed.
+    fn looks_for(&self, _blocks: &[u8]) -> Looks {
+        if self.stores_everything() { Looks::Only(Places::new()) } else { Looks::All }
     }
 
     /// Whether it finds blocks through the index of the device alone. With a dram index a block that nobody shares needs no
@@ -148,8 +155,8 @@ pub struct PolicyOptions<'o> {
     pub deext: stream::DeExtOptions,
     /// See there.
     pub auto: auto::options::AutoOptions,
-    /// Whether packed chunks of the mount are compressed.
-    pub compresses: bool,
+    /// How packed chunks of the mount are stored.
+    pub compression: Compression,
     /// See [`crate::MountOptions::stopwatch`].
     pub stopwatch: Option<Stopwatch>,
     /// See [`crate::MountOptions::foreign`].
@@ -176,7 +183,7 @@ pub struct Policies {
 impl Policies {
     /// All of them, and which one new data goes to.
     pub fn new(options: PolicyOptions<'_>) -> Policies {
-        let PolicyOptions { policy, nv_dedup, denova, deext, auto, compresses, stopwatch, foreign } = options;
+        let PolicyOptions { policy, nv_dedup, denova, deext, auto, compression, stopwatch, foreign } = options;
         let for_streams = stopwatch.clone();
         let denova = Arc::new(DeNova::new(nv_dedup, denova, stopwatch.clone()));
         let deext = DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, deext, for_streams);
@@ -194,7 +201,7 @@ impl Policies {
             denova,
             deext,
             inline,
-            auto: Auto::new(auto, given, for_auto, concrete, compresses),
+            auto: Auto::new(auto, given, for_auto, concrete, compression),
             off: Off,
             foreign,
             filler,

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `cache` | the inodes that are in DRAM |
 //! | `packed` | writing packed chunks: pieces, tails, seams |
-//! | `read`, `write`, `range` | bytes: reading, writing, size, reserved space, clones |
+//! | `read`, `write`, `watched`, `range` | bytes: reading, writing, size, reserved space, clones |
 //! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and whole, and what it lets go |
 //! | `share`, `undedup_plan` | sharing what is stored already, and the way back |
 //! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and what leads to them |
@@ -55,6 +55,7 @@ mod share;
 pub(crate) mod share_queued;
 mod superblock;
 mod undedup_plan;
+mod watched;
 mod write;
 mod xattr;
 

@@ -405,7 +405,8 @@ impl Core {
         }
         let (before, rest) = bytes.split_at((first - offset) as usize);
         let (whole, behind) = rest.split_at((end - first) as usize);
-        let count = if pieces.is_empty() { 0 } else { whole.len() / BLOCK };
+        let blocks = whole.len() / BLOCK;
+        let count = if pieces.len() < blocks { 0 } else { blocks };
         self.place(extents, first, whole, &mut pieces[..count], mapped, claims)?;
         let short = [(offset, before), (end, behind)].into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
         Ok(PlacedNew { short, pieces: count })

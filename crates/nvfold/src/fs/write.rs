@@ -19,7 +19,7 @@ use super::decide::{Fresh, decide, mark_twins};
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use super::range::{range_end, whole_blocks};
 use crate::dedup::work::Unfingerprinted;
-use crate::dedup::{Dedup, Piece, Place};
+use crate::dedup::{Dedup, Looks, Piece, Place};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
@@ -45,15 +45,22 @@ impl Fresh<BlockNumber> {
     }
 }
 
-/// The whole blocks of a write, with the fingerprints that a policy wants before the inode is locked; none when it
-/// stores everything.
+/// The whole blocks of a write, with the fingerprints that a policy wants before the inode is locked; where it looks at
+/// some of them only, those.
 pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) -> Result<Pieces<'d>> {
     range_end("write", offset, data.len() as u64)?;
     let (first, end) = whole_blocks(offset, data.len() as u64);
-    if policy.stores_everything() || first == end {
+    if first == end {
         return Ok(Pieces::new());
     }
     let whole = &data[(first - offset) as usize..(end - offset) as usize];
+    if let Looks::Only(places) = policy.looks_for(whole) {
+        let piece = |at: usize| {
+            let block = &whole[at * BLOCK..(at + 1) * BLOCK];
+            Piece::new_at(at, block, policy.fingerprint(block))
+        };
+        return Ok(places.into_iter().map(piece).collect());
+    }
     // All of a block at once: hashing it asks for one line after the other.
     pmem::prefetch_lines(whole.as_ptr() as usize, BLOCK);
     let mut blocks = whole.chunks_exact(BLOCK).peekable();
@@ -70,6 +77,14 @@ pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) 
         pieces.push(Piece::new(block, fingerprint));
     }
     Ok(pieces)
+}
+
+/// All blocks of `source`: the pieces that are looked at, and the others, of which nothing is known.
+fn with_the_others<'d>(source: &'d [u8], pieces: &[Piece<'_>]) -> Pieces<'d> {
+    let mut all: Pieces<'d> =
+        source.chunks_exact(BLOCK).map(|block| Piece::new(block, Fingerprint::default())).collect();
+    pieces.iter().for_each(|piece| all[piece.at].fingerprint = piece.fingerprint);
+    all
 }
 
 impl Core {
@@ -219,7 +234,7 @@ impl Core {
     }
 
     /// Decides for each block of `source` whether to share or store it, stores what is new, and adds what the file range
-    /// at `offset` will name to `mapped`. `pieces`: the blocks, or nothing when the policy stores everything.
+    /// at `offset` will name to `mapped`. `pieces`: the blocks, or those of them that the policy looks at.
     pub(super) fn place(
         &self,
         extents: &Extents,
@@ -230,18 +245,20 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let blocks = source.len() / BLOCK;
-        debug_assert!(source.len().is_multiple_of(BLOCK) && (pieces.is_empty() || pieces.len() == blocks));
-        let finds_nothing =
-            claims.policy.stores_everything() || blocks > 1 && pieces.iter().all(|piece| piece.fingerprint.is_empty());
-        if finds_nothing && !extents.has_unwritten() {
-            return self.store_run(offset, source, mapped, claims);
+        debug_assert!(source.len().is_multiple_of(BLOCK) && pieces.len() <= blocks);
+        let has_all = pieces.len() == blocks;
+        let finds_nothing = claims.policy.stores_everything()
+            || (blocks > 1 || !has_all) && pieces.iter().all(|piece| piece.fingerprint.is_empty());
+        match (extents.has_unwritten(), has_all) {
+            (false, _) if finds_nothing => self.store_run(offset, source, mapped, claims),
+            (false, false) => self.place_watched(offset, source, pieces, mapped, claims),
+            (_, true) => self.place_pieces(extents, offset, source, pieces, mapped, claims),
+            // Each block may have a place of its own.
+            (true, false) => {
+                let mut all = with_the_others(source, pieces);
+                self.place_pieces(extents, offset, source, &mut all, mapped, claims)
+            }
         }
-        if pieces.is_empty() {
-            let unknown = |block| Piece::new(block, Fingerprint::default());
-            let mut pieces: Pieces<'_> = source.chunks_exact(BLOCK).map(unknown).collect();
-            return self.place_pieces(extents, offset, source, &mut pieces, mapped, claims);
-        }
-        self.place_pieces(extents, offset, source, pieces, mapped, claims)
     }
 
     fn place_pieces(
@@ -277,7 +294,13 @@ impl Core {
     }
 
     /// Stores all of `source` in new blocks: the whole of policy `off`.
-    fn store_run(&self, offset: u64, source: &[u8], mapped: &mut Mapped, claims: &mut Claims<'_>) -> Result<()> {
+    pub(super) fn store_run(
+        &self,
+        offset: u64,
+        source: &[u8],
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
         let first = claims.fresh.len();
         claims.lacks_fingerprints = true;
         self.space.allocate("write", source.len() as u64 / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;

@@ -7,7 +7,6 @@ use super::saved::Saved;
 use super::superblock::{read_superblock, require_known_features};
 use super::tables::Tables;
 use super::{Mounted, saved, scan};
-use crate::compression::Compression;
 use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
 use crate::fs::{Core, CoreOptions, write_superblock};
@@ -151,7 +150,7 @@ fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {
             denova: &options.denova,
             deext: options.deext,
             auto: options.auto,
-            compresses: options.compression != Compression::Off,
+            compression: options.compression,
             stopwatch: options.stopwatch.clone(),
             foreign: options.foreign.clone(),
         }),

@@ -29,14 +29,24 @@ impl Choice {
         Choice { policy, reason, rising: None }
     }
 
+    /// What is seen contradicts the last comparison, and this policy is better: it is changed to at once.
+    pub fn change(&mut self, better: Policy) {
+        *self = Choice::new(better, Reason::Best);
+    }
+
+    /// Nothing that may be seen would speak for another policy. Whether the policy changes.
+    pub fn settle(&mut self, policy: Policy) -> bool {
+        let changes = policy != self.policy;
+        *self = Choice::new(policy, Reason::AtAnyRatio);
+        changes
+    }
+
     /// A period is over; `estimates` has the best first. Whether the policy changes. The first comparison needs no margin,
     /// for nothing speaks for the policy that it began with.
     pub fn compare(&mut self, estimates: &[Estimate], prefer: Prefer) -> bool {
         let Some(best) = estimates.first() else { return false };
         let is_first = matches!(self.reason, Reason::Unknown);
-        let own = estimates.iter().find(|of| of.policy == self.policy);
-        // A policy that is no longer to be had is left at once.
-        let gain = own.map_or(1.0, |own| 1.0 - best.score / own.score.max(f64::MIN_POSITIVE));
+        let gain = gain(self.policy, estimates);
         let margin = margin(prefer);
         let rises = best.policy != self.policy && gain >= margin;
         let changes = best.policy != self.policy
@@ -53,11 +63,21 @@ impl Choice {
     }
 }
 
-fn margin(prefer: Prefer) -> f64 {
+/// By which part of the score of `policy` the best one is better, 0 to 1; `estimates` has the best first. A policy that is
+/// no longer to be had is left at once: 1.
+pub fn gain(policy: Policy, estimates: &[Estimate]) -> f64 {
+    let (Some(best), Some(own)) = (estimates.first(), estimates.iter().find(|of| of.policy == policy)) else {
+        return 1.0;
+    };
+    1.0 - best.score / own.score.max(f64::MIN_POSITIVE)
+}
+
+/// By which part of its score a policy must be better to be worth a change.
+pub fn margin(prefer: Prefer) -> f64 {
     match prefer {
         Prefer::Balanced | Prefer::Speed => 0.04,
         // A percent of space must not be lost.
-        Prefer::Space | Prefer::Wear => 0.002,
+        Prefer::Space | Prefer::Wear => 0.001,
     }
 }
 

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! fs: a write            -> of(directory)        the directory's lane of the chosen policy
-//!     request            -> Observed             counts what is offered and what is shared; `off` watches 1 in 32
+//!     request            -> Observed             counts what is offered and what is shared; `off` watches some
 //!     request_done       -> Directory            at the end of a period: ratio, estimates, choice with hysteresis
 //! ```
 //!
@@ -23,6 +23,7 @@
 //! | [`options`] | options, estimates, reasons, statistics |
 //! | [`model`] | what each policy would do: the formulae |
 //! | `choice` | when to change: hysteresis |
+//! | `outlook` | what has to be looked at, and when that refutes the choice |
 //! | `seen`, `observe` | what is seen, and how it is counted |
 //! | `directory` | sampling periods |
 //! | `common` | costs, and what the device allows |
@@ -33,6 +34,7 @@ mod directory;
 pub mod model;
 mod observe;
 pub mod options;
+mod outlook;
 mod seen;
 
 use super::deext::DeExt;
@@ -40,6 +42,7 @@ use super::denova::DeNova;
 use super::inline::Inline;
 use super::policy::Policy;
 use super::{Dedup, Ground};
+use crate::compression::Compression;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering;
 use crate::words::Stopwatch;
@@ -89,9 +92,9 @@ impl Place {
                 Policy::Inline => concrete.inline.clone(),
                 Policy::DeNova => concrete.denova.clone(),
                 Policy::DeExt => concrete.deext.clone(),
-                _ => Arc::new(Watch { inline: concrete.inline.clone() }),
+                _ => Arc::new(Watch { inline: concrete.inline.clone(), directory: directory.clone() }),
             };
-            Observed { inner, directory: directory.clone() }
+            Observed { inner, directory: directory.clone(), cuts: policy == Policy::DeExt }
         });
         Place { directory, lanes }
     }
@@ -110,9 +113,9 @@ impl Auto {
         given: Option<super::nv_dedup::options::Costs>,
         stopwatch: Option<Stopwatch>,
         concrete: Concrete,
-        compresses: bool,
+        compression: Compression,
     ) -> Auto {
-        let common = Arc::new(Common::new(options, given, stopwatch, concrete.denova.clone(), compresses));
+        let common = Arc::new(Common::new(options, given, stopwatch, concrete.denova.clone(), compression));
         let device = Place::new(Directory::of_device(common.clone()), &concrete);
         Auto { common, concrete, device, table: OnceLock::new(), aged_at: AtomicU64::new(0) }
     }
@@ -172,6 +175,7 @@ impl Auto {
     /// Mount: measures, so that the first sampling period is judged by this device's costs.
     pub(super) fn measure(&self, ground: &Ground<'_>) {
         self.common.measure(ground);
+        self.device.directory.begin_unseen(ground);
     }
 
     /// A daemon shares later what is stored now.
@@ -193,14 +197,16 @@ impl Auto {
 
     /// What it does, and why; `None` when nothing was written by it and it is not the policy of new data.
     pub(super) fn stats(&self, is_default: bool) -> Option<AutoStats> {
-        let device = self.device.directory.chosen();
+        let mut device = self.device.directory.chosen();
+        let places = self.table.get().into_iter().flatten();
+        device.blocks += places.map(|place| place.directory.untold_blocks()).sum::<u64>();
         if !is_default && device.blocks == 0 {
             return None;
         }
         let mut directories: Vec<Chosen> = self.used_places().map(|place| place.directory.chosen()).collect();
         directories.sort_by_key(|chosen| std::cmp::Reverse(chosen.blocks));
         directories.truncate(AutoStats::DIRECTORIES_MAX);
-        let common::Measured { costs, run_write_ns, measured } = self.common.costs();
+        let common::Measured { costs, run_write_ns, measured, .. } = self.common.costs();
         Some(AutoStats { prefer: self.common.prefer(), costs, run_write_ns, measured, device, directories })
     }
 }

@@ -3,37 +3,56 @@
 //! The problem: policies that store everything never learn how many duplicates there are.
 //!
 //! The idea: each concrete policy of a directory is wrapped in an [`Observed`], which counts what it is offered and what it
-//! shares. In place of `off` stands [`Watch`]: pieces of one *content* in 32 go the way of policy `inline`, so all copies of
-//! a content are watched or none, and the ratio among them is that of the workload (see
+//! shares. In place of `off` stands [`Watch`]: pieces of one *content* in 4 to 32 go the way of policy `inline`, so all
+//! copies of a content are watched or none, and the ratio among them is that of the workload (see
 //! [`is_watched`](crate::dedup::nv_dedup::sampling::is_watched)). Where all pieces are looked at, watched or not, all
-//! count. Of the watched pieces one in four is checked for compressibility.
+//! count. Where it matters for the choice what is compressible, one block in 16 is checked, whatever its content is, and
+//! of policies that cut one piece in four.
 
 use super::directory::Directory;
 use crate::chunk::transaction::Transaction;
 use crate::chunk::{Chunks, Released};
 use crate::chunking::{Compressibility, Verdict};
 use crate::dedup::inline::Inline;
-use crate::dedup::nv_dedup::sampling::is_watched;
+use crate::dedup::nv_dedup::sampling::is_one_of;
 use crate::dedup::streams::Streams;
 use crate::dedup::work::{Host, Token, Unfingerprinted};
-use crate::dedup::{Dedup, Ground, Piece, Place};
+use crate::dedup::{Dedup, Ground, Looks, Piece, Place, Places};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, ChunkRef};
 use std::sync::Arc;
 
-/// One watched piece of so many is checked for compressibility.
-const CHECKED_OF: u64 = 4;
+/// One block of so many is checked for compressibility, and one cut piece of so many.
+const CHECKED_BLOCK_OF: u64 = 16;
+const CHECKED_PIECE_OF: u32 = 4;
+const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// In place of `off`: stores everything, and looks for one content in 32. What it stores without a fingerprint gets one in
-/// the background when anybody looks for it.
+/// In place of `off`: stores everything, and looks for one content in 32 where that may change the choice. What it stores
+/// without a fingerprint gets one in the background when anybody looks for it.
 pub(super) struct Watch {
     pub(super) inline: Arc<Inline>,
+    pub(super) directory: Arc<Directory>,
+}
+
+impl Watch {
+    fn watches(&self, piece: &[u8]) -> bool {
+        self.directory.watches() && is_one_of(piece, self.directory.watched_bits())
+    }
 }
 
 impl Dedup for Watch {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
-        if is_watched(piece) { self.inline.fingerprint(piece) } else { Fingerprint::default() }
+        if self.watches(piece) { self.inline.fingerprint(piece) } else { Fingerprint::default() }
+    }
+
+    fn looks_for(&self, blocks: &[u8]) -> Looks {
+        if !self.directory.watches() {
+            return Looks::Only(Places::new());
+        }
+        let bits = self.directory.watched_bits();
+        let blocks = blocks.chunks_exact(BLOCK).enumerate();
+        Looks::Only(blocks.filter(|(_, block)| is_one_of(block, bits)).map(|(at, _)| at).collect())
     }
 
     fn goes_by_index(&self) -> bool {
@@ -62,6 +81,24 @@ impl Dedup for Watch {
 pub(super) struct Observed {
     pub(super) inner: Arc<dyn Dedup>,
     pub(super) directory: Arc<Directory>,
+    /// Its pieces are of any length.
+    pub(super) cuts: bool,
+}
+
+impl Observed {
+    /// Checks whether a block or a piece is compressible.
+    fn check(&self, bytes: &[u8]) {
+        let is_compressible = Compressibility::default().check(bytes) == Verdict::Compressible;
+        self.directory.each_seen(|seen| seen.count_check(is_compressible));
+    }
+
+    fn check_pieces(&self, pieces: &[Piece<'_>]) {
+        let is_sample = |piece: &&Piece<'_>| {
+            piece.fingerprint.weak.is_some_and(|weak| weak.is_multiple_of(CHECKED_PIECE_OF))
+                && piece.bytes.len() >= BLOCK
+        };
+        pieces.iter().filter(is_sample).for_each(|piece| self.check(piece.bytes));
+    }
 }
 
 impl Dedup for Observed {
@@ -71,6 +108,14 @@ impl Dedup for Observed {
 
     fn stores_everything(&self) -> bool {
         self.inner.stores_everything()
+    }
+
+    fn looks_for(&self, blocks: &[u8]) -> Looks {
+        if self.directory.checks() {
+            let checked = self.directory.next_checked(blocks.len() / BLOCK, CHECKED_BLOCK_OF);
+            checked.for_each(|at| self.check(&blocks[at * BLOCK..(at + 1) * BLOCK]));
+        }
+        self.inner.looks_for(blocks)
     }
 
     fn goes_by_index(&self) -> bool {
@@ -88,20 +133,13 @@ impl Dedup for Observed {
             looked_for += piece.bytes.len() as u64;
             found += if piece.place == Place::Store { 0 } else { piece.bytes.len() as u64 };
         }
-        if looked_for == 0 {
+        if looked_for == 0 || !self.directory.watches() {
             return;
         }
-        let is_checked = |piece: &&Piece<'_>| {
-            let weak = u64::from(piece.fingerprint.weak.unwrap_or(1));
-            weak.is_multiple_of(CHECKED_OF) && piece.bytes.len() as u64 >= BLOCK_BYTES && is_watched(piece.bytes)
-        };
-        let checked = pieces.iter().find(is_checked);
-        let is_compressible =
-            checked.map(|piece| Compressibility::default().check(piece.bytes) == Verdict::Compressible);
-        self.directory.each_seen(|seen| {
-            seen.count_looks(looked_for, found);
-            is_compressible.into_iter().for_each(|is_compressible| seen.count_check(is_compressible));
-        });
+        self.directory.each_seen(|seen| seen.count_looks(looked_for, found));
+        if self.cuts && self.directory.checks() {
+            self.check_pieces(pieces);
+        }
     }
 
     fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {

@@ -75,6 +75,9 @@ pub enum Reason {
     Unknown,
     /// A new directory: as on the whole device.
     AsDevice,
+    /// No ratio of duplicates, no compressibility and no length of requests would make another policy better by enough: no
+    /// data is looked at for the sake of the choice.
+    AtAnyRatio,
     /// It has the best score.
     Best,
     /// It had the best score, and another policy is better now by this part, but not by enough or not for long enough.

@@ -12,6 +12,9 @@ const STRIPES: usize = 16;
 struct Stripe {
     bytes: AtomicU64,
     requests: AtomicU64,
+    /// Requests that the device was told of.
+    told: AtomicU64,
+    offered: AtomicU64,
     looked_for: AtomicU64,
     found: AtomicU64,
     checked: AtomicU64,
@@ -46,6 +49,30 @@ impl Seen {
         let stripe = self.stripe();
         stripe.requests.fetch_add(1, Ordering::Relaxed);
         stripe.bytes.fetch_add(bytes, Ordering::Relaxed)
+    }
+
+    /// Requests of so many bytes in a directory were done before.
+    pub(super) fn count_requests(&self, requests: u64, bytes: u64) {
+        let stripe = self.stripe();
+        stripe.requests.fetch_add(requests, Ordering::Relaxed);
+        stripe.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Requests of this thread of which the device was not told before.
+    pub(super) fn take_requests(&self) -> u64 {
+        let stripe = self.stripe();
+        let requests = stripe.requests.load(Ordering::Relaxed);
+        requests.saturating_sub(stripe.told.swap(requests, Ordering::Relaxed))
+    }
+
+    /// So many blocks are to be placed; how many this thread's requests had before.
+    pub(super) fn count_offered(&self, blocks: u64) -> u64 {
+        self.stripe().offered.fetch_add(blocks, Ordering::Relaxed)
+    }
+
+    /// Bytes of which the device was not told yet, where it is told of whole parts of so many bytes.
+    pub(super) fn untold(&self, part: u64) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.bytes.load(Ordering::Relaxed) % part).sum()
     }
 
     pub(super) fn count_looks(&self, looked_for: u64, found: u64) {

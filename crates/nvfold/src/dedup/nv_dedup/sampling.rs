@@ -35,6 +35,12 @@ const BATCH_MAX: u64 = 64;
 /// Whether Non_Fin watches pieces of this content. Blocks of zeros are not: one content that is a large part of a
 /// workload must not stand for all the others.
 pub fn is_watched(piece: &[u8]) -> bool {
+    is_one_of(piece, WATCHED_BITS)
+}
+
+/// Whether a piece has one of the contents of which there is one in `1 << bits`, 1 to 63 bits. What is one for more bits is
+/// one for fewer.
+pub fn is_one_of(piece: &[u8], bits: u32) -> bool {
     let word = |at: usize| {
         let bytes = piece.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -42,7 +48,7 @@ pub fn is_watched(piece: &[u8]) -> bool {
     // Inside the block: its ends are where headers, which many contents have in common, lie.
     let mixed = word(1064) ^ word(2088).rotate_left(23) ^ word(3112).rotate_left(46);
     // The top bits of the product depend on all others.
-    (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - WATCHED_BITS) == WATCHED_OF - 1
+    (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits) == (1 << bits) - 1
 }
 
 /// What one thread saw since mount.

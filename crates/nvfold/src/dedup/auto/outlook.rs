@@ -1,0 +1,191 @@
+//! Is a choice to be doubted? What must be looked at to find out, and when has enough been seen?
+//!
+//! The problem: looking at data costs time, most of all where the fastest policy looks at none. And a period that goes on
+//! with a choice that the first blocks of new data have refuted loses what the better policy would have gained.
+//!
+//! The idea: the model tells what would be chosen for other data. Where that is the same policy for all data, nothing
+//! needs to be looked at ([`Outlook::is_best_at_any_ratio`]). Where it is not, what was seen since some blocks stands for a
+//! range in which the truth lies, and when another policy is better by the margin everywhere in that range, the choice is
+//! refuted ([`Outlook::better_than`]).
+
+use super::choice::{gain, margin};
+use super::model::{Ground, Workload, estimates};
+use super::options::{Estimate, Prefer};
+use crate::dedup::policy::Policy;
+
+/// Ratios that stand for all.
+const RATIOS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
+/// Lengths of requests that stand for all.
+const REQUEST_BLOCKS: [f64; 2] = [1.0, 1024.0];
+/// Data of which none of so many samples is compressible is taken to be incompressible.
+const NONE_OF: u64 = 16;
+
+/// What the model says of one device with one preference.
+pub(super) struct Outlook {
+    /// What is known of the device.
+    pub(super) ground: Ground,
+    /// What is to be saved.
+    pub(super) prefer: Prefer,
+}
+
+/// The range in which a part of a workload lies, as far as some samples tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Range {
+    least: f64,
+    most: f64,
+}
+
+impl Range {
+    /// Exactly this.
+    pub(super) fn exactly(part: f64) -> Range {
+        Range { least: part, most: part }
+    }
+
+    /// `hits` of `samples`: two standard deviations to both sides, so 19 of 20 ranges hold the truth. `None` without samples.
+    pub(super) fn of(hits: u64, samples: u64) -> Option<Range> {
+        if samples == 0 {
+            return None;
+        }
+        let (samples, part) = (samples as f64, (hits as f64 / samples as f64).min(1.0));
+        // Without the second term a few samples that agree would be certain.
+        let deviation = (part * (1.0 - part) / samples + 1.0 / (samples * samples)).sqrt();
+        let [least, most] = [-2.0, 2.0].map(|times| (part + times * deviation).clamp(0.0, 1.0));
+        Some(Range { least, most })
+    }
+
+    /// The same, where none of so many is none at all.
+    pub(super) fn of_checks(hits: u64, samples: u64) -> Option<Range> {
+        match hits == 0 && samples >= NONE_OF {
+            true => Some(Range::exactly(0.0)),
+            false => Range::of(hits, samples),
+        }
+    }
+
+    /// Whether the truth may be this.
+    pub(super) fn contains(&self, part: f64) -> bool {
+        (self.least..=self.most).contains(&part)
+    }
+}
+
+impl Outlook {
+    /// What the policies would do with a workload, the best one first.
+    pub(super) fn estimates(&self, workload: &Workload) -> Vec<Estimate> {
+        estimates(&self.ground, workload, self.prefer)
+    }
+
+    /// The policy that no data would be a reason to leave, if there is one: `own`, or else another.
+    pub(super) fn best_at_any_ratio(&self, own: Policy) -> Option<Policy> {
+        let incompressible = Workload { ratio: 0.0, compressible: 0.0, request_blocks: 1.0 };
+        let other = self.estimates(&incompressible).first().map(|of| of.policy);
+        [Some(own), other].into_iter().flatten().find(|policy| self.is_best_at_any_ratio(*policy))
+    }
+
+    fn is_best_at_any_ratio(&self, policy: Policy) -> bool {
+        let stands = |ratio: f64, compressible: f64, request_blocks: f64| {
+            let estimates = self.estimates(&Workload { ratio, compressible, request_blocks });
+            gain(policy, &estimates) < margin(self.prefer)
+        };
+        RATIOS.into_iter().all(|ratio| {
+            [0.0, 1.0].into_iter().all(|part| REQUEST_BLOCKS.into_iter().all(|blocks| stands(ratio, part, blocks)))
+        })
+    }
+
+    /// Whether compressible data would be a reason to pack it, or other data one to pack no longer.
+    pub(super) fn asks_for_compressibility(&self, own: Policy, request_blocks: f64) -> bool {
+        let packs = |ratio: f64| {
+            let workload = Workload { ratio, compressible: 1.0, request_blocks };
+            self.estimates(&workload).first().is_some_and(|best| best.policy == Policy::DeExt)
+        };
+        self.ground.packs && (own == Policy::DeExt || RATIOS.into_iter().any(packs))
+    }
+
+    /// The policy that is better than `own` by the margin wherever in these ranges the truth lies, if it is one.
+    pub(super) fn better_than(
+        &self,
+        own: Policy,
+        ratio: Range,
+        compressible: Range,
+        request_blocks: f64,
+    ) -> Option<Policy> {
+        let better = |ratio: f64, compressible: f64| {
+            let estimates = self.estimates(&Workload { ratio, compressible, request_blocks });
+            let is_better = gain(own, &estimates) >= margin(self.prefer);
+            estimates.first().map(|best| best.policy).filter(|best| is_better && *best != own)
+        };
+        let first = better(ratio.least, compressible.least)?;
+        let others =
+            [(ratio.least, compressible.most), (ratio.most, compressible.least), (ratio.most, compressible.most)];
+        others.into_iter().all(|(ratio, part)| better(ratio, part) == Some(first)).then_some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::COMPRESS_NS;
+    use super::*;
+    use crate::dedup::nv_dedup::options::Costs;
+
+    fn outlook(write_ns: u64, prefer: Prefer, packs: bool) -> Outlook {
+        let costs = Costs { write_ns, weak_ns: 150, strong_ns: 3_000, lookup_ns: 150, compare_ns: 250 };
+        let ground = Ground { costs, run_write_ns: write_ns, compress_ns: COMPRESS_NS, shares_later: false, packs };
+        Outlook { ground, prefer }
+    }
+
+    #[test]
+    fn on_a_fast_device_nothing_speaks_for_looking_at_data() {
+        let fast = outlook(400, Prefer::Speed, true);
+        assert_eq!(fast.best_at_any_ratio(Policy::Inline), Some(Policy::Off));
+        assert!(!fast.asks_for_compressibility(Policy::Off, 1.0));
+        assert_eq!(outlook(400, Prefer::Balanced, false).best_at_any_ratio(Policy::Off), None);
+        assert_eq!(outlook(9_000, Prefer::Speed, false).best_at_any_ratio(Policy::Off), None);
+        assert_eq!(outlook(400, Prefer::Space, false).best_at_any_ratio(Policy::Off), Some(Policy::Inline));
+    }
+
+    #[test]
+    fn compressibility_is_asked_for_where_packing_may_win() {
+        for (write_ns, prefer, packs, expected) in [
+            (400, Prefer::Speed, true, false),
+            (600_000, Prefer::Speed, true, true),
+            (400, Prefer::Space, true, true),
+            (400, Prefer::Space, false, false),
+        ] {
+            let outlook = outlook(write_ns, prefer, packs);
+            assert_eq!(outlook.asks_for_compressibility(Policy::Off, 32.0), expected, "{write_ns} {prefer:?} {packs}");
+        }
+    }
+
+    #[test]
+    fn samples_tell_a_range() {
+        assert_eq!(Range::of(0, 0), None);
+        assert_eq!((Range::of_checks(0, 16), Range::of_checks(0, 15)), (Some(Range::exactly(0.0)), Range::of(0, 15)));
+        assert!(Range::of(0, 64).unwrap().contains(0.03) && !Range::of(0, 64).unwrap().contains(0.04));
+        let half = Range::of(8, 16).unwrap();
+        assert!(half.contains(0.5) && half.contains(0.3) && !half.contains(0.2) && !half.contains(0.8));
+        let all_of_four = Range::of(4, 4).unwrap();
+        assert!(all_of_four.contains(1.0) && all_of_four.contains(0.5) && !all_of_four.contains(0.4));
+    }
+
+    #[test]
+    fn a_choice_is_refuted_by_what_is_certain_only() {
+        let slow = outlook(9_000, Prefer::Speed, false);
+        let unknown = Range::exactly(0.0);
+        let better = |own, hits, samples| slow.better_than(own, Range::of(hits, samples).unwrap(), unknown, 1.0);
+        assert_eq!(better(Policy::Off, 8, 16), Some(Policy::Inline));
+        assert_eq!(better(Policy::Off, 1, 16), None, "it may be none");
+        assert_eq!(better(Policy::Off, 0, 16), None);
+        assert_eq!(better(Policy::Inline, 8, 16), None, "it is the best");
+        assert_eq!(better(Policy::Inline, 0, 128), Some(Policy::Off));
+    }
+
+    #[test]
+    fn a_few_checks_tell_that_data_is_to_be_packed_and_no_longer() {
+        let space = outlook(1_000, Prefer::Space, true);
+        let better = |own, hits, checks| {
+            space.better_than(own, Range::exactly(0.0), Range::of_checks(hits, checks).unwrap(), 32.0)
+        };
+        assert_eq!(better(Policy::Inline, 4, 4), Some(Policy::DeExt));
+        assert_eq!(better(Policy::Inline, 1, 4), None);
+        assert_eq!(better(Policy::DeExt, 0, 4), None, "some of it may save space still");
+        assert_eq!(better(Policy::DeExt, 0, 16), Some(Policy::Inline));
+    }
+}

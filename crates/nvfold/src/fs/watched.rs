@@ -1,0 +1,107 @@
+//! A write of which the policy looks at some blocks only.
+//!
+//! The problem: a policy that stores everything still has to see how many duplicates there are, so it looks at one block in
+//! 32. A request that is placed block by block for the sake of one of them costs much more than a run of new blocks.
+//!
+//! The idea: the policy answers for the blocks that it looks at ([`Looks::Only`](crate::dedup::Looks::Only)). Those that are
+//! stored already split the request; everything between them is stored in runs, as under policy `off`, and a new block
+//! among them gets its chunk entry and its fingerprint where the run has put it.
+//!
+//! ```text
+//! request     . . . w . . . . . S . . w . .      w looked at and new, S looked at and stored already, . not looked at
+//! stored      |------ run -----|   |- run -|     one allocation and one stream each, as far as free space is in one piece
+//! ```
+
+use super::Core;
+use super::claims::Claims;
+use super::decide::{Decision, Fresh, decide, mark_twins};
+use super::publish::{Mapped, block_extent, push_mapped};
+use crate::dedup::Piece;
+use crate::error::Result;
+use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::space::BlockRun;
+use smallvec::SmallVec;
+use std::ops::Range;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+impl Core {
+    /// Places all blocks of `source`, of which `pieces` are looked at, for the file range at `offset`.
+    ///
+    /// # Errors
+    /// ENOSPC, those of the device.
+    pub(super) fn place_watched(
+        &self,
+        offset: u64,
+        source: &[u8],
+        pieces: &mut [Piece<'_>],
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        mark_twins(pieces);
+        claims.policy.place(pieces, &mut claims.tx);
+        let mut fresh = SmallVec::with_capacity(pieces.len());
+        let decisions = decide(pieces, &mut fresh, claims, Claims::keep);
+        let mut placed = 0;
+        for (nth, (piece, decision)) in pieces.iter().zip(decisions).enumerate() {
+            let is_new = matches!(decision, Decision::Stored(new) if fresh[new].at == nth);
+            if !is_new {
+                self.store_around(offset, source, placed..piece.at, pieces, &mut fresh, mapped, claims)?;
+                let at = offset + (piece.at * BLOCK) as u64;
+                push_mapped(mapped, at, block_extent(decision.chunk(&fresh)));
+                placed = piece.at + 1;
+            }
+        }
+        self.store_around(offset, source, placed..source.len() / BLOCK, pieces, &mut fresh, mapped, claims)
+    }
+
+    /// Stores the blocks of a range of the request in a run, and enters those of them that are looked at.
+    #[expect(clippy::too_many_arguments, reason = "the request, and what becomes of it")]
+    fn store_around(
+        &self,
+        offset: u64,
+        source: &[u8],
+        range: Range<usize>,
+        pieces: &[Piece<'_>],
+        fresh: &mut [Fresh<BlockNumber>],
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let first = claims.fresh.len();
+        let part = &source[range.start * BLOCK..range.end * BLOCK];
+        self.store_run(offset + (range.start * BLOCK) as u64, part, mapped, claims)?;
+        for new in fresh.iter_mut().filter(|new| range.contains(&pieces[new.at].at)) {
+            let piece = &pieces[new.at];
+            let block = nth_block(&claims.fresh[first..], (piece.at - range.start) as u64);
+            new.chunk = Some(block);
+            claims.enter(block, new.count, &piece.fingerprint);
+        }
+        Ok(())
+    }
+}
+
+/// The n-th block of runs that have more than n.
+fn nth_block(runs: &[BlockRun], mut nth: u64) -> BlockNumber {
+    for run in runs {
+        match nth.checked_sub(run.count) {
+            None => return BlockNumber(run.start.0 + nth),
+            Some(left) => nth = left,
+        }
+    }
+    unreachable!("as many blocks were allocated as the range has")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nth_block_is_counted_over_the_runs() {
+        let runs = [(10, 1), (20, 3), (40, 2)].map(|(start, count)| BlockRun { start: BlockNumber(start), count });
+        let blocks: Vec<u64> = (0..6).map(|nth| nth_block(&runs, nth).0).collect();
+        assert_eq!(blocks, [10, 20, 21, 22, 40, 41]);
+    }
+}
