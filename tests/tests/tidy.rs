@@ -379,7 +379,7 @@ fn function_docs(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What another branch changes at the same time.
+/// Older than the rule.
 const WITHOUT_VERBS: [&str; 5] = [
     "crates/nvfold-cli/src/mount/",
     "crates/nvfold-cli/src/dedup_options.rs",

@@ -122,7 +122,7 @@ impl Counters {
         self.by_ring.store(by_ring, Ordering::Relaxed);
     }
 
-    /// How they come: `ring` or `device`.
+    /// Tells how they come: `ring` or `device`.
     pub fn transport(&self) -> &'static str {
         if self.by_ring.load(Ordering::Relaxed) { "ring" } else { "device" }
     }

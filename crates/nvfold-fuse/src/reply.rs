@@ -65,7 +65,7 @@ pub struct Reply<'b> {
 pub const REPLY_BYTES_LEAST: usize = 128 << 10;
 
 impl<'b> Reply<'b> {
-    /// An empty one.
+    /// Makes an empty reply.
     pub fn new(room: &'b mut [u8]) -> Reply<'b> {
         Reply { room, length: 0 }
     }
@@ -75,12 +75,12 @@ impl<'b> Reply<'b> {
         self.length
     }
 
-    /// A name (lookup, mknod, mkdir, symlink, link).
+    /// Puts a name into it (lookup, mknod, mkdir, symlink, link).
     pub fn entry(&mut self, entry: &Entry) {
         self.put(entry.wire().as_bytes());
     }
 
-    /// A name and its open file (create).
+    /// Puts a name and its open file into it (create).
     pub fn created(&mut self, entry: &Entry, handle: u64, flags: u32) {
         self.entry(entry);
         self.opened(handle, flags);
@@ -92,12 +92,12 @@ impl<'b> Reply<'b> {
         self.put(AttrOut { attr_valid, attr_valid_ns, unused: 0, attr: *attr }.as_bytes());
     }
 
-    /// An open file or directory; `flags` of [`open`].
+    /// Puts an open file or directory into it; `flags` are those of [`open`].
     pub fn opened(&mut self, fh: u64, flags: u32) {
         self.put(OpenOut { fh, open_flags: flags, backing: 0 }.as_bytes());
     }
 
-    /// Data.
+    /// Puts data into it.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.put(bytes);
     }
@@ -113,7 +113,7 @@ impl<'b> Reply<'b> {
         self.put(WriteOut { size, unused: 0 }.as_bytes());
     }
 
-    /// Space.
+    /// Puts the space of the file system into it.
     pub fn statfs(&mut self, space: &StatFsOut) {
         self.put(space.as_bytes());
     }
@@ -165,7 +165,7 @@ impl<'b> Reply<'b> {
     }
 }
 
-/// The header of a reply. What went wrong is said with a header alone.
+/// Makes the header of a reply. What went wrong is said with a header alone.
 pub fn out_header(unique: u64, answer: Result<usize, Errno>) -> (OutHeader, usize) {
     let (length, error) = match answer {
         Ok(length) => (length, 0),

@@ -66,7 +66,7 @@ pub fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
 }
 
 impl RingEntry {
-    /// One for the queue of a processor. `connection` must stay open for as long as it lives.
+    /// Makes one for the queue of a processor. `connection` must stay open for as long as it lives.
     pub fn new(connection: BorrowedFd<'_>, queue: u16) -> io::Result<RingEntry> {
         let mut headers = Headers::new_box_zeroed().map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut payload = <[u8]>::new_box_zeroed_with_elems(DATA_BYTES_MAX).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -141,7 +141,7 @@ impl RingEntry {
         (header, self.headers.argument, (self.headers.entry.payload_bytes as usize).min(self.payload.len()))
     }
 
-    /// The payload of the request, and of the answer.
+    /// Gives the payload of the request, and of the answer.
     pub fn payload(&mut self) -> &mut [u8] {
         &mut self.payload
     }
@@ -170,7 +170,7 @@ impl RingEntry {
 
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
-/// Another file of the same connection (FUSE_DEV_IOC_CLONE).
+/// Opens another file of the same connection (FUSE_DEV_IOC_CLONE).
 pub fn clone_connection(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
     let clone = rustix::fs::open(

@@ -30,7 +30,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// None yet. `name` is that of the threads.
+    /// Makes a group without threads. `name` is that of the threads.
     pub fn new(name: &str) -> Arc<Workers> {
         Arc::new(Workers { name: name.to_owned(), state: Mutex::default(), ended: Condvar::new() })
     }

@@ -60,7 +60,8 @@ pub enum Error {
     },
     /// EIO: media bytes that cannot be read any more.
     #[error(
-        "{what}: {length} bytes at device offset {at:#x} lie in bad memory and cannot be read; write the data anew, or restore it from a copy"
+        "{what}: {length} bytes at device offset {at:#x} lie in bad memory and cannot be read; \
+         write the data anew, or restore it from a copy"
     )]
     BadMemory {
         /// The structure.

@@ -216,7 +216,8 @@ impl Anchors {
 }
 
 impl Worth {
-    /// True if so many bytes should be looked up, false if they pass without a lookup. Threads that ask at once may let a few bytes more pass, or fewer.
+    /// True if so many bytes should be looked up, false if they pass without a lookup. Threads that ask at once may let
+    /// a few bytes more pass, or fewer.
     fn should_look(&self, bytes: u64) -> bool {
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
