@@ -26,7 +26,7 @@ struct House {
 
 /// What the commands are made of: all of it.
 const COMMANDS_USE: &str = "stored mount snapshot traffic device dedup_options counters mounts problems stop output \
-                            report progress size failure";
+                            report progress size failure text";
 
 const HOUSES: [House; 6] = [
     House {
@@ -64,15 +64,16 @@ const HOUSES: [House; 6] = [
             ("traffic", "size"),
             ("device", "dedup_options mounts failure"),
             ("dedup_options", "failure"),
-            ("problems", "stop mounts failure"),
+            ("problems", "stop mounts failure text"),
             ("stop", "failure"),
             ("output", "progress"),
             ("progress", "size failure"),
-            ("report", "failure"),
+            ("report", "failure text"),
             ("counters", ""),
             ("mounts", ""),
             ("size", ""),
-            ("failure", ""),
+            ("failure", "text"),
+            ("text", ""),
         ],
     },
     House {

@@ -156,7 +156,7 @@ struct nvfold_dirent {
 nvfold_device *nvfold_device_open(const char *path, const char *options);
 
 /**
- * Closes a device in an orderly way: everything acknowledged is on it, and the next one to open it has nothing to
+ * Closes a device cleanly: everything acknowledged is on it, and the next one to open it has nothing to
  * recover. Calls of other threads that are under way end first. Descriptors and directories that are open on it are
  * closed; mappings stay, until they are unmapped.
  *
@@ -232,7 +232,7 @@ int nvfold_dup(int fd);
 
 /**
  * Reads `length` bytes at the position, which moves behind them. Returns the bytes read: fewer only at the end of the
- * file, and 2147479552 at most. A read sees a write of another thread wholly or not at all.
+ * file, and 2147479552 at most. A read sees a write of another thread completely or not at all.
  * -1: EBADF, EISDIR, EFAULT, EINVAL (more than SSIZE_MAX), EIO.
  */
 ssize_t nvfold_read(int fd, void *buffer, size_t length);

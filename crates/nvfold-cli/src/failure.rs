@@ -1,6 +1,6 @@
 //! One way to fail: what was being done, why it did not work, and what to do about it.
 
-use crate::mounts::escaped;
+use crate::text::escaped;
 use std::fmt::Display;
 
 /// Exit code of a command that failed.

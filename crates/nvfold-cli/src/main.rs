@@ -9,7 +9,7 @@
 //! | [`snapshot`], [`counters`] | the facts that reports are made of; requests that a mount has served |
 //! | [`device`], [`dedup_options`] | opening devices; how new data on one is shared |
 //! | [`mounts`], [`size`] | the kernel's mount table, sizes |
-//! | [`output`], [`report`], [`progress`], [`problems`], [`failure`] | what is said, on stdout and stderr |
+//! | [`output`], [`report`], [`progress`], [`problems`], [`failure`], [`text`] | what is said, on stdout and stderr |
 //! | [`stop`] | signals that end long work in order |
 #![forbid(unsafe_code)]
 
@@ -30,6 +30,7 @@ mod size;
 mod snapshot;
 mod stop;
 mod stored;
+mod text;
 mod traffic;
 
 use clap::{CommandFactory, Parser};

@@ -88,15 +88,10 @@ pub fn hex(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> Option<String> {
     path.to_str().is_none().then(|| digits(path))
 }
 
-/// Text for a terminal: a name may hold newlines and escape sequences, which are written as `\n` and `\u{1b}`.
-pub fn escaped(text: &str) -> String {
-    let escape = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
-    text.chars().map(escape).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::escaped;
 
     #[test]
     fn a_mount_with_blanks_in_its_names_is_found() {

@@ -1,9 +1,9 @@
 //! What goes wrong with single files while many are gone through: it is noted, the rest goes on, and the end tells it.
 
 use crate::failure::{Failure, Outcome, eprint_line, without_number};
-use crate::mounts::{self, escaped};
-use crate::report::counted;
+use crate::mounts;
 use crate::stop::Stop;
+use crate::text::{counted, escaped};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;

@@ -1,7 +1,7 @@
 //! What a command prints on stdout: a table for people, or JSON with a version for programs.
 
 use crate::failure::{Doing, Outcome};
-use crate::mounts::escaped;
+use crate::text::escaped;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
@@ -78,11 +78,6 @@ pub fn facts(rows: &[(&str, String)]) -> String {
 
 fn trim_lines(text: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
-}
-
-/// Formats a count: `1 file`, `2 files`.
-pub fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// `12.3 %` of `whole`; 0 of nothing is 0.

@@ -56,14 +56,14 @@ pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
     progress.finish(done.bytes, || format!("{} files", done.files));
     let answer = answer.doing("estimate")?;
     for problem in &answer.problems {
-        let path = mounts::escaped(&mounts::show(&problem.path));
+        let path = crate::text::escaped(&mounts::show(&problem.path));
         eprint_line(&format!("nvfold estimate: {path}: {}", without_number(&problem.problem)));
     }
     let unnamed = answer.problem_count - answer.problems.len() as u64;
     if unnamed > 0 {
         eprint_line(&format!(
             "nvfold estimate: {} could not be read",
-            report::counted(unnamed, "more file", "more files")
+            crate::text::counted(unnamed, "more file", "more files")
         ));
     }
     report::emit(output.json, "estimate", &answer::to_json(&answer), || answer::to_text(&answer))?;

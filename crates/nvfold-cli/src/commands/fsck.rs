@@ -10,7 +10,8 @@ use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
 use crate::output::Output;
-use crate::report::{self, counted};
+use crate::report;
+use crate::text::counted;
 use clap::Args;
 use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};
 use nvfold::media::superblock::STATE_CLEAN;
@@ -312,5 +313,5 @@ fn describe(report: &Report, repair: bool) -> String {
             report.device
         ));
     }
-    lines.iter().map(|line| mounts::escaped(line)).collect::<Vec<_>>().join("\n")
+    lines.iter().map(|line| crate::text::escaped(line)).collect::<Vec<_>>().join("\n")
 }

@@ -7,7 +7,6 @@
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::{Options, Plan, mount_help, remount, serve};
-use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::size;
@@ -165,6 +164,6 @@ fn describe(mount: &Mount, snapshot: &Snapshot, json: bool) -> Outcome<()> {
         let policy = snapshot.policy.as_deref().unwrap_or_default();
         let size = size::show(snapshot.superblock.device_bytes);
         let text = format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", snapshot.device);
-        mounts::escaped(&text)
+        crate::text::escaped(&text)
     })
 }

@@ -174,7 +174,7 @@ fn reclaimed_words(space: &Space) -> String {
 
 /// What chunks saved that gave way to smaller ones.
 pub fn collected_words(chunks: u64, bytes: u64) -> String {
-    let chunks = report::counted(chunks, "partly used chunk", "partly used chunks");
+    let chunks = crate::text::counted(chunks, "partly used chunk", "partly used chunks");
     format!("{} freed from {chunks}", size::show(bytes))
 }
 

@@ -1,12 +1,13 @@
 //! What `import`, `export` and `verify` share: how the library's work is watched, and how what came of it is said.
 
 use crate::failure::{Failure, Outcome, eprint_line};
-use crate::mounts::{self, escaped};
+use crate::mounts;
 use crate::problems::{self, Problem};
 use crate::progress::Progress;
-use crate::report::counted;
 use crate::size;
 use crate::stop::Stop;
+use crate::text::counted;
+use crate::text::escaped;
 use nvfold::host;
 use serde::Serialize;
 

@@ -78,7 +78,7 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     }
     report::emit(output.json, "umount", &report, || {
         let state = if released { "is unmounted and its device released" } else { "is unmounted" };
-        mounts::escaped(&format!("{} {state}", dir.display()))
+        crate::text::escaped(&format!("{} {state}", dir.display()))
     })?;
     Ok(0)
 }

@@ -76,7 +76,7 @@ pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
         let verdict = if equal {
             "all equal".into()
         } else {
-            report::counted(report.counts.problem_count, "difference", "differences")
+            crate::text::counted(report.counts.problem_count, "difference", "differences")
         };
         format!("compared {} in {seconds:.2} s, {rate}/s: {verdict}", report.counts.words())
     })?;
