@@ -83,10 +83,13 @@ pub trait Dedup: Send + Sync {
         false
     }
 
-    /// Which of the whole blocks of a request, one behind the other in `blocks`, it looks at. Asked before the inode is
-    /// locked. The others get no [`Dedup::fingerprint`] and are not placed.
+    /// Is shown the whole blocks of a request before the inode is locked, if it stores everything: it places none of them.
+    fn lets_pass(&self, _blocks: &[u8]) {}
+
+    /// Which of the whole blocks of a request, one behind the other in `blocks`, it looks at, if it does not store everything. Asked
+    /// before the inode is locked. The others get no [`Dedup::fingerprint`] and are not placed.
     fn looks_for(&self, _blocks: &[u8]) -> Looks {
-        if self.stores_everything() { Looks::Only(Places::new()) } else { Looks::All }
+        Looks::All
     }
 
     /// Whether it finds blocks through the index of the device alone. With a dram index a block that nobody shares needs no

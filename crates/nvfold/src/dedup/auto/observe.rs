@@ -92,6 +92,13 @@ impl Observed {
         self.directory.each_seen(|seen| seen.count_check(is_compressible));
     }
 
+    fn check_blocks(&self, blocks: &[u8]) {
+        if self.directory.checks() {
+            let checked = self.directory.next_checked(blocks.len() / BLOCK, CHECKED_BLOCK_OF);
+            checked.for_each(|at| self.check(&blocks[at * BLOCK..(at + 1) * BLOCK]));
+        }
+    }
+
     fn check_pieces(&self, pieces: &[Piece<'_>]) {
         let is_sample = |piece: &&Piece<'_>| {
             piece.fingerprint.weak.is_some_and(|weak| weak.is_multiple_of(CHECKED_PIECE_OF))
@@ -110,11 +117,13 @@ impl Dedup for Observed {
         self.inner.stores_everything()
     }
 
+    fn lets_pass(&self, blocks: &[u8]) {
+        self.check_blocks(blocks);
+        self.inner.lets_pass(blocks);
+    }
+
     fn looks_for(&self, blocks: &[u8]) -> Looks {
-        if self.directory.checks() {
-            let checked = self.directory.next_checked(blocks.len() / BLOCK, CHECKED_BLOCK_OF);
-            checked.for_each(|at| self.check(&blocks[at * BLOCK..(at + 1) * BLOCK]));
-        }
+        self.check_blocks(blocks);
         self.inner.looks_for(blocks)
     }
 
