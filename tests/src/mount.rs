@@ -31,8 +31,8 @@ pub const POLICIES: [&str; 3] = ["inline", "nv-dedup", "denova"];
 /// kernel, with some, with none.
 fn options_of(policy: &str) -> String {
     let way = match policy {
-        "off" => ",transport=device,spin=off,cache=full",
-        "nv-dedup" => ",transport=device",
+        "inline" => ",transport=auto",
+        "off" => ",spin=off,cache=full",
         "denova" => ",cache=none",
         _ => "",
     };

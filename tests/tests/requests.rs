@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 
-use nvfold_tests::mount::{self, Mount, nvfold_json};
+use nvfold_tests::mount::{self, Mount, nvfold, nvfold_json};
 use nvfold_tests::probe::compiled;
 use nvfold_tests::scratch::Scratch;
 use nvfold_tests::{requires, run};
@@ -308,7 +308,7 @@ fn where_io_uring_is_refused_requests_come_by_the_device() {
     run::ok(&mut refusing("transport=auto"));
     let stats = nvfold_json(&["stats", "--json"], &[&dir]);
     fs::write(dir.join("file"), b"written").expect("write");
-    run::ok(Command::new(mount::binary()).arg("umount").arg(&dir));
+    nvfold(&["umount"], &[&dir]).success();
     assert_eq!(stats["transport"], "device");
 }
 
@@ -365,14 +365,13 @@ fn a_mount_outlives_the_one_before_it() {
     fs::create_dir(&dir).expect("make the mount point");
     mount::mkfs(&device, 64 << 20);
     mount::mkfs(&other, 64 << 20);
-    let nvfold = |words: &[&str], paths: &[&Path]| run::ok(Command::new(mount::binary()).args(words).args(paths));
-    nvfold(&["mount"], &[&device, &dir]);
+    nvfold(&["mount"], &[&device, &dir]).success();
     for round in 0..20 {
         let (now, next) = if round % 2 == 0 { (&device, &other) } else { (&other, &device) };
         let pid = nvfold_json(&["stats", "--json"], &[&dir])["pid"].as_u64().expect("pid");
         // Not by `nvfold umount`, which waits for the process.
         rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH).expect("unmount");
-        nvfold(&["mount"], &[next, &dir]);
+        nvfold(&["mount"], &[next, &dir]).success();
         let began = Instant::now();
         while Path::new(&format!("/proc/{pid}")).exists() && began.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(1));
@@ -380,7 +379,7 @@ fn a_mount_outlives_the_one_before_it() {
         let stats = nvfold_json(&["stats", "--json"], &[&dir]);
         assert_eq!(stats["device"], next.to_str().expect("UTF-8"), "after {}", now.display());
     }
-    nvfold(&["umount"], &[&dir]);
+    nvfold(&["umount"], &[&dir]).success();
 }
 
 /// In `make soak`: each mount has threads of its own, and files, and rings.
