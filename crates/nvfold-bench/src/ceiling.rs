@@ -6,22 +6,17 @@
 use crate::{Doing, Result};
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Request};
 use nvfold_fuse::protocol::{Attr, StatFsOut};
-use nvfold_fuse::{Caller, Entry, Errno, Operation, Reply, Server, Session, Transport};
+use nvfold_fuse::{Caller, Entry, Errno, Operation, Reply, SPIN, Server, Session, Transport};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const FOREVER: Duration = Duration::from_secs(86_400);
 const ROOT: u64 = 1;
-/// The kernel sends requests by io_uring (Linux 6.14).
-const OVER_IO_URING: InitFlags = InitFlags::from_bits_retain(1 << 41);
-/// As a mount of nvfold has them.
-const SPIN: Duration = Duration::from_micros(50);
 const BLOCK: usize = 128 << 10;
 
 enum Node {
@@ -44,7 +39,7 @@ struct Ceiling {
     nodes: RwLock<HashMap<u64, RwLock<Node>>>,
 }
 
-/// Serves until unmounted, in the way that a mount of nvfold is served here.
+/// Serves until unmounted, in the way that a mount of nvfold is served unless it is told otherwise.
 pub fn serve(dir: &Path) -> Result<()> {
     let nodes = HashMap::from([(ROOT, RwLock::new(Node::Directory))]);
     let tree = Tree { next: ROOT + 1, ..Tree::default() };
@@ -57,13 +52,9 @@ pub fn serve(dir: &Path) -> Result<()> {
         MountOption::DefaultPermissions,
     ];
     let doing = || format!("serve {}", dir.display());
-    let by_ring = Arc::new(AtomicBool::new(nvfold_fuse::is_ring_available().is_ok()));
-    let mount = fuser::Session::new(Handshake { by_ring: by_ring.clone() }, dir, &config).doing(doing())?;
+    let mount = fuser::Session::new(Handshake, dir, &config).doing(doing())?;
     let connection = mount.as_fd().try_clone_to_owned().doing(doing())?;
-    let transport = match by_ring.load(Ordering::Relaxed) {
-        true => Transport::Ring,
-        false => Transport::Device { threads: 2, spin: Some(SPIN) },
-    };
+    let transport = Transport::Device { threads: 2, spin: Some(SPIN) };
     let session = Session::start(Arc::new(ceiling), connection, transport).doing(doing())?;
     let ended = session.wait().doing(doing());
     // Dropped, it would unmount what is mounted there by now.
@@ -72,18 +63,13 @@ pub fn serve(dir: &Path) -> Result<()> {
 }
 
 /// Those of the mount that it is compared with; an older kernel has fewer.
-struct Handshake {
-    /// Whether requests are to come by io_uring; afterwards whether they do.
-    by_ring: Arc<AtomicBool>,
-}
+struct Handshake;
 
 impl Filesystem for Handshake {
     fn init(&mut self, _who: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         for flag in [InitFlags::FUSE_WRITEBACK_CACHE, InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_PARALLEL_DIROPS] {
             let _ = config.add_capabilities(flag);
         }
-        let by_ring = self.by_ring.load(Ordering::Relaxed) && config.add_capabilities(OVER_IO_URING).is_ok();
-        self.by_ring.store(by_ring, Ordering::Relaxed);
         let _ = config.set_max_write(1 << 20);
         Ok(())
     }

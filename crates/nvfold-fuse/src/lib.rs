@@ -45,6 +45,9 @@ pub const DATA_BYTES_MAX: usize = 1 << 20;
 /// How long the session waits for the threads of a ring after it has ended.
 const RINGS_END_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long a thread looks for the next request before it sleeps, unless told otherwise (docs/benchmarks.md).
+pub const SPIN: Duration = Duration::from_micros(50);
+
 /// What answers requests.
 pub trait Server: Send + Sync + 'static {
     /// Does an operation and puts what is to be told of it into `reply`. It may block. Called by several threads.

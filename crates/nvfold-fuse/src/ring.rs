@@ -74,7 +74,7 @@ pub fn start(server: &Arc<dyn Server>, connection: &Arc<OwnedFd>) -> io::Result<
             waited_for: Mutex::default(),
         });
         for _ in 0..THREADS_A_QUEUE {
-            queue.start_one(Some(is_ready.clone()))?;
+            queue.start_first(is_ready.clone())?;
         }
         all.push(workers);
     }
@@ -84,38 +84,36 @@ pub fn start(server: &Arc<dyn Server>, connection: &Arc<OwnedFd>) -> io::Result<
 }
 
 impl Queue {
-    /// Starts a thread. `is_ready` is told when it has registered its entry, or could not; without it requests may wait.
-    fn start_one(self: &Arc<Self>, is_ready: Option<mpsc::Sender<io::Result<()>>>) -> io::Result<()> {
+    /// Starts a thread, which says when it has registered its entry, or could not.
+    fn start_first(self: &Arc<Self>, is_ready: mpsc::Sender<io::Result<()>>) -> io::Result<()> {
         let queue = self.clone();
         self.workers.start(move || {
-            let mut entry = match (queue.register(), is_ready) {
-                (Ok(entry), None) => {
-                    if let Some(file) = queue.waited_for.lock().last() {
-                        queue.nudge(*file);
-                    }
-                    entry
-                }
-                (Ok(entry), Some(is_ready)) => {
-                    let _ = is_ready.send(Ok(()));
-                    entry
-                }
-                (Err(error), Some(is_ready)) => {
-                    let _ = is_ready.send(Err(error));
-                    return Ok(());
-                }
-                // The threads that there are go on.
-                (Err(_), None) => return Ok(()),
+            let (registered, entry) = match queue.register() {
+                Ok(entry) => (Ok(()), Some(entry)),
+                Err(error) => (Err(error), None),
             };
+            let _ = is_ready.send(registered);
+            // `start` waits until nobody is left who could send.
+            drop(is_ready);
+            entry.map_or(Ok(()), |mut entry| queue.serve(&mut entry))
+        })
+    }
+
+    /// Starts one more thread while requests may wait. If it gets no entry, those that there are go on.
+    fn start_another(self: &Arc<Self>) -> io::Result<()> {
+        let queue = self.clone();
+        self.workers.start(move || {
+            let Ok(mut entry) = queue.register() else { return Ok(()) };
+            if let Some(file) = queue.waited_for.lock().last() {
+                queue.nudge(*file);
+            }
             queue.serve(&mut entry)
         })
     }
 
     fn register(&self) -> io::Result<RingEntry> {
-        match self.pin() {
-            // Requests come from there, but nudges would go elsewhere.
-            Err(error) if is_online(self.number) => return Err(error),
-            _ => {}
-        }
+        // From one that is online requests come, and nudges would go elsewhere.
+        self.pin().or_else(|error| if is_online(self.number) { Err(error) } else { Ok(()) })?;
         let mut entry = RingEntry::new(self.connection.as_fd(), self.number)?;
         entry.register()?;
         Ok(entry)
@@ -146,7 +144,7 @@ impl Queue {
         }
         if self.workers.took() {
             // Without it requests are answered still, unless all threads come to wait for one another.
-            let _ = self.start_one(None);
+            let _ = self.start_another();
         }
         let argument = &argument[..argument_bytes(header.opcode)];
         let payload = entry.payload();

@@ -4,9 +4,10 @@
 use crate::DATA_BYTES_MAX;
 use crate::protocol::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingEntryInOut};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Of a submission (struct io_uring_sqe): where `addr` and `len` are.
@@ -22,17 +23,22 @@ struct Headers {
     entry: RingEntryInOut,
 }
 
+/// What the kernel reads and writes while it has an entry.
+struct Shared {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    headers: Box<Headers>,
+    payload: Box<[u8]>,
+    /// Where these two are.
+    places: Box<[libc::iovec; 2]>,
+}
+
 /// A ring with one entry: a place into which the kernel puts a request, and out of which it takes the answer.
 ///
 /// Used by one thread alone, which must be the one that made it.
 pub struct RingEntry {
-    ring: ManuallyDrop<IoUring<squeue::Entry128, cqueue::Entry>>,
+    shared: ManuallyDrop<Shared>,
     connection: RawFd,
     queue: u16,
-    headers: ManuallyDrop<Box<Headers>>,
-    payload: ManuallyDrop<Box<[u8]>>,
-    /// Where these two are, for the kernel.
-    places: ManuallyDrop<Box<[libc::iovec; 2]>>,
     /// A request has come that nobody has waited for.
     has_request: bool,
     /// The kernel does not have the entry, or has given it back for good.
@@ -44,12 +50,7 @@ impl Drop for RingEntry {
     fn drop(&mut self) {
         if self.is_over {
             // SAFETY: dropped once, here, and not used afterwards. The kernel has ended the last command, so it writes no more.
-            unsafe {
-                ManuallyDrop::drop(&mut self.ring);
-                ManuallyDrop::drop(&mut self.headers);
-                ManuallyDrop::drop(&mut self.payload);
-                ManuallyDrop::drop(&mut self.places);
-            }
+            unsafe { ManuallyDrop::drop(&mut self.shared) };
         }
     }
 }
@@ -74,23 +75,15 @@ impl RingEntry {
             libc::iovec { iov_base: (&raw mut *headers).cast(), iov_len: size_of::<Headers>() },
             libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() },
         ];
-        Ok(RingEntry {
-            ring: ManuallyDrop::new(ring()?),
-            connection: connection.as_raw_fd(),
-            queue,
-            headers: ManuallyDrop::new(headers),
-            payload: ManuallyDrop::new(payload),
-            places: ManuallyDrop::new(Box::new(places)),
-            has_request: false,
-            is_over: true,
-        })
+        let shared = ManuallyDrop::new(Shared { ring: ring()?, headers, payload, places: Box::new(places) });
+        Ok(RingEntry { shared, connection: connection.as_raw_fd(), queue, has_request: false, is_over: true })
     }
 
     /// Gives the entry to the kernel.
     pub fn register(&mut self) -> io::Result<()> {
         self.is_over = false;
         self.push(RING_REGISTER, 0)?;
-        self.ring.submit()?;
+        self.shared.ring.submit()?;
         // What is refused is refused at once.
         match self.completion() {
             Some(error) if error < 0 => {
@@ -106,9 +99,9 @@ impl RingEntry {
 
     /// Hands over the answer that lies in the entry, on the next [`wait`](Self::wait).
     pub fn commit(&mut self, header: &OutHeader, payload_bytes: usize) -> io::Result<()> {
-        let commit_id = self.headers.entry.commit_id;
-        self.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
-        self.headers.entry.payload_bytes = payload_bytes as u32;
+        let commit_id = self.shared.headers.entry.commit_id;
+        self.shared.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
+        self.shared.headers.entry.payload_bytes = payload_bytes as u32;
         self.push(RING_COMMIT_AND_FETCH, commit_id)
     }
 
@@ -118,7 +111,7 @@ impl RingEntry {
             return Ok(true);
         }
         loop {
-            match self.ring.submit_and_wait(1) {
+            match self.shared.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
                 Err(error) => return Err(error),
@@ -137,17 +130,21 @@ impl RingEntry {
 
     /// The request: its header, its argument, and how many bytes of the payload belong to it.
     pub fn request(&self) -> (InHeader, [u8; 128], usize) {
-        let header = InHeader::read_from_prefix(&self.headers.in_out).expect("it is longer").0;
-        (header, self.headers.argument, (self.headers.entry.payload_bytes as usize).min(self.payload.len()))
+        let header = InHeader::read_from_prefix(&self.shared.headers.in_out).expect("it is longer").0;
+        (
+            header,
+            self.shared.headers.argument,
+            (self.shared.headers.entry.payload_bytes as usize).min(self.shared.payload.len()),
+        )
     }
 
     /// Gives the payload of the request, and of the answer.
     pub fn payload(&mut self) -> &mut [u8] {
-        &mut self.payload
+        &mut self.shared.payload
     }
 
     fn completion(&mut self) -> Option<i32> {
-        self.ring.completion().next().map(|completion| completion.result())
+        self.shared.ring.completion().next().map(|completion| completion.result())
     }
 
     fn push(&mut self, command: u32, commit_id: u64) -> io::Result<()> {
@@ -159,12 +156,12 @@ impl RingEntry {
         // SAFETY: a submission has 128 bytes (struct io_uring_sqe with IORING_SETUP_SQE128), aligned to 8, and these two fields
         // are plain numbers within it.
         unsafe {
-            bytes.add(SQE_ADDRESS).cast::<u64>().write(self.places.as_ptr() as u64);
-            bytes.add(SQE_LENGTH).cast::<u32>().write(self.places.len() as u32);
+            bytes.add(SQE_ADDRESS).cast::<u64>().write(self.shared.places.as_ptr() as u64);
+            bytes.add(SQE_LENGTH).cast::<u32>().write(self.shared.places.len() as u32);
         }
         // SAFETY: what the submission points to is owned by this entry, which is not freed before the kernel has ended the
         // command (`Drop`), and not looked at between this and its completion.
-        unsafe { self.ring.submission().push(&submission) }.map_err(io::Error::other)
+        unsafe { self.shared.ring.submission().push(&submission) }.map_err(io::Error::other)
     }
 }
 
@@ -173,14 +170,10 @@ const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 /// Opens another file of the same connection (FUSE_DEV_IOC_CLONE).
 pub fn clone_connection(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
-    let clone = rustix::fs::open(
-        "/dev/fuse",
-        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )?;
+    let clone = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let number = connection.as_raw_fd() as u32;
     // SAFETY: this ioctl reads one u32, the number of the file, and keeps nothing.
-    match unsafe { libc::ioctl(clone.as_fd().as_raw_fd(), CLONE, &raw const number) } {
+    match unsafe { libc::ioctl(clone.as_raw_fd(), CLONE, &raw const number) } {
         0 => Ok(clone),
         _ => Err(io::Error::last_os_error()),
     }

@@ -6,6 +6,7 @@ use crate::dedup_options::parse_compression;
 use crate::failure::{Doing, Outcome, eprint_line, without_number};
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::text::{counted, escaped};
 use crate::{mounts, report, size};
 use clap::Args;
 use nvfold::Compression;
@@ -56,15 +57,12 @@ pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
     progress.finish(done.bytes, || format!("{} files", done.files));
     let answer = answer.doing("estimate")?;
     for problem in &answer.problems {
-        let path = crate::text::escaped(&mounts::show(&problem.path));
+        let path = escaped(&mounts::show(&problem.path));
         eprint_line(&format!("nvfold estimate: {path}: {}", without_number(&problem.problem)));
     }
     let unnamed = answer.problem_count - answer.problems.len() as u64;
     if unnamed > 0 {
-        eprint_line(&format!(
-            "nvfold estimate: {} could not be read",
-            crate::text::counted(unnamed, "more file", "more files")
-        ));
+        eprint_line(&format!("nvfold estimate: {} could not be read", counted(unnamed, "more file", "more files")));
     }
     report::emit(output.json, "estimate", &answer::to_json(&answer), || answer::to_text(&answer))?;
     Ok(u8::from(answer.problem_count > 0))

@@ -11,7 +11,7 @@ use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
 use crate::output::Output;
 use crate::report;
-use crate::text::counted;
+use crate::text::{counted, escaped};
 use clap::Args;
 use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};
 use nvfold::media::superblock::STATE_CLEAN;
@@ -313,5 +313,5 @@ fn describe(report: &Report, repair: bool) -> String {
             report.device
         ));
     }
-    lines.iter().map(|line| crate::text::escaped(line)).collect::<Vec<_>>().join("\n")
+    lines.iter().map(|line| escaped(line)).collect::<Vec<_>>().join("\n")
 }

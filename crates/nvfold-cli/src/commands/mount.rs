@@ -11,6 +11,7 @@ use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::Snapshot;
+use crate::text::escaped;
 use clap::Args;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
@@ -164,6 +165,6 @@ fn describe(mount: &Mount, snapshot: &Snapshot, json: bool) -> Outcome<()> {
         let policy = snapshot.policy.as_deref().unwrap_or_default();
         let size = size::show(snapshot.superblock.device_bytes);
         let text = format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", snapshot.device);
-        crate::text::escaped(&text)
+        escaped(&text)
     })
 }

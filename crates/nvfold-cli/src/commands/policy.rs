@@ -7,6 +7,7 @@ use crate::output::Output;
 use crate::problems::Problems;
 use crate::report;
 use crate::stored::{Found, Stored};
+use crate::text::escaped;
 use clap::Args;
 use nvfold::{COMPRESSION_ATTRIBUTE, Compression, FileKind, POLICY_ATTRIBUTE, Policy as Name};
 use serde::Serialize;
@@ -150,7 +151,7 @@ fn describe(report: &Report) -> String {
     let policy = describe_choice(&report.policy, report.from, &report.attribute);
     let compression = describe_choice(&report.compression, report.compression_from, &report.compression_attribute);
     let set = if report.set > 1 { format!("; set for {} files and directories", report.set) } else { String::new() };
-    format!("{}: policy {policy}, compression {compression}{set}", crate::text::escaped(&report.path))
+    format!("{}: policy {policy}, compression {compression}{set}", escaped(&report.path))
 }
 
 fn describe_choice(value: &Option<String>, from: &str, attribute: &Option<String>) -> String {

@@ -6,6 +6,7 @@ use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::{Auto, Chosen, CostsNs, DeNova, Index, NvDedup, Origins, Snapshot, Space};
+use crate::text::counted;
 use crate::traffic::{SegmentWear, Traffic, lines_words};
 use clap::Args;
 use serde::Serialize;
@@ -174,7 +175,7 @@ fn reclaimed_words(space: &Space) -> String {
 
 /// What chunks saved that gave way to smaller ones.
 pub fn collected_words(chunks: u64, bytes: u64) -> String {
-    let chunks = crate::text::counted(chunks, "partly used chunk", "partly used chunks");
+    let chunks = counted(chunks, "partly used chunk", "partly used chunks");
     format!("{} freed from {chunks}", size::show(bytes))
 }
 

@@ -6,8 +6,7 @@ use crate::problems::{self, Problem};
 use crate::progress::Progress;
 use crate::size;
 use crate::stop::Stop;
-use crate::text::counted;
-use crate::text::escaped;
+use crate::text::{counted, escaped};
 use nvfold::host;
 use serde::Serialize;
 

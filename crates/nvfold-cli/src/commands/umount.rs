@@ -6,6 +6,7 @@ use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::snapshot::{Snapshot, mount_point_of};
+use crate::text::escaped;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -78,7 +79,7 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     }
     report::emit(output.json, "umount", &report, || {
         let state = if released { "is unmounted and its device released" } else { "is unmounted" };
-        crate::text::escaped(&format!("{} {state}", dir.display()))
+        escaped(&format!("{} {state}", dir.display()))
     })?;
     Ok(0)
 }

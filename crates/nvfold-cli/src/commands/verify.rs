@@ -10,6 +10,7 @@ use crate::progress::Progress;
 use crate::report;
 use crate::size;
 use crate::stop::Stop;
+use crate::text::counted;
 use clap::Args;
 use nvfold::Policy;
 use nvfold::host::{self, VerifyOptions};
@@ -73,11 +74,8 @@ pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
         Report { device: name, equal, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };
     report::emit(output.json, "verify", &report, || {
         let rate = size::show(report.bytes_per_second as u64);
-        let verdict = if equal {
-            "all equal".into()
-        } else {
-            crate::text::counted(report.counts.problem_count, "difference", "differences")
-        };
+        let verdict =
+            if equal { "all equal".into() } else { counted(report.counts.problem_count, "difference", "differences") };
         format!("compared {} in {seconds:.2} s, {rate}/s: {verdict}", report.counts.words())
     })?;
     Ok(u8::from(!equal))

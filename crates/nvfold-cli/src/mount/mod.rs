@@ -50,6 +50,7 @@ use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -78,14 +79,15 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let device = mounts::show(&plan.device);
     let counters = Arc::new(Counters::default());
     let access = Access::new(plan.options.read_only);
-    let session = match start_session(plan, &fs, &dir, &device, &counters, &access) {
+    end_on_panic(&dir);
+    let mounting = Mounting { plan, fs: &fs, dir: &dir, device: &device, counters: &counters, access: &access };
+    let session = match mounting.start() {
         Ok(session) => session,
         Err(failure) => {
             fs.unmount().doing(&device)?;
             return Err(failure);
         }
     };
-    end_on_panic(&dir);
     set_read_ahead(&dir);
     access.watch(fs.clone(), &dir);
     let house = house::keep(fs.clone(), device.clone(), dir.clone(), access.clone());
@@ -93,14 +95,13 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let daemon = daemon::start(fs.clone(), access);
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
-    let described = Snapshot::of_mounted(&fs, &device, &dir, &counters).doing(&device);
-    if let Err(failure) = described.and_then(|snapshot| ready(&snapshot)) {
+    if let Err(failure) = session.described.and_then(|snapshot| ready(&snapshot)) {
         let _ = unmount(&dir, UnmountFlags::DETACH);
         drop(daemon);
         fs.unmount().doing(&device)?;
         return Err(failure);
     }
-    if session.agreed.by_ring {
+    if session.by_ring {
         place::keep_senders_in_place();
     }
     let ended = session.serving.wait();
@@ -199,79 +200,84 @@ fn memory_device(options: &Options) -> Outcome<Region> {
 
 /// A mount that is served.
 struct Session {
-    agreed: Agreed,
+    by_ring: bool,
+    /// As it was before the first request was answered.
+    described: Outcome<Snapshot>,
     serving: nvfold_fuse::Session,
 }
 
-/// Mounts and answers requests. By io_uring where that is wanted and works; where the kernel agrees to it and refuses the
-/// rings then, the mount is made again.
-fn start_session(
-    plan: &Plan,
-    fs: &FileSystem,
-    dir: &Path,
-    device: &str,
-    counters: &Arc<Counters>,
-    access: &Access,
-) -> Outcome<Session> {
-    let doing = || format!("mount on {}", dir.display());
-    if plan.options.transport == WantedTransport::Ring {
-        nvfold_fuse::is_ring_available().map_err(|why| {
-            Failure::new(doing(), format!("requests cannot come by io_uring: {why}")).hint("use -o transport=auto")
-        })?;
+/// What a session is made of.
+struct Mounting<'m> {
+    plan: &'m Plan,
+    fs: &'m FileSystem,
+    dir: &'m Path,
+    device: &'m str,
+    counters: &'m Arc<Counters>,
+    access: &'m Access,
+}
+
+impl Mounting<'_> {
+    /// Mounts and answers requests. By io_uring where that is wanted and works; where the kernel agrees to it and refuses
+    /// the rings then, the mount is made again.
+    fn start(&self) -> Outcome<Session> {
+        let doing = || format!("mount on {}", self.dir.display());
+        let transport = self.plan.options.transport;
+        let wants_ring = match transport {
+            WantedTransport::Device => false,
+            WantedTransport::Auto => nvfold_fuse::is_ring_available().is_ok(),
+            WantedTransport::Ring => nvfold_fuse::is_ring_available().map(|()| true).map_err(|why| {
+                Failure::new(doing(), format!("requests cannot come by io_uring: {why}")).hint("use -o transport=auto")
+            })?,
+        };
+        match self.start_by(wants_ring)? {
+            Err(_) if wants_ring && transport == WantedTransport::Auto => self.start_by(false)?,
+            started => started,
+        }
+        .doing(doing())
     }
-    let wants_ring = plan.options.transport != WantedTransport::Device && nvfold_fuse::is_ring_available().is_ok();
-    let start = |wants_ring| {
-        let (session, agreed) =
-            handshake::mount(&plan.options, dir, device, wants_ring).map_err(|why| no_mount(dir, why))?;
-        let serving = start_serving(plan, fs, dir, device, counters, access, &session, agreed);
-        if serving.is_err() {
-            let _ = unmount(dir, UnmountFlags::DETACH);
+
+    /// The error within is of the transport alone: nothing is mounted then.
+    fn start_by(&self, wants_ring: bool) -> Outcome<io::Result<Session>> {
+        let mounted = handshake::mount(&self.plan.options, self.dir, self.device, wants_ring);
+        let (session, agreed) = mounted.map_err(|why| no_mount(self.dir, why))?;
+        let started = self.serve(&session, agreed);
+        if started.is_err() {
+            let _ = unmount(self.dir, UnmountFlags::DETACH);
         }
         // Dropped, it would unmount whatever is mounted there by then: its test for that is the wrong way round (fuser 0.18).
         std::mem::forget(session);
-        Ok(serving.map(|serving| Session { agreed, serving }))
-    };
-    match start(wants_ring)? {
-        Err(_) if wants_ring && plan.options.transport == WantedTransport::Auto => start(false)?,
-        started => started,
+        Ok(started)
     }
-    .doing(doing())
-}
 
-fn start_serving(
-    plan: &Plan,
-    fs: &FileSystem,
-    dir: &Path,
-    device: &str,
-    counters: &Arc<Counters>,
-    access: &Access,
-    session: &fuser::Session<Handshake>,
-    agreed: Agreed,
-) -> std::io::Result<nvfold_fuse::Session> {
-    let reporter = {
-        let (fs, device, dir, counters) = (fs.clone(), device.to_owned(), dir.to_owned(), counters.clone());
-        Box::new(move || {
-            let snapshot = Snapshot::of_mounted(&fs, &device, &dir, &counters);
-            let json = snapshot.ok().and_then(|snapshot| report::json("report", &snapshot).ok());
+    fn serve(&self, session: &fuser::Session<Handshake>, agreed: Agreed) -> io::Result<Session> {
+        let (fs, counters, by_ring) = (self.fs.clone(), self.counters.clone(), agreed.by_ring);
+        counters.requests_come_by_ring(by_ring);
+        let snapshot = {
+            let (fs, device, dir, counters) =
+                (fs.clone(), self.device.to_owned(), self.dir.to_owned(), counters.clone());
+            move || Snapshot::of_mounted(&fs, &device, &dir, &counters)
+        };
+        let described = snapshot().doing(self.device);
+        let reporter = Box::new(move || {
+            let json = snapshot().ok().and_then(|snapshot| report::json("report", &snapshot).ok());
             json.unwrap_or_default().into_bytes()
-        })
-    };
-    let (notices, to_tell) = mpsc::channel();
-    notices::start(session.notifier(), to_tell);
-    counters.requests_come_by_ring(agreed.by_ring);
-    let cache = plan.options.cache;
-    let front =
-        Front::new(fs.clone(), device::clock(), reporter, notices, counters.clone(), access.clone(), cache, agreed);
-    let transport = if agreed.by_ring {
-        Transport::Ring
-    } else {
-        Transport::Device { threads: plan.options.threads, spin: plan.options.spin() }
-    };
-    let connection = session.as_fd().try_clone_to_owned()?;
-    nvfold_fuse::Session::start(Arc::new(front), connection, transport)
+        });
+        let (notices, to_tell) = mpsc::channel();
+        notices::start(session.notifier(), to_tell);
+        let options = &self.plan.options;
+        let access = self.access.clone();
+        let front = Front::new(fs, device::clock(), reporter, notices, counters, access, options.cache, agreed);
+        let transport = match by_ring {
+            true => Transport::Ring,
+            false => Transport::Device { threads: options.threads, spin: options.spin() },
+        };
+        let connection = session.as_fd().try_clone_to_owned()?;
+        let serving = nvfold_fuse::Session::start(Arc::new(front), connection, transport)?;
+        Ok(Session { by_ring, described, serving })
+    }
 }
 
-fn no_mount(dir: &Path, error: std::io::Error) -> Failure {
+fn no_mount(dir: &Path, error: io::Error) -> Failure {
     let failure = Failure::new(format!("mount on {}", dir.display()), error);
     if !Path::new("/dev/fuse").exists() {
         failure.hint("/dev/fuse is missing: load the kernel module with `modprobe fuse`")
@@ -298,8 +304,7 @@ fn announce(message: &str) {
     eprint_line(message);
 }
 
-/// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone. Nothing is asked of
-/// the mount itself, for nobody answers yet.
+/// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone.
 fn set_read_ahead(dir: &Path) {
     if let Some(mounted) = mounts::at(dir) {
         let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.number), READ_AHEAD_KIB);

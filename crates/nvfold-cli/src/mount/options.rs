@@ -7,14 +7,13 @@ use crate::mount::pages::Cache;
 use crate::size;
 use fuser::{MountOption, SessionACL};
 use nvfold::IndexKind;
+use nvfold_fuse::SPIN;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 use std::time::Duration;
 
 /// Largest write request the kernel may send: its own limit of 256 pages.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
-/// How long a thread looks for the next request before it sleeps, unless told otherwise (docs/benchmarks.md).
-const SPIN: Duration = Duration::from_micros(50);
 const SPIN_US_MAX: usize = 1000;
 const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N discard nodiscard profile=NAME \
                     flush=auto|always max_write=N writeback=auto|on|off \

@@ -86,8 +86,8 @@ pub trait Dedup: Send + Sync {
     /// Is shown the whole blocks of a request before the inode is locked, if it stores everything: it places none of them.
     fn lets_pass(&self, _blocks: &[u8]) {}
 
-    /// Which of the whole blocks of a request, one behind the other in `blocks`, it looks at, if it does not store everything. Asked
-    /// before the inode is locked. The others get no [`Dedup::fingerprint`] and are not placed.
+    /// Which of the whole blocks of a request, one behind the other in `blocks`, it looks at, if it does not store
+    /// everything. Asked before the inode is locked. The others get no [`Dedup::fingerprint`] and are not placed.
     fn looks_for(&self, _blocks: &[u8]) -> Looks {
         Looks::All
     }

@@ -56,7 +56,6 @@ impl Core {
     }
 
     /// Stores the blocks of a range of the request in a run, and enters those of them that are looked at.
-    #[expect(clippy::too_many_arguments, reason = "the request, and what becomes of it")]
     fn store_around(
         &self,
         offset: u64,

@@ -1,6 +1,6 @@
 //! An estimate, for programs and for people.
 
-use crate::text::counted;
+use crate::text::{counted, escaped};
 use crate::{mounts, size};
 use nvfold::host::{Estimate, Needs, Part, Problem, Savings};
 use nvfold::media::DEVICE_BYTES_MAX;
@@ -99,7 +99,7 @@ pub fn to_text(answer: &Estimate) -> String {
 
 fn write_savings(answer: &Estimate, out: &mut String) -> fmt::Result {
     for (path, part) in &answer.by_path {
-        write_part(out, &crate::text::escaped(&path.to_string_lossy()), part)?;
+        write_part(out, &escaped(&path.to_string_lossy()), part)?;
     }
     if answer.by_path.len() > 1 {
         write_part(out, "all together", &answer.total)?;
