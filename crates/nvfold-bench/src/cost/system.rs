@@ -2,13 +2,16 @@
 
 use crate::{Doing, Result};
 use nvfold::{
-    DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, Method, MethodChoice, MkfsOptions, MountOptions,
-    NvDedupOptions, Policy,
+    AutoOptions, Costs, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, Method, MethodChoice, MkfsOptions,
+    MountOptions, NvDedupOptions, Policy, Prefer,
 };
 use pmem::{DeviceSpec, FlushMode, OpenOptions, Region};
 
 /// Bytes of the device that each cell of the table gets for itself.
 const DEVICE_BYTES: u64 = 64 << 20;
+
+/// Costs of a device on which storing is always cheaper than looking: policy `auto` chooses `off` at the mount.
+const FAST: Costs = Costs { write_ns: 400, weak_ns: 150, strong_ns: 3_000, lookup_ns: 150, compare_ns: 250 };
 
 /// A policy with what it can be told, and the index of the device that it is mounted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +49,8 @@ impl System {
             }
             // Its pieces are not blocks, which all rows of the table are about.
             Policy::DeExt => Vec::new(),
-            // It is one of the others at any time.
-            Policy::Auto => Vec::new(),
+            // It is one of the others at any time; this row beside that of `off` is what choosing costs.
+            Policy::Auto => vec![on(IndexKind::Dram)],
             // Without origins they are the others.
             Policy::Icid | Policy::IcidInline | Policy::IcidDeExt => Vec::new(),
         }
@@ -59,6 +62,7 @@ impl System {
         match self.policy {
             Policy::NvDedup => format!("{name}, {}", self.method.name()),
             Policy::DeNova => format!("{name}, {}", self.mode),
+            Policy::Auto => format!("{name}, that chose off"),
             _ => name.into(),
         }
     }
@@ -66,7 +70,7 @@ impl System {
     /// Whether a duplicate of a stored block is shared while it is written.
     pub fn shares_at_once(&self) -> bool {
         match self.policy.without_origins() {
-            Policy::Off => false,
+            Policy::Off | Policy::Auto => false,
             Policy::NvDedup => self.method != Method::NonFin,
             Policy::DeNova => self.mode == DedupMode::Inline,
             _ => true,
@@ -87,7 +91,12 @@ impl System {
         let method = MethodChoice::Fixed(self.method);
         MountOptions {
             policy: self.policy,
-            nv_dedup: NvDedupOptions { method, ..NvDedupOptions::default() },
+            nv_dedup: NvDedupOptions {
+                method,
+                costs: (self.policy == Policy::Auto).then_some(FAST),
+                ..NvDedupOptions::default()
+            },
+            auto: AutoOptions { prefer: Prefer::Speed, ..AutoOptions::default() },
             denova: DeNovaOptions { mode: self.mode, ..DeNovaOptions::default() },
             cores: 1,
             // Which generator a thread has follows from how many threads there were: here it is always the same.
