@@ -16,6 +16,7 @@ const GROUP_EXECUTE: u32 = 0o010;
 const CAPABILITIES: &[u8] = b"security.capability";
 
 impl Front {
+    /// Changes attributes, and clears privileges and adapts the ACL where the change requires it.
     pub fn set_attributes(&self, who: &Caller, ino: InodeNumber, change: SetAttr) -> Answer<Attr> {
         // chown(-1, -1) clears privileges too. It arrives as a change of nothing, except perhaps the change time.
         let changes_hands =
@@ -40,6 +41,7 @@ impl Front {
         Ok(changed)
     }
 
+    /// Clears set-user-id, set-group-id and file capabilities.
     pub fn take_privileges(&self, ino: InodeNumber) -> Answer<()> {
         let privileges = self.privileges(ino)?;
         if privileges == Privileges::default() {

@@ -37,6 +37,7 @@ impl Listings {
 }
 
 impl Front {
+    /// Opens a directory and returns its handle.
     pub fn begin_listing(&self, dir: InodeNumber) -> Answer<u64> {
         let last = self.fs.last_cookie(dir).map_err(convert::errno)?;
         let handle = self.listings.next_handle.fetch_add(1, Ordering::Relaxed);
@@ -44,6 +45,7 @@ impl Front {
         Ok(handle)
     }
 
+    /// Closes a directory.
     pub fn end_listing(&self, listing: u64) {
         self.listings.last_cookies.lock().remove(&listing);
     }

@@ -48,6 +48,7 @@ impl Front {
         made.map_err(convert::errno)
     }
 
+    /// Makes a symbolic link.
     pub fn make_symlink(&self, who: &Caller, parent: InodeNumber, name: &OsStr, target: &OsStr) -> Answer<Attr> {
         let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: who.uid, gid: who.gid, rdev: 0 };
         let made = self.with_room(|| self.fs.symlink(parent, name.as_bytes(), target.as_bytes(), &new));
@@ -55,6 +56,7 @@ impl Front {
         made.map_err(convert::errno)
     }
 
+    /// Gives an inode another name.
     pub fn make_link(&self, ino: InodeNumber, parent: InodeNumber, name: &OsStr) -> Answer<Attr> {
         let linked = self.with_room(|| self.fs.link(ino, parent, name.as_bytes()));
         self.counters.change();

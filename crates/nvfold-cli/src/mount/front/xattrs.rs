@@ -25,6 +25,7 @@ const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 
 impl Front {
+    /// Sets an attribute; `flags` are those of setxattr(2). EPERM for attributes that cannot be set.
     pub fn set_attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
         check_name(name)?;
         let mode = match flags & (XATTR_CREATE | XATTR_REPLACE) {
@@ -121,6 +122,7 @@ impl Front {
         Ok(names.into_iter().filter(shown).flat_map(|name| [name, vec![0]].concat()).collect())
     }
 
+    /// Removes an attribute. EPERM for virtual attributes.
     pub fn remove_attribute(&self, ino: InodeNumber, name: &[u8]) -> Answer<()> {
         if is_read_only(name) || Setting::named(name).is_some() {
             return Err(Errno::EPERM);
