@@ -140,7 +140,7 @@ impl<'b> Reply<'b> {
         self.put_dirent(size, &[], ino, next, kind, name)
     }
 
-    /// As `dirent`, together with what a lookup of the name would return.
+    /// Adds an entry as `dirent` does, together with the reply to a lookup of its name.
     pub fn dirent_plus(&mut self, size: u32, entry: &Entry, next: u64, name: &[u8]) -> bool {
         let kind = entry.attr.mode;
         self.put_dirent(size, entry.wire().as_bytes(), entry.attr.ino, next, kind, name)

@@ -51,7 +51,7 @@ impl Front {
         self.set_together(ino, &change, privileges.removal().as_slice()).map(drop)
     }
 
-    /// As `take_privileges`, except if root changes the content.
+    /// Does as `take_privileges`, unless root changes the content.
     pub fn take_privileges_from(&self, who: &Caller, ino: InodeNumber) -> Answer<()> {
         if who.uid != 0 { self.take_privileges(ino) } else { Ok(()) }
     }
