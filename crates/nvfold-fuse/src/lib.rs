@@ -88,7 +88,7 @@ impl Session {
             Transport::Device { threads, spin } => vec![device::start(&server, &connection, threads, spin)?],
             Transport::Ring => {
                 let rings = ring::start(&server, &connection)?;
-                // The kernel sends FORGET and the end of the session to the device only, never to a ring.
+                // The kernel sends FORGET, and the request that ends the session, through the device only.
                 let mut workers = vec![device::start(&server, &connection, 1, None)?];
                 workers.extend(rings);
                 workers
@@ -104,7 +104,8 @@ impl Session {
     pub fn wait(self) -> io::Result<()> {
         let (device, rings) = self.workers.split_first().expect("there is one");
         let ended = device.wait(None);
-        // The end of the session reaches the rings too. A ring thread that misses it must not keep the device open.
+        // The kernel ends the commands on the rings too. A ring thread that does not end must not keep the device
+        // open.
         rings.iter().for_each(|ring| drop(ring.wait(Some(RINGS_END_WITHIN))));
         ended
     }
