@@ -1,10 +1,10 @@
-//! How many requests a mount has answered, by kind, and what `nvfold top` makes its rates of.
+//! Counts the requests that a mount has answered, by kind. `nvfold top` computes its rates from these counts.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What the kernel asks for, in its own words (FUSE protocol).
+/// The kinds of requests, with their names in the FUSE protocol.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Lookup,
@@ -80,7 +80,7 @@ impl Kind {
     ];
 }
 
-/// Counted while they are served.
+/// The counters of a mount.
 #[derive(Default)]
 pub struct Counters {
     by_ring: AtomicBool,
@@ -100,58 +100,58 @@ impl Default for ByKind {
     }
 }
 
-/// Requests of the kernel since mount. What its page cache answers is none.
+/// Requests of the kernel since mount. Reads and writes that its page cache answers are not among them.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Requests {
     pub reads: u64,
     pub bytes_read: u64,
     pub writes: u64,
     pub bytes_written: u64,
-    /// Names made, changed and removed, and attributes changed.
+    /// Names created, changed and removed, and attributes changed.
     pub changes: u64,
 }
 
 impl Counters {
-    /// One more request of this kind; a forget counts for each inode.
+    /// Counts a request of this kind; a forget counts once for each inode.
     pub fn request(&self, kind: Kind) {
         self.by_kind.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests come by io_uring, or by /dev/fuse.
+    /// Records whether requests come by io_uring or by /dev/fuse.
     pub fn requests_come_by_ring(&self, by_ring: bool) {
         self.by_ring.store(by_ring, Ordering::Relaxed);
     }
 
-    /// Tells how they come: `ring` or `device`.
+    /// Returns the transport of requests: `ring` or `device`.
     pub fn transport(&self) -> &'static str {
         if self.by_ring.load(Ordering::Relaxed) { "ring" } else { "device" }
     }
 
-    /// Requests by kind, of those kinds that there were.
+    /// Returns the number of requests by kind, without kinds that did not occur.
     pub fn by_kind(&self) -> BTreeMap<String, u64> {
         let counts = self.by_kind.0.iter().map(|count| count.load(Ordering::Relaxed));
         let asked = Kind::NAMES.iter().zip(counts).filter(|(_, count)| *count > 0);
         asked.map(|(name, count)| ((*name).to_owned(), count)).collect()
     }
 
-    /// One more read of so many bytes.
+    /// Counts a read of so many bytes.
     pub fn read(&self, bytes: usize) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// One more write of so many bytes.
+    /// Counts a write of so many bytes.
     pub fn write(&self, bytes: usize) {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.bytes_written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// One more change of names or attributes.
+    /// Counts a change of names or attributes.
     pub fn change(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As they are now.
+    /// Returns the present values.
     pub fn now(&self) -> Requests {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Requests {

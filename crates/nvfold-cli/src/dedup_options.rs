@@ -1,5 +1,4 @@
-//! The options that say how new data is shared: `policy=nv-dedup,weak=crc32,strong=md5,...`. Of a mount, and of
-//! whatever else stores data.
+//! Deduplication options (`policy=nv-dedup,weak=crc32,strong=md5,...`), for mounts and for commands that store data.
 
 use crate::failure::{Doing, Failure, Outcome};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
@@ -9,7 +8,7 @@ use nvfold::{
 };
 use pmem::Region;
 
-/// All of them, for messages and help.
+/// All options with their values, for messages and help.
 pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext]|auto \
                              prefer=balanced|space|speed|wear pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
                              weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
@@ -18,7 +17,7 @@ pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inlin
                              mode=inline|immediate|delayed:MS:ENTRIES cpu=PERCENT guard=PERCENT \
                              reorder=REFERENCES:READS|never";
 
-/// The same for people.
+/// Returns the help text about these options.
 pub fn help() -> String {
     format!(
         "{THERE_ARE}. Policy auto chooses one of off, inline, denova and deext for each directory, by what they cost on this \
@@ -33,15 +32,15 @@ pub fn help() -> String {
     )
 }
 
-/// What the options say.
+/// The deduplication options, parsed.
 #[derive(Clone, Debug, Default)]
 pub struct DedupOptions {
     pub policy: Policy,
-    /// Whether ends of files are packed under policies that store blocks.
+    /// Whether the ends of files are packed, under policies that store blocks.
     pub pack: Pack,
-    /// How what is packed is stored.
+    /// How packed data is compressed.
     pub compression: Compression,
-    /// What makes weak fingerprints. `None`: what made those of the device, where the device says.
+    /// The function for weak fingerprints. `None`: the one that the device's index uses, or else the default.
     pub weak: Option<WeakFunction>,
     pub nv_dedup: NvDedupOptions,
     pub denova: DeNovaOptions,
@@ -50,12 +49,13 @@ pub struct DedupOptions {
 }
 
 impl DedupOptions {
-    /// A policy with nothing chosen.
+    /// Returns the defaults with this policy.
     pub fn of(policy: Policy) -> DedupOptions {
         DedupOptions { policy, ..DedupOptions::default() }
     }
 
-    /// Takes one option in; later ones win. `None` when it is none of these, else whether its value is right.
+    /// Parses one option; a later one overrides an earlier one. `None` if the option is not one of these, else
+    /// whether its value is valid.
     pub fn take(&mut self, name: &str, value: Option<&str>) -> Option<Result<(), String>> {
         let example = match name {
             "policy" | "dedup" => "inline",
@@ -80,7 +80,7 @@ impl DedupOptions {
         })
     }
 
-    /// Takes a list of options in, none of which may be any other.
+    /// Parses a list of options. Fails on an option that is not one of these.
     pub fn take_list(&mut self, list: &str) -> Result<(), String> {
         list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| {
             let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
@@ -117,7 +117,7 @@ impl DedupOptions {
         Ok(())
     }
 
-    /// Whether the options go together.
+    /// Fails if two options contradict each other.
     pub fn check(&self) -> Result<(), String> {
         match self.nv_dedup {
             NvDedupOptions { strong: None, verify: Verify::Strong, .. } => {
@@ -127,7 +127,7 @@ impl DedupOptions {
         }
     }
 
-    /// Mounts a device with these options and those of `mount`, if they go together with what the device is.
+    /// Mounts a device with these options and those of `mount`. Fails if they do not fit the device.
     pub fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
         let DedupOptions { policy, pack, compression, weak, mut nv_dedup, denova, auto, generators } = self.clone();
         let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
@@ -145,32 +145,32 @@ impl DedupOptions {
     }
 }
 
-/// Reads a policy.
+/// Parses a policy.
 pub fn parse_policy(text: &str) -> Result<Policy, String> {
     Policy::named(text.as_bytes()).ok_or_else(|| format!("unknown policy `{text}`; there are: {}", Policy::names()))
 }
 
-/// Reads how what is packed is stored.
+/// Parses a compression and its level.
 pub fn parse_compression(text: &str) -> Result<Compression, String> {
     Compression::named(text.as_bytes()).ok_or_else(|| format!("`{text}` is none of {}", Compression::THERE_ARE))
 }
 
-/// Reads what makes weak fingerprints.
+/// Parses a function for weak fingerprints.
 pub fn parse_weak(text: &str) -> Result<WeakFunction, String> {
     named(text, WeakFunction::from_name, &WeakFunction::ALL.map(WeakFunction::name))
 }
 
-/// Reads the kind of an index.
+/// Parses the kind of an index.
 pub fn parse_index(text: &str) -> Result<IndexKind, String> {
     named(text, IndexKind::from_name, &IndexKind::ALL.map(IndexKind::name))
 }
 
-/// Reads when policy denova shares.
+/// Parses when policy denova shares.
 pub fn parse_mode(text: &str) -> Result<DedupMode, String> {
     named(text, DedupMode::parse, &["inline", "immediate", "delayed:MS:ENTRIES"])
 }
 
-/// When the pm index brings a chain into order.
+/// Parses when a pm index reorders a chain.
 fn parse_reorder(text: &str) -> Result<ReorderOptions, String> {
     if text == "never" {
         return Ok(ReorderOptions { reads: 0, ..ReorderOptions::default() });
@@ -187,7 +187,7 @@ fn percent(text: &str, least: u32) -> Result<u32, String> {
     percent.ok_or_else(|| format!("`{text}` is not a percentage from {least} to 100"))
 }
 
-/// Reads who chooses the method of policy nv-dedup.
+/// Parses a method of policy nv-dedup, or the rule by which it is chosen.
 pub fn parse_method(text: &str) -> Result<MethodChoice, String> {
     named(text, MethodChoice::from_name, &MethodChoice::ALL.map(MethodChoice::name))
 }

@@ -1,4 +1,4 @@
-//! Devices: opening them, and not formatting over something else.
+//! Opens devices, and protects other data from being formatted over.
 
 use crate::dedup_options::DedupOptions;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes read at a time when a file is looked through.
+/// How many bytes of a file are read at once.
 const READ_BYTES: usize = 1 << 20;
 
 /// How to treat the device; the same for every command.
@@ -29,12 +29,12 @@ pub struct DeviceOptions {
     pub flush: Option<FlushMode>,
 }
 
-/// Reads the name of a profile.
+/// Parses the name of a profile.
 pub fn parse_profile(text: &str) -> Result<Profile, String> {
     text.parse::<Profile>().map_err(|error| error.to_string())
 }
 
-/// Reads a flush mode.
+/// Parses a flush mode.
 pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
     match text {
         "auto" => Ok(FlushMode::Auto),
@@ -44,7 +44,7 @@ pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
 }
 
 impl DeviceOptions {
-    /// Returns it in the form that the library takes.
+    /// Returns the options in the form that the library takes.
     pub fn open_options(&self, read_only: bool) -> OpenOptions {
         OpenOptions {
             read_only,
@@ -55,18 +55,18 @@ impl DeviceOptions {
     }
 }
 
-/// The device that a command line names.
+/// Returns the device that a command line names.
 pub fn spec(device: &Path) -> DeviceSpec {
     if device == Path::new("mem:") { DeviceSpec::Memory } else { DeviceSpec::Path(device.to_owned()) }
 }
 
-/// Opens a device that exists.
+/// Opens an existing device.
 pub fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<Region> {
     let opened = Region::open(&spec(device), &options.open_options(read_only));
     opened.doing("open the device").map_err(|failure| in_use_hint(device, failure))
 }
 
-/// A device that is mounted can be asked through its mount point, and one that is not there must be made.
+/// Adds a hint: a mounted device can be reached through its mount point, and a missing one must be made first.
 fn in_use_hint(device: &Path, failure: Failure) -> Failure {
     match mounts::of_device(device) {
         Some(mounted) => failure.hint(format!("it is mounted on {}", mounted.dir.display())),
@@ -75,19 +75,19 @@ fn in_use_hint(device: &Path, failure: Failure) -> Failure {
     }
 }
 
-/// The clock of every file system we mount: the kernel's coarse one, as other file systems use it.
+/// Returns the clock of every file system we mount: the kernel's coarse one, as in other file systems.
 pub fn clock() -> Clock {
     Arc::new(pmem::clock::coarse_now_ns)
 }
 
-/// What costs are measured with.
+/// Returns the clock with which costs are measured.
 pub fn stopwatch() -> Stopwatch {
     let start = Instant::now();
-    // What a thread owes to an emulated device has passed too.
+    // Includes the charged time of an emulated device that the thread has not spun yet.
     Arc::new(move || pmem::clock::device_ns(start))
 }
 
-/// Why a mount by somebody who is not root may have failed.
+/// Explains why a mount by a user other than root may have failed.
 pub fn why_no_mount() -> &'static str {
     match File::options().read(true).write(true).open("/dev/fuse") {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -98,12 +98,12 @@ pub fn why_no_mount() -> &'static str {
     }
 }
 
-/// Threads worth having: the processors.
+/// Returns the number of threads worth starting: the number of processors.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
-/// Opens a device and mounts what is on it in this process.
+/// Opens a device and mounts its file system in this process.
 pub fn mount_embedded(
     device: &Path,
     options: &DeviceOptions,
@@ -124,14 +124,14 @@ pub fn mount_embedded(
     Ok(fs)
 }
 
-/// What is on a device that is not ours; `None` when nothing we know is.
+/// Names the foreign format on a device; `None` if none is known.
 pub fn foreign_signature(device: &Path) -> Option<&'static str> {
     let file = File::open(device).ok()?;
     SIGNATURES.iter().find(|signature| signature.is_on(&file)).map(|signature| signature.of)
 }
 
-/// Offset of the first byte of a file that is not 0; `None` if there is none, or no file. Holes are passed over.
-/// A device-dax node cannot be read, so nothing is found there.
+/// Returns the offset of the first nonzero byte of a file, skipping holes; `None` if there is none. Also `None` if
+/// the device is not a regular file: a device-dax node cannot be read.
 pub fn first_data(device: &Path) -> io::Result<Option<u64>> {
     if !device.metadata().is_ok_and(|metadata| metadata.is_file()) {
         return Ok(None);
@@ -142,9 +142,9 @@ pub fn first_data(device: &Path) -> io::Result<Option<u64>> {
     loop {
         match rustix::fs::seek(&file, SeekFrom::Data(offset)) {
             Ok(data) => offset = data,
-            // Nothing but a hole is left.
+            // Only a hole follows.
             Err(Errno::NXIO) => return Ok(None),
-            // A file system that knows no holes.
+            // This file system cannot report holes.
             Err(_) => {}
         }
         let length = file.read_at(&mut buffer, offset)?;
@@ -158,7 +158,7 @@ pub fn first_data(device: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Bytes at a place that tell a format.
+/// Bytes at an offset that identify a format.
 struct Signature {
     of: &'static str,
     at: u64,
@@ -191,7 +191,7 @@ const SIGNATURES: [Signature; 16] = [
     Signature { of: "a GPT partition table", at: 512, bytes: b"EFI PART" },
 ];
 
-/// What a fence is worth, in words that promise no more than it does.
+/// Describes what a fence guarantees at a persistence level, and no more.
 pub fn level_words(level: PersistenceLevel) -> &'static str {
     match level {
         PersistenceLevel::Dax => "dax: acknowledged data survives power loss",
@@ -202,7 +202,7 @@ pub fn level_words(level: PersistenceLevel) -> &'static str {
     }
 }
 
-/// A path as an absolute one, for a process that will live elsewhere.
+/// Makes a path absolute, for a process that will have another working directory.
 pub fn absolute(path: &Path) -> Outcome<PathBuf> {
     std::path::absolute(path).doing(mounts::show(path))
 }

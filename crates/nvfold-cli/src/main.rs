@@ -1,15 +1,15 @@
-//! The `nvfold` command: everything a person does with a file system, over the library.
+//! The `nvfold` command: makes the library available on the command line.
 //!
-//! | room | what |
+//! | module | content |
 //! |---|---|
-//! | [`cli`], [`commands`] | the command line; one file a command |
-//! | [`names`] | the other names it is called by: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
+//! | [`cli`], [`commands`] | the command line; one file for each command |
+//! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | the FUSE front end |
-//! | [`stored`] | files that are stored already, through a mount or on a device |
-//! | [`snapshot`], [`counters`] | the facts that reports are made of; requests that a mount has served |
-//! | [`device`], [`dedup_options`] | opening devices; how new data on one is shared |
-//! | [`mounts`], [`size`] | the kernel's mount table, sizes |
-//! | [`output`], [`report`], [`progress`], [`problems`], [`failure`], [`text`] | what is said, on stdout and stderr |
+//! | [`stored`] | access to stored files, through a mount or on a device |
+//! | [`snapshot`], [`counters`] | the facts in reports; the requests that a mount has served |
+//! | [`device`], [`dedup_options`] | opening devices; the options for deduplication |
+//! | [`mounts`], [`size`] | the kernel's mount table; sizes |
+//! | [`output`], [`report`], [`progress`], [`problems`], [`failure`], [`text`] | output on stdout and stderr |
 //! | [`stop`] | signals that end long work in order |
 #![forbid(unsafe_code)]
 

@@ -1,50 +1,50 @@
-//! What is mounted where: /proc/self/mountinfo, for the mounts of nvfold.
+//! The mounts of nvfold, from /proc/self/mountinfo.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Type of our mounts in the mount table.
+/// The type of nvfold mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.nvfold";
 
-/// One mounted nvfold.
+/// A mounted nvfold file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// Where.
+    /// The mount point.
     pub dir: PathBuf,
-    /// The device as it was named in the mount table.
+    /// The device, as the mount table gives it.
     pub source: OsString,
-    /// Device number that files on it have, as `major:minor`.
+    /// The device number of files on it, as `major:minor`.
     pub number: String,
-    /// Whether the file system is read-only, wherever it is mounted.
+    /// True if the file system is read-only at every mount point.
     pub read_only: bool,
 }
 
-/// All mounts of nvfold that this process sees.
+/// Returns all nvfold mounts that this process can see.
 pub fn all() -> Vec<Mounted> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 
-/// The nvfold mounted at `dir`, if one is; the topmost of several.
+/// Returns the nvfold mounted at `dir`; the topmost one if there are several.
 pub fn at(dir: &Path) -> Option<Mounted> {
-    // Looked up before it is resolved: a mount whose process is stuck or dead cannot be.
+    // The path is looked up before it is resolved, because resolving it fails if the mount's server is stuck or dead.
     let find = |dir: &Path| all().into_iter().rev().find(|mounted| mounted.dir == dir);
     find(dir).or_else(|| find(&dir.canonicalize().ok()?))
 }
 
-/// Whether the file system with this device number is read-only; `None` if it is mounted nowhere.
+/// Returns true if the file system with this device number is read-only; `None` if it is not mounted.
 pub fn is_read_only(number: &str) -> Option<bool> {
     all().into_iter().find(|mounted| mounted.number == number).map(|mounted| mounted.read_only)
 }
 
-/// Where a device is mounted.
+/// Returns the mount of a device.
 pub fn of_device(device: &Path) -> Option<Mounted> {
     let device = device.canonicalize().ok()?;
     all().into_iter().find(|mounted| Path::new(&mounted.source).canonicalize().is_ok_and(|source| source == device))
 }
 
-/// `36 35 98:0 / /mnt rw,noatime shared:1 - fuse.nvfold /dev/pmem0 rw,...`
+/// Parses a line: `36 35 98:0 / /mnt rw,noatime shared:1 - fuse.nvfold /dev/pmem0 rw,...`
 fn parse(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let dash = fields.iter().position(|field| *field == b"-")?;
@@ -55,7 +55,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     ours.then(|| Mounted { dir: PathBuf::from(unescape(dir)), source: unescape(source), number, read_only })
 }
 
-/// Blanks, tabs, newlines and backslashes are written as `\040` and the like.
+/// Decodes blanks, tabs, newlines and backslashes, which the table writes as `\040` and the like.
 fn unescape(field: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(field.len());
     let mut at = 0;
@@ -76,12 +76,13 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(plain)
 }
 
-/// As text, with a mark in place of what is not UTF-8. Messages and tables escape it with [`escaped`].
+/// Converts a path to text, with a replacement character for what is not UTF-8. Messages and tables escape it with
+/// [`escaped`].
 pub fn show(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> String {
     String::from_utf8_lossy(path.as_ref().as_bytes()).into_owned()
 }
 
-/// The bytes of a path in hexadecimal, where its text does not tell them: for JSON, beside the text.
+/// Returns the bytes of a path in hexadecimal if it is not UTF-8. JSON reports add them to the text.
 pub fn hex(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> Option<String> {
     let path = path.as_ref();
     let digits = |path: &std::ffi::OsStr| path.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -99,7 +100,7 @@ mod tests {
         let expected =
             Mounted { dir: "/mnt/a b".into(), source: r"/dev/shm/x\y".into(), number: "0:36".into(), read_only: false };
         assert_eq!(parse(line), Some(expected));
-        // One of several places where it is mounted may be read-only alone.
+        // A single mount point can be read-only although the file system is not.
         let only_there = br"40 29 0:36 / /mnt ro - fuse.nvfold /dev/x rw,user_id=0";
         let everywhere = br"40 29 0:36 / /mnt ro - fuse.nvfold /dev/x ro,user_id=0";
         assert!(!parse(only_there).unwrap().read_only && parse(everywhere).unwrap().read_only);

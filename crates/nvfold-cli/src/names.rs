@@ -1,19 +1,20 @@
-//! The other names this program is called by, and what they stand for.
+//! The other names of this program, and the commands that they stand for.
 //!
-//! mkfs(8), mount(8), umount(8) and fsck(8) look for a program named after the type: linked to `nvfold`, this one is
-//! it. Where mount(8) finds only libfuse's mount.fuse, that one calls `nvfold DEVICE DIR -o OPTIONS`.
+//! mkfs(8), mount(8), umount(8) and fsck(8) look for a program named after the file system type; a link with that
+//! name to `nvfold` serves as that program. If mount(8) finds only libfuse's mount.fuse, that runs `nvfold DEVICE DIR
+//! -o OPTIONS`.
 
 use crate::cli::Cli;
 use clap::CommandFactory;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Returns the same call by the name `nvfold`.
+/// Returns the arguments of the equivalent call of `nvfold`.
 pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default().to_owned();
     let stands_for: &[&str] = match called.to_str().unwrap_or_default() {
         "mkfs.nvfold" => &["mkfs"],
-        // As mount(8) and umount(8) these say nothing when they succeed.
+        // Like mount(8) and umount(8), these print nothing on success.
         "mount.nvfold" | "mount.fuse.nvfold" => &["mount", "--quiet"],
         "umount.nvfold" | "umount.fuse.nvfold" => &["umount", "--quiet"],
         "fsck.nvfold" | "fsck.fuse.nvfold" => &["fsck"],
@@ -26,7 +27,7 @@ pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
     }
     if arguments.get(1).is_some_and(|command| command == "mount") {
         arguments.iter_mut().filter(|argument| *argument == "-f").for_each(|argument| {
-            // mount(8) means "fake" by it, and calls us by the name of a helper.
+            // mount(8) passes `-f` for "fake" to a helper; for `nvfold mount` itself, `-f` means foreground.
             if !stands_for.is_empty() {
                 *argument = "--fake".into();
             }
@@ -35,7 +36,7 @@ pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
-/// Name of the command among the arguments, or nothing.
+/// Returns the name of the command among the arguments; empty if there is none.
 pub fn command_in(arguments: &[OsString]) -> String {
     let cli = Cli::command();
     let is_command = |word: &&str| {
@@ -44,7 +45,7 @@ pub fn command_in(arguments: &[OsString]) -> String {
     arguments.iter().skip(1).filter_map(|word| word.to_str()).find(is_command).unwrap_or_default().to_owned()
 }
 
-/// `nvfold DEVICE DIR -o ...`, from mount.fuse.
+/// Returns true for the call `nvfold DEVICE DIR -o ...` from mount.fuse.
 fn is_mount_helper_call(arguments: &[OsString]) -> bool {
     let [_, device, dir, option, ..] = arguments else { return false };
     let is_word = |argument: &OsStr| !argument.as_encoded_bytes().starts_with(b"-");

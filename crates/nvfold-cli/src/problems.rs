@@ -1,4 +1,4 @@
-//! What goes wrong with single files while many are gone through: it is noted, the rest goes on, and the end tells it.
+//! Problems with single files during work on many: each is recorded, the work continues, and the end reports them.
 
 use crate::failure::{Failure, Outcome, eprint_line, without_number};
 use crate::mounts;
@@ -9,14 +9,14 @@ use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::path::Path;
 
-/// Problems that are kept word for word; more are only counted.
+/// How many problems are kept in full. Further ones are only counted.
 const PROBLEMS_KEPT: usize = 1000;
 
-/// What went wrong with one file.
+/// A problem with one file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     pub path: String,
-    /// Bytes of the path in hexadecimal, where it is not UTF-8.
+    /// The bytes of the path in hexadecimal, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_hex: Option<String>,
     pub problem: String,
@@ -29,7 +29,7 @@ impl Problem {
     }
 }
 
-/// Says problems on stderr, the first of `count`.
+/// Prints problems on stderr; `count` is the number of all problems, of which these are the first.
 pub fn tell(problems: &[Problem], count: u64) {
     for problem in problems {
         eprint_line(&format!("nvfold: {}: {}", escaped(&problem.path), escaped(&without_number(&problem.problem))));
@@ -40,14 +40,14 @@ pub fn tell(problems: &[Problem], count: u64) {
     }
 }
 
-/// Problems noted so far, and whether to stop.
+/// The problems recorded so far, and whether to stop.
 #[derive(Default)]
 pub struct Problems {
     kept: RefCell<Vec<Problem>>,
     count: Cell<u64>,
     vanished: Cell<u64>,
     stop: Stop,
-    /// What ended it from within.
+    /// The failure that ended the work, if it was not a signal.
     reason: RefCell<Option<Failure>>,
 }
 
@@ -57,7 +57,7 @@ impl Problems {
         Ok(Problems { stop: Stop::on_signals()?, ..Problems::default() })
     }
 
-    /// Notes a problem with a file.
+    /// Records a problem with a file.
     pub fn note(&self, path: &Path, problem: impl Display) {
         self.count.update(|count| count + 1);
         let mut kept = self.kept.borrow_mut();
@@ -66,32 +66,32 @@ impl Problems {
         }
     }
 
-    /// Notes that a file went away before its turn came. That is no problem: it was removed on purpose.
+    /// Counts a file that disappeared before its turn came. That is no problem: it was removed on purpose.
     pub fn note_vanished(&self) {
         self.vanished.update(|vanished| vanished + 1);
     }
 
-    /// How many files went away.
+    /// Returns how many files disappeared.
     pub fn vanished(&self) -> u64 {
         self.vanished.get()
     }
 
-    /// Ends the work; the first reason given is told.
+    /// Ends the work. If it is called again, the first reason is reported.
     pub fn end(&self, reason: Failure) {
         self.reason.borrow_mut().get_or_insert(reason);
     }
 
-    /// Tells whether to stop now.
+    /// Returns true if the work must stop.
     pub fn is_stopped(&self) -> bool {
         self.stop.is_asked() || self.reason.borrow().is_some()
     }
 
-    /// Why `what` ended early, if it did.
+    /// Returns why `what` ended early, if it did.
     pub fn stop_reason(&self, what: &str) -> Option<Failure> {
         self.reason.take().or_else(|| self.stop.reason(what))
     }
 
-    /// Says them on stderr, and gives them for a report, with how many there were.
+    /// Prints the problems on stderr, and returns their number and the kept ones for a report.
     pub fn told(&self) -> (u64, Vec<Problem>) {
         let (count, kept) = (self.count.get(), self.kept.borrow().clone());
         tell(&kept, count);

@@ -1,4 +1,4 @@
-//! Progress of long work on stderr: a bar on a terminal, plain lines elsewhere when asked for.
+//! Progress of long work, on stderr: a bar on a terminal, else plain lines on request.
 
 use crate::failure::eprint_line;
 use crate::size;
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Plain lines come this often.
+/// The interval between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// When to show progress.
@@ -22,7 +22,7 @@ pub enum When {
     Never,
 }
 
-/// Progress of one piece of work, in bytes. Its methods may be called from one thread at a time.
+/// The progress of one piece of work, in bytes. Its methods may be called from one thread at a time.
 pub struct Progress {
     bar: Option<ProgressBar>,
     lines: bool,
@@ -33,7 +33,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins with nothing done; `total_bytes` is 0 if unknown.
+    /// Starts at zero; `total_bytes` is 0 if unknown.
     pub fn new(when: When, what: &'static str, total_bytes: u64) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let bar = (terminal && when != When::Never).then(|| bar(what, total_bytes));
@@ -42,12 +42,12 @@ impl Progress {
         Progress { bar, lines, what, total_bytes, started: now, last_line: now }
     }
 
-    /// Whether anybody sees it: counting the work beforehand is worth it then.
+    /// Returns true if progress is shown. Only then is it worth counting the work beforehand.
     pub fn wanted(when: When) -> bool {
         when == When::Always || (when == When::Auto && std::io::stderr().is_terminal())
     }
 
-    /// `done_bytes` are done; `note` says more.
+    /// Reports that `done_bytes` are done; `note` adds details.
     pub fn update(&mut self, done_bytes: u64, note: impl FnOnce() -> String) {
         if let Some(bar) = &self.bar {
             bar.set_position(done_bytes);
@@ -58,7 +58,7 @@ impl Progress {
         }
     }
 
-    /// Ends it, leaving no bar behind; plain lines end with a last one.
+    /// Ends the display. A bar disappears; plain lines end with a last one.
     pub fn finish(&mut self, done_bytes: u64, note: impl FnOnce() -> String) {
         match &self.bar {
             Some(bar) => bar.finish_and_clear(),

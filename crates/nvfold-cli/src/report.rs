@@ -1,4 +1,4 @@
-//! What a command prints on stdout: a table for people, or JSON with a version for programs.
+//! Output of a command on stdout: a table, or JSON with a version.
 
 use crate::failure::{Doing, Outcome};
 use crate::text::escaped;
@@ -6,10 +6,11 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 
-/// Returns the version of the JSON report of a command. It changes when a field changes its meaning or goes away, not with a new one.
+/// Returns the version of a command's JSON report. It changes if a field is removed or changes its meaning, but not
+/// if a field is added.
 pub fn version_of(command: &str) -> u32 {
     match command {
-        // 2: one baseline for all policies.
+        // Version 2 has one baseline for all policies.
         "estimate" => 2,
         _ => 1,
     }
@@ -23,28 +24,28 @@ struct Versioned<'a, T> {
     body: &'a T,
 }
 
-/// Returns the JSON of a report.
+/// Formats a report as JSON.
 pub fn json(command: &str, body: &impl Serialize) -> Outcome<String> {
     serde_json::to_string_pretty(&Versioned { version: version_of(command), command, body }).doing("write the report")
 }
 
-/// The same in one line, for a stream of reports.
+/// Formats a report as JSON in one line, for a stream of reports.
 pub fn json_line(command: &str, body: &impl Serialize) -> Outcome<String> {
     serde_json::to_string(&Versioned { version: version_of(command), command, body }).doing("write the report")
 }
 
-/// Prints a report: JSON when asked for, else `text`.
+/// Prints a report: as JSON if `as_json`, else as `text`.
 pub fn emit(as_json: bool, command: &str, body: &impl Serialize, text: impl FnOnce() -> String) -> Outcome<()> {
     let report = if as_json { json(command, body)? } else { text() };
     print(&report)
 }
 
-/// Prints text and a newline. A reader that went away (`| head`) ends the output, not the command.
+/// Prints text and a newline. A closed pipe (`| head`) ends the output, but not the command.
 pub fn print(text: &str) -> Outcome<()> {
     print_to_reader(text).map(|_| ())
 }
 
-/// Does as `print`; false when the reader went away.
+/// As `print`; returns false if the pipe was closed.
 pub fn print_to_reader(text: &str) -> Outcome<bool> {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -53,7 +54,7 @@ pub fn print_to_reader(text: &str) -> Outcome<bool> {
     }
 }
 
-/// A table without lines: the first column to the left, numbers to the right.
+/// Formats a table without lines. The first column is aligned left, all others right.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
@@ -66,7 +67,7 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> St
     trim_lines(&table.to_string())
 }
 
-/// Facts, one a line: name, then value.
+/// Formats facts, one in a line: its name, then its value.
 pub fn facts(rows: &[(&str, String)]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -80,7 +81,7 @@ fn trim_lines(text: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// `12.3 %` of `whole`; 0 of nothing is 0.
+/// Formats a part as a percentage of `whole`, such as `12.3 %`; 0 if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
     format!("{share:.1} %")

@@ -1,11 +1,11 @@
-//! Sizes as people write them (`64M`, `1.5GiB`, `4096`) and as they read them (`1.5 GiB`).
+//! Parses sizes (`64M`, `1.5GiB`, `4096`) and formats them (`1.5 GiB`).
 //!
-//! `K M G T P E` and `KiB MiB ...` are powers of 1024, `KB MB ...` powers of 1000, nothing is bytes. A fraction
-//! is exact: `1.5G` is 1610612736, and `0.3K`, which is no whole number of bytes, is refused.
+//! `K M G T P E` and `KiB MiB ...` are powers of 1024, `KB MB ...` powers of 1000; without a unit, bytes. A fraction
+//! is exact: `1.5G` is 1610612736, and `0.3K`, which is not a whole number of bytes, is refused.
 
 const UNITS: &str = "KMGTPE";
 
-/// Reads a size in bytes. For clap: the error is a sentence.
+/// Parses a size and returns it in bytes. The error is a sentence, as clap needs it.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -44,7 +44,7 @@ fn multiplier(unit: &str) -> Option<u128> {
     Some(base.pow(power))
 }
 
-/// A size for people: exact below 1 KiB, three digits or more above.
+/// Formats a size: exact below 1 KiB, with at least three digits above.
 pub fn show(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");

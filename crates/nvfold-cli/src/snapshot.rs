@@ -1,7 +1,7 @@
-//! The facts of one file system that `info`, `df`, `stats` and `dedup-stats` print.
+//! The facts about a file system that `info`, `df`, `stats` and `dedup-stats` print.
 //!
-//! They come from the process that serves the mount (it answers a virtual extended attribute with them, as JSON),
-//! or from an unmounted device, which is opened for reading.
+//! They come from the server of a mount, which returns them as JSON in a virtual extended attribute, or from an
+//! unmounted device, which is opened read-only.
 
 use crate::counters::{Counters, Requests};
 use crate::device::{self, DeviceOptions};
@@ -17,71 +17,71 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Virtual extended attribute of everything in a mount: its value is a [`Snapshot`] as JSON. It is not listed.
+/// The virtual extended attribute of every file in a mount whose value is a [`Snapshot`] as JSON. It is not listed.
 pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
 
-/// Everything known of one file system.
+/// Everything known about a file system.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Snapshot {
     /// Path of the device, or `mem:`.
     pub device: String,
-    /// Where it is mounted.
+    /// The mount point; absent if it is not mounted.
     pub mount_point: Option<String>,
-    /// Process that serves the mount.
+    /// The server's process.
     pub pid: Option<u32>,
     /// `dax`, `memory` or `file`.
     pub persistence: String,
     pub read_only: bool,
-    /// Policy for new data, of a mounted file system.
+    /// Policy for new data; only if mounted.
     pub policy: Option<String>,
-    /// How what is packed is stored, of a mounted file system.
+    /// Compression of packed data; only if mounted.
     #[serde(default)]
     pub compress: Option<String>,
     pub superblock: SuperblockFacts,
-    /// Absent when the device must be recovered before its space can be known.
+    /// Absent if the device must be recovered first.
     pub space: Option<Space>,
-    /// How chunk entries are found; absent when the device must be recovered first.
+    /// The index; absent if the device must be recovered first.
     pub index: Option<Index>,
-    /// What the mount found, of a mounted file system.
+    /// Recovery by the mount; only if mounted.
     pub recovery: Option<Recovery>,
-    /// What policy nv-dedup does, of a mounted file system that uses it.
+    /// State of policy nv-dedup; only if mounted with it.
     pub nv_dedup: Option<NvDedup>,
-    /// Policy auto: what it has chosen, and why.
+    /// The choices of policy auto, and the reasons.
     #[serde(default)]
     pub auto: Option<Auto>,
-    /// What policy denova does, where it is used or something is queued.
+    /// State of policy denova, if it is used or its queue has entries.
     pub denova: Option<DeNova>,
-    /// Writes of which somebody said where their bytes are from, of a mounted file system.
+    /// Writes with known origins; only if mounted.
     #[serde(default)]
     pub origins: Option<Origins>,
     /// Requests that the mount has served.
     pub requests: Option<Requests>,
-    /// How they come: `ring` (io_uring) or `device` (/dev/fuse).
+    /// The transport of requests: `ring` (io_uring) or `device` (/dev/fuse).
     #[serde(default)]
     pub transport: Option<String>,
-    /// All requests of the kernel since mount, by their FUSE names; a forget counts for each inode.
+    /// The kernel's requests since mount, by their FUSE names; a forget counts once for each inode.
     #[serde(default)]
     pub requests_by_kind: BTreeMap<String, u64>,
     pub process: Option<Process>,
     pub traffic: Option<Traffic>,
-    /// How worn the segments are; absent when the device must be recovered first.
+    /// Wear of the segments; absent if the device must be recovered first.
     #[serde(default)]
     pub wear: Option<SegmentWear>,
 }
 
-/// The cost model of policy nv-dedup, what goes in and what it says; see `nvfold::NvDedupStats`.
+/// The cost model of policy nv-dedup, with its inputs and results; see `nvfold::NvDedupStats`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct NvDedup {
-    /// Who chooses the method.
+    /// The rule that chooses the method: `auto`, `paper`, or a fixed method.
     pub choice: String,
     pub method: String,
-    /// Duplicate ratio, 0 to 1, of the last sampling period that told.
+    /// Duplicate ratio, 0 to 1, of the last sampling period with a result.
     pub ratio: Option<f64>,
-    /// Nanoseconds a chunk.
+    /// Costs in nanoseconds per chunk.
     pub costs_ns: CostsNs,
-    /// The costs were measured on this device.
+    /// True if the costs were measured on this device.
     pub measured: bool,
-    /// Duplicate ratios from which a method is worth its time, by method; absent where none is.
+    /// The duplicate ratio from which each method pays; a method that never pays is absent.
     pub thresholds: BTreeMap<String, f64>,
     pub periods: u64,
     pub switches: u64,
@@ -89,7 +89,7 @@ pub struct NvDedup {
     pub pieces: BTreeMap<String, u64>,
 }
 
-/// Inputs of the cost model, as the paper calls them.
+/// The inputs of the cost model, under the paper's symbols (NV-Dedup 4.4.1).
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CostsNs {
     /// Writing a chunk.
@@ -98,9 +98,9 @@ pub struct CostsNs {
     pub w: u64,
     /// Its strong fingerprint.
     pub s: u64,
-    /// Searching and entering it.
+    /// Searching the index and inserting the chunk.
     pub lambda: u64,
-    /// Comparing it.
+    /// Comparing the chunk (our addition).
     pub v: u64,
 }
 
@@ -123,53 +123,53 @@ impl NvDedup {
     }
 }
 
-/// What policy auto does, and why; see `nvfold::AutoStats`.
+/// The choices of policy auto, and the reasons; see `nvfold::AutoStats`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Auto {
-    /// What it saves.
+    /// The resource that it saves: option `prefer`.
     pub prefer: String,
-    /// Nanoseconds a block.
+    /// Costs in nanoseconds per block.
     pub costs_ns: CostsNs,
-    /// Writing a block of a long request.
+    /// Time to write a block as part of a long request.
     pub run_write_ns: u64,
-    /// The costs were measured on this device.
+    /// True if the costs were measured on this device.
     pub measured: bool,
-    /// The whole device.
+    /// The choice for the whole device.
     pub chosen: Chosen,
-    /// The directories that most was written to.
+    /// The choices for the directories with the most writes.
     pub directories: Vec<Chosen>,
 }
 
-/// What it has chosen for a directory, or for the whole device.
+/// The choice for a directory, or for the whole device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Chosen {
-    /// Inode number; 0: the whole device.
+    /// Inode number of the directory; 0 for the whole device.
     pub directory: u64,
     pub policy: String,
-    /// Why, in words.
+    /// The reason, as text.
     pub why: String,
-    /// Duplicate ratio, 0 to 1, of the last sampling period that told.
+    /// Duplicate ratio, 0 to 1, of the last sampling period with a result.
     pub ratio: Option<f64>,
-    /// Part of the sampled blocks that is compressible.
+    /// The part of the sampled blocks that is compressible, 0 to 1.
     pub compressible: Option<f64>,
-    /// Mean request, blocks.
+    /// Mean length of a request, in blocks.
     pub request_blocks: f64,
-    /// What each policy was expected to do, the best first.
+    /// The expected result of each policy, best first.
     pub estimates: Vec<Estimate>,
     pub blocks: u64,
     pub periods: u64,
     pub switches: u64,
 }
 
-/// What a policy was expected to do with a block.
+/// The expected result of a policy for one block.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Estimate {
     pub policy: String,
     pub time_ns: f64,
-    /// Parts of the bytes that take space, and that are written.
+    /// The parts of the bytes that occupy space, and that are written.
     pub stored: f64,
     pub written: f64,
-    /// What is compared: less is better.
+    /// The value by which policies are compared; less is better.
     pub score: f64,
 }
 
@@ -226,12 +226,12 @@ impl CostsNs {
     }
 }
 
-/// What became of bytes of which somebody said where they were copied from, since mount; see `nvfold::OriginStats`.
+/// Results for bytes with known origins since mount; see `nvfold::OriginStats`.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Origins {
     pub writes: u64,
     pub offered_bytes: u64,
-    /// Of these; they were still equal.
+    /// The part of `offered_bytes` that was still equal and is shared.
     pub shared_bytes: u64,
     pub shared_extents: u64,
 }
@@ -243,26 +243,26 @@ impl Origins {
     }
 }
 
-/// How entries are found from fingerprints, and what that costs; see `nvfold::IndexStats`.
+/// The index, which finds entries by fingerprint, and its cost; see `nvfold::IndexStats`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Index {
     /// `dram` or `pm`.
     pub kind: String,
-    /// What makes weak fingerprints: of a pm index always the same, of a dram index what the mount says, if it is
-    /// mounted.
+    /// The function for weak fingerprints. A pm index has a fixed one; for a dram index the mount chooses it, so it
+    /// is absent if not mounted.
     pub weak: Option<String>,
     pub entries: u64,
     pub dram_bytes: u64,
-    /// Space on the device, beside the chunk table.
+    /// Space on the device, without the chunk table.
     pub media_bytes: u64,
-    /// Searches of a pm index since mount, the entries that they read, and the chains brought into order.
+    /// Searches of a pm index since mount, entries read by them, and chains reordered.
     pub lookups: u64,
     pub reads: u64,
     pub reordered: u64,
 }
 
 impl Index {
-    /// Of a file system that this process has mounted.
+    /// Describes the index of a file system that this process has mounted.
     fn of(fs: &FileSystem, stats: &Stats) -> Index {
         let index = &stats.index;
         Index {
@@ -277,7 +277,7 @@ impl Index {
         }
     }
 
-    /// In one line, on a device of so many bytes.
+    /// Describes the index in one line; `device_bytes` is the size of the device.
     pub fn describe(&self, device_bytes: u64) -> String {
         let Index { kind, media_bytes, dram_bytes, .. } = self;
         let weak = self.weak.as_deref().unwrap_or_default();
@@ -289,13 +289,13 @@ impl Index {
         }
     }
 
-    /// Entries that a search reads, on average.
+    /// Returns the mean number of entries that a search reads.
     pub fn reads_per_lookup(&self) -> Option<f64> {
         (self.lookups > 0).then(|| self.reads as f64 / self.lookups as f64)
     }
 }
 
-/// The work queue of policy denova, and its daemon; see `nvfold::DeNovaStats`.
+/// The work queue and the dedup daemon of policy denova; see `nvfold::DeNovaStats`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct DeNova {
     pub mode: String,
@@ -303,20 +303,20 @@ pub struct DeNova {
     pub queue_entries: u64,
     pub queue_bytes: u64,
     pub queue_dram_bytes: u64,
-    /// How long the oldest entry has waited.
+    /// Waiting time of the oldest entry.
     pub lag_ns: u64,
-    /// Entries dealt with since mount, and what that was.
+    /// Entries processed since mount, and the bytes examined and shared for them.
     pub dequeued: u64,
     pub looked_at_bytes: u64,
     pub shared_bytes: u64,
-    /// Time worked since mount.
+    /// Working time since mount.
     pub busy_ns: u64,
-    /// How long entries had waited, by classes.
+    /// Histogram of the entries' waiting times.
     #[serde(rename = "lingered")]
     pub queue_wait_histogram: Vec<QueueWait>,
 }
 
-/// Entries that had waited in the queue for up to so long, and longer than the class before.
+/// The number of entries that waited for at most `up_to_ns`, and longer than the class before.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct QueueWait {
     pub up_to_ns: u64,
@@ -344,7 +344,8 @@ impl DeNova {
         }
     }
 
-    /// The time that so many percent of the entries waited at most: upper bound of a class.
+    /// Returns the time within which `percent` percent of the entries left the queue: the upper bound of a class.
+    /// `None` if there are no entries.
     pub fn queue_wait_ns(&self, percent: u64) -> Option<u64> {
         let entries: u64 = self.queue_wait_histogram.iter().map(|class| class.entries).sum();
         let wanted = (entries * percent).div_ceil(100).max(1);
@@ -355,19 +356,19 @@ impl DeNova {
         })
     }
 
-    /// Bytes that the daemon looks at in a second of work; `None` before it has worked.
+    /// Returns how many bytes the daemon examines in a second of work; `None` before it has worked.
     pub fn bytes_per_busy_second(&self) -> Option<f64> {
         (self.busy_ns > 0).then(|| self.looked_at_bytes as f64 * 1e9 / self.busy_ns as f64)
     }
 }
 
-/// What the superblock says.
+/// The content of the superblock.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SuperblockFacts {
     pub format_version: u32,
     pub uuid: String,
     pub label: String,
-    /// Unmounted in order.
+    /// True after a clean unmount.
     pub clean: bool,
     pub incompatible_features: u64,
     pub read_only_compatible_features: u64,
@@ -379,37 +380,37 @@ pub struct SuperblockFacts {
     pub data_offset: u64,
     pub block_bytes: u32,
     pub segment_bytes: u32,
-    /// How chunk entries are found, and for a pm index what it is made of.
+    /// The kind of the index, and for a pm index its fingerprint function.
     pub index: Option<String>,
     pub index_weak: Option<String>,
     pub read_write_mounts: u64,
-    /// Nanoseconds since 1970.
+    /// In nanoseconds since 1970.
     pub created_ns: i64,
     pub mounted_ns: i64,
 }
 
-/// How a mount found out what the device holds; see `nvfold::Recovery`.
+/// How a mount learned what the device holds; see `nvfold::Recovery`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Recovery {
-    /// Loaded from what a clean unmount saved; scanned otherwise.
+    /// True if the saved state of a clean unmount was loaded; false if the device was scanned.
     pub loaded: bool,
     pub entries_scanned: u64,
     pub inodes_scanned: u64,
-    /// Counts and free space are exact.
+    /// True if counts and free space are exact.
     pub reconciled: bool,
-    /// A block is used for two things, so they never will be.
+    /// True if a block has two uses, so that reconciling is impossible.
     pub stalled: bool,
-    /// Inodes that were found to be damaged: they give EIO, and what they may name is kept.
+    /// Damaged inodes. They give EIO, and every block that they may reference is kept.
     #[serde(default)]
     pub unreadable: u64,
-    /// How much of reconcile is done.
+    /// Progress of reconciling, in percent.
     pub percent: u64,
-    /// How much of the files was gone over for fingerprints that they lack, percent; absent when nothing is looked for.
+    /// Progress of the search for missing fingerprints, in percent of the files; absent if there is no search.
     #[serde(default)]
     pub fill_percent: Option<u64>,
 }
 
-/// Sizes in bytes and counts; see `nvfold::Stats`.
+/// Sizes in bytes, and counts; see `nvfold::Stats`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Space {
@@ -417,7 +418,7 @@ pub struct Space {
     pub logical_bytes: u64,
     pub stored_bytes: u64,
     pub saved_bytes: u64,
-    /// Bytes that compression saves.
+    /// Bytes saved by compression.
     pub compressed_away_bytes: u64,
     pub metadata_bytes: u64,
     pub free_bytes: u64,
@@ -436,31 +437,31 @@ pub struct Space {
     pub pieces_shared: u64,
     pub weak_collisions: u64,
     pub chunks_filled: u64,
-    /// What work in the background left out since mount, because it could not be read, and why the last time.
+    /// Items that background work skipped since mount because they could not be read, and the last reason.
     pub background_skipped: u64,
     pub background_last_error: Option<String>,
-    /// Bytes in segments of packed chunks that nothing lives in.
+    /// Dead bytes in packed segments.
     #[serde(default)]
     pub packed_dead_bytes: u64,
-    /// Segments of packed chunks that were emptied since mount, what was moved for that, and what became free.
+    /// Packed segments emptied since mount, bytes moved for that, and bytes freed.
     #[serde(default)]
     pub reclaimed_segments: u64,
     #[serde(default)]
     pub reclaim_moved_bytes: u64,
     #[serde(default)]
     pub reclaim_freed_bytes: u64,
-    /// Chunks of which only a few bytes lived and that gave way to smaller ones since mount, and what that saved.
+    /// Chunks in use only in part that were replaced by smaller ones since mount, and the bytes saved.
     #[serde(default)]
     pub collected_chunks: u64,
     #[serde(default)]
     pub collected_bytes: u64,
-    /// Dedup transactions that began since the device was formatted.
+    /// Dedup transactions begun since the device was formatted.
     pub transactions: u64,
-    /// By policy, of those that look for equal blocks while data is written: pieces since mount.
+    /// Pieces since mount, by policy; only policies that look for equal blocks while data is written.
     pub by_policy: BTreeMap<String, Pieces>,
 }
 
-/// What a policy was asked about, and what became of it.
+/// Pieces offered to a policy, and the results.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Pieces {
     pub offered: u64,
@@ -471,14 +472,14 @@ pub struct Pieces {
 /// The process that serves the mount.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Process {
-    /// Its own memory: heap and stacks, without the mapped device.
+    /// The process's own memory: heap and stacks, without the mapped device.
     pub anonymous_bytes: u64,
-    /// All of its resident memory; mapped pages of the device count here.
+    /// All resident memory, including mapped pages of the device.
     pub resident_bytes: u64,
 }
 
 impl Snapshot {
-    /// Of a file system that this process has mounted.
+    /// Describes a file system that this process has mounted.
     pub fn of_mounted(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Snapshot> {
         let region = fs.region();
         let (superblock, _) = nvfold::read_superblock(region)?;
@@ -532,7 +533,8 @@ impl Snapshot {
         }
     }
 
-    /// Of a mount point, anything below one, a mounted device, or an unmounted device.
+    /// Describes the file system at a mount point, at any path below one, on a mounted device, or on an unmounted
+    /// device.
     pub fn of(target: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
         let metadata = std::fs::metadata(target).doing(mounts::show(target))?;
         if metadata.is_dir() {
@@ -544,7 +546,7 @@ impl Snapshot {
         }
     }
 
-    /// The space, or why it is not known. Says so on stderr while the figures are not exact.
+    /// Returns the space, or why it is unknown. Prints a note on stderr while the figures are not exact.
     pub fn known_space(&self) -> Outcome<&Space> {
         if let Some(recovery) = self.recovery.as_ref().filter(|recovery| !recovery.reconciled) {
             eprint_line(&format!("nvfold: {}: {}; the figures are not exact yet", self.device, recovery.describe()));
@@ -557,7 +559,7 @@ impl Snapshot {
     }
 }
 
-/// Asks the process that serves a mount.
+/// Asks the server of a mount.
 pub fn ask(dir: &Path) -> Outcome<Snapshot> {
     let mut value = vec![0; 64 << 10];
     let length = rustix::fs::getxattr(dir, REPORT_ATTRIBUTE, &mut value).map_err(|error| {
@@ -653,11 +655,11 @@ impl Recovery {
     }
 }
 
-/// Of a file system that this process has mounted.
+/// Returns the space of a file system that this process has mounted.
 pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
     let statfs = fs.statfs();
     let Stats { logical_bytes, stored_bytes, .. } = *stats;
-    // A read-only mount does not read the chunk table: what files name and what is stored tell the savings there.
+    // A read-only mount does not read the chunk table, so savings are computed from the logical and the stored bytes.
     let compressed_away_bytes = stats.compressed_away_bytes;
     let saved_bytes = match fs.is_read_only() {
         true => logical_bytes.saturating_sub(stored_bytes).saturating_sub(compressed_away_bytes),
@@ -706,7 +708,7 @@ impl Pieces {
 }
 
 impl Process {
-    /// This process, from /proc/self/status.
+    /// Describes this process, from /proc/self/status.
     pub fn this() -> Option<Process> {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let field = |name: &str| {
@@ -723,7 +725,7 @@ pub fn show_uuid(uuid: &[u8; 16]) -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// Reads a UUID, with or without dashes.
+/// Parses a UUID, with or without dashes.
 pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let wrong = || format!("`{text}` is not a UUID of 32 hexadecimal digits");
@@ -738,7 +740,7 @@ pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     Ok(uuid)
 }
 
-/// The mount point a target is on, for commands that need one.
+/// Returns the mount point of a target, for commands that need one.
 pub fn mount_point_of(target: &Path) -> Outcome<PathBuf> {
     let mounted = mounts::at(target).or_else(|| mounts::of_device(target));
     let none =

@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM end long work in order: the piece at hand is finished, what was done stays, and a device is left
-//! clean.
+//! SIGINT and SIGTERM end long work in order: the current piece is finished, finished work stays, and a device is
+//! left clean.
 
 use crate::failure::{Doing, Failure, Outcome};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -7,12 +7,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether to stop.
+/// Whether the work must stop.
 #[derive(Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Asked for by SIGINT and SIGTERM from now on.
+    /// Makes SIGINT and SIGTERM ask for a stop from now on.
     pub fn on_signals() -> Outcome<Stop> {
         let stop = Stop::default();
         for signal in [SIGINT, SIGTERM] {
@@ -25,12 +25,12 @@ impl Stop {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Returns it in the form that the library takes.
+    /// Returns the state in the form that the library takes.
     pub fn flow(&self) -> ControlFlow<()> {
         if self.is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Why `what` ended, if it was stopped.
+    /// Returns the failure that says why `what` ended, if it was stopped.
     pub fn reason(&self, what: &str) -> Option<Failure> {
         self.is_asked().then(|| Failure::new(what, "interrupted; what was done so far stays"))
     }

@@ -1,5 +1,5 @@
-//! Files that are stored already, whichever way they can be had: through a mount, whose process is asked with
-//! [`requests`](crate::mount::requests), or on a device that this process has mounted itself.
+//! Access to stored files in two ways: through a mount, by [`requests`](crate::mount::requests) to its server, or on
+//! a device that this process has mounted itself.
 
 use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
@@ -22,16 +22,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// One file system, mounted somewhere or here.
+/// A file system, mounted by another process or by this one (`fs`).
 pub struct Stored {
     fs: Option<FileSystem>,
-    /// Of the device, for messages.
+    /// The first path or the device, for messages.
     name: String,
-    /// Device number of the files on a mount: what is mounted below is another file system.
+    /// The device number of files on the mount. Files with another number belong to a file system mounted below it.
     number: u64,
 }
 
-/// A file or directory of it.
+/// A file or directory of the file system.
 pub struct Found {
     pub path: PathBuf,
     pub kind: FileKind,
@@ -39,14 +39,14 @@ pub struct Found {
     ino: InodeNumber,
 }
 
-/// What counts for files that say nothing else.
+/// Settings that apply to files without their own.
 #[derive(Default)]
 pub struct Defaults {
     pub policy: Option<String>,
     pub compression: Option<String>,
 }
 
-/// Why something could not be done with one file.
+/// Why work on one file was refused.
 #[derive(Debug)]
 pub struct Refused {
     pub errno: i32,
@@ -78,8 +78,8 @@ impl From<rustix::io::Errno> for Refused {
 }
 
 impl Stored {
-    /// What `targets` lie on: paths of one mount, or one device that is not mounted, where `at` names the paths.
-    /// `dedup`: options of the policies on a device; a mount has its own. Returns the paths too.
+    /// Opens the file system that holds `targets`: paths on one mount, or one unmounted device, on which `at` names
+    /// the paths. `dedup` holds the policy options for a device; a mount has its own. Returns the paths too.
     pub fn open(
         targets: &[PathBuf],
         at: &[PathBuf],
@@ -120,12 +120,12 @@ impl Stored {
         Ok((Stored { fs: Some(fs), name: mounts::show(first), number: 0 }, paths))
     }
 
-    /// Leaves a device clean.
+    /// Unmounts a device and leaves it clean.
     pub fn close(self) -> Outcome<()> {
         self.fs.map_or(Ok(()), |fs| fs.unmount().doing(self.name))
     }
 
-    /// Finds what a path names.
+    /// Looks up a path.
     pub fn find(&self, path: &Path) -> Result<Found, Refused> {
         let Some(fs) = &self.fs else {
             return found(path.to_owned(), &std::fs::metadata(path)?);
@@ -134,8 +134,8 @@ impl Stored {
         Ok(Found { path: path.to_owned(), kind: attr.kind, size_bytes: attr.size, ino: attr.ino })
     }
 
-    /// Calls `each` for the regular files and directories at and below the paths, each file once however many names
-    /// it has. What cannot be read is noted, and what goes away meanwhile is counted.
+    /// Calls `each` for the regular files and directories at and below the paths. A file with several names is
+    /// visited once. Files that cannot be read are recorded as problems, files that disappear meanwhile are counted.
     pub fn walk(&self, paths: &[PathBuf], problems: &Problems, each: &mut dyn FnMut(&Found)) {
         let mut walk = Walk { stored: self, problems, each, several_paths: paths.len() > 1, met: HashSet::new() };
         for path in paths {
@@ -147,7 +147,8 @@ impl Stored {
         }
     }
 
-    /// Notes what kept a file from being worked on: on a mount it may have gone away, anything else is a problem.
+    /// Records why work on a file failed. On a mount the file may have disappeared, which is counted; anything else
+    /// is a problem.
     pub fn note(&self, path: &Path, refused: &Refused, problems: &Problems) {
         match refused.errno {
             errno::ENOENT | errno::ESTALE if self.fs.is_none() => problems.note_vanished(),
@@ -155,7 +156,7 @@ impl Stored {
         }
     }
 
-    /// Has written back what the kernel still holds, so that it is stored.
+    /// Makes the kernel write back cached data, so that it is stored.
     pub fn settle(&self, path: &Path) -> Outcome<()> {
         if self.fs.is_some() {
             return Ok(());
@@ -164,7 +165,7 @@ impl Stored {
         rustix::fs::syncfs(&open).doing(mounts::show(path))
     }
 
-    /// Sizes and space as they are now.
+    /// Returns the present sizes and space.
     pub fn space(&self, path: &Path) -> Outcome<Space> {
         match &self.fs {
             Some(fs) => Ok(snapshot::space(fs, &fs.stats())),
@@ -172,7 +173,7 @@ impl Stored {
         }
     }
 
-    /// What policy denova has queued.
+    /// Returns the length of policy denova's queue.
     pub fn queued(&self, path: &Path) -> Outcome<Left> {
         match &self.fs {
             Some(fs) => Ok(requests::queued(fs, false)),
@@ -184,7 +185,7 @@ impl Stored {
         }
     }
 
-    /// Shares a part of what is queued; what is left.
+    /// Shares a part of the queue, and returns what is left.
     pub fn drain_some(&self, path: &Path) -> Result<Left, Refused> {
         match &self.fs {
             Some(fs) => Ok(requests::drain_some(fs)?),
@@ -192,7 +193,7 @@ impl Stored {
         }
     }
 
-    /// Makes a part of what is dead among packed chunks free; what is left.
+    /// Frees a part of the dead space in packed segments, and returns what is left.
     pub fn reclaim_some(&self, path: &Path) -> Result<ReclaimLeft, Refused> {
         match &self.fs {
             Some(fs) => Ok(requests::reclaim_some(fs)?),
@@ -200,7 +201,7 @@ impl Stored {
         }
     }
 
-    /// How the mount treats new data; a device is told that only when it is mounted.
+    /// Returns the defaults for new data. They belong to a mount, so they are unknown for an unmounted device.
     pub fn mount_defaults(&self, path: &Path) -> Outcome<Defaults> {
         match &self.fs {
             Some(_) => Ok(Defaults::default()),
@@ -211,7 +212,7 @@ impl Stored {
         }
     }
 
-    /// Value of an attribute that says how new data is treated.
+    /// Returns the value of an attribute that sets the policy or compression of a file; `None` if it has none.
     pub fn own_attribute(&self, found: &Found, name: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
         let value = match &self.fs {
             Some(fs) => fs.get_xattr(found.ino, name).map_err(Refused::from),
@@ -227,7 +228,7 @@ impl Stored {
         }
     }
 
-    /// Gives it a policy of its own, or takes it away.
+    /// Gives a file or directory its own policy; `None` removes it.
     pub fn set_own_policy(&self, found: &Found, policy: Option<Policy>) -> Result<(), Refused> {
         let name = OsStr::from_bytes(POLICY_ATTRIBUTE);
         let set: Result<(), Refused> = match (&self.fs, policy) {
@@ -247,7 +248,7 @@ impl Stored {
         }
     }
 
-    /// Extents of a file from a byte on; see [`nvfold::File::extents`].
+    /// Returns the extents of a file from a byte offset on; see [`nvfold::File::extents`].
     pub fn extents(&self, found: &Found, from: u64) -> Result<Vec<MappedExtent>, Refused> {
         match &self.fs {
             Some(fs) => Ok(fs.open(found.ino)?.extents(from, requests::EXTENTS_MAX)?),
@@ -255,7 +256,7 @@ impl Stored {
         }
     }
 
-    /// Shares the blocks of a range of a file with equal ones.
+    /// Shares the blocks of a range of a file with equal blocks.
     pub fn dedup(&self, found: &Found, range: Range<u64>) -> Result<Reshared, Refused> {
         let length = range.end - range.start;
         match &self.fs {
@@ -264,7 +265,7 @@ impl Stored {
         }
     }
 
-    /// The same, and compresses packed chunks.
+    /// Does the same, and compresses packed chunks.
     pub fn compress(&self, found: &Found, range: Range<u64>, compression: Compression) -> Result<Reshared, Refused> {
         let (offset, length) = (range.start, range.end - range.start);
         match &self.fs {
@@ -273,7 +274,7 @@ impl Stored {
         }
     }
 
-    /// Gives the blocks of a range of a file copies of their own.
+    /// Gives each block of a range of a file its own copy.
     pub fn undedup(&self, found: &Found, range: Range<u64>) -> Result<Reshared, Refused> {
         let length = range.end - range.start;
         match &self.fs {
@@ -293,14 +294,14 @@ struct Walk<'a> {
     stored: &'a Stored,
     problems: &'a Problems,
     each: &'a mut dyn FnMut(&Found),
-    /// One path may lie below another.
+    /// True if one path may be below another.
     several_paths: bool,
-    /// What might be met again.
+    /// The inodes that may be reached again.
     met: HashSet<InodeNumber>,
 }
 
 impl Walk<'_> {
-    /// Whether it was not met under another name, or by another path.
+    /// Returns true if the inode was not visited before, under another name or through another path.
     fn is_new(&mut self, found: &Found, links: u64) -> bool {
         let once = links == 1 && !self.several_paths;
         once || self.met.insert(found.ino)
@@ -323,7 +324,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What a name in a directory leads to; symbolic links are not followed there.
+    /// Visits the inode behind a name in a directory. Symbolic links are not followed there.
     fn visit_name(&mut self, (path, ino): (PathBuf, InodeNumber)) {
         let found = match &self.stored.fs {
             Some(fs) => fs.getattr(ino).map_err(Refused::from).map(|attr| {

@@ -1,6 +1,7 @@
-//! Words of messages and reports: names that are safe on a terminal, and counts.
+//! Helpers for the text of messages and reports.
 
-/// Text for a terminal: a name may hold newlines and escape sequences, which are written as `\n` and `\u{1b}`.
+/// Escapes control characters for a terminal. A name may contain newlines and escape sequences; they become `\n` and
+/// `\u{1b}`.
 pub fn escaped(text: &str) -> String {
     let escape = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
     text.chars().map(escape).collect()

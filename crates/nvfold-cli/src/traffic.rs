@@ -1,7 +1,8 @@
-//! What the device was asked to do, what that cost on an emulated one, and how worn it is.
+//! Traffic of a device, its cost on an emulated device, and wear.
 //!
-//! Energy and charged time follow from the profile and the counters, never from a clock. Lifetime follows from the
-//! segment that was opened most: each opening writes all of it once, and a cell endures so many writes.
+//! Energy and charged time are computed from the profile and the counters, never from a clock. The lifetime is
+//! computed from the segment that was opened most: each opening writes all of it once, and a cell endures a limited
+//! number of writes.
 
 use crate::size;
 use nvfold::FileSystem;
@@ -10,26 +11,26 @@ use serde::{Deserialize, Serialize};
 
 const NS_PER_YEAR: f64 = 365.25 * 24.0 * 3600.0 * 1e9;
 
-/// What the device was asked to do since it was opened.
+/// Traffic of the device since it was opened.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Traffic {
-    /// The emulated device.
+    /// The profile of the emulated device.
     pub profile: String,
     pub bytes_read: u64,
     pub bytes_stored: u64,
     pub bytes_streamed: u64,
     pub lines_flushed: u64,
     pub fences: u64,
-    /// Time that the profile charged, nanoseconds.
+    /// Time that the profile charged, in nanoseconds.
     #[serde(default)]
     pub charged_ns: u64,
-    /// Energy that the traffic took, where the profile says what it takes.
+    /// Energy of the traffic, in joules; absent if the profile has no figures for it.
     #[serde(default)]
     pub joules: Option<f64>,
 }
 
 impl Traffic {
-    /// Of a file system that this process has mounted.
+    /// Returns the traffic of a file system that this process has mounted.
     pub fn of(fs: &FileSystem) -> Traffic {
         let region = fs.region();
         let counters = region.counters();
@@ -45,41 +46,42 @@ impl Traffic {
         }
     }
 
-    /// Lines that reached the media: flushed ones and streamed ones.
+    /// Returns the number of lines that reached the media, flushed and streamed.
     pub fn lines_written(&self) -> u64 {
         self.lines_flushed + self.bytes_streamed / LINE_BYTES
     }
 
-    /// Joules for each gigabyte (10^9 bytes) that programs wrote, reads included; `None` when they wrote nothing.
+    /// Returns joules per gigabyte (10^9 bytes) that programs wrote, with the energy of reads; `None` if they wrote
+    /// nothing.
     pub fn joules_per_gb(&self, bytes_written: u64) -> Option<f64> {
         self.joules.filter(|_| bytes_written > 0).map(|joules| joules * 1e9 / bytes_written as f64)
     }
 
-    /// Energy in one line, where it is known.
+    /// Describes the energy in one line, if it is known.
     pub fn energy_words(&self, bytes_written: u64) -> Option<String> {
         let per_gb = self.joules_per_gb(bytes_written).map_or(String::new(), |by| format!(", {by:.2} J/GB written"));
         self.joules.map(|joules| format!("{joules:.3} J{per_gb}"))
     }
 }
 
-/// How often the segments of the device were opened for packed chunks since it was formatted.
+/// How often segments were opened for packed chunks since the device was formatted.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct SegmentWear {
-    /// Segments that data may lie in.
+    /// The number of segments that can hold data.
     pub segments: u64,
     pub opened: u64,
     pub opened_max: u32,
     pub opened_mean: f64,
-    /// Writes that a cell endures, where the profile says so.
+    /// The number of writes that a cell endures, if the profile gives one.
     pub endurance_writes: Option<f64>,
-    /// Part of these that the most worn segment had, 0 to 1.
+    /// The part of these writes that the most worn segment has had, 0 to 1.
     pub endurance_used: Option<f64>,
-    /// Until the most worn segment has had all of them, if it goes on as since the device was formatted, years.
+    /// Years until the most worn segment has had all of them, at the average rate since the device was formatted.
     pub lifetime_years: Option<f64>,
 }
 
 impl SegmentWear {
-    /// Of a device with this profile that was formatted so many nanoseconds ago.
+    /// Computes the wear of a device with this profile that was formatted `age_ns` nanoseconds ago.
     pub fn new(wear: &nvfold::SegmentWear, profile: &Profile, age_ns: i64) -> SegmentWear {
         let endurance = profile.endurance_writes.filter(|writes| *writes > 0.0);
         let used = endurance.map(|writes| f64::from(wear.opened_max) / writes);
@@ -101,7 +103,7 @@ impl SegmentWear {
         format!("{segments}, opened {opened_max} times at most, {opened_mean:.2} on average")
     }
 
-    /// Likewise, what is left, where the profile says what a cell endures.
+    /// Describes the remaining life in one line, if the profile gives the endurance of a cell.
     pub fn lifetime_words(&self) -> Option<String> {
         let writes = self.endurance_writes?;
         let used = self.endurance_used? * 100.0;
@@ -114,7 +116,7 @@ impl SegmentWear {
     }
 }
 
-/// Lines in all, and as bytes.
+/// Formats a number of lines, and their size.
 pub fn lines_words(lines: u64) -> String {
     format!("{lines} ({})", size::show(lines.saturating_mul(LINE_BYTES)))
 }

@@ -1,6 +1,7 @@
-//! Requests by /dev/fuse: a read takes one, a write answers it.
+//! Requests through /dev/fuse: one read takes a request, one write answers it.
 //!
-//! Each thread has a file of its own (FUSE_DEV_IOC_CLONE), so that the kernel keeps what they work at apart.
+//! Each thread has its own file descriptor (FUSE_DEV_IOC_CLONE), so the kernel keeps the requests of the threads
+//! apart.
 
 use crate::operation::{Operation, argument_bytes};
 use crate::protocol::{InHeader, OutHeader};
@@ -15,11 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Header, argument and names of a request that has data.
+/// Room for the header, the argument and the names of a request, before its data.
 const BEFORE_DATA: usize = 4096;
 const HEADER: usize = size_of::<OutHeader>();
 
-/// What the threads share.
+/// State that the threads share.
 struct Device {
     server: Arc<dyn Server>,
     connection: Arc<OwnedFd>,
@@ -53,13 +54,13 @@ impl Device {
         self.workers.start(move || device.serve())
     }
 
-    /// Answers until the session ends.
+    /// Answers requests until the session ends.
     fn serve(self: &Arc<Self>) -> io::Result<()> {
-        // Without access to /dev/fuse, which fusermount3 has opened for us, all threads read from the same file.
+        // If fusermount3 opened /dev/fuse and this process may not, all threads read from the same file.
         let own = sys::clone_connection(self.connection.as_fd());
         let connection = own.or_else(|_| self.connection.try_clone())?;
         let mut seat = self.turns.sit();
-        // Of words, so that the structures in it are aligned.
+        // A vector of words, so that the structures in it are aligned.
         let mut request = vec![0u64; (BEFORE_DATA + DATA_BYTES_MAX) / size_of::<u64>()];
         let mut room = vec![0; HEADER + DATA_BYTES_MAX];
         while let Some(bytes) = receive(&connection, request.as_mut_bytes())? {
@@ -75,7 +76,7 @@ impl Device {
             };
             let operation = Operation::decode(&header, argument, rest);
             if self.workers.took() {
-                // Without it requests are answered still, unless all threads come to wait for one another.
+                // If it fails, requests are still answered, unless all threads wait for one another.
                 let _ = self.start_one();
             }
             let turn = seat.begin(operation.is_some_and(|operation| operation.takes_long()));
@@ -83,7 +84,8 @@ impl Device {
             if !matches!(operation, Some(Operation::Forget { .. } | Operation::BatchForget { .. })) {
                 let (header, length) = out_header(header.unique, answered);
                 room[..HEADER].copy_from_slice(header.as_bytes());
-                // ENOENT: whoever asked is gone. Anything else ends with the next read.
+                // ENOENT: the request was aborted, so there is no receiver. Any other failure shows up in the next
+                // read.
                 let _ = rustix::io::write(&connection, &room[..HEADER + length]);
             }
             self.workers.waits();
@@ -93,12 +95,12 @@ impl Device {
     }
 }
 
-/// The next request; `None` when the session has ended.
+/// Reads the next request and returns its length in bytes; `None` when the session has ended.
 fn receive(connection: &OwnedFd, request: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match rustix::io::read(connection, &mut *request) {
             Ok(bytes) => return Ok(Some(bytes)),
-            // It was taken back; a signal; another thread was faster.
+            // The request was aborted, a signal came, or another thread took the request.
             Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
             Err(Os::NODEV) => return Ok(None),
             Err(error) => return Err(error.into()),

@@ -1,22 +1,22 @@
-//! Answers the requests of FUSE: by reading /dev/fuse, or by io_uring.
+//! Answers FUSE requests, read from /dev/fuse or received by io_uring.
 //!
-//! The problem: a request is a round trip between two threads, and most of it is waking and moving them. The kernel can
-//! hand requests over on io_uring since Linux 6.14, on the processor that the request comes from, which halves that. No
-//! FUSE library for Rust does, and theirs decode in private.
+//! The problem: a request is a round trip between two threads, and most of its time goes into waking and migrating
+//! them. Since Linux 6.14 the kernel can pass requests by io_uring on the processor that sends the request, which
+//! halves that time. No FUSE library for Rust supports it, and the existing ones keep their decoders private.
 //!
-//! The idea: a request is a value ([`Operation`]), its answer is written into the place from where it is sent ([`Reply`]),
-//! and a [`Server`] is a function between the two. How requests come is not its business:
+//! The idea: a request is a value ([`Operation`]), its answer is written into the buffer from which it is sent
+//! ([`Reply`]), and a [`Server`] is a function from one to the other. The server does not see the transport:
 //!
 //! ```text
-//!               device: read(2) .. write(2), a thread of several (turns: who looks, who sleeps)
+//!               device: read(2) .. write(2), one of several threads (turns: which one spins)
 //! kernel  <-->                                                          operation -> Server::answer -> reply
 //!               ring:   one command gives the answer and takes the next request; a queue for each processor
 //! ```
 //!
-//! A server may block: there is always another thread that waits for requests ([`workers`]). Where it waits until the kernel
-//! has got answers to other requests, it says so ([`Caller::while_waiting`]).
+//! A server may block, because another thread always waits for requests ([`workers`]). If it waits for something that
+//! the kernel does only after it has got answers to other requests, it says so ([`Caller::while_waiting`]).
 //!
-//! The mount itself, the handshake (INIT) and notices are not here.
+//! Mounting, the handshake (INIT) and notices are outside this crate.
 #![deny(unsafe_code)]
 
 mod device;
@@ -39,55 +39,56 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most bytes of data of one request or reply: the kernel's own limit of 256 pages.
+/// The largest data part of one request or reply, in bytes: the kernel's own limit of 256 pages.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 
-/// How long the session waits for the threads of a ring after it has ended.
+/// How long [`Session::wait`] waits for the threads of a ring after the session has ended.
 const RINGS_END_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long a thread looks for the next request before it sleeps, unless told otherwise (docs/benchmarks.md).
+/// How long a thread spins for the next request before it sleeps, if the mount sets no other time
+/// (docs/benchmarks.md).
 pub const SPIN: Duration = Duration::from_micros(50);
 
-/// What answers requests.
+/// Answers requests.
 pub trait Server: Send + Sync + 'static {
-    /// Does an operation and puts what is to be told of it into `reply`. It may block. Called by several threads.
+    /// Does an operation and puts its result into `reply`. Several threads call it at once; it may block.
     ///
     /// # Errors
-    /// The errno that the process gets. What is in `reply` is not sent then.
+    /// The errno for the calling process. The content of `reply` is then not sent.
     fn answer(&self, who: &Caller<'_>, operation: Operation<'_>, reply: &mut Reply<'_>) -> Result<(), Errno>;
 }
 
-/// How requests come.
+/// The transport of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// By read(2) from /dev/fuse.
+    /// Requests are read from /dev/fuse with read(2).
     Device {
-        /// Threads at the start.
+        /// The number of threads at the start.
         threads: usize,
-        /// How long to look for the next request before sleeping; `None`: not at all.
+        /// How long a thread spins for the next request before it sleeps; `None`: it sleeps at once.
         spin: Option<Duration>,
     },
-    /// By io_uring. The handshake must have said so (FUSE_OVER_IO_URING).
+    /// Requests come by io_uring. The handshake must have agreed on it (FUSE_OVER_IO_URING).
     Ring,
 }
 
-/// A session that is served.
+/// A FUSE session that is being served.
 pub struct Session {
     workers: Vec<Arc<workers::Workers>>,
 }
 
 impl Session {
-    /// Serves the connection that is open at `connection`, whose handshake is done, until it ends.
+    /// Starts to serve `connection`, whose handshake is done. The threads run until the session ends.
     ///
     /// # Errors
-    /// That a thread cannot be started, or that the kernel refuses the rings: the connection is of no use then.
+    /// A thread cannot be started, or the kernel refuses the rings. The connection is then unusable.
     pub fn start(server: Arc<dyn Server>, connection: OwnedFd, transport: Transport) -> io::Result<Session> {
         let connection = Arc::new(connection);
         let workers = match transport {
             Transport::Device { threads, spin } => vec![device::start(&server, &connection, threads, spin)?],
             Transport::Ring => {
                 let rings = ring::start(&server, &connection)?;
-                // What the kernel does not send by rings: what it forgets, and that the session ends.
+                // The kernel sends FORGET, and the request that ends the session, through the device only.
                 let mut workers = vec![device::start(&server, &connection, 1, None)?];
                 workers.extend(rings);
                 workers
@@ -99,17 +100,19 @@ impl Session {
     /// Waits until the file system is unmounted.
     ///
     /// # Errors
-    /// What a thread met that could not go on.
+    /// The error with which a serving thread failed.
     pub fn wait(self) -> io::Result<()> {
         let (device, rings) = self.workers.split_first().expect("there is one");
         let ended = device.wait(None);
-        // They are told too. One that is not must not keep the device.
+        // The kernel ends the commands on the rings too. A ring thread that does not end must not keep the device
+        // open.
         rings.iter().for_each(|ring| drop(ring.wait(Some(RINGS_END_WITHIN))));
         ended
     }
 }
 
-/// Answers one request, if it could be taken apart; the bytes of its reply that lie in `room`.
+/// Answers one request and returns the number of bytes of its reply in `room`. EIO if the request could not be
+/// decoded (`operation` is `None`).
 fn answer(
     server: &dyn Server,
     queue: Option<&dyn operation::Queue>,

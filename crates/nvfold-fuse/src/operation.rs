@@ -1,8 +1,8 @@
-//! A request as a value: what is asked for, by whom, of what.
+//! A FUSE request as a value: the operation, its caller and its arguments.
 //!
-//! A request has up to three parts: the header, an argument of a fixed size, and a rest (names, data). By /dev/fuse they
-//! follow each other; by io_uring the kernel puts each into a place of its own. [`argument_bytes`] says where the second
-//! ends and the third begins.
+//! A request has up to three parts: a header, an argument of fixed size, and the rest (names, data). On /dev/fuse
+//! they follow one another; with io_uring the kernel puts each part into its own buffer. [`argument_bytes`] gives the
+//! length of the second part.
 
 use crate::protocol::*;
 use std::ffi::OsStr;
@@ -11,21 +11,21 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Who asks. The ids are those that count for the file system (fsuid, fsgid).
+/// The process that sent a request. The ids are those used for file system permissions (fsuid, fsgid).
 pub struct Caller<'q> {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Process, 0 when the kernel asks.
+    /// Process id; 0 if the request comes from the kernel.
     pub pid: u32,
-    /// Where the request waited.
+    /// The queue that delivered the request, if it must know about threads that wait for the kernel.
     pub(crate) queue: Option<&'q dyn Queue>,
 }
 
 impl Caller<'_> {
-    /// Runs `wait`, which may end only after the kernel has got answers to other requests. `file`: the inode of the request,
-    /// a regular file.
+    /// Runs `wait`, which may end only after the kernel has got answers to other requests. `file` is the inode of
+    /// this request; it must be a regular file.
     pub fn while_waiting<R>(&self, file: u64, wait: impl FnOnce() -> R) -> R {
         match self.queue {
             Some(queue) => {
@@ -34,31 +34,31 @@ impl Caller<'_> {
                 queue.after_wait(file);
                 result
             }
-            // Another thread was started when this one took the last request that could be taken.
+            // When this thread took its request and left no other thread waiting, another thread was started.
             None => wait(),
         }
     }
 }
 
-/// Where requests wait, if it must be told of threads that wait for the kernel.
+/// A queue of requests that must know about threads that wait for the kernel.
 pub trait Queue: Sync {
     /// A thread is about to wait for the kernel; `file` is the inode of its request.
     fn before_wait(&self, file: u64);
 
-    /// It waits no more.
+    /// The thread no longer waits.
     fn after_wait(&self, file: u64);
 }
 
-/// A time to set, in nanoseconds since 1970.
+/// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
-    /// The time of the request.
+    /// The time at which the request is processed.
     Now,
-    /// This one.
+    /// A given time, in nanoseconds since 1970.
     At(i64),
 }
 
-/// What is to change of an inode.
+/// Attributes to change; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Change {
@@ -72,7 +72,7 @@ pub struct Change {
     pub ctime: Option<i64>,
 }
 
-/// What is asked for. Offsets, lengths and sizes are in bytes; inodes are the numbers that the server has told.
+/// An operation. Offsets, lengths and sizes are in bytes; inodes are numbers that the server returned earlier.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub enum Operation<'r> {
@@ -80,16 +80,16 @@ pub enum Operation<'r> {
         parent: u64,
         name: &'r OsStr,
     },
-    /// Not answered.
+    /// Gets no reply.
     Forget {
         ino: u64,
         times: u64,
     },
-    /// As many times `Forget`.
+    /// Several `Forget` in one request. Gets no reply.
     BatchForget {
         all: &'r [ForgetOne],
     },
-    /// `has_handle`: the kernel asks itself, of a file that is open.
+    /// `has_handle`: the request is about an open file, and the kernel sends it on its own behalf.
     GetAttr {
         ino: u64,
         has_handle: bool,
@@ -148,7 +148,7 @@ pub enum Operation<'r> {
         mode: u32,
         umask: u32,
     },
-    /// `is_direct`: past the pages of the kernel.
+    /// `is_direct`: the read bypasses the kernel's page cache.
     Read {
         ino: u64,
         offset: u64,
@@ -173,7 +173,7 @@ pub enum Operation<'r> {
         value: &'r [u8],
         flags: u32,
     },
-    /// `size`: room for the value; 0 asks how much it takes.
+    /// `size` is the room for the value; 0 asks for the length of the value.
     GetXattr {
         ino: u64,
         name: &'r OsStr,
@@ -229,15 +229,15 @@ pub enum Operation<'r> {
         target_offset: u64,
         length: u64,
     },
-    /// Of the session, not of the server.
+    /// The session ends. The server never sees this.
     Destroy,
-    /// What [`NotifyRetrieveOut`] asked for.
+    /// The reply to a [`NotifyRetrieveOut`]. The server never sees this.
     NotifyReply,
-    /// One that nobody here knows; it is answered with ENOSYS.
+    /// A request that this crate does not know; answered with ENOSYS.
     Unknown,
 }
 
-/// Bytes of the argument of a request.
+/// Returns the number of bytes of a request's fixed-size argument.
 pub fn argument_bytes(opcode: u32) -> usize {
     match opcode {
         opcode::FORGET => size_of::<ForgetIn>(),
@@ -267,7 +267,7 @@ pub fn argument_bytes(opcode: u32) -> usize {
 }
 
 impl<'r> Operation<'r> {
-    /// Takes a request apart; `None` if it ends too early, which a kernel never sends.
+    /// Decodes a request; `None` if it is too short, which a kernel never sends.
     pub fn decode(header: &InHeader, argument: &[u8], rest: &'r [u8]) -> Option<Operation<'r>> {
         let ino = header.nodeid;
         let parent = ino;
@@ -371,7 +371,7 @@ impl<'r> Operation<'r> {
         })
     }
 
-    /// Whether others should not wait for it: it moves many bytes, or reaches a disk.
+    /// Returns true if other requests should not wait for this one: it moves many bytes, or reaches a disk.
     pub fn takes_long(&self) -> bool {
         match self {
             Operation::Read { size, .. } => *size as usize > SHORT_BYTES,
@@ -384,7 +384,7 @@ impl<'r> Operation<'r> {
     }
 }
 
-/// Reads and writes of more bytes are worth a thread of their own.
+/// Reads and writes of more bytes than this take long.
 const SHORT_BYTES: usize = 32 << 10;
 
 fn read<T: FromBytes + Immutable + KnownLayout>(argument: &[u8]) -> Option<T> {
@@ -410,11 +410,11 @@ fn change(asked: &SetAttrIn) -> Change {
     }
 }
 
-/// What follows the argument.
+/// The rest of a request, after its argument.
 struct Rest<'r>(&'r [u8]);
 
 impl<'r> Rest<'r> {
-    /// The next name: it ends with a NUL.
+    /// Takes the next name, which ends with a NUL.
     fn name(&mut self) -> Option<&'r OsStr> {
         let length = self.0.iter().position(|byte| *byte == 0)?;
         let name = &self.0[..length];

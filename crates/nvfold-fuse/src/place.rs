@@ -1,41 +1,43 @@
-//! Whoever sends a request stays on its processor.
+//! Keeps the threads that send requests on their processors.
 //!
-//! The problem: a thread that answers by io_uring runs on the processor of whoever asked. When it wakes him, the scheduler
-//! sees that processor busy, with the thread that is about to sleep, and wakes him on an idle one; his next request comes
-//! from there, and he is sent back. Each time a processor must be woken, which takes longer than all the rest.
+//! The problem: with io_uring, the serving thread runs on the processor of the client thread. When it wakes the
+//! client, the scheduler sees that processor as busy, although the serving thread is about to sleep, and wakes the
+//! client on an idle processor. The next request comes from there, and the client moves again. Each move wakes a
+//! processor from idle, which takes longer than everything else in the round trip.
 //!
-//! The idea: a processor that runs nothing but SCHED_IDLE counts as idle. So the serving threads run under it. Beside
-//! programs that compute they would starve, if they shared a group of the scheduler with these; a process that leads a
-//! session of its own has a group of its own (autogroup), within which SCHED_IDLE takes nothing away.
+//! The idea: the scheduler treats a processor that runs only SCHED_IDLE threads as idle, so the serving threads run
+//! under SCHED_IDLE. They would starve next to programs that compute if both were in the same scheduling group. A
+//! process that leads its own session has its own group (autogroup), and within that group SCHED_IDLE costs nothing.
 
 use crate::sys;
 use std::fs;
 
-/// Asks the scheduler to leave senders where they are, where that does no harm: in a process that leads a session of its
-/// own. For all threads that there are, and those that they start.
+/// Asks the scheduler to leave clients on their processors. Does nothing unless the process leads its own session,
+/// where this does no harm. Applies to all threads of the process and to those that they start.
 pub fn keep_senders_in_place() {
     if has_own_group() {
-        // Twice: a thread may be starting another one meanwhile.
+        // Twice, because a thread may start another one during the first pass.
         for _ in 0..2 {
             threads().into_iter().for_each(|thread| drop(sys::run_when_idle(thread)));
         }
     }
 }
 
-/// The numbers of the threads of this process.
+/// Returns the ids of the threads of this process.
 fn threads() -> Vec<i32> {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether the scheduler gives this process a share of its own.
+/// Returns true if the scheduler gives this process a group of its own.
 fn has_own_group() -> bool {
     let leads_session = rustix::process::getsid(None) == Ok(rustix::process::getpid());
     let autogroup = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
     leads_session && autogroup.is_ok_and(|enabled| enabled.trim() == "1") && !has_group_of_processor_time()
 }
 
-/// Whether a control group shares out processor time to this process: it stands above sessions then.
+/// Returns true if a control group limits or weights the processor time of this process; autogroup then has no
+/// effect.
 fn has_group_of_processor_time() -> bool {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     groups.lines().any(|line| {
@@ -47,10 +49,10 @@ fn has_group_of_processor_time() -> bool {
     })
 }
 
-/// Whether a control group (version 2) is below one that shares out processor time.
+/// Returns true if the parent of a version 2 control group distributes processor time among its children.
 fn is_on_in_parent_of(path: &str) -> bool {
     let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
     let controllers = fs::read_to_string(format!("/sys/fs/cgroup{parent}/cgroup.subtree_control"));
-    // Not to be seen: then it may be.
+    // If the file cannot be read, assume that it does.
     controllers.map_or(true, |controllers| controllers.split_whitespace().any(|controller| controller == "cpu"))
 }

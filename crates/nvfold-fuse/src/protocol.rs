@@ -1,11 +1,11 @@
 //! The bytes of FUSE requests and replies: the kernel's `struct fuse_*` (include/uapi/linux/fuse.h), in its byte order.
 //!
-//! Protocol version 7.9 and later have these layouts. Extensions that the handshake must ask for are not here, because it
-//! does not ask for them (FUSE_SETXATTR_EXT, FUSE_CREATE_SUPP_GROUP).
+//! The layouts are those of protocol version 7.9 and later. Extensions that must be negotiated (FUSE_SETXATTR_EXT,
+//! FUSE_CREATE_SUPP_GROUP) are left out, because the handshake does not ask for them.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Defines a structure of the protocol: all of them are plain numbers without padding.
+/// Defines structures of the protocol. All of them are plain numbers without padding.
 macro_rules! wire {
     ($($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? })+) => { $(
         $(#[$meta])*
@@ -17,12 +17,12 @@ macro_rules! wire {
 }
 
 wire! {
-    /// Before each request.
+    /// Precedes each request.
     InHeader { len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, extensions: u16, padding: u16 }
-    /// Before each reply. `error` is 0 or a negative errno.
+    /// Precedes each reply. `error` is 0 or a negative errno.
     OutHeader { len: u32, error: i32, unique: u64 }
 
-    /// What `stat` tells. Sizes in bytes, `blocks` in units of 512 bytes.
+    /// The attributes that `stat` returns. `size` is in bytes, `blocks` in units of 512 bytes.
     Attr {
         ino: u64, size: u64, blocks: u64, atime: i64, mtime: i64, ctime: i64,
         atime_ns: u32, mtime_ns: u32, ctime_ns: u32,
@@ -73,23 +73,23 @@ wire! {
         source_fh: u64, source_offset: u64, target: u64, target_fh: u64, target_offset: u64, length: u64, flags: u64,
     }
 
-    /// Asks for pages of an inode that the kernel holds; it sends them as a request [`opcode::NOTIFY_REPLY`].
+    /// Asks for cached pages of an inode; the kernel sends them as a request [`opcode::NOTIFY_REPLY`].
     NotifyRetrieveOut { unique: u64, nodeid: u64, offset: u64, size: u32, unused: u32 }
 
-    /// Of a request by io_uring: which of them it is, and how many bytes its payload has.
+    /// Identifies the request in a ring entry (`commit_id`), and gives the length of its payload.
     RingEntryInOut { flags: u64, commit_id: u64, payload_bytes: u32, unused: u32, reserved: u64 }
-    /// Of a command on the ring.
+    /// The argument of a command on the ring.
     RingCommand { flags: u64, commit_id: u64, queue: u16, unused: [u8; 6] }
 }
 
-/// The number of a notice in the place of an errno.
+/// The number of a notice; it stands in `OutHeader::error`.
 pub const NOTIFY_RETRIEVE: i32 = 5;
-/// Commands on the ring.
+/// The ring command that registers an entry.
 pub const RING_REGISTER: u32 = 1;
-/// As `RING_REGISTER`.
+/// The ring command that hands over an answer and takes the next request.
 pub const RING_COMMIT_AND_FETCH: u32 = 2;
 
-/// What is asked for.
+/// The numbers of the operations.
 #[allow(missing_docs)]
 pub mod opcode {
     pub const LOOKUP: u32 = 1;
@@ -131,7 +131,7 @@ pub mod opcode {
     pub const COPY_FILE_RANGE: u32 = 47;
 }
 
-/// Which fields of a [`SetAttrIn`] count.
+/// Flags that say which fields of a [`SetAttrIn`] are valid.
 #[allow(missing_docs)]
 pub mod set_attr {
     pub const MODE: u32 = 1 << 0;
@@ -145,18 +145,18 @@ pub mod set_attr {
     pub const CTIME: u32 = 1 << 10;
 }
 
-/// `GetAttrIn::flags`: there is a handle.
+/// `GetAttrIn::flags`: the request has a file handle.
 pub const GETATTR_HAS_HANDLE: u32 = 1 << 0;
-/// `ReadIn::read_flags` and `WriteIn::write_flags`: there is a lock owner.
+/// `ReadIn::read_flags`: the request has a lock owner.
 pub const READ_HAS_LOCK_OWNER: u32 = 1 << 1;
-/// As `READ_HAS_LOCK_OWNER`.
+/// `WriteIn::write_flags`: the request has a lock owner.
 pub const WRITE_HAS_LOCK_OWNER: u32 = 1 << 1;
-/// The kernel writes pages back.
+/// `WriteIn::write_flags`: the kernel writes back pages from its cache.
 pub const WRITE_FROM_CACHE: u32 = 1 << 0;
-/// The privileges of the file are to be taken away.
+/// `WriteIn::write_flags`: the server must clear set-user-id, set-group-id and file capabilities.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
-/// How the kernel treats what it opens.
+/// Flags that say how the kernel treats a file that it opens.
 #[allow(missing_docs)]
 pub mod open {
     pub const DIRECT_IO: u32 = 1 << 0;

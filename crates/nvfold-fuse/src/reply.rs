@@ -1,10 +1,10 @@
-//! A reply: the bytes that follow its header, put into the place from where they are sent.
+//! A reply: the bytes after its header, written into the buffer from which they are sent.
 
 use crate::protocol::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Why an operation was not done: an errno (positive).
+/// Why an operation failed: a positive errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
@@ -26,14 +26,14 @@ impl Errno {
     pub const ESTALE: Errno = Errno(libc::ESTALE);
 }
 
-/// What the kernel is told of a name: an inode, and how long it may believe the name and the attributes.
+/// The kernel's knowledge of a name: its inode, and how long the kernel may cache the name and the attributes.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The inode; number 0 says that there is no such name.
+    /// The attributes of the inode. Inode number 0 means that there is no such name.
     pub attr: Attr,
-    /// What tells two inodes of one number from each other.
+    /// Tells apart two inodes that had the same number.
     pub generation: u64,
-    /// For how long both are true.
+    /// How long the name and the attributes stay valid.
     pub valid: Duration,
 }
 
@@ -52,16 +52,16 @@ impl Entry {
     }
 }
 
-/// A reply that is being made. Empty at first, which says "done" to requests that want to know no more.
+/// A reply under construction. An empty reply means success for requests that have no result.
 ///
-/// A structure or some bytes that do not fit are a mistake of ours, and panic: there is room for
-/// [`REPLY_BYTES_LEAST`] at least, and for what a request says that it takes.
+/// Panics if a structure or bytes do not fit, which is a bug: every buffer has room for [`REPLY_BYTES_LEAST`], and
+/// for as many bytes as the request asks for.
 pub struct Reply<'b> {
     room: &'b mut [u8],
     length: usize,
 }
 
-/// Room that each reply has.
+/// The least room of a reply, in bytes.
 pub const REPLY_BYTES_LEAST: usize = 128 << 10;
 
 impl<'b> Reply<'b> {
@@ -70,76 +70,77 @@ impl<'b> Reply<'b> {
         Reply { room, length: 0 }
     }
 
-    /// Bytes that were put into it.
+    /// Returns the number of bytes in the reply.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Puts a name into it (lookup, mknod, mkdir, symlink, link).
+    /// Adds a name (lookup, mknod, mkdir, symlink, link).
     pub fn entry(&mut self, entry: &Entry) {
         self.put(entry.wire().as_bytes());
     }
 
-    /// Puts a name and its open file into it (create).
+    /// Adds a name and its open file (create).
     pub fn created(&mut self, entry: &Entry, handle: u64, flags: u32) {
         self.entry(entry);
         self.opened(handle, flags);
     }
 
-    /// Attributes, and how long they are true.
+    /// Adds attributes, and how long they stay valid.
     pub fn attr(&mut self, attr: &Attr, valid: Duration) {
         let (attr_valid, attr_valid_ns) = (valid.as_secs(), valid.subsec_nanos());
         self.put(AttrOut { attr_valid, attr_valid_ns, unused: 0, attr: *attr }.as_bytes());
     }
 
-    /// Puts an open file or directory into it; `flags` are those of [`open`].
+    /// Adds an open file or directory; `flags` are those of [`open`].
     pub fn opened(&mut self, fh: u64, flags: u32) {
         self.put(OpenOut { fh, open_flags: flags, backing: 0 }.as_bytes());
     }
 
-    /// Puts data into it.
+    /// Adds data.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.put(bytes);
     }
 
-    /// Data that `fill` puts into the place from where it is sent; it returns how many bytes of `size` these were.
+    /// Lets `fill` write data straight into the buffer. It gets a slice of `size` bytes and returns how many it
+    /// wrote.
     pub fn fill<E>(&mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<(), E> {
         self.length = fill(&mut self.room[..size])?;
         Ok(())
     }
 
-    /// Bytes that were written or copied.
+    /// Adds the number of bytes written or copied.
     pub fn written(&mut self, size: u32) {
         self.put(WriteOut { size, unused: 0 }.as_bytes());
     }
 
-    /// Puts the space of the file system into it.
+    /// Adds the space of the file system.
     pub fn statfs(&mut self, space: &StatFsOut) {
         self.put(space.as_bytes());
     }
 
-    /// How much room a value takes.
+    /// Adds the length of an extended attribute's value, in bytes.
     pub fn xattr_size(&mut self, size: u32) {
         self.put(XattrSizeOut { size, unused: 0 }.as_bytes());
     }
 
-    /// Where data or a hole is.
+    /// Adds the offset at which data or a hole begins.
     pub fn offset(&mut self, offset: u64) {
         self.put(LSeekOut { offset }.as_bytes());
     }
 
-    /// What an ioctl returns.
+    /// Adds the result of an ioctl.
     pub fn ioctl(&mut self, result: i32) {
         self.put(IoctlOut { result, ..IoctlOut::default() }.as_bytes());
     }
 
-    /// An entry of a directory, if it fits into the `size` bytes that were asked for. `next` is where a listing goes on
-    /// behind it; `kind` is its type as in a mode.
+    /// Adds a directory entry; returns false if it does not fit into the `size` bytes requested. `next` is the offset
+    /// at which the listing continues after it; `kind` holds the type bits of a mode.
     pub fn dirent(&mut self, size: u32, ino: u64, next: u64, kind: u32, name: &[u8]) -> bool {
         self.put_dirent(size, &[], ino, next, kind, name)
     }
 
-    /// As `dirent`, with what a lookup would tell.
+    /// Adds an entry as `dirent` does, together with the reply to a lookup of its name.
     pub fn dirent_plus(&mut self, size: u32, entry: &Entry, next: u64, name: &[u8]) -> bool {
         let kind = entry.attr.mode;
         self.put_dirent(size, entry.wire().as_bytes(), entry.attr.ino, next, kind, name)
@@ -165,7 +166,8 @@ impl<'b> Reply<'b> {
     }
 }
 
-/// Makes the header of a reply. What went wrong is said with a header alone.
+/// Makes the header of a reply, and returns the number of bytes that follow it. A reply with an error is a header
+/// alone.
 pub fn out_header(unique: u64, answer: Result<usize, Errno>) -> (OutHeader, usize) {
     let (length, error) = match answer {
         Ok(length) => (length, 0),

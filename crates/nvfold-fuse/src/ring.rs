@@ -1,22 +1,27 @@
-//! Requests by io_uring: one command hands over an answer and takes the next request.
+//! Requests through io_uring: one command hands over an answer and takes the next request.
 //!
-//! The kernel has a queue for each processor, and puts a request into the queue of the processor that it comes from. An
-//! entry of a queue is a place for one request. Each thread here has a ring with one entry, and runs on the processor of
-//! its queue:
+//! The kernel has a queue for each processor, and puts a request into the queue of the processor that sends it. An
+//! entry of a queue holds one request. Each thread here has a ring with one entry, and runs on the processor of its
+//! queue:
 //!
 //! ```text
-//! register -> available --(a request comes)--> taken -> answered -> committed -+- the next request of the queue waits: taken
+//! register -> available --(a request comes)--> taken -> answered -> committed -+- a request waits: taken
 //!                 ^                                                            |
 //!                 +------------------------------------------------------------+
 //! ```
 //!
-//! Two threads a queue are started, so that ordinary use needs no more; [`workers`](crate::workers) starts another when
-//! both are busy. What waits in a queue is handed to an entry only when one is committed (Linux 6.18). So an entry that is
-//! registered while requests wait would never get one of them, if nobody else commits. That matters when the others wait for
-//! the kernel, which waits for answers to these requests. So the entry is given something to commit: a thread asks for no
-//! bytes of a file (NOTIFY_RETRIEVE), which the kernel answers by a request to this very queue. Two do so: whoever is about to
-//! wait for the kernel, and whoever registers an entry while somebody does. One of them comes second, and finds both the
-//! entry and the file of the one who waits. The kernel takes regular files alone, and what a thread waits for is about one.
+//! Each queue starts with two threads, which is enough for ordinary use; [`workers`](crate::workers) starts another
+//! one when both are busy.
+//!
+//! The kernel hands a waiting request to an entry only when some entry commits (Linux 6.18). A new entry that
+//! registers while requests wait gets none of them until another thread commits. If all other threads wait for the
+//! kernel, and the kernel waits for answers to those requests, that is a deadlock.
+//!
+//! So the new entry is given something to commit. A thread asks the kernel for zero bytes of a file
+//! (NOTIFY_RETRIEVE), and the kernel answers with a request to this very queue. Both the thread that is about to wait
+//! for the kernel and the thread that registers an entry during such a wait do this. Whichever is second finds both
+//! the new entry and the file of the waiting thread. The kernel accepts NOTIFY_RETRIEVE for regular files only; every
+//! such wait is about a regular file.
 
 use crate::operation::{self, Operation, argument_bytes};
 use crate::protocol::{NOTIFY_RETRIEVE, NotifyRetrieveOut, OutHeader, opcode};
@@ -35,13 +40,13 @@ use zerocopy::IntoBytes;
 const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const THREADS_A_QUEUE: usize = 2;
-/// Room for the reply to a write.
+/// Room for the reply to a write, in bytes.
 const SHORT_REPLY: usize = 64;
 
-/// Numbers of requests that we ask for ourselves: even, and far from those of the kernel.
+/// The numbers of our own NOTIFY_RETRIEVE requests: even, and far from the numbers that the kernel uses.
 static NUDGES: AtomicU64 = AtomicU64::new(1 << 62);
 
-/// Whether the kernel offers requests by io_uring, and this process may have rings. Why not, if not.
+/// Returns Ok if the kernel offers FUSE over io_uring and this process may create rings. The error says why not.
 pub fn is_available() -> Result<(), String> {
     match std::fs::read_to_string(ENABLED) {
         Ok(text) if text.trim() == "Y" => sys::ring().map(drop).map_err(|error| format!("io_uring: {error}")),
@@ -50,17 +55,17 @@ pub fn is_available() -> Result<(), String> {
     }
 }
 
-/// A queue of the kernel and those who serve it.
+/// A queue of the kernel and the threads that serve it.
 struct Queue {
     server: Arc<dyn Server>,
     connection: Arc<OwnedFd>,
     number: u16,
     workers: Arc<Workers>,
-    /// Files of the requests whose threads wait for the kernel.
+    /// The files of requests whose threads wait for the kernel.
     waited_for: Mutex<Vec<u64>>,
 }
 
-/// Starts the threads of all queues; returns when the kernel has their entries.
+/// Starts the threads of all queues; returns once the kernel has their entries.
 pub fn start(server: &Arc<dyn Server>, connection: &Arc<OwnedFd>) -> io::Result<Vec<Arc<Workers>>> {
     let (is_ready, ready) = mpsc::channel();
     let mut all = Vec::new();
@@ -84,7 +89,7 @@ pub fn start(server: &Arc<dyn Server>, connection: &Arc<OwnedFd>) -> io::Result<
 }
 
 impl Queue {
-    /// Starts a thread, which says when it has registered its entry, or could not.
+    /// Starts a thread, which reports through `is_ready` whether it could register its entry.
     fn start_first(self: &Arc<Self>, is_ready: mpsc::Sender<io::Result<()>>) -> io::Result<()> {
         let queue = self.clone();
         self.workers.start(move || {
@@ -93,13 +98,13 @@ impl Queue {
                 Err(error) => (Err(error), None),
             };
             let _ = is_ready.send(registered);
-            // `start` waits until nobody is left who could send.
+            // `start` waits until all senders are dropped.
             drop(is_ready);
             entry.map_or(Ok(()), |mut entry| queue.serve(&mut entry))
         })
     }
 
-    /// Starts one more thread while requests may wait. If it gets no entry, those that there are go on.
+    /// Starts one more thread while requests may be waiting. If it gets no entry, the other threads go on without it.
     fn start_another(self: &Arc<Self>) -> io::Result<()> {
         let queue = self.clone();
         self.workers.start(move || {
@@ -112,7 +117,7 @@ impl Queue {
     }
 
     fn register(&self) -> io::Result<RingEntry> {
-        // From one that is online requests come, and nudges would go elsewhere.
+        // An online processor sends requests, and a thread that runs elsewhere would nudge the wrong queue.
         self.pin().or_else(|error| if is_online(self.number) { Err(error) } else { Ok(()) })?;
         let mut entry = RingEntry::new(self.connection.as_fd(), self.number)?;
         entry.register()?;
@@ -126,7 +131,7 @@ impl Queue {
         Ok(sched_setaffinity(None, &processor)?)
     }
 
-    /// Answers until the session ends.
+    /// Answers requests until the session ends.
     fn serve(self: &Arc<Self>, entry: &mut RingEntry) -> io::Result<()> {
         let mut rest = Vec::new();
         while entry.wait()? {
@@ -143,7 +148,7 @@ impl Queue {
             return Ok(0);
         }
         if self.workers.took() {
-            // Without it requests are answered still, unless all threads come to wait for one another.
+            // If it fails, requests are still answered, unless all threads wait for one another.
             let _ = self.start_another();
         }
         let argument = &argument[..argument_bytes(header.opcode)];
@@ -155,7 +160,7 @@ impl Queue {
             payload[..SHORT_REPLY].copy_from_slice(&reply);
             answered
         } else {
-            // Names: the reply takes their place.
+            // The payload holds names, and the reply overwrites them.
             rest.clear();
             rest.extend_from_slice(&payload[..payload_bytes]);
             answer(&*self.server, Some(&**self), &header, Operation::decode(&header, argument, rest), payload)
@@ -164,15 +169,15 @@ impl Queue {
         answered
     }
 
-    /// Has the kernel send a request to the queue of the processor that this thread runs on: to this one.
+    /// Makes the kernel send a request to the queue of the processor that this thread runs on, which is this queue.
     fn nudge(&self, nodeid: u64) {
-        // It may have come online since.
+        // The processor may have come online since the entry was registered.
         let _ = self.pin();
         let asked =
             NotifyRetrieveOut { unique: NUDGES.fetch_add(2, Ordering::Relaxed), nodeid, offset: 0, size: 0, unused: 0 };
         let length = size_of::<OutHeader>() + size_of::<NotifyRetrieveOut>();
         let header = OutHeader { len: length as u32, error: NOTIFY_RETRIEVE, unique: 0 };
-        // It fails when the session ends.
+        // Fails when the session ends.
         let _ = rustix::io::write(&self.connection, &[header.as_bytes(), asked.as_bytes()].concat());
     }
 }
@@ -190,17 +195,17 @@ impl operation::Queue for Queue {
     }
 }
 
-/// Queues that the kernel wants: one for each processor that there could be.
+/// Returns the number of queues that the kernel wants: one for each processor that may come online.
 fn possible_processors() -> io::Result<u16> {
     let text = std::fs::read_to_string(POSSIBLE)?;
     let last = text.trim().rsplit([',', '-']).next().and_then(|number| number.parse::<u16>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::Error::other(format!("{POSSIBLE} says `{}`", text.trim())))
 }
 
-/// Whether a processor runs threads.
+/// Returns true if a processor is online.
 fn is_online(number: u16) -> bool {
     let dir = format!("/sys/devices/system/cpu/cpu{number}");
-    // One that cannot be taken offline has no such file.
+    // A processor that cannot be taken offline has no such file.
     let says_no = std::fs::read_to_string(format!("{dir}/online")).is_ok_and(|online| online.trim() == "0");
     std::path::Path::new(&dir).exists() && !says_no
 }

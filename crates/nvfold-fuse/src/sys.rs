@@ -1,4 +1,4 @@
-//! What needs unsafe code: memory that the kernel shares, and two calls that nobody wraps.
+//! The unsafe code of this crate: memory shared with the kernel, and two system calls that no crate wraps.
 #![allow(unsafe_code)]
 
 use crate::DATA_BYTES_MAX;
@@ -10,11 +10,11 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Of a submission (struct io_uring_sqe): where `addr` and `len` are.
+/// Offsets of `addr` and `len` in a submission (struct io_uring_sqe).
 const SQE_ADDRESS: usize = 16;
 const SQE_LENGTH: usize = 24;
 
-/// What the kernel puts before the payload (struct fuse_uring_req_header).
+/// The headers that the kernel puts before the payload (struct fuse_uring_req_header).
 #[repr(C)]
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
 struct Headers {
@@ -23,51 +23,52 @@ struct Headers {
     entry: RingEntryInOut,
 }
 
-/// What the kernel reads and writes while it has an entry.
+/// Memory that the kernel reads and writes while it holds an entry.
 struct Shared {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     headers: Box<Headers>,
     payload: Box<[u8]>,
-    /// Where these two are.
+    /// The addresses of `headers` and `payload`, as the kernel wants them.
     places: Box<[libc::iovec; 2]>,
 }
 
-/// A ring with one entry: a place into which the kernel puts a request, and out of which it takes the answer.
+/// A ring with one entry: the kernel puts a request into it and takes the answer out of it.
 ///
-/// Used by one thread alone, which must be the one that made it.
+/// Only the thread that made it may use it.
 pub struct RingEntry {
     shared: ManuallyDrop<Shared>,
     connection: RawFd,
     queue: u16,
-    /// A request has come that nobody has waited for.
+    /// True if a request has come that `wait` has not returned yet.
     has_request: bool,
-    /// The kernel does not have the entry, or has given it back for good.
+    /// True if the kernel does not hold the entry: it is not registered, or the kernel has returned it for good.
     is_over: bool,
 }
 
 impl Drop for RingEntry {
-    /// An entry that the kernel may still write to is left to it: the process is about to end.
+    /// Leaks the memory if the kernel may still write to it. The process is about to end then.
     fn drop(&mut self) {
         if self.is_over {
-            // SAFETY: dropped once, here, and not used afterwards. The kernel has ended the last command, so it writes no more.
+            // SAFETY: this is the only drop of `shared`, and it is not used afterwards. The kernel has ended the last
+            // command (`is_over`), so it no longer writes to this memory.
             unsafe { ManuallyDrop::drop(&mut self.shared) };
         }
     }
 }
 
-/// A ring of the kind that is needed.
+/// Makes a ring of the kind that FUSE needs.
 ///
 /// # Errors
-/// That io_uring is not there, or refused to this process (EPERM, ENOSYS), or that there is no memory for it (ENOMEM).
+/// io_uring is missing or refused to this process (ENOSYS, EPERM), or there is no memory for the ring (ENOMEM).
 pub fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
-    // What the kernel has to do in this thread it does when the thread waits, instead of interrupting it.
+    // The kernel does its part of the work in this thread when the thread waits, instead of interrupting it.
     let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
     builder.setup_single_issuer().setup_defer_taskrun();
     builder.build(2)
 }
 
 impl RingEntry {
-    /// Makes one for the queue of a processor. `connection` must stay open for as long as it lives.
+    /// Makes an entry for the queue of a processor. `connection` must stay open as long as the entry lives.
     pub fn new(connection: BorrowedFd<'_>, queue: u16) -> io::Result<RingEntry> {
         let mut headers = Headers::new_box_zeroed().map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut payload = <[u8]>::new_box_zeroed_with_elems(DATA_BYTES_MAX).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -79,12 +80,12 @@ impl RingEntry {
         Ok(RingEntry { shared, connection: connection.as_raw_fd(), queue, has_request: false, is_over: true })
     }
 
-    /// Gives the entry to the kernel.
+    /// Gives the entry to the kernel. Fails with the kernel's errno if it refuses the entry.
     pub fn register(&mut self) -> io::Result<()> {
         self.is_over = false;
         self.push(RING_REGISTER, 0)?;
         self.shared.ring.submit()?;
-        // What is refused is refused at once.
+        // A refusal completes at once; a registered entry completes when a request comes.
         match self.completion() {
             Some(error) if error < 0 => {
                 self.is_over = true;
@@ -97,7 +98,7 @@ impl RingEntry {
         }
     }
 
-    /// Hands over the answer that lies in the entry, on the next [`wait`](Self::wait).
+    /// Queues the answer in the entry; the next [`wait`](Self::wait) hands it over.
     pub fn commit(&mut self, header: &OutHeader, payload_bytes: usize) -> io::Result<()> {
         let commit_id = self.shared.headers.entry.commit_id;
         self.shared.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
@@ -105,7 +106,7 @@ impl RingEntry {
         self.push(RING_COMMIT_AND_FETCH, commit_id)
     }
 
-    /// Waits for a request; false when the session has ended.
+    /// Waits for a request; returns false when the session has ended.
     pub fn wait(&mut self) -> io::Result<bool> {
         if std::mem::take(&mut self.has_request) {
             return Ok(true);
@@ -128,7 +129,7 @@ impl RingEntry {
         }
     }
 
-    /// The request: its header, its argument, and how many bytes of the payload belong to it.
+    /// Returns the header of the request, its argument, and the number of payload bytes that belong to it.
     pub fn request(&self) -> (InHeader, [u8; 128], usize) {
         let header = InHeader::read_from_prefix(&self.shared.headers.in_out).expect("it is longer").0;
         (
@@ -138,7 +139,7 @@ impl RingEntry {
         )
     }
 
-    /// Gives the payload of the request, and of the answer.
+    /// Returns the payload buffer, which holds the request's data and then the answer's.
     pub fn payload(&mut self) -> &mut [u8] {
         &mut self.shared.payload
     }
@@ -153,36 +154,36 @@ impl RingEntry {
         words[..size_of::<RingCommand>()].copy_from_slice(parameters.as_bytes());
         let mut submission = opcode::UringCmd80::new(types::Fd(self.connection), command).cmd(words).build();
         let bytes = (&raw mut submission).cast::<u8>();
-        // SAFETY: a submission has 128 bytes (struct io_uring_sqe with IORING_SETUP_SQE128), aligned to 8, and these two fields
-        // are plain numbers within it.
+        // SAFETY: a submission has 128 bytes (struct io_uring_sqe with IORING_SETUP_SQE128), aligned to 8; both
+        // fields are plain numbers within it.
         unsafe {
             bytes.add(SQE_ADDRESS).cast::<u64>().write(self.shared.places.as_ptr() as u64);
             bytes.add(SQE_LENGTH).cast::<u32>().write(self.shared.places.len() as u32);
         }
-        // SAFETY: what the submission points to is owned by this entry, which is not freed before the kernel has ended the
-        // command (`Drop`), and not looked at between this and its completion.
+        // SAFETY: the submission points to memory that this entry owns. The memory is not freed before the kernel has
+        // ended the command (`Drop`), and this process does not access it between this call and the completion.
         unsafe { self.shared.ring.submission().push(&submission) }.map_err(io::Error::other)
     }
 }
 
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
-/// Opens another file of the same connection (FUSE_DEV_IOC_CLONE).
+/// Opens another file descriptor of the same connection (FUSE_DEV_IOC_CLONE).
 pub fn clone_connection(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
     let clone = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let number = connection.as_raw_fd() as u32;
-    // SAFETY: this ioctl reads one u32, the number of the file, and keeps nothing.
+    // SAFETY: this ioctl reads one u32, the file descriptor's number, and keeps no pointer.
     match unsafe { libc::ioctl(clone.as_raw_fd(), CLONE, &raw const number) } {
         0 => Ok(clone),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Makes a thread, and those that it starts, run under SCHED_IDLE.
+/// Makes a thread, and those that it starts later, run under SCHED_IDLE.
 pub fn run_when_idle(thread: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters are read during the call.
+    // SAFETY: the kernel reads the parameters only during the call.
     match unsafe { libc::sched_setscheduler(thread, libc::SCHED_IDLE, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,11 +1,11 @@
-//! Which of the threads that answer the kernel waits for the next request, and how.
+//! Decides which thread waits for the next request from the kernel, and how.
 //!
-//! The problem: a request takes the server a few microseconds, and waking it takes more than that, above all when the
-//! thread that sleeps is on another core. And each request wakes a sleeping thread, also when another one would have
-//! taken it without being woken.
+//! The problem: the server handles a request in a few microseconds, and waking a thread takes longer than that, above
+//! all if the thread sleeps on another core. Each request wakes a sleeping thread even if another thread would have
+//! taken the request without a wake-up.
 //!
-//! The idea: while requests come in quick succession, one thread alone listens, and looks for the next request for some
-//! microseconds before it sleeps; the others stay away from the kernel.
+//! The idea: while requests come in quick succession, only one thread listens. It spins for the next request for some
+//! microseconds before it sleeps; the other threads do not wait in the kernel.
 //!
 //! ```text
 //! answered -> does another thread listen? -- yes, nothing waits --> parked, until it is released
@@ -13,18 +13,18 @@
 //!                    v
 //!             spins: asks the kernel whether a request waits, until one does or the time is over -> sleeps in read(2)
 //!
-//! released: one,  when a request is taken that takes long, or while another one waits
-//!           all,  when requests come so seldom that spinning does not pay, when nothing was answered for a tick (a short
-//!                 request may wait for a lock), and when the session ends
+//! released: one,  when a thread takes a request that takes long, or while another request waits
+//!           all,  when requests come so seldom that spinning does not pay, when no request was answered for a tick (a
+//!                 short request may wait for a lock), and when the session ends
 //! ```
 //!
-//! Whether spinning pays is seen from the last eight requests: half of them came within the time that would be spun.
-//! So a mount that is idle takes no processor time, and one that is used takes for a request no more than that time.
-//! The core is offered to others after each look. When somebody takes it, again and again, all cores are wanted, and
-//! nobody spins for the next requests: for 64 at first, for twice as many each time that it is so again.
+//! Spinning pays if half of the last eight requests came within the time to spin. So an idle mount takes no processor
+//! time, and a busy mount spends at most that time per request. A spinning thread yields the core after each look. If
+//! other threads take the core again and again, all cores are in use, and no thread spins for the next 64 requests;
+//! each further time the number doubles.
 //!
-//! A thread parks only while another one listens that would tell it of the end of the session (its [`Seat`] is dropped
-//! with the thread). At first no thread has a seat, so all listen.
+//! A thread parks only while another thread listens. The listener notices the end of the session and drops its
+//! [`Seat`], which releases the parked threads. At the start no thread has a seat, so all threads listen.
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,32 +34,32 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long parked threads stay parked while nothing is answered.
+/// How long threads stay parked while no request is answered.
 const TICK: Duration = Duration::from_millis(2);
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Requests that are remembered, and how many of them must have come soon.
+/// How many requests are remembered, and how many of them must have come soon.
 const REMEMBERED: u32 = u8::BITS;
 const SOON_ENOUGH: u32 = REMEMBERED / 2;
-/// A look and an offer of the core that take longer: somebody else had it.
+/// If one look and one yield take longer than this, another thread had the core.
 const LOOK: Duration = Duration::from_micros(8);
-/// Of the last eight times that somebody spun, how often the core was taken when all cores are wanted.
+/// Spinning pauses when the core was taken in this many of the last eight spins.
 const TAKEN_OFTEN: u32 = 3;
-/// For how many requests nobody spins then.
+/// The number of requests without spinning: the first pause, and the longest one.
 const PAUSE_LEAST: u32 = 64;
 const PAUSE_MOST: u32 = 1 << 13;
 
 #[derive(Default)]
 struct State {
-    /// Threads with a seat that wait for a request.
+    /// The number of threads with a seat that wait for a request.
     listening: u32,
     parked: u32,
-    /// Parked threads that may go on.
+    /// The number of parked threads that may go on.
     released: u32,
-    /// Requests that were answered.
+    /// The number of requests answered so far.
     answered: u64,
-    /// The last times that somebody spun, a bit each: set if somebody else took the core.
+    /// The last eight spins, one bit each: set if another thread took the core.
     taken: u8,
-    /// Requests until somebody may spin again, and how many there were the last time.
+    /// How many requests remain until a thread may spin again, and the length of the last pause.
     pause: u32,
     last_pause: u32,
     ended: bool,
@@ -70,7 +70,7 @@ impl State {
         self.released = self.parked;
     }
 
-    /// Somebody has spun, and somebody else took the core or did not.
+    /// Records a spin. `is_taken`: another thread took the core meanwhile.
     fn spun(&mut self, is_taken: bool) {
         self.taken = self.taken << 1 | u8::from(is_taken);
         if self.taken.count_ones() >= TAKEN_OFTEN {
@@ -83,23 +83,23 @@ impl State {
     }
 }
 
-/// See the module.
+/// State shared by the threads; see the module.
 pub struct Turns {
-    /// How long to look for the next request before sleeping; `None`: all threads sleep in read(2) at once.
+    /// How long to spin for the next request before sleeping; `None`: all threads sleep in read(2) at once.
     spin: Option<Duration>,
     /// The connection to the kernel.
     connection: Arc<OwnedFd>,
-    /// The last requests, a bit each: set for one that came within `spin`.
+    /// The last eight requests, one bit each: set if the request came within `spin`.
     came_soon: AtomicU8,
     state: Mutex<State>,
     released: Condvar,
     first_parked: Condvar,
 }
 
-/// The place of a thread that answers requests.
+/// The registration of a thread that answers requests.
 pub struct Seat {
     turns: Arc<Turns>,
-    /// It has answered a request, and waits for the next one, since then.
+    /// Set while the thread waits for its next request: the time at which it answered the last one.
     listens_since: Option<Instant>,
 }
 
@@ -109,7 +109,7 @@ impl Drop for Seat {
     }
 }
 
-/// A request that a thread answers. When it is dropped the thread waits for the next one.
+/// A request that a thread is answering. When this is dropped, the thread waits for the next request.
 #[must_use]
 pub struct Turn<'s>(&'s mut Seat);
 
@@ -122,7 +122,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Turns {
-    /// Nobody listens yet.
+    /// Makes the shared state; no thread listens yet.
     pub fn new(spin: Option<Duration>, connection: Arc<OwnedFd>) -> Arc<Turns> {
         let turns = Arc::new(Turns {
             spin,
@@ -139,14 +139,14 @@ impl Turns {
         turns
     }
 
-    /// A place for this thread.
+    /// Registers the calling thread.
     pub fn sit(self: &Arc<Self>) -> Seat {
         Seat { turns: self.clone(), listens_since: None }
     }
 }
 
 impl Seat {
-    /// This thread has been given a request; `takes_long`: others should not wait for it.
+    /// Records that this thread has got a request. `takes_long`: other requests should not wait for it.
     pub fn begin(&mut self, takes_long: bool) -> Turn<'_> {
         if let Some(spin) = self.turns.spin {
             let listened = self.listens_since.take();
@@ -155,7 +155,7 @@ impl Seat {
         Turn(self)
     }
 
-    /// This thread has answered its request.
+    /// Records that this thread has answered its request.
     fn answered(&mut self) {
         let must_look = self.turns.answered();
         self.listens_since = Some(Instant::now());
@@ -166,10 +166,11 @@ impl Seat {
 }
 
 impl Turns {
-    /// A request was taken. `came_soon`: whether it came within the time that would be spun, of a thread that listened.
+    /// Records a taken request. `came_soon`: whether it came within the time to spin; `None` for the
+    /// first request of a thread.
     fn taken(&self, came_soon: Option<bool>, takes_long: bool) {
         if let Some(came_soon) = came_soon {
-            // Two threads at once: one of their requests is not remembered.
+            // If two threads store at once, one of the two requests is not remembered. That is harmless.
             self.came_soon.store(self.came_soon.load(Ordering::Relaxed) << 1 | u8::from(came_soon), Ordering::Relaxed);
         }
         let (is_anybody_parked, does_anybody_listen) = {
@@ -182,7 +183,8 @@ impl Turns {
         }
     }
 
-    /// A request was answered. Parks the thread if another one listens; true if it is to look for the next request.
+    /// Records an answered request. Parks the thread if another one listens; returns true if it must spin for the
+    /// next request.
     fn answered(&self) -> bool {
         let mut state = self.state.lock();
         state.answered += 1;
@@ -216,7 +218,7 @@ impl Turns {
         self.came_soon.load(Ordering::Relaxed).count_ones() >= SOON_ENOUGH
     }
 
-    /// Waits for a request, for the time that may be spun.
+    /// Spins until a request waits, the core is taken, or the time is over.
     fn look_for_one(&self) {
         let mut looked = Instant::now();
         let until = looked + self.spin.unwrap_or_default();
@@ -230,13 +232,13 @@ impl Turns {
         self.state.lock().spun(is_taken);
     }
 
-    /// Whether read(2) would return at once: with a request, or with the end of the session.
+    /// Returns true if read(2) would return at once, with a request or with the end of the session.
     fn does_one_wait(&self) -> bool {
         let mut looked = [PollFd::from_borrowed_fd(self.connection.as_fd(), PollFlags::IN)];
         poll(&mut looked, Some(&AT_ONCE)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Releases all parked threads when nothing was answered for a tick.
+    /// Releases all parked threads if no request was answered for a tick.
     fn watch(&self) {
         let mut state = self.state.lock();
         while !state.ended {
@@ -253,7 +255,7 @@ impl Turns {
         }
     }
 
-    /// A thread ends, and so does the session.
+    /// Records that a thread, and with it the session, ends.
     fn end(&self, listened: bool) {
         let mut state = self.state.lock();
         state.listening -= u32::from(listened);

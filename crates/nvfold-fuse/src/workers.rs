@@ -1,11 +1,11 @@
-//! Threads that answer requests, of which one always waits for the next.
+//! The threads that answer requests; one of them always waits for the next request.
 //!
-//! The problem: a thread that answers a request may have to wait for something that the kernel does only after another
-//! request is answered (it writes pages back before holes are looked for). With a fixed number of threads as many such
-//! requests at once stop everything, for ever.
+//! The problem: a thread that answers a request may have to wait for something that the kernel does only after
+//! another request is answered. For example, the kernel writes pages back before the server looks for holes. With a
+//! fixed number of threads, as many such requests at once are a deadlock.
 //!
-//! The idea: whoever takes a request and leaves nobody waiting starts another thread first. There are never more threads
-//! than were busy at once, and one. They stay until the session ends.
+//! The idea: a thread that takes a request and leaves no thread waiting starts another thread first. So there is at
+//! most one thread more than the largest number that was busy at once. Threads stay until the session ends.
 
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -15,14 +15,14 @@ use std::time::Duration;
 
 #[derive(Default)]
 struct State {
-    /// Threads that wait for a request, or are about to.
+    /// The number of threads that wait for a request, or are about to.
     waiting: usize,
-    /// Threads that have not ended.
+    /// The number of threads that have not ended.
     alive: usize,
     failure: Option<io::Error>,
 }
 
-/// See the module.
+/// A group of threads; see the module.
 pub struct Workers {
     name: String,
     state: Mutex<State>,
@@ -30,12 +30,12 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Makes a group without threads. `name` is that of the threads.
+    /// Makes an empty group. Its threads get the name `name`.
     pub fn new(name: &str) -> Arc<Workers> {
         Arc::new(Workers { name: name.to_owned(), state: Mutex::default(), ended: Condvar::new() })
     }
 
-    /// Starts a thread, which counts as waiting from now on.
+    /// Starts a thread, which counts as waiting from now on. Fails if the operating system refuses the thread.
     pub fn start(self: &Arc<Self>, body: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
         {
             let mut state = self.state.lock();
@@ -47,19 +47,19 @@ impl Workers {
         started.map(drop).inspect_err(|_| self.end(Ok(())))
     }
 
-    /// A thread has taken a request; true if nobody waits for the next one now.
+    /// Records that a thread has taken a request; returns true if no thread is left waiting.
     pub fn took(&self) -> bool {
         let mut state = self.state.lock();
         state.waiting -= 1;
         state.waiting == 0
     }
 
-    /// It has answered, and waits for the next one.
+    /// Records that the thread has answered its request and waits for the next one.
     pub fn waits(&self) {
         self.state.lock().waiting += 1;
     }
 
-    /// A waiting thread ends.
+    /// Records that a waiting thread has ended.
     fn end(&self, result: io::Result<()>) {
         let mut state = self.state.lock();
         state.waiting -= 1;
@@ -70,10 +70,10 @@ impl Workers {
         self.ended.notify_all();
     }
 
-    /// Waits until all threads have ended, or one has failed, or for this long.
+    /// Waits until all threads have ended, one has failed, or `at_most` has passed.
     ///
     /// # Errors
-    /// What the first thread met that could not go on.
+    /// The error of the first thread that failed.
     pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
         let mut state = self.state.lock();
         while state.alive > 0 && state.failure.is_none() {

@@ -1,4 +1,4 @@
-//! `nvfold bench`: hands over to the benchmark crate.
+//! `nvfold bench`: passes the arguments to the benchmark crate.
 
 use crate::failure::{Doing, Outcome};
 use crate::output::Output;

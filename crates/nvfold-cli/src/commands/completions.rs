@@ -1,4 +1,4 @@
-//! `nvfold completions`: completions for a shell, on stdout.
+//! `nvfold completions`: prints shell completions on stdout.
 
 use crate::failure::Outcome;
 use crate::report;
@@ -12,7 +12,7 @@ pub struct Completions {
     shell: Shell,
 }
 
-/// Runs it; `cli` is the whole command line.
+/// Runs the command; `cli` is the definition of the whole command line.
 pub fn run(completions: &Completions, mut cli: Command) -> Outcome<u8> {
     let mut script = Vec::new();
     generate(completions.shell, &mut cli, "nvfold", &mut script);

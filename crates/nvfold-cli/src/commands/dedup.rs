@@ -1,9 +1,9 @@
-//! `nvfold dedup` and `nvfold undedup`: sharing what is stored already, and the way back.
+//! `nvfold dedup` and `nvfold undedup`: share stored data, and undo sharing.
 //!
-//! Both go through files in small ranges, each of which is done whole or not at all. Stopped in the middle, what is
-//! done stays; started again they pass over it quickly, for they change only what is not yet as it should be.
-//! Undedup first finds out how much space it takes, on a copy of the extents, and starts only if there is that much.
-//! What policy denova has queued needs no going through files: that is [`queue`].
+//! Both go through files in small ranges; each range is done completely or not at all. After an interruption,
+//! finished ranges stay as they are. A second run passes over them quickly, because it changes only what is not yet
+//! as wanted. Undedup first computes, on a copy of the extents, how much space it needs, and starts only if that is
+//! free. Draining policy denova's queue needs no pass over files: see [`queue`].
 
 mod queue;
 pub use queue::drain_all;
@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Bytes of a file that are asked for at a time.
+/// The largest range of one request, in bytes.
 const RANGE_BYTES: u64 = 4 << 20;
 
 /// What both take.
@@ -89,18 +89,18 @@ pub struct Undedup {
 #[derive(Serialize)]
 struct Report {
     files: u64,
-    /// Files and directories that went away before their turn came.
+    /// Files and directories that disappeared before their turn came.
     vanished: u64,
-    /// Bytes that the files name, of those that were looked at.
+    /// Logical bytes in the ranges examined.
     looked_at_bytes: u64,
-    /// Bytes of blocks that were shared with others, or got a copy of their own.
+    /// Bytes in blocks that are now shared, or that got their own copy.
     changed_bytes: u64,
-    /// Bytes of data blocks in use, of the whole file system.
+    /// Bytes in data blocks in use, for the whole file system.
     stored_bytes_before: u64,
     stored_bytes_after: u64,
     available_bytes_before: u64,
     available_bytes_after: u64,
-    /// What undedup would take, or took, at most.
+    /// Upper bound of the space that undedup needs or needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     needed: Option<Needed>,
     seconds: f64,
@@ -108,14 +108,14 @@ struct Report {
     problems: Vec<Problem>,
 }
 
-/// Space for the copies.
+/// Space that the copies need.
 #[derive(Clone, Serialize)]
 struct Needed {
     /// Bytes to copy.
     copied_bytes: u64,
-    /// Free space that takes: less than is copied where copying frees something.
+    /// Free space that the copies take; less than `copied_bytes` where copying frees something.
     data_bytes: u64,
-    /// Beside that, for the logs of the files, at most.
+    /// Upper bound of the additional space for the logs of the files.
     log_bytes: u64,
 }
 
@@ -170,7 +170,8 @@ pub fn undedup(undedup: &Undedup, output: &Output) -> Outcome<u8> {
     .and_then(|report| tell(&report, "undedup", if undedup.dry_run { "would copy" } else { "copied" }, output))
 }
 
-/// Runs `work` on what the command line names; a device is clean afterwards, whatever happened.
+/// Runs `work` on the file system that the command line names. A device is unmounted afterwards even if `work`
+/// failed, and is clean.
 fn on_stored<T>(which: &Which, read_only: bool, work: impl FnOnce(&Stored, &[PathBuf]) -> Outcome<T>) -> Outcome<T> {
     let Which { targets, at, options, device_options } = which;
     let mut dedup = DedupOptions::default();
@@ -210,7 +211,7 @@ fn describe(report: &Report, changed: &str) -> String {
     report::facts(&rows)
 }
 
-/// Going through the files.
+/// A pass over the files.
 struct Work<'a> {
     stored: &'a Stored,
     paths: &'a [PathBuf],
@@ -218,7 +219,7 @@ struct Work<'a> {
     output: &'a Output,
     problems: Problems,
     started: Instant,
-    /// Sizes of all files.
+    /// The sum of the sizes of all files.
     total_bytes: u64,
     stored_bytes_before: u64,
     available_bytes_before: u64,
@@ -231,7 +232,7 @@ impl<'a> Work<'a> {
             stored.settle(path)?;
         }
         let mut total_bytes = 0;
-        // What cannot be read is told by the pass that does the work.
+        // The pass that does the work reports files that cannot be read.
         stored.walk(paths, &Problems::default(), &mut |found| {
             total_bytes += found.size_bytes * u64::from(is_file(found))
         });
@@ -249,7 +250,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// What undedup takes.
+    /// Computes the space that undedup needs.
     fn plan(&mut self) -> Outcome<Needed> {
         let mut plan = UndedupPlan::new();
         let mut progress = Progress::new(self.output.progress, "plan", self.total_bytes);
@@ -264,7 +265,8 @@ impl<'a> Work<'a> {
                 match self.stored.extents(found, from) {
                     Ok(more) if more.is_empty() => break,
                     Ok(more) => extents.extend(more),
-                    // What may not be planned may not be changed either, and is told then.
+                    // A file whose extents may not be read may not be changed either; the pass that does the work
+                    // reports it.
                     Err(_) => return,
                 }
                 from = extents.last().map_or(0, |last| last.offset + last.length);
@@ -284,7 +286,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Does the work, range by range, and reports.
+    /// Does the work, range by range, and makes the report.
     fn finish(
         self,
         needed: Option<Needed>,
@@ -339,7 +341,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Calls `each` for ranges that cover all data of a file, and little else.
+/// Calls `each` for ranges that cover all data of a file, and few holes.
 fn for_each_range(
     stored: &Stored,
     found: &Found,
@@ -360,7 +362,7 @@ fn for_each_range(
     }
 }
 
-/// Ranges of [`RANGE_BYTES`] at most that cover the extents. Small holes are taken in.
+/// Returns ranges of at most [`RANGE_BYTES`] that cover the extents. They include small holes.
 fn ranges(extents: &[MappedExtent]) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for MappedExtent { offset, length, .. } in extents {

@@ -1,4 +1,4 @@
-//! `nvfold dedup-stats`: what sharing saves, and how often it was tried.
+//! `nvfold dedup-stats`: space saved by sharing, and how often sharing was tried.
 
 use crate::device::DeviceOptions;
 use crate::failure::Outcome;
@@ -28,20 +28,20 @@ struct Report {
     logical_bytes: u64,
     stored_bytes: u64,
     saved_bytes: u64,
-    /// By compression.
+    /// Bytes saved by compression.
     compressed_away_bytes: u64,
-    /// Bytes of files in the work queue of policy denova: they may save more yet. Absent when it has none.
+    /// Bytes of files in policy denova's queue, which may save more later. Absent without a queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue_bytes: Option<u64>,
-    /// Logical bytes for each stored one; `None` when nothing is stored.
+    /// Logical bytes per stored byte; `None` if nothing is stored.
     ratio: Option<f64>,
-    /// Since the mount.
+    /// Since mount.
     pieces_offered: u64,
     pieces_shared: u64,
     weak_collisions: u64,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(stats: &DedupStats, output: &Output) -> Outcome<u8> {
     let snapshot = Snapshot::of(&stats.target, &stats.device_options)?;
     let space = snapshot.known_space()?;

@@ -1,4 +1,4 @@
-//! `nvfold df`: where the space is: what files name, what is stored, what sharing and compression save.
+//! `nvfold df`: logical and stored bytes, savings by sharing and compression, and free space.
 
 use crate::device::DeviceOptions;
 use crate::failure::{FAILED, Outcome};
@@ -27,7 +27,7 @@ struct Report {
     file_systems: Vec<Row>,
 }
 
-/// Bytes.
+/// One line of the report, in bytes.
 #[derive(Serialize)]
 struct Row {
     device: String,
@@ -43,13 +43,13 @@ struct Row {
     host_bytes: u64,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(df: &Df, output: &Output) -> Outcome<u8> {
     let targets = match df.targets.is_empty() {
         true => mounts::all().into_iter().map(|mounted| mounted.dir).collect(),
         false => df.targets.clone(),
     };
-    // One that does not answer must not hide the others. Of mounts that nobody named, it is no failure.
+    // A target that does not answer must not hide the others. It is a failure only if the user named it.
     let row = |target: &PathBuf| Snapshot::of(target, &df.device_options).and_then(row);
     let told = |target: &PathBuf| row(target).inspect_err(|failure| failure.report("df")).ok();
     let file_systems: Vec<Row> = targets.iter().filter_map(told).collect();

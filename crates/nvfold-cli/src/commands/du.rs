@@ -1,6 +1,6 @@
-//! `nvfold du`: what the files below each directory name, with every file counted once.
+//! `nvfold du`: logical bytes below each directory, with every file counted once.
 //!
-//! The figures are logical: shared blocks count in each file that names them, as du(1) expects.
+//! The figures are logical: a shared block counts in each file that references it, as du(1) expects.
 
 use crate::dedup_options::DedupOptions;
 use crate::device::{DeviceOptions, mount_embedded};
@@ -49,20 +49,20 @@ struct Report {
 #[derive(Clone, Serialize)]
 struct Row {
     path: String,
-    /// Bytes of the path in hexadecimal, where it is not UTF-8.
+    /// The bytes of the path in hexadecimal, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_hex: Option<String>,
-    /// Bytes that extents name.
+    /// Bytes that extents reference.
     logical_bytes: u64,
-    /// Sum of the sizes, holes included.
+    /// The sum of the file sizes, with holes.
     apparent_bytes: u64,
     files: u64,
-    /// Of the logical bytes those that other extents name too, and what compression saves of them.
+    /// The part of the logical bytes that other extents reference too, and the bytes saved by compression.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     extents: Option<Parts>,
 }
 
-/// What the extents of files say.
+/// Sums over the extents of files.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Parts {
     shared_bytes: u64,
@@ -77,7 +77,7 @@ impl Parts {
         }
     }
 
-    /// Of one file, whose extents from an offset on are asked for until there are no more.
+    /// Sums the extents of one file. `next` returns extents from an offset on, and none at the end.
     fn of<E>(mut next: impl FnMut(u64) -> Result<Vec<MappedExtent>, E>) -> Result<Parts, E> {
         let (mut parts, mut from) = (Parts::default(), 0);
         loop {
@@ -89,16 +89,16 @@ impl Parts {
     }
 }
 
-/// Adds directories up; rows come out with a directory after what is below it.
+/// Sums up directories. A directory's row comes after the rows of everything below it.
 struct Sums {
     depth: usize,
-    /// Whether extents are read.
+    /// True if extents are read.
     extents: bool,
     seen: HashSet<(u64, u64)>,
     rows: Vec<Row>,
 }
 
-/// What one file adds.
+/// The contribution of one file.
 struct Found {
     identity: (u64, u64),
     links: u64,
@@ -107,7 +107,7 @@ struct Found {
     parts: Option<Parts>,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
     let mut sums = Sums { depth: du.depth, extents: du.extents, seen: HashSet::new(), rows: Vec::new() };
     let metadata = std::fs::metadata(&du.target).doing(mounts::show(&du.target))?;

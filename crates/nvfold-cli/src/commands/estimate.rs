@@ -1,4 +1,4 @@
-//! `nvfold estimate PATH...`: what would sharing save here, and what device would hold it?
+//! `nvfold estimate PATH...`: estimates the savings of each policy on existing files, and the device size they need.
 
 mod answer;
 
@@ -37,7 +37,7 @@ pub struct Estimate {
     one_file_system: bool,
 }
 
-/// Runs the command. The exit code is 1 when something could not be read, as with du(1).
+/// Runs the command. The exit code is 1 if something could not be read, as with du(1).
 pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
     let options = EstimateOptions {
         paths: estimate.paths.clone(),
@@ -68,7 +68,7 @@ pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
     Ok(u8::from(answer.problem_count > 0))
 }
 
-/// Least memory that makes sense: the buffers take a few MiB.
+/// The least memory that is useful, since the buffers alone take a few MiB.
 const MEMORY_MIN: u64 = 16 << 20;
 
 fn parse_average(text: &str) -> Result<PieceLengths, String> {

@@ -1,4 +1,4 @@
-//! `nvfold export`: copies a tree of an unmounted device out to the host.
+//! `nvfold export`: copies a tree from an unmounted device to the host.
 
 use super::trees::{self, Counts};
 use crate::dedup_options::DedupOptions;
@@ -46,7 +46,7 @@ struct Report {
     bytes_per_second: f64,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(export: &Export, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&export.device);
     let stop = Stop::on_signals()?;

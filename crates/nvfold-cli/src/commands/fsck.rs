@@ -1,8 +1,8 @@
-//! `nvfold fsck`: checks the numbered invariants on an unmounted device, says what a repair would give up, repairs it,
-//! and takes a repair back.
+//! `nvfold fsck`: checks the numbered invariants of an unmounted device, shows what a repair would give up, repairs
+//! the device, and undoes a repair.
 //!
-//! What a repair overwrites is kept in an undo file first: beside the device if that is a regular file, else in
-//! /var/tmp, under a name that was free.
+//! A repair first saves what it overwrites in an undo file with a new name: next to the device if that is a regular
+//! file, else in /var/tmp.
 //!
 //! The options and exit codes are those of fsck(8), so that it works at boot.
 
@@ -21,15 +21,15 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Exit code: everything is as it must be.
+/// Exit code: the file system is consistent.
 const CONSISTENT: u8 = 0;
 /// Exit code: errors were corrected.
 const CORRECTED: u8 = 1;
 /// Exit code: errors are left.
 const LEFT: u8 = 4;
-/// Exit code: something went wrong that is no finding.
+/// Exit code: the check itself failed.
 pub const OPERATIONAL: u8 = 8;
-/// Exit code: called wrongly.
+/// Exit code: mistake on the command line.
 pub const USAGE: u8 = 16;
 
 /// Check an unmounted device, and repair it with -y (exit codes as fsck(8))
@@ -73,19 +73,19 @@ pub struct Fsck {
 #[derive(Serialize)]
 struct Report {
     device: String,
-    /// Nothing is left to repair.
+    /// True if nothing is left to repair.
     consistent: bool,
-    /// It was unmounted in order.
+    /// True if the last unmount was clean.
     clean: bool,
     /// Traces of a crash that the next mount removes by itself.
     recoverable: u64,
     findings: Vec<Finding>,
     findings_unlisted: u64,
-    /// What a repair would give up, or gave up.
+    /// What a repair would give up, or has given up.
     given_up: Vec<GivenUp>,
     /// What a repair moved to lost+found.
     moved: Vec<Moved>,
-    /// Where a repair kept what it overwrote.
+    /// The undo file of a repair.
     undo: Option<String>,
     inodes: u64,
     directories: u64,
@@ -101,10 +101,10 @@ struct Report {
 
 #[derive(Serialize)]
 struct Finding {
-    /// Number of the invariant; 0: the format.
+    /// The number of the invariant; 0 means the format.
     invariant: u8,
     what: String,
-    /// Device offset.
+    /// Offset on the device, in bytes.
     at: u64,
     repaired: bool,
 }
@@ -113,7 +113,7 @@ struct Finding {
 struct GivenUp {
     inode: u64,
     path: Option<String>,
-    /// Bytes of the path in hexadecimal, where it is not UTF-8.
+    /// The bytes of the path in hexadecimal, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_hex: Option<String>,
     why: String,
@@ -125,7 +125,7 @@ struct Moved {
     path: String,
 }
 
-/// What was put back.
+/// The result of undoing a repair.
 #[derive(Serialize)]
 struct Restored {
     device: String,
@@ -133,7 +133,7 @@ struct Restored {
     bytes: u64,
 }
 
-/// An undo file being written.
+/// An undo file that is being written.
 struct Appended(File);
 
 impl UndoFile for Appended {
@@ -143,7 +143,7 @@ impl UndoFile for Appended {
     }
 }
 
-/// Makes a new undo file; where.
+/// Creates a new undo file and returns it with its path.
 fn create_undo(fsck: &Fsck) -> io::Result<(File, PathBuf)> {
     let create = |path: &Path| File::options().write(true).create_new(true).open(path);
     if let Some(path) = &fsck.undo {
@@ -179,7 +179,7 @@ fn restore(fsck: &Fsck, undo: &Path, output: &Output) -> Outcome<u8> {
     Ok(CONSISTENT)
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
     if let Some(undo) = &fsck.restore {
         return restore(fsck, undo, output);
@@ -204,7 +204,7 @@ pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
     };
     let checked = match check_and_keep(&region, &CheckOptions { repair, data: !fsck.metadata_only }, keep) {
         Err(error @ nvfold::Error::Corrupt { .. }) => {
-            // So damaged that nothing could be checked: errors are left, the operation did not fail.
+            // The damage prevents any check. That leaves errors, but the command itself did not fail.
             Failure::new(&name, error).report("fsck");
             return Ok(LEFT);
         }

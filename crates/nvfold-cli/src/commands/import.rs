@@ -1,4 +1,4 @@
-//! `nvfold import`: copies trees of the host onto an unmounted device, without a mount.
+//! `nvfold import`: copies trees of the host to an unmounted device, without a mount.
 
 use super::dedup::drain_all;
 use super::trees::{self, Counts};
@@ -53,7 +53,7 @@ fn options_help() -> String {
     format!("Options of the policy, as for a mount: {}", dedup_options::help())
 }
 
-/// What --policy and -o say.
+/// Parses --policy and -o.
 fn dedup_options(import: &Import) -> Outcome<DedupOptions> {
     let mut dedup = DedupOptions::of(import.policy);
     let taken = import.options.iter().try_for_each(|list| dedup.take_list(list));
@@ -66,20 +66,20 @@ struct Report {
     device: String,
     #[serde(flatten)]
     counts: Counts,
-    /// Time of the copying.
+    /// Time to copy.
     seconds: f64,
-    /// Time in which queued data was shared after that; 0 when none was queued.
+    /// Time to share queued data after that; 0 if the queue was empty.
     sharing_seconds: f64,
     bytes_per_second: f64,
-    /// What the device holds more than before.
+    /// Logical bytes added to the device.
     logical_bytes_added: u64,
     stored_bytes_added: u64,
-    /// Logical bytes that needed no block of their own.
+    /// Logical bytes added that were shared instead of stored.
     saved_bytes_added: u64,
     host_bytes: u64,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&import.device);
     let dedup = dedup_options(import)?;
@@ -96,7 +96,7 @@ pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
     let progress = Progress::new(output.progress, "import", total_bytes);
     let done = trees::watched(progress, &stop, saved, |watch| host::import(&fs, &options, watch));
     let seconds = started.elapsed().as_secs_f64();
-    // Nobody works on the queue of a device that is not mounted, so savings would be told that are not there yet.
+    // No dedup daemon runs on an unmounted device, so the queue is drained here, before savings are reported.
     let (sharing, queued) = (Instant::now(), requests::queued(&fs, false));
     let is_shared = match queued.entries > 0 && done.is_ok() && !stop.is_asked() {
         true => drain_all(queued.bytes, &stop, output, || requests::drain_some(&fs).doing(&name)),
@@ -104,7 +104,7 @@ pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
     };
     let sharing_seconds = if queued.entries > 0 { sharing.elapsed().as_secs_f64() } else { 0.0 };
     let after = fs.stats();
-    // Clean whatever happened: what was copied stays.
+    // Unmounts also after a failure, so that the device is clean; copied files stay.
     fs.unmount().doing(&name)?;
     is_shared?;
     let counts = match done {

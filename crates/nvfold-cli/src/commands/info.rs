@@ -1,4 +1,4 @@
-//! `nvfold info`: what a file system is, from its superblock.
+//! `nvfold info`: shows the superblock of a file system.
 
 use crate::device::DeviceOptions;
 use crate::failure::Outcome;
@@ -20,7 +20,7 @@ pub struct Info {
     device_options: DeviceOptions,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(info: &Info, output: &Output) -> Outcome<u8> {
     let snapshot = Snapshot::of(&info.target, &info.device_options)?;
     report::emit(output.json, "info", &snapshot, || describe(&snapshot))?;
@@ -78,7 +78,7 @@ fn describe(snapshot: &Snapshot) -> String {
     report::facts(&facts)
 }
 
-/// `2026-11-21 05:42:01 UTC`; `never` for 0.
+/// Formats a time as `2026-11-21 05:42:01 UTC`; `never` for 0.
 fn show_time(ns: i64) -> String {
     if ns == 0 {
         return "never".into();
@@ -89,8 +89,8 @@ fn show_time(ns: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-/// The date of a day counted from 1970-01-01, in the Gregorian calendar: years begin in March here, so that the
-/// leap day is the last one of a year.
+/// Converts days since 1970-01-01 to a Gregorian date. The computation lets years begin in March, so that the leap
+/// day is the last day of a year.
 fn civil(days: i64) -> (i64, i64, i64) {
     const DAYS_IN_400_YEARS: i64 = 146_097;
     let shifted = days + 719_468;

@@ -1,4 +1,4 @@
-//! `nvfold man`: manual pages: one on stdout, or all of them into a directory.
+//! `nvfold man`: prints one manual page on stdout, or writes all of them into a directory.
 
 use crate::failure::{Doing, Failure, Outcome};
 use crate::report;
@@ -16,7 +16,7 @@ pub struct Man {
     into: Option<PathBuf>,
 }
 
-/// Manual pages have no place before the description, so the example of each command becomes its first paragraph.
+/// Makes the example of each command its first paragraph, because manual pages have no place before the description.
 fn with_examples(command: Command) -> Command {
     let example = command.get_before_help().map(ToString::to_string);
     let about = command.get_long_about().or_else(|| command.get_about()).map(ToString::to_string);
@@ -27,7 +27,7 @@ fn with_examples(command: Command) -> Command {
     command.mut_subcommands(with_examples)
 }
 
-/// Runs it; `cli` is the whole command line.
+/// Runs the command; `cli` is the definition of the whole command line.
 pub fn run(man: &Man, mut cli: Command) -> Outcome<u8> {
     cli = with_examples(cli);
     cli.build();

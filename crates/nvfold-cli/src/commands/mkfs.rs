@@ -1,4 +1,4 @@
-//! `nvfold mkfs`: makes an empty file system. What is on the device is lost, so it looks before it writes.
+//! `nvfold mkfs`: makes an empty file system. That destroys the content of the device, so it looks before it writes.
 
 use crate::dedup_options::{parse_index, parse_weak};
 use crate::device::{self, DeviceOptions, level_words};
@@ -17,9 +17,9 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What a device error happened in; the error names the device.
+/// The action in messages about device errors; the error itself names the device.
 const OPENING: &str = "open the device";
-/// Longest label in bytes.
+/// The longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 32;
 
 /// Make an empty file system on a device (file, DAX file or device-dax node)
@@ -61,7 +61,7 @@ struct Formatted {
     seconds: f64,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&mkfs.device);
     if mkfs.device == Path::new("mem:") {
@@ -105,7 +105,7 @@ pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     Ok(0)
 }
 
-/// Opens or makes the device when nothing speaks against formatting it. Nothing is changed when something does.
+/// Opens or creates the device, unless it holds something and --force is missing. Changes nothing if it refuses.
 fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
     let device = &mkfs.device;
     let metadata = std::fs::metadata(device).ok();
@@ -150,7 +150,8 @@ fn unusable(bytes: u64) -> String {
     }
 }
 
-/// Whether there is an nvfold, whole or damaged, of any version. A device in use is left to the opening to refuse.
+/// Returns true if the device holds an nvfold file system of any version, intact or damaged. False for a device in
+/// use, which the caller's open then refuses.
 fn holds_nvfold(device: &Path) -> bool {
     let Ok(region) = device::open(device, &DeviceOptions::default(), true) else { return false };
     !matches!(nvfold::read_superblock(&region), Err(nvfold::Error::NotNvfold { .. }))

@@ -1,4 +1,4 @@
-//! One file a command: its arguments, what it does, what it reports.
+//! The commands, one file for each: its arguments, its work, its report.
 
 pub mod bench;
 pub mod completions;

@@ -1,8 +1,8 @@
-//! `nvfold mount`: mounts in the background; returns when the mount works, or says why it does not.
+//! `nvfold mount`: mounts in the background; returns when the mount works, or reports why it failed.
 //!
-//! The command starts itself once more, in a session of its own, with a pipe as its standard output. The second one
-//! mounts and serves. When the mount works it writes a line of JSON into the pipe and lets go of the terminal;
-//! when it does not, it says so on stderr and ends, and the first one ends with its exit code.
+//! The command starts itself again as a child, with a pipe as the child's standard output. The child mounts and
+//! serves. When the mount works, the child writes a line of JSON into the pipe and detaches from the terminal.
+//! Otherwise it reports the failure on stderr and ends, and the parent ends with its exit code.
 
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
@@ -64,7 +64,7 @@ fn options_help() -> String {
     format!("Mount options, for example {example}. There are, beside those of mount(8): {}", mount_help())
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
     let plan = plan(mount)?;
     if mount.fake {
@@ -87,7 +87,7 @@ pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
 
 fn plan(mount: &Mount) -> Outcome<Plan> {
     let is_remount = mount.options.iter().any(|list| list.split(',').any(|option| option == "remount"));
-    // A remount leaves as it is what it does not name.
+    // A remount keeps every option that it does not name, so it starts without root's defaults.
     let mut options = Options::new(rustix::process::geteuid().is_root() && !is_remount);
     mount.options.iter().try_for_each(|list| options.take(list))?;
     options.dedup.check().map_err(|why| Failure::usage("mount options", why))?;
@@ -95,7 +95,7 @@ fn plan(mount: &Mount) -> Outcome<Plan> {
     options.device.profile = profile.or(options.device.profile);
     options.device.flush = flush.or(options.device.flush);
     let is_memory = mount.device == Path::new("mem:");
-    // The process in the background lives in /.
+    // The background process changes its directory to /, so the paths must be absolute.
     let device = if is_memory { mount.device.clone() } else { device::absolute(&mount.device)? };
     Ok(Plan { device, dir: device::absolute(&mount.dir)?, options })
 }
@@ -103,7 +103,7 @@ fn plan(mount: &Mount) -> Outcome<Plan> {
 fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
     let doing = "start the serving process";
     let program = std::env::current_exe().doing(doing)?;
-    // Its own words again; the paths are absolute now, for it will live in another directory.
+    // Passes on the options as they were given. The paths are absolute, because the child changes its directory.
     let skip_names = std::env::args_os().skip(1).collect::<Vec<_>>();
     let mut command = Command::new(program);
     command.arg("mount").arg("--background-child").arg(&plan.device).arg(&plan.dir);
@@ -115,7 +115,7 @@ fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
     if line.is_empty() {
         let status = child.wait().doing(doing)?;
         return match status.code() {
-            // It has said why.
+            // The child has reported the reason.
             Some(code) if code != 0 => Ok(code as u8),
             _ => Err(Failure::new("mount", format!("the serving process ended early ({status})"))),
         };
@@ -125,7 +125,7 @@ fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
     Ok(0)
 }
 
-/// The arguments that are options of `mount`, with their values.
+/// Returns the arguments that are options of `mount`, with their values.
 fn option_arguments(arguments: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
     let mut kept = Vec::new();
     let mut rest = arguments.iter();
@@ -142,7 +142,7 @@ fn option_arguments(arguments: &[std::ffi::OsString]) -> Vec<std::ffi::OsString>
     kept
 }
 
-/// Tells the waiting process that the mount works, and lets go of terminal, session and directory.
+/// Tells the waiting parent that the mount works, and detaches from terminal, session and directory.
 fn report_and_detach(snapshot: &Snapshot) -> Outcome<()> {
     let doing = "go to the background";
     rustix::process::setsid().doing(doing)?;

@@ -1,4 +1,4 @@
-//! `nvfold policy`: which dedup system decides on new data of a file, and choosing it; and how that data is compressed.
+//! `nvfold policy`: shows and sets the policy for new data of a file or directory, and shows its compression.
 
 use crate::device::DeviceOptions;
 use crate::failure::{Doing, Failure, Outcome};
@@ -39,7 +39,7 @@ pub struct Policy {
     device_options: DeviceOptions,
 }
 
-/// What to set: a policy, or none.
+/// The policy to set; `None` removes it.
 #[derive(Clone, Copy, Debug)]
 struct Wanted(Option<Name>);
 
@@ -54,25 +54,25 @@ fn parse_wanted(text: &str) -> Result<Wanted, String> {
 #[derive(Serialize)]
 struct Report {
     path: String,
-    /// Bytes of the path in hexadecimal, where it is not UTF-8.
+    /// The bytes of the path in hexadecimal, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_hex: Option<String>,
-    /// The policy for new data. Absent when it is that of a mount and the device is not mounted.
+    /// The policy for new data. Absent if it depends on the mount and the device is not mounted.
     policy: Option<String>,
     /// `own` or `mount`.
     from: &'static str,
-    /// Value of the attribute, also when it names no policy that this version knows.
+    /// The value of the attribute, even if this version knows no such policy.
     attribute: Option<String>,
-    /// The compression of new packed data, and the same about it.
+    /// The compression of new packed data, with the same details.
     compression: Option<String>,
     compression_from: &'static str,
     compression_attribute: Option<String>,
-    /// Files and directories whose policy was set.
+    /// The number of files and directories whose policy was set.
     set: u64,
     problem_count: u64,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(policy: &Policy, output: &Output) -> Outcome<u8> {
     let Policy { target, wanted, recursive, at, device_options } = policy;
     let at: Vec<PathBuf> = at.iter().cloned().collect();
@@ -101,7 +101,7 @@ fn show_or_set(stored: &Stored, path: &Path, wanted: Option<Wanted>, recursive: 
                 Err(error) => stored.note(&found.path, &error, &problems),
             };
             stored.walk(&[path.to_owned()], &problems, &mut each);
-            // The walk began with the path itself.
+            // The walk visited the path itself again.
             set -= 1;
         }
     }
@@ -129,7 +129,7 @@ fn show_or_set(stored: &Stored, path: &Path, wanted: Option<Wanted>, recursive: 
     })
 }
 
-/// What counts for new data, and who says so.
+/// The setting for new data, and its origin.
 struct Choice {
     value: Option<String>,
     from: &'static str,

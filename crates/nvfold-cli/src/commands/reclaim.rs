@@ -1,7 +1,7 @@
-//! `nvfold reclaim`: making free what is dead among packed chunks, and of chunks of which only a part lives.
+//! `nvfold reclaim`: frees dead space in packed segments, and in chunks that are in use only in part.
 //!
-//! A mount does that by itself where it gives more than it costs, and whenever an operation finds no space. This is for who
-//! wants all of it now. It goes in short requests, so that the command can show how far it is and be stopped.
+//! A mount does this by itself when it frees more than it costs, and whenever an operation finds no space. This
+//! command does all of it now, in short requests, so that it can show progress and can be stopped.
 
 use super::stats::collected_words;
 use crate::device::DeviceOptions;
@@ -37,16 +37,16 @@ pub struct Reclaim {
 
 #[derive(Serialize)]
 struct Report {
-    /// Bytes in segments of packed chunks that nothing lives in.
+    /// Dead bytes in packed segments.
     dead_bytes_before: u64,
     dead_bytes_after: u64,
-    /// Segments that were emptied.
+    /// The number of segments emptied.
     segments: u64,
-    /// Bytes that were moved for that.
+    /// Bytes moved to empty them.
     moved_bytes: u64,
-    /// Bytes that became free.
+    /// Bytes freed.
     freed_bytes: u64,
-    /// Blocks and packed chunks that gave way to smaller ones, and the bytes that this saved.
+    /// Blocks and packed chunks replaced by smaller ones, and the bytes saved by that.
     collected_chunks: u64,
     collected_bytes: u64,
     available_bytes_before: u64,
@@ -54,7 +54,7 @@ struct Report {
     seconds: f64,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(reclaim: &Reclaim, output: &Output) -> Outcome<u8> {
     let Reclaim { target, device_options } = reclaim;
     let (stored, paths) = Stored::open(std::slice::from_ref(target), &[], None, device_options, false)?;

@@ -1,8 +1,8 @@
-//! `nvfold run`: becomes a program that has its files below a prefix on a device, or works on a mount and says where it copies from.
+//! `nvfold run`: executes a program with its files on a device, or on a mount with hints about its copies.
 //!
-//! This command looks at the program, says in the environment what is wanted, puts libnvfold_preload before libc, and executes
-//! the program in its own place: signals, the terminal and the exit code are the program's own, and its process number tells
-//! the library that it is the one process that owns the device (crates/nvfold-preload).
+//! The command checks the program, puts its request into the environment, preloads libnvfold_preload, and executes
+//! the program in the same process. So signals, the terminal and the exit code are the program's own. The process id
+//! tells the library that this process owns the device (crates/nvfold-preload).
 
 mod program;
 
@@ -19,7 +19,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 const LIBRARY: &str = "libnvfold_preload.so";
-/// As env(1): the program is there and cannot be run.
+/// Exit code, as of env(1): the program exists but cannot be run.
 const CANNOT_RUN: u8 = 126;
 
 /// Run an unmodified program with its files on a device, without a mount; or on a mount, sharing what it copies
@@ -64,7 +64,7 @@ pub struct Run {
     command: Vec<OsString>,
 }
 
-/// Runs it: does not return, if all is well.
+/// Runs the command; returns only on failure.
 pub fn run(command: &Run) -> Outcome<Infallible> {
     let mut variables = match (&command.mount, &command.device) {
         (Some(dir), _) => of_mount(dir)?,
@@ -89,7 +89,7 @@ pub fn run(command: &Run) -> Outcome<Infallible> {
     Err(Failure::new(format!("run {}", program.display()), error).exits_with(CANNOT_RUN))
 }
 
-/// What the library is told in the environment.
+/// Environment variables read by the library.
 const VARIABLES: [&str; 6] = [
     "NVFOLD_RUN_DEVICE",
     "NVFOLD_RUN_PREFIX",
@@ -116,7 +116,8 @@ fn of_device(command: &Run, device: &Path) -> Outcome<Variables> {
     Ok(variables)
 }
 
-/// Says when the mount would share nothing: a directory may have another policy, so it is no failure.
+/// Warns if the policy of the mount would share nothing. That is no failure, because a directory may have another
+/// policy.
 fn of_mount(dir: &Path) -> Outcome<Variables> {
     let name = dir.display();
     let mounted = mounts::at(dir).ok_or_else(|| {
@@ -133,7 +134,7 @@ fn of_mount(dir: &Path) -> Outcome<Variables> {
     Ok(vec![("NVFOLD_RUN_MOUNT", mounted.dir.into())])
 }
 
-/// What the library would do again with each program that is executed in place of another.
+/// Refuses options that the library must not repeat in each program that the process executes later.
 fn check_options(options: &[String]) -> Outcome<()> {
     match options.iter().flat_map(|list| list.split(',')).any(|option| option.trim() == "format") {
         true => {
@@ -144,7 +145,7 @@ fn check_options(options: &[String]) -> Outcome<()> {
     }
 }
 
-/// An absolute path without anything that could be written in another way.
+/// Checks that a prefix is an absolute path in normal form.
 fn checked_prefix(prefix: &Path) -> Outcome<&Path> {
     let is_plain = prefix.components().skip(1).all(|component| matches!(component, Component::Normal(_)));
     let rebuilt: PathBuf = prefix.components().collect();
@@ -155,7 +156,8 @@ fn checked_prefix(prefix: &Path) -> Outcome<&Path> {
     Ok(prefix)
 }
 
-/// The device's path, wherever the program goes. mem: is memory of the process.
+/// Returns the absolute path of the device, because the program may change its directory. `mem:` is memory of the
+/// process.
 fn absolute(device: &Path) -> Outcome<PathBuf> {
     if device == Path::new("mem:") {
         return Ok(device.to_owned());
@@ -163,7 +165,7 @@ fn absolute(device: &Path) -> Outcome<PathBuf> {
     std::path::absolute(device).doing(format!("device {}", device.display()))
 }
 
-/// The library, where it is installed, or where NVFOLD_PRELOAD says.
+/// Returns the path of the library: as NVFOLD_PRELOAD gives it, else where it is installed.
 fn library() -> Outcome<PathBuf> {
     let named = env::var_os("NVFOLD_PRELOAD").filter(|path| !path.is_empty()).map(PathBuf::from);
     let beside = env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
@@ -185,7 +187,7 @@ fn library() -> Outcome<PathBuf> {
     Ok(path)
 }
 
-/// Ours first; what the user preloads stays behind it.
+/// Puts the library before the libraries that the user preloads.
 fn before(library: &Path, others: Option<OsString>) -> OsString {
     let mut all = library.as_os_str().to_owned();
     for other in others.iter().flat_map(|others| others.as_bytes().split(|byte| matches!(byte, b':' | b' '))) {

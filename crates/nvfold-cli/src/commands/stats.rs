@@ -1,4 +1,4 @@
-//! `nvfold stats`: every counter, and what the file system costs in DRAM for each block it stores.
+//! `nvfold stats`: shows every counter, and the DRAM that the file system needs for each stored block.
 
 use crate::device::DeviceOptions;
 use crate::failure::Outcome;
@@ -32,16 +32,16 @@ struct Report {
     dram: Dram,
 }
 
-/// DRAM for each stored block of data, in bytes; `None` where nothing is stored or nobody serves it.
+/// DRAM per stored data block, in bytes; `None` if nothing is stored, or the file system is not mounted.
 #[derive(Serialize)]
 struct Dram {
     index_bytes_per_block: Option<f64>,
     index_and_allocator_bytes_per_block: Option<f64>,
-    /// All of the serving process's own memory, caches and code included.
+    /// All of the server's own memory, with caches and code.
     process_bytes_per_block: Option<f64>,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
     let snapshot = Snapshot::of(&stats.target, &stats.device_options)?;
     let space = snapshot.known_space()?.clone();
@@ -57,7 +57,7 @@ pub fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
     Ok(0)
 }
 
-/// Policy auto: what it has chosen, and why.
+/// Describes the choices of policy auto, and the reasons.
 fn describe_auto(auto: &Auto) -> Vec<(&'static str, String)> {
     let of = |chosen: &Chosen| {
         let percent = |part: Option<f64>| part.map_or("unknown".to_owned(), |part| format!("{:.1} %", part * 100.0));
@@ -90,7 +90,7 @@ fn describe_auto(auto: &Auto) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// The cost model of policy nv-dedup.
+/// Describes the cost model of policy nv-dedup.
 fn describe_model(model: &NvDedup) -> Vec<(&'static str, String)> {
     let percent = |ratio: Option<&f64>| ratio.map_or("-".into(), |ratio| format!("{:.1} %", ratio * 100.0));
     let CostsNs { c, w, s, lambda, v } = model.costs_ns;
@@ -113,7 +113,7 @@ fn describe_model(model: &NvDedup) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The queue of policy denova, and its daemon.
+/// Describes the queue and the dedup daemon of policy denova.
 fn describe_queue(denova: &DeNova) -> Vec<(&'static str, String)> {
     let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
     let waited = |percent| denova.queue_wait_ns(percent).map_or("-".into(), |ns| format!("up to {}", seconds(ns)));
@@ -132,7 +132,7 @@ fn describe_queue(denova: &DeNova) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The index, and what searches of a pm index cost.
+/// Describes the index, and the cost of searches in a pm index.
 fn describe_index(index: &Index, device_bytes: u64) -> Vec<(&'static str, String)> {
     let mut rows = vec![("index", index.describe(device_bytes))];
     if let Some(reads) = index.reads_per_lookup() {
@@ -142,7 +142,7 @@ fn describe_index(index: &Index, device_bytes: u64) -> Vec<(&'static str, String
     rows
 }
 
-/// What went to the device, and what that took where the profile says so.
+/// Describes the traffic of the device, and its cost if the profile gives one.
 fn describe_traffic(traffic: &Traffic, bytes_written: u64) -> Vec<(&'static str, String)> {
     let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
     let mut rows = vec![
@@ -160,26 +160,26 @@ fn describe_traffic(traffic: &Traffic, bytes_written: u64) -> Vec<(&'static str,
     rows
 }
 
-/// How worn the device is.
+/// Describes the wear of the device.
 fn describe_wear(wear: &SegmentWear) -> Vec<(&'static str, String)> {
     let lifetime = wear.lifetime_words().map(|words| ("wear, endurance", words));
     [("wear, segments", wear.opened_words())].into_iter().chain(lifetime).collect()
 }
 
-/// What emptying segments of packed chunks has cost and given.
+/// Describes the cost and the gain of emptying packed segments.
 fn reclaimed_words(space: &Space) -> String {
     let Space { reclaimed_segments: segments, reclaim_moved_bytes: moved, reclaim_freed_bytes: freed, .. } = space;
     let ratio = *moved as f64 / (*freed).max(1) as f64;
     format!("{} from {segments} segments, {ratio:.2} bytes moved per byte freed", size::show(*freed))
 }
 
-/// What chunks saved that gave way to smaller ones.
+/// Describes the savings by chunks that were replaced by smaller ones.
 pub fn collected_words(chunks: u64, bytes: u64) -> String {
     let chunks = counted(chunks, "partly used chunk", "partly used chunks");
     format!("{} freed from {chunks}", size::show(bytes))
 }
 
-/// How many requests of each kind there were, the most frequent first.
+/// Lists the number of requests of each kind, the most frequent first.
 fn kinds_words(by_kind: &BTreeMap<String, u64>) -> String {
     let mut kinds: Vec<(&String, &u64)> = by_kind.iter().collect();
     kinds.sort_by_key(|(_, count)| Reverse(**count));
@@ -187,7 +187,7 @@ fn kinds_words(by_kind: &BTreeMap<String, u64>) -> String {
     format!("{}: {}", by_kind.values().sum::<u64>(), words.join(", "))
 }
 
-/// What became of bytes of which somebody said where they were copied from.
+/// Describes the results for bytes with known origins.
 fn origin_words(origins: &Origins) -> String {
     let Origins { writes, offered_bytes, shared_bytes, shared_extents } = *origins;
     let (shared, offered) = (size::show(shared_bytes), size::show(offered_bytes));

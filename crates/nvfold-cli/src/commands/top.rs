@@ -1,7 +1,7 @@
-//! `nvfold top`: what mounted file systems are doing, as it happens.
+//! `nvfold top`: shows live what mounted file systems do.
 //!
-//! Every interval each mount is asked for its figures, and two reports make rates ([`rates`]). They are shown on a
-//! full screen ([`screen`]), or printed in lines where there is no terminal.
+//! At every interval each mount is asked for its counters, and two successive reports give rates ([`rates`]). They
+//! are shown on a full screen ([`screen`]), or printed as lines if there is no terminal.
 
 mod rates;
 mod screen;
@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The screen is filled soon, however long the interval is.
+/// The second sample comes this soon, so that the screen fills however long the interval is.
 const FIRST_LOOK_AFTER: Duration = Duration::from_millis(300);
-/// How long a key or a signal may wait.
+/// The longest delay before a key or a signal is processed.
 const LISTEN_FOR: Duration = Duration::from_millis(100);
 
 /// Watch mounted file systems live: throughput, savings, queue, transactions, wear
@@ -56,7 +56,7 @@ struct Report<'a> {
     mounts: Vec<&'a Figures>,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(top: &Top, output: &Output) -> Outcome<u8> {
     let mut watch = Watch::new(&top.target)?;
     let stopped = Arc::new(AtomicBool::new(false));
@@ -77,7 +77,7 @@ pub fn run(top: &Top, output: &Output) -> Outcome<u8> {
     ended.map(|()| 0)
 }
 
-/// One look, or one line of JSON after the other.
+/// Prints one sample, or one line of JSON for each sample.
 fn in_lines(top: &Top, watch: &mut Watch, output: &Output, stopped: &AtomicBool) -> Outcome<()> {
     loop {
         sleep_until(Instant::now() + top.interval, stopped);
@@ -105,7 +105,7 @@ fn sleep_until(when: Instant, stopped: &AtomicBool) {
     }
 }
 
-/// The screen, until somebody quits.
+/// Shows the screen until the user quits.
 fn on_screen(
     top: &Top,
     watch: &mut Watch,
@@ -135,7 +135,7 @@ fn on_screen(
     }
 }
 
-/// Does what a key says; whether that is to end.
+/// Carries out a key; returns true if it ends the program.
 fn is_end(screen: &mut Screen, key: KeyEvent, mounts: usize) -> bool {
     match key.code {
         KeyCode::Char('q') => return true,
@@ -149,15 +149,15 @@ fn is_end(screen: &mut Screen, key: KeyEvent, mounts: usize) -> bool {
     false
 }
 
-/// The mounts that are looked at.
+/// The mounts to sample.
 struct Watch {
-    /// The one that was named; `None`: all there are.
+    /// The named mount; `None`: all mounts.
     only: Option<PathBuf>,
     mounts: Vec<Watched>,
 }
 
 impl Watch {
-    /// Takes the first look, to which the next is compared.
+    /// Takes the first sample, with which the next one is compared.
     fn new(target: &Path) -> Outcome<Watch> {
         let only = if target == Path::new("all") { None } else { Some(mount_point_of(target)?) };
         let mut watch = Watch { only, mounts: Vec::new() };
@@ -168,7 +168,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Asks every mount. One that does not answer any more is left out, unless it is the only one wanted.
+    /// Samples every mount. Drops a mount that no longer answers, unless it was named.
     fn look(&mut self) -> Outcome<()> {
         let dirs = match &self.only {
             Some(dir) => vec![dir.clone()],

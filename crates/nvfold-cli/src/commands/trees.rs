@@ -1,4 +1,4 @@
-//! What `import`, `export` and `verify` share: how the library's work is watched, and how what came of it is said.
+//! Code shared by `import`, `export` and `verify`: watching the library's work, and reporting its results.
 
 use crate::failure::{Failure, Outcome, eprint_line};
 use crate::mounts;
@@ -10,13 +10,13 @@ use crate::text::{counted, escaped};
 use nvfold::host;
 use serde::Serialize;
 
-/// Reads a number of threads.
+/// Parses a number of threads.
 pub fn threads(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|threads| (1..=256).contains(threads)).ok_or_else(|| format!("`{text}` is not 1 to 256"))
 }
 
-/// Has the library do `work`, shows how far it is, and stops it when somebody asks for that. `note` says more about so
-/// many files.
+/// Runs `work` in the library, shows its progress, and stops it if a signal asks for that. `note` describes the
+/// progress after so many files.
 pub fn watched(
     mut progress: Progress,
     stop: &Stop,
@@ -46,7 +46,7 @@ pub struct Counts {
     pub bytes: u64,
     pub problem_count: u64,
     pub problems: Vec<Problem>,
-    /// Left out on purpose.
+    /// Files left out on purpose.
     pub skipped: Vec<Problem>,
 }
 
@@ -66,7 +66,7 @@ impl Counts {
         }
     }
 
-    /// Says on stderr what was left out and what went wrong.
+    /// Prints on stderr what was left out and what failed.
     fn tell_problems(&self) {
         for skipped in &self.skipped {
             eprint_line(&format!("nvfold: {}: left out: {}", escaped(&skipped.path), skipped.problem));
@@ -74,7 +74,7 @@ impl Counts {
         problems::tell(&self.problems, self.problem_count);
     }
 
-    /// `12 files, 3 directories, ...`, nothing that is 0 but files.
+    /// Formats the counts: `12 files, 3 directories, ...`, without zeros except for files.
     pub fn words(&self) -> String {
         let others = [
             (self.directories, "directory", "directories"),
@@ -89,7 +89,7 @@ impl Counts {
     }
 }
 
-/// The end of `command` on `device`: says problems on stderr, also those of work that ended early.
+/// Ends `command` on `device`: prints problems on stderr, also if the work ended early.
 pub fn finish(command: &str, device: &str, done: host::Result<host::Report>, stop: &Stop) -> Outcome<Counts> {
     let (report, reason) = match done {
         Ok(report) => (report, None),
@@ -105,7 +105,7 @@ pub fn finish(command: &str, device: &str, done: host::Result<host::Report>, sto
     }
 }
 
-/// Makes the failure of work that never began.
+/// Makes the failure for work that never began.
 fn failure_before_start(device: &str, error: host::Error) -> Failure {
     match error {
         host::Error::Host { path, source, .. } => Failure::new(mounts::show(&path), source),

@@ -1,8 +1,8 @@
-//! `nvfold tune`: changes how a mounted file system shares, while it works; and the index of one that is not mounted.
+//! `nvfold tune`: changes how a mounted file system shares, and the index of an unmounted one.
 //!
-//! The serving process takes a change as the value of a virtual extended attribute, from root and the user who mounted
-//! it. The index is another matter: its whole has to be made again, which is done without a mount, and safely: a device
-//! whose conversion was cut off has the index it had.
+//! The server accepts a setting as the value of a virtual extended attribute, from root and from the user who mounted
+//! the file system. An index must be rebuilt completely, so that is done without a mount. It is safe: a device whose
+//! conversion was interrupted keeps its old index.
 
 use crate::dedup_options::{parse_index, parse_method, parse_weak};
 use crate::device::{self, DeviceOptions};
@@ -54,7 +54,7 @@ struct Change {
     index: Option<IndexKind>,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(tune: &Tune, output: &Output) -> Outcome<u8> {
     match (tune.change.method, tune.change.index) {
         (Some(choice), _) => choose_method(&tune.target, choice, output),
@@ -67,7 +67,7 @@ pub fn run(tune: &Tune, output: &Output) -> Outcome<u8> {
 struct Chosen {
     device: String,
     choice: String,
-    /// What the policy does now; absent while no new data goes there.
+    /// The present state of the policy; absent while no new data goes to it.
     nv_dedup: Option<NvDedup>,
 }
 
@@ -92,7 +92,7 @@ fn choose_method(target: &Path, choice: MethodChoice, output: &Output) -> Outcom
 struct Converted {
     device: String,
     device_bytes: u64,
-    /// Absent when the device had to be recovered first.
+    /// Absent if the device had to be recovered first.
     before: Option<Index>,
     after: Index,
     free_bytes_before: Option<u64>,
@@ -121,7 +121,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
     let (superblock, _) = nvfold::read_superblock(&region).doing(&name)?;
     let (_, own) = superblock.index().unwrap_or_default();
     let done = nvfold::convert_index(&region, to, weak.unwrap_or(own), &mut |entries, of_entries| {
-        // In bytes of the blocks whose entries these are.
+        // Progress is shown in bytes, so each entry counts as one block.
         done_bytes = entries * BLOCK_BYTES;
         let total_bytes = of_entries * BLOCK_BYTES;
         let progress = progress.get_or_insert_with(|| Progress::new(output.progress, "convert", total_bytes));
@@ -148,7 +148,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
     Ok(0)
 }
 
-/// Why the index is as it was.
+/// Explains why the conversion failed and the index is unchanged.
 fn convert_failure(name: &str, device: &Snapshot, to: IndexKind, error: nvfold::Error) -> Failure {
     let is_full = error.errno() == nvfold::errno::ENOSPC;
     let failure = Failure::new(name, error);
@@ -160,7 +160,7 @@ fn convert_failure(name: &str, device: &Snapshot, to: IndexKind, error: nvfold::
     failure.hint(format!("a pm index takes {bytes} in whole segments; free as much, and try again"))
 }
 
-/// Bytes of a node of the pm index, of which there are as many as blocks, rounded up to a power of two.
+/// The size of a node of the pm index in bytes. It has a node for each block, rounded up to a power of two.
 const PM_NODE_BYTES: u64 = 16;
 
 fn describe(converted: &Converted) -> String {

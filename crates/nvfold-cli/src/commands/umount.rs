@@ -48,14 +48,14 @@ pub struct Umount {
 struct Unmounted {
     mount_point: String,
     device: Option<String>,
-    /// Whether the serving process is known to have ended.
+    /// True if the server is known to have ended.
     released: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     let dir = mount_point_of(&umount.target)?;
-    // Asked before: afterwards there is nobody to ask.
+    // Must be asked before the unmount, which ends the server.
     let server = Snapshot::of(&dir, &Default::default()).ok();
     let process = server.as_ref().and_then(|server| watch(server.pid?));
     let flags = if umount.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
@@ -88,7 +88,7 @@ fn watch(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()
 }
 
-/// Waits until a process has ended.
+/// Waits until a process has ended. Fails after the timeout.
 fn wait(process: &OwnedFd, timeout_seconds: u32) -> Outcome<bool> {
     let timeout = Timespec { tv_sec: i64::from(timeout_seconds), tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));

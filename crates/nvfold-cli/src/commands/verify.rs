@@ -50,7 +50,7 @@ struct Report {
     bytes_per_second: f64,
 }
 
-/// Runs it. Differences give exit code 1.
+/// Runs the command. The exit code is 1 if there are differences.
 pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&verify.device);
     std::fs::symlink_metadata(&verify.source).doing(mounts::show(&verify.source))?;

@@ -1,8 +1,11 @@
-//! Whether a mount is read-only now. It begins as it was mounted, and `mount -o remount,ro|rw` changes that in the kernel,
-//! which then lets nobody write and tells the serving process nothing. The mount table tells it; so it is watched.
+//! Tracks whether a mount is read-only now.
 //!
-//! While the mount is read-only the serving process changes nothing by itself either: no sharing in the background, no
-//! memory given back, no work that a command asks for. What was written before is made durable first.
+//! The problem: `mount -o remount,ro|rw` changes the mount in the kernel only. The kernel then refuses writes, but
+//! does not tell the server.
+//!
+//! The idea: the server watches the mount table. While the mount is read-only the server changes nothing by itself
+//! either: it does not share in the background, gives no memory back, and refuses work that a command asks for. When
+//! the mount becomes read-only, everything written before is made durable first.
 
 use crate::mounts;
 use nvfold::FileSystem;
@@ -13,30 +16,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The table is looked at this often although nothing is said to have changed: of mounts that are made in another
-/// namespace nothing is said.
+/// How often the table is read even if no change is reported. The kernel reports nothing about mounts in another
+/// namespace.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// See the module.
+/// Shared read-only state of a mount; see the module.
 #[derive(Clone, Default)]
 pub struct Access {
     read_only: Arc<AtomicBool>,
 }
 
 impl Access {
-    /// As it is mounted.
+    /// Starts with the state in which the file system is mounted.
     pub fn new(read_only: bool) -> Access {
         Access { read_only: Arc::new(AtomicBool::new(read_only)) }
     }
 
-    /// Whether nothing may be changed now.
+    /// Returns true if nothing may be changed now.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Follows the mount on `dir` until the process ends.
+    /// Watches the mount on `dir` until the process ends.
     pub fn watch(&self, fs: FileSystem, dir: &Path) {
-        // Without a table nothing is seen, and the kernel lets nobody write all the same.
+        // Without a mount table no change is noticed. The kernel still refuses writes.
         let (Some(mounted), Ok(table)) = (mounts::at(dir), File::open("/proc/self/mountinfo")) else { return };
         let access = self.clone();
         thread::spawn(move || {
@@ -48,11 +51,11 @@ impl Access {
     }
 
     fn look(&self, fs: &FileSystem, number: &str) {
-        // Where it is not in the tree any more it stays as it was.
+        // A mount that is no longer in the tree keeps its state.
         let Some(read_only) = mounts::is_read_only(number) else { return };
         let was = self.read_only.swap(read_only, Ordering::AcqRel);
         if read_only && !was {
-            // A device that fails is told by `house`.
+            // `house` reports a device that fails.
             let _ = fs.sync();
         }
     }

@@ -1,16 +1,16 @@
-//! POSIX ACLs: what a file inherits from its directory, and how mode and ACL stay one.
+//! POSIX ACLs: what a file inherits from its directory, and how ACL and mode stay consistent.
 //!
-//! The kernel checks permissions by the ACL (it asked for that with FUSE_POSIX_ACL) and leaves three things to
-//! the file system: a new file takes the directory's default ACL instead of the umask; setting an ACL changes the
-//! mode; changing the mode changes the ACL. An ACL travels as the value of an extended attribute:
+//! The kernel checks permissions by the ACL (FUSE_POSIX_ACL) and leaves three things to the file system: a new file
+//! takes the directory's default ACL instead of the umask; setting an ACL changes the mode; changing the mode changes
+//! the ACL. An ACL is the value of an extended attribute:
 //!
 //! ```text
 //! u32 version = 2 | { u16 tag, u16 permissions rwx, u32 id } ...      little-endian
 //! ```
 
-/// Attribute that holds the ACL of a file.
+/// The attribute that holds the ACL of a file.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// Attribute that holds what new files in a directory inherit.
+/// The attribute that holds the ACL that new files in a directory inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
@@ -35,7 +35,7 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// From the value of an attribute; `None` when it is no ACL.
+    /// Decodes the value of an attribute; `None` if it is not a valid ACL.
     pub fn decode(value: &[u8]) -> Option<Acl> {
         let (version, entries) = value.split_first_chunk::<4>()?;
         let whole = u32::from_le_bytes(*version) == VERSION && entries.len() % 8 == 0;
@@ -49,7 +49,7 @@ impl Acl {
         (whole && has(USER_OBJ) && has(GROUP_OBJ) && has(OTHER)).then_some(acl)
     }
 
-    /// The value of an attribute.
+    /// Returns the ACL as the value of an attribute.
     pub fn encode(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
@@ -60,19 +60,20 @@ impl Acl {
         value
     }
 
-    /// Whether a mode says all of it: no named user or group, no mask.
+    /// Returns true if a mode expresses the whole ACL: it has no named user or group, and no mask.
     pub fn is_a_mode(&self) -> bool {
         self.entries.iter().all(|entry| !matches!(entry.tag, USER | GROUP | MASK))
     }
 
-    /// `mode` with the nine bits this ACL stands for: the group's are the mask's when there is one.
+    /// Returns `mode` with its nine permission bits taken from this ACL. The group bits come from the mask, if there
+    /// is one.
     pub fn mode(&self, mode: u32) -> u32 {
         let bits = |tag| self.permissions(tag).map(u32::from);
         let group = bits(MASK).or(bits(GROUP_OBJ)).unwrap_or(0);
         mode & !0o777 | bits(USER_OBJ).unwrap_or(0) << 6 | group << 3 | bits(OTHER).unwrap_or(0)
     }
 
-    /// The ACL after a `chmod` to `mode`.
+    /// Returns the ACL after a `chmod` to `mode`.
     pub fn with_mode(&self, mode: u32) -> Acl {
         let group_tag = if self.permissions(MASK).is_some() { MASK } else { GROUP_OBJ };
         let mut acl = self.clone();
@@ -88,7 +89,8 @@ impl Acl {
         acl
     }
 
-    /// What a file created with `mode` gets from this default ACL: its mode and, unless the mode says it all, its ACL.
+    /// Returns what a file created with `mode` inherits from this default ACL: its mode and, unless the mode
+    /// expresses the whole ACL, its ACL.
     pub fn inherited(&self, mode: u32) -> (u32, Option<Acl>) {
         let granted = mode & (self.mode(0) | !0o777);
         let acl = self.with_mode(granted);

@@ -1,4 +1,4 @@
-//! Between the words of FUSE and those of the library.
+//! Converts between the types of FUSE and those of the library.
 
 use nvfold::{Attr, Error, FileKind, InodeNumber, TimeNs};
 use nvfold_fuse::{Errno, Time, protocol};
@@ -6,12 +6,12 @@ use nvfold_fuse::{Errno, Time, protocol};
 const NS_PER_SECOND: i64 = 1_000_000_000;
 const BLOCK_BYTES: u32 = 4096;
 
-/// The errno of an error.
+/// Returns the errno of an error.
 pub fn errno(error: Error) -> Errno {
     Errno(error.errno())
 }
 
-/// What `stat` tells.
+/// Converts the attributes of an inode.
 pub fn attr(attr: &Attr) -> protocol::Attr {
     let (atime, atime_ns) = seconds_and_ns(attr.atime);
     let (mtime, mtime_ns) = seconds_and_ns(attr.mtime);
@@ -36,17 +36,18 @@ pub fn attr(attr: &Attr) -> protocol::Attr {
     }
 }
 
-/// What tells two inodes of one number from each other. The root has no predecessor, and the kernel wants 0 for it.
+/// Returns the generation, which tells apart inodes that had the same number. The root has no predecessor, and the
+/// kernel wants 0 for it.
 pub fn generation(attr: &Attr) -> u64 {
     if attr.ino == InodeNumber::ROOT { 0 } else { u64::from(attr.generation) }
 }
 
-/// All that is known of an inode that cannot be read.
+/// Returns the attributes of an inode that cannot be read: its number and its kind.
 pub fn unreadable(ino: InodeNumber, kind: FileKind) -> protocol::Attr {
     protocol::Attr { ino: ino.0, mode: mode_bits(kind), nlink: 1, blksize: BLOCK_BYTES, ..protocol::Attr::default() }
 }
 
-/// The type bits of a mode.
+/// Returns the type bits of a mode.
 pub fn mode_bits(kind: FileKind) -> u32 {
     match kind {
         FileKind::Regular => 0o100000,
@@ -59,7 +60,7 @@ pub fn mode_bits(kind: FileKind) -> u32 {
     }
 }
 
-/// Kind that the type bits of a mode name; `mknod` makes no others.
+/// Returns the kind for the type bits of a mode; `None` for kinds that `mknod` does not make.
 pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
     match mode & 0o170000 {
         0 | 0o100000 => Some(FileKind::Regular),
@@ -75,7 +76,7 @@ fn seconds_and_ns(time: TimeNs) -> (i64, u32) {
     (time.div_euclid(NS_PER_SECOND), time.rem_euclid(NS_PER_SECOND) as u32)
 }
 
-/// A time to set; `now` for UTIME_NOW.
+/// Returns the time to set; `now` gives it for UTIME_NOW.
 pub fn time(time: Time, now: impl Fn() -> TimeNs) -> TimeNs {
     match time {
         Time::At(time) => time,

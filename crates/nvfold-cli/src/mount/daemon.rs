@@ -1,9 +1,9 @@
-//! The background thread of a mount: a loop over the library's bounded steps. It shares what policy `denova` queued
-//! and gives blocks the fingerprints they lack.
+//! The background thread of a mount: a loop over the library's bounded steps. It shares what policy `denova` has
+//! queued, and gives blocks the fingerprints they lack.
 //!
-//! It is nicer than the threads that answer requests, and not the nicest: between two turns it holds nothing, but the
-//! scheduler may take the processor away in the middle of one, and a thread that waits for an inode would wait for
-//! everybody else too.
+//! It has a lower priority than the threads that answer requests, but not the lowest. Between two turns it holds
+//! nothing. But the scheduler may preempt it in the middle of a turn, and then a request that waits for the same
+//! inode waits for every thread of higher priority as well.
 
 use super::access::Access;
 use super::announce;
@@ -13,20 +13,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Nice value of the thread: about a tenth of what a thread of requests gets, where both want the same processor.
+/// Nice value of the thread: about a tenth of a request thread's share, if both want the same processor.
 const NICE: i32 = 10;
 
-/// What may end a longer wait is looked at so often: another mode, space that becomes scarce, a mount that may be
-/// changed again.
+/// The longest wait. The thread looks this often for what may end a longer wait: another mode, scarce space, a mount
+/// that is writable again.
 const REST_MOST: Duration = Duration::from_millis(50);
 
-/// The running thread. Dropped, it stops within a turn (about a millisecond), and what is queued stays queued.
+/// The running thread. Dropping this stops the thread within a turn (about a millisecond); the queue keeps its
+/// entries.
 pub struct Background {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts it; a read-only mount has nothing to do.
+/// Starts the thread, unless the file system is mounted read-only.
 pub fn start(fs: FileSystem, access: Access) -> Background {
     let stop = Arc::new(AtomicBool::new(false));
     let thread = (!fs.is_read_only()).then(|| {
@@ -37,7 +38,8 @@ pub fn start(fs: FileSystem, access: Access) -> Background {
 }
 
 fn work(fs: FileSystem, access: &Access, stop: &AtomicBool) {
-    // Linux takes 0, here "this process", as the calling thread. Without it the work is done all the same.
+    // Linux applies 0, "this process", to the calling thread only. If the call fails, the work is done at normal
+    // priority.
     let _ = rustix::process::setpriority_process(None, NICE);
     let mut daemon = Daemon::new(fs.clone());
     let mut told = false;
@@ -49,7 +51,7 @@ fn work(fs: FileSystem, access: &Access, stop: &AtomicBool) {
         match daemon.turn() {
             Ok(rest) if rest.is_zero() => thread::yield_now(),
             Ok(rest) => thread::park_timeout(rest.min(REST_MOST)),
-            // It is unmounted.
+            // The file system is unmounted.
             Err(nvfold::Error::ReadOnly { .. }) => return,
             Err(error) => return announce(&format!("nvfold: work in the background ends: {error}")),
         }
@@ -65,7 +67,7 @@ impl Drop for Background {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic in it has ended the process already.
+            // A panic in the thread has already ended the process.
             let _ = thread.join();
         }
     }

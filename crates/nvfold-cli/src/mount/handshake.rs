@@ -1,6 +1,6 @@
-//! The handshake: what each side can do, agreed on before the first request (INIT).
+//! The handshake (INIT), in which kernel and server agree on features before the first request.
 //!
-//! fuser does it, and mounts. Its sessions could answer requests too; `nvfold_fuse` does that.
+//! fuser mounts and does the handshake. Its sessions could answer requests too, but `nvfold_fuse` does that here.
 
 use crate::mount::options::Options;
 use crate::mount::pages::Cache;
@@ -11,14 +11,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Requests the kernel may have under way in the background (read ahead, write back).
+/// The number of background requests (read-ahead, writeback) that the kernel may have in flight.
 const BACKGROUND: u16 = 64;
-/// The kernel sends requests by io_uring (Linux 6.14); fuser has no name for it.
+/// The kernel sends requests by io_uring (Linux 6.14). fuser has no constant for it.
 const OVER_IO_URING: InitFlags = InitFlags::from_bits_retain(1 << 41);
 
-/// What the kernel is asked for. Each is used where the kernel has it. Listings come with attributes always, not when the
-/// kernel thinks that they are wanted: most programs that list a directory look at what is in it, and each file that they
-/// look at would be a round trip (FUSE_READDIRPLUS_AUTO).
+/// Features to ask for; those that the kernel lacks are left out. FUSE_READDIRPLUS_AUTO is not among them, so every
+/// listing comes with attributes: most programs that list a directory look at its files, and each look would be a
+/// round trip.
 const WANTED: [InitFlags; 12] = [
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_PARALLEL_DIROPS,
@@ -34,19 +34,19 @@ const WANTED: [InitFlags; 12] = [
     InitFlags::FUSE_SPLICE_MOVE,
 ];
 
-/// What the handshake came to.
+/// The result of the handshake.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Agreed {
-    /// The kernel opens files without asking.
+    /// The kernel opens files without a request.
     pub no_open: bool,
-    /// It sends requests by io_uring.
+    /// The kernel sends requests by io_uring.
     pub by_ring: bool,
 }
 
-/// Mounts and agrees with the kernel. `wants_ring`: requests are to come by io_uring.
+/// Mounts and does the handshake. `wants_ring`: ask for requests by io_uring.
 ///
 /// # Errors
-/// Those of mount(2) and of fusermount3.
+/// The errors of mount(2) and of fusermount3.
 pub fn mount(
     options: &Options,
     dir: &Path,
@@ -66,13 +66,13 @@ pub fn mount(
     Ok((session, agreed))
 }
 
-/// What is asked for.
+/// The features to ask for.
 pub struct Handshake {
-    /// The largest write request.
+    /// The largest write request, in bytes.
     max_write_bytes: u32,
-    /// What is written may wait in the kernel.
+    /// Written data may wait in the kernel's page cache.
     writeback: bool,
-    /// The kernel keeps pages of files that are not mapped.
+    /// The kernel may cache pages of files that are not mapped.
     keeps_pages: bool,
     wants_ring: bool,
     agreed: Arc<Mutex<Agreed>>,
@@ -90,12 +90,12 @@ impl Filesystem for Handshake {
         if self.keeps_pages {
             agreed.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
         } else {
-            // An older kernel maps files without their own pages for reading alone.
+            // Without this flag, an older kernel maps files that bypass the page cache read-only.
             let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         }
         agreed.by_ring = self.wants_ring && config.add_capabilities(OVER_IO_URING).is_ok();
         let _ = config.set_max_write(self.max_write_bytes);
-        // More than the kernel offers is refused with what it offers.
+        // If the value is too large, the error holds the largest one allowed.
         if let Err(most) = config.set_max_readahead(self.max_write_bytes) {
             let _ = config.set_max_readahead(most);
         }

@@ -1,11 +1,13 @@
-//! What processes have said of writes to come: which bytes will be copies of which (`nvfold::dedup::icid::hint`).
+//! Hints from processes about writes to come: which bytes will be copies of which (`nvfold::dedup::icid::hint`).
 //!
-//! The problem: a hint comes before its bytes, by half a minute if the kernel keeps what is written; for some hints no bytes
-//! come at all; and whoever gives hints may give any number of them. The idea: hints wait in a queue with a bound on its
-//! memory and on their age, and can be lost at any time, for all that they do is save work.
+//! The problem: a hint comes before its bytes, by up to half a minute if the kernel caches writes. For some hints the
+//! bytes never come, and a process may give any number of hints.
+//!
+//! The idea: hints wait in a queue with bounded memory and bounded age. They may be lost at any time, because a hint
+//! can only save work.
 //!
 //! ```text
-//! tell   ->  by target and offset; none overlaps another, the newer one stays   ->  take: what is known of a range that came
+//! tell   ->  by target and offset; none overlaps another, the newer one stays   ->  take: hints for a written range
 //!                     |  too old, or too many: the oldest go
 //! ```
 
@@ -18,26 +20,26 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Memory of all hints together, at most, in bytes.
+/// Bound on the memory of all hints together, in bytes.
 const BYTES_MAX: usize = 64 << 20;
-/// How long a hint waits for its bytes. The kernel hands down what is written after 30 s.
+/// How long a hint waits for its bytes. The kernel writes cached data back after 30 s.
 const AGE_MAX: Duration = Duration::from_secs(60);
-/// What a hint takes in the tree and in the queue, beside its origins.
+/// Memory of a hint in the tree and in the queue, without its origins, in bytes.
 const HINT_OWN_BYTES: usize = 160;
 
-/// What of a stretch of a target lies in a range, counted from the beginning of that.
+/// Returns the part of a stretch that is inside a range, relative to the start of the range.
 fn within(stretch: &Stretch, start: u64, end: u64) -> Option<Stretch> {
     let (from, to) = (stretch.at.max(start), (stretch.at + stretch.length).min(end));
     let source_offset = stretch.source_offset + (from - stretch.at);
     (from < to).then(|| Stretch { at: from - start, length: to - from, source_offset, ..*stretch })
 }
 
-/// Target, its first byte, and a number of its own.
+/// The target, the offset of the first byte, and a sequence number.
 type Key = (InodeNumber, u64, u64);
 
 struct Told {
     length: u32,
-    /// Counted from the beginning of the target.
+    /// The copied ranges; `at` is an offset in the target.
     copied: Box<[Stretch]>,
 }
 
@@ -50,24 +52,24 @@ impl Told {
 #[derive(Default)]
 struct Held {
     by_target: BTreeMap<Key, Told>,
-    /// Oldest first. What has been taken stands here until it would be too old.
+    /// Oldest first. A hint that was taken keeps its entry here until the entry is too old.
     queue: VecDeque<(Instant, Key)>,
     bytes: usize,
     told: u64,
 }
 
-/// See the module.
+/// The waiting hints; see the module.
 #[derive(Default)]
 pub struct Hints {
-    /// Makes proofs that nobody can guess.
+    /// Makes proofs that no process can guess.
     secret: RandomState,
     held: Mutex<Held>,
-    /// Hints that wait: where there are none, no write looks further.
+    /// The number of waiting hints. If it is 0, a write takes no lock.
     waiting: AtomicUsize,
 }
 
 impl Hints {
-    /// What names a file as a source; `None` for what is no regular file.
+    /// Returns the token that names a file as a source; `None` if it is not a regular file.
     pub fn token(&self, attr: &Attr) -> Option<Token> {
         let source = Place { ino: attr.ino.0, generation: attr.generation };
         (attr.kind == FileKind::Regular).then(|| Token { ino: attr.ino.0, proof: self.proof(source) })
@@ -77,14 +79,16 @@ impl Hints {
         self.secret.hash_one((source.ino, source.generation))
     }
 
-    /// The source that a token names, if `find` knows its inode and the token was made by us for this very one.
+    /// Returns the source that a token names, if `find` knows its inode and this mount made the token for this very
+    /// inode.
     fn source(&self, token: &Token, find: impl Fn(InodeNumber) -> Option<Attr>) -> Option<Place> {
         let attr = find(InodeNumber(token.ino))?;
         let source = Place { ino: attr.ino.0, generation: attr.generation };
         (self.token(&attr)? == *token).then_some(source)
     }
 
-    /// Keeps a hint for a target. `find` tells the inodes of sources; what names none of them is left out.
+    /// Keeps a hint for a target. `find` returns the attributes of sources. Origins without a valid source are left
+    /// out.
     pub fn tell(&self, target: InodeNumber, hint: &Hint, now: Instant, find: impl Fn(InodeNumber) -> Option<Attr>) {
         let sources: Vec<_> = hint.sources().iter().map(|token| self.source(token, &find)).collect();
         let copied = hint.origins().iter().filter_map(|origin| {
@@ -109,8 +113,8 @@ impl Hints {
         self.waiting.store(held.by_target.len(), Ordering::Release);
     }
 
-    /// What is said of a range of a target that is being written: `at` counts from the beginning of the range. Hints of which
-    /// all bytes have come are gone then.
+    /// Returns the hints for a range of a target that is being written; `at` is relative to the start of the range.
+    /// Drops hints that the range covers completely.
     pub fn take(&self, target: InodeNumber, offset: u64, length: u64, now: Instant) -> Vec<Stretch> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -132,7 +136,8 @@ impl Hints {
 }
 
 impl Held {
-    /// Hints that speak of any byte of a range. None overlaps another, so of those that begin before it one may reach into it.
+    /// Returns the hints that overlap a range. Hints do not overlap one another, so only the last one before the
+    /// range can reach into it.
     fn overlapping(&self, target: InodeNumber, start: u64, end: u64) -> Vec<Key> {
         let before = self.by_target.range((target, 0, 0)..(target, start, 0)).next_back();
         let reaches = before.filter(|((_, offset, _), told)| offset + u64::from(told.length) > start);
@@ -146,7 +151,7 @@ impl Held {
         }
     }
 
-    /// The oldest give way, until all have room and none is too old.
+    /// Drops the oldest hints until all fit into the memory and none is too old.
     fn make_room(&mut self, now: Instant) {
         let too_long = |queue: &VecDeque<_>| queue.len() * HINT_OWN_BYTES > BYTES_MAX;
         while let Some((since, key)) = self.queue.front().copied()
@@ -190,7 +195,7 @@ mod tests {
         (ino.0 == SOURCE.ino).then(|| attr(SOURCE, FileKind::Regular))
     }
 
-    /// One hint of a range that was copied as a whole.
+    /// Gives one hint: a whole range was copied.
     fn tell(hints: &Hints, offset: u64, length: u32, source_offset: u64, now: Instant) {
         let mut hint = Hint::new(offset, length);
         let token = hints.token(&attr(SOURCE, FileKind::Regular)).unwrap();
@@ -242,7 +247,7 @@ mod tests {
         assert!(hints.held.lock().bytes <= BYTES_MAX);
         assert_eq!(hints.take(TARGET, (rounds - 1) * 100, 100, now).len(), 1);
         assert_eq!(hints.take(TARGET, 0, 100, now), []);
-        // Those that are taken at once leave no queue behind.
+        // Hints that are taken at once do not pile up in the queue.
         for n in 0..rounds {
             tell(&hints, n * 100, 100, n, now);
             hints.take(TARGET, n * 100, 100, now);

@@ -1,8 +1,8 @@
-//! What a mount does every second: it makes space free that is dead among packed chunks, gives freed memory back to the
-//! host, and looks whether the device is well.
+//! Housekeeping of a mount, once a second: frees dead space in packed segments, gives freed memory back to the host,
+//! and checks the device.
 //!
-//! A device that is lost (truncated under the mount, on a host without memory for it) answers EIO to everything and
-//! never comes back, so the mount ends: it leaves the tree, and the process fails.
+//! A device that is lost (truncated under the mount, or on a host without memory for it) answers every request with
+//! EIO and never recovers. So the mount ends: it is detached from the tree, and the process fails.
 
 use super::access::Access;
 use super::{GRACE, announce, unmount};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Keeps house until the result is dropped.
+/// Starts housekeeping, which runs until the result is dropped.
 pub fn keep(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Sender<()> {
     let (stop, stopped) = mpsc::channel::<()>();
     thread::spawn(move || {
@@ -41,7 +41,7 @@ pub fn keep(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Sen
                 ));
                 unreadable_told = unreadable;
             }
-            // A failure costs space or memory, not data; the next round tries again.
+            // A failure costs space or memory, never data. The next round tries again.
             let goes_on = || !access.is_read_only() && stopped.try_recv() == Err(TryRecvError::Empty);
             while goes_on() && !fs.reclaim_step(Victims::Worthwhile).unwrap_or(true) {}
             while goes_on() && !fs.trim_step().unwrap_or(true) {}
@@ -50,8 +50,8 @@ pub fn keep(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Sen
     stop
 }
 
-/// Takes the mount out of the tree. `serve` ends with the session, which lasts until the last file is closed, but not
-/// longer than the grace period.
+/// Detaches the mount from the tree and ends the process. `serve` ends with the session, when the last file is
+/// closed; if that takes longer than the grace period, the process exits here.
 fn leave_lost_device(fs: &FileSystem, dir: &Path) {
     if let Err(error) = fs.sync() {
         announce(&format!("nvfold: {error}; the mount on {} ends", dir.display()));

@@ -1,15 +1,15 @@
-//! Inodes the kernel still knows, and those of them that no name leads to any more.
+//! The inodes that the kernel knows, and those among them that have lost their last name.
 //!
-//! The kernel counts how often it was told of an inode and says `forget` when it drops those counts. Until then it
-//! may use the inode, though its last name is gone; the library frees such an inode when its last [`File`] goes.
-//! So one `File` is kept for every inode that lost its last name while the kernel knew it.
+//! The kernel counts how often a reply told it of an inode, and sends FORGET when it drops those counts. Until then
+//! it may use the inode even if its last name is gone; but the library frees such an inode when its last [`File`] is
+//! dropped. So this module keeps one `File` for every inode that lost its last name while the kernel knew it.
 //!
-//! Beside the counts stands what else is to be known of an inode while the kernel knows it: where it has a name, and
-//! whether the kernel may have pages of it.
+//! It also holds other facts about an inode while the kernel knows it: the directory of its name, and whether the
+//! kernel may have pages of it.
 //!
-//! The kernel says `forget` a moment after the last close, and nobody waits for it. A program that removes a file on a
-//! full device and writes at once may come first: what finds too little space waits for that moment
-//! ([`Lookups::wait_for_a_freed`]).
+//! The kernel sends FORGET shortly after the last close, and the process does not wait for it. A program that removes
+//! a file on a full device and then writes may be faster than that. So an operation that finds too little space waits
+//! a moment for a FORGET ([`Lookups::wait_for_a_freed`]).
 
 use nvfold::{File, InodeNumber};
 use parking_lot::{Condvar, Mutex};
@@ -17,35 +17,35 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 const SHARDS: u64 = 64;
-/// How long an operation that finds too little space waits for a file without a name to be freed. The kernel takes
-/// microseconds and a large file some milliseconds; a file that is still open is waited for in vain.
+/// How long an operation that finds too little space waits for a nameless file to be freed. The kernel takes
+/// microseconds and freeing a large file some milliseconds. The wait for a file that stays open is in vain.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// What the kernel knows of an inode.
+/// The kernel's knowledge of an inode.
 struct Told {
-    /// How often it was told of it.
+    /// How many replies told the kernel of the inode, minus those that it has forgotten.
     times: u64,
-    /// The directory of the name by which it was told last.
+    /// The directory of the name in the last such reply.
     parent: InodeNumber,
-    /// Whether it may have pages of it.
+    /// True if the kernel may have pages of the inode.
     pages: bool,
 }
 
 #[derive(Default)]
 struct Shard {
     told: HashMap<u64, Told>,
-    /// Nameless inodes that live because the kernel knows them.
+    /// Nameless inodes, kept alive because the kernel knows them.
     nameless: HashMap<u64, File>,
 }
 
-/// Files without a name.
+/// Counts of files without a name.
 #[derive(Default, Clone, Copy)]
 struct Nameless {
     kept: u64,
     freed: u64,
 }
 
-/// See the module.
+/// The lookup counts of a mount; see the module.
 pub struct Lookups {
     shards: Vec<Mutex<Shard>>,
     nameless: Mutex<Nameless>,
@@ -53,7 +53,7 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Nothing known yet.
+    /// Starts empty.
     pub fn new() -> Lookups {
         Lookups {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -62,42 +62,43 @@ impl Lookups {
         }
     }
 
-    /// The kernel is about to be told of an inode by a name in `parent`. Call it before the reply goes out.
+    /// Counts a reply that tells the kernel of an inode under a name in `parent`. Must be called before the reply is
+    /// sent.
     pub fn told(&self, ino: InodeNumber, parent: InodeNumber) {
         let mut shard = self.shard(ino).lock();
         let told = shard.told.entry(ino.0).or_insert(Told { times: 0, parent, pages: false });
         told.times += 1;
-        // By the name `.` it is told of for a file handle, which knows no directory.
+        // The name `.` stands for a file handle, whose directory is not known.
         if parent != ino {
             told.parent = parent;
         }
     }
 
-    /// The name by which the kernel knows an inode is in another directory now.
+    /// Records that the name by which the kernel knows an inode has moved to another directory.
     pub fn moved(&self, ino: InodeNumber, parent: InodeNumber) {
         if let Some(told) = self.shard(ino).lock().told.get_mut(&ino.0) {
             told.parent = parent;
         }
     }
 
-    /// The directory in which an inode had a name when the kernel was told of it last.
+    /// Returns the directory in which an inode had a name when the kernel last learned of it.
     pub fn parent(&self, ino: InodeNumber) -> Option<InodeNumber> {
         self.shard(ino).lock().told.get(&ino.0).map(|told| told.parent)
     }
 
-    /// The kernel is about to get pages of an inode, or has them. Call it before they are read.
+    /// Records that the kernel has, or is about to get, pages of an inode. Must be called before the pages are read.
     pub fn pages_kept(&self, ino: InodeNumber) {
         if let Some(told) = self.shard(ino).lock().told.get_mut(&ino.0) {
             told.pages = true;
         }
     }
 
-    /// Whether the kernel may have pages of an inode.
+    /// Returns true if the kernel may have pages of an inode.
     pub fn may_have_pages(&self, ino: InodeNumber) -> bool {
         self.shard(ino).lock().told.get(&ino.0).is_some_and(|told| told.pages)
     }
 
-    /// The kernel forgets `times` tellings. True when it does not know the inode any more.
+    /// Takes `times` off the count of an inode. Returns true if the kernel no longer knows the inode.
     pub fn forget(&self, ino: InodeNumber, times: u64) -> bool {
         let mut shard = self.shard(ino).lock();
         let Some(told) = shard.told.get_mut(&ino.0) else { return true };
@@ -106,7 +107,7 @@ impl Lookups {
         if is_forgotten {
             shard.told.remove(&ino.0);
             let nameless = shard.nameless.remove(&ino.0);
-            // Dropping it may free a large file: not under our lock.
+            // Dropping the file may free many blocks, so the lock is released first.
             drop(shard);
             if let Some(file) = nameless {
                 drop(file);
@@ -119,7 +120,8 @@ impl Lookups {
         is_forgotten
     }
 
-    /// A name of this file went away. If it was the last one, the file lives until the kernel forgets it.
+    /// Records that a name of this file was removed. If it was the last one, the file lives until the kernel forgets
+    /// it.
     pub fn name_removed(&self, file: File) {
         let ino = file.ino();
         if file.attr().nlink > 0 {
@@ -131,12 +133,13 @@ impl Lookups {
         }
     }
 
-    /// How many files without a name were freed since the mount.
+    /// Returns how many files without a name were freed since the mount.
     pub fn freed(&self) -> u64 {
         self.nameless.lock().freed
     }
 
-    /// Waits a moment until more such files are freed than `seen`; false when none is, or none is there to wait for.
+    /// Waits briefly until more than `seen` nameless files are freed. Returns false after a timeout, or if no
+    /// nameless file is kept.
     pub fn wait_for_a_freed(&self, seen: u64) -> bool {
         let deadline = Instant::now() + WAIT;
         let mut nameless = self.nameless.lock();

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! open or make the device -> mount what is on it -> mount(2), handshake -> ready
-//!   threads: those that answer the kernel (nvfold_fuse), one that keeps house (`house`), one that shares what is queued and
-//!            fills in fingerprints (`daemon`), one that waits for signals;
+//!   threads: those that answer the kernel (nvfold_fuse), one for housekeeping (`house`), one that shares what is
+//!            queued and fills in fingerprints (`daemon`), one that waits for signals;
 //!            after a crash one that reconciles until it is done
 //! unmounted -> nameless files freed -> device clean -> released
 //! ```
 //!
-//! SIGTERM and SIGINT unmount. A mount that is busy is detached from the tree; it ends when the last file on it is
-//! closed, or after [`GRACE`], whichever comes first: what was written by then is on the device, and it is clean.
-//! A device that is lost ends its mount in the same way, and the command fails.
+//! SIGTERM and SIGINT unmount. A busy mount is detached from the tree. It ends when the last file on it is closed, or
+//! after [`GRACE`], whichever comes first; everything written by then is on the device, and the device is clean. A
+//! lost device ends its mount in the same way, and the command fails.
 
 mod access;
 mod acl;
@@ -59,20 +59,20 @@ use std::time::Duration;
 
 /// How long a detached mount may stay busy.
 const GRACE: Duration = Duration::from_secs(5);
-/// How soon work that waits until the mount is not read-only any more looks again.
+/// How often work that waits for a writable mount looks whether it may start.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How far ahead the kernel reads, KiB.
+/// The read-ahead of the kernel, in KiB.
 const READ_AHEAD_KIB: &str = "1024";
 
-/// What to mount where.
+/// The device to mount, the mount point, and the options.
 pub struct Plan {
     pub device: PathBuf,
     pub dir: PathBuf,
     pub options: Options,
 }
 
-/// Mounts, calls `ready` with a description of the mount, serves it until it is unmounted, and leaves the device
-/// clean and released.
+/// Mounts, calls `ready` with a description of the mount, serves requests until it is unmounted, and leaves the
+/// device clean and released.
 pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outcome<()> {
     let dir = check_dir(&plan.dir)?;
     let fs = mount_device(plan)?;
@@ -107,12 +107,12 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let ended = session.serving.wait();
     drop(house);
     drop(daemon);
-    // Clean also when the session broke: everything acknowledged is on the device.
+    // Also after a failed session: everything acknowledged is on the device, so it can be left clean.
     fs.unmount().doing(format!("unmount {device}"))?;
     ended.doing(format!("serve {}", dir.display()))
 }
 
-/// After a crash: finds out exact counts and free space beside the requests. Unmounting does what is left.
+/// Reconciles counts and free space after a crash, while requests are served. Unmounting finishes what is left.
 fn start_reconciling(fs: FileSystem, device: String, access: Access) {
     thread::spawn(move || {
         loop {
@@ -120,7 +120,7 @@ fn start_reconciling(fs: FileSystem, device: String, access: Access) {
                 thread::sleep(LOOK_AGAIN);
             }
             match fs.reconcile_step() {
-                // Whoever waits for a step to end goes first.
+                // Lets threads that wait for the step to end go first.
                 Ok(false) => thread::yield_now(),
                 Ok(true) => return,
                 Err(error) => {
@@ -144,7 +144,7 @@ fn check_dir(dir: &Path) -> Outcome<PathBuf> {
     }
 }
 
-/// The file system of the plan. A memory device is made and formatted here.
+/// Mounts the file system of the plan. A memory device is made and formatted first.
 fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
     let options = &plan.options;
     let name = mounts::show(&plan.device);
@@ -198,15 +198,15 @@ fn memory_device(options: &Options) -> Outcome<Region> {
     Ok(region)
 }
 
-/// A mount that is served.
+/// A mount that is being served.
 struct Session {
     by_ring: bool,
-    /// As it was before the first request was answered.
+    /// The description of the mount before the first request was answered.
     described: Outcome<Snapshot>,
     serving: nvfold_fuse::Session,
 }
 
-/// What a session is made of.
+/// The parts from which a session is made.
 struct Mounting<'m> {
     plan: &'m Plan,
     fs: &'m FileSystem,
@@ -217,8 +217,8 @@ struct Mounting<'m> {
 }
 
 impl Mounting<'_> {
-    /// Mounts and answers requests. By io_uring where that is wanted and works; where the kernel agrees to it and refuses
-    /// the rings then, the mount is made again.
+    /// Mounts and starts to answer requests, by io_uring if that is wanted and works. If the kernel agrees to
+    /// io_uring in the handshake and then refuses the rings, mounts again without it.
     fn start(&self) -> Outcome<Session> {
         let doing = || format!("mount on {}", self.dir.display());
         let transport = self.plan.options.transport;
@@ -236,7 +236,7 @@ impl Mounting<'_> {
         .doing(doing())
     }
 
-    /// The error within is of the transport alone: nothing is mounted then.
+    /// Mounts once. An inner error means that the transport failed; nothing is mounted then.
     fn start_by(&self, wants_ring: bool) -> Outcome<io::Result<Session>> {
         let mounted = handshake::mount(&self.plan.options, self.dir, self.device, wants_ring);
         let (session, agreed) = mounted.map_err(|why| no_mount(self.dir, why))?;
@@ -244,7 +244,8 @@ impl Mounting<'_> {
         if started.is_err() {
             let _ = unmount(self.dir, UnmountFlags::DETACH);
         }
-        // Dropped, it would unmount whatever is mounted there by then: its test for that is the wrong way round (fuser 0.18).
+        // If dropped, it would unmount whatever is mounted there by then: fuser 0.18 has that test the wrong way
+        // round.
         std::mem::forget(session);
         Ok(started)
     }
@@ -288,8 +289,8 @@ fn no_mount(dir: &Path, error: io::Error) -> Failure {
     }
 }
 
-/// A panic is a mistake of ours, and memory may be half changed: the process ends at once, as in a crash, and the
-/// next mount recovers the device. Going on without the thread would make requests wait for ever.
+/// Makes a panic end the process. A panic is a bug and may leave memory half changed, so the process ends at once, as
+/// in a crash, and the next mount recovers the device. Without the failed thread, requests would wait for ever.
 fn end_on_panic(dir: &Path) {
     let dir = dir.to_owned();
     std::panic::set_hook(Box::new(move |panic| {
@@ -298,13 +299,13 @@ fn end_on_panic(dir: &Path) {
     }));
 }
 
-/// Says it where somebody may look. In the background stderr leads nowhere; the kernel's log is for root.
+/// Prints a message, and writes it to the kernel's log if root. In the background stderr leads nowhere.
 fn announce(message: &str) {
     let _ = std::fs::write("/dev/kmsg", message);
     eprint_line(message);
 }
 
-/// The kernel reads 128 KiB ahead unless root says more. Best effort: it is about speed alone.
+/// Raises the kernel's read-ahead, which is 128 KiB unless root sets it. Best effort: only speed depends on it.
 fn set_read_ahead(dir: &Path) {
     if let Some(mounted) = mounts::at(dir) {
         let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.number), READ_AHEAD_KIB);
@@ -315,10 +316,10 @@ fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
     thread::spawn(move || {
         for _ in signals.forever() {
             match unmount(&dir, UnmountFlags::empty()) {
-                // The session ends now, and `serve` with it.
+                // The session ends now, and so does `serve`.
                 Ok(()) => return,
                 Err(rustix::io::Errno::BUSY) => return leave_busy_mount(fs, &dir),
-                // Somebody else unmounted it.
+                // Another process has unmounted it.
                 Err(rustix::io::Errno::INVAL) => return,
                 Err(error) => eprint_line(&format!("nvfold: unmount {}: {error}", dir.display())),
             }
@@ -326,10 +327,10 @@ fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
     });
 }
 
-/// Detaches a mount that is in use; after a grace period ends the process with the device clean.
+/// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
 fn leave_busy_mount(fs: FileSystem, dir: &Path) {
     if let Ok(root) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-        // Pages that the kernel has not written back yet.
+        // Makes the kernel write back its dirty pages.
         let _ = rustix::fs::syncfs(&root);
     }
     let _ = unmount(dir, UnmountFlags::DETACH);
@@ -344,7 +345,7 @@ fn leave_busy_mount(fs: FileSystem, dir: &Path) {
     std::process::exit(code);
 }
 
-/// unmount(2), through fusermount3 where that needs root.
+/// Calls unmount(2), or fusermount3 if that needs root.
 pub fn unmount(dir: &Path, flags: UnmountFlags) -> rustix::io::Result<()> {
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Err(rustix::io::Errno::PERM) => {

@@ -1,12 +1,17 @@
-//! What the kernel must be told because it cannot know: how many blocks a file takes after pages were written back,
-//! that pages must be written back before holes are looked for, that pages are old after a direct write, and that what
-//! it took for a file could not be stored.
+//! Notices: messages that the server sends to the kernel on its own initiative.
 //!
-//! The kernel caches attributes, and keeps size and times of a file it writes itself; the number of blocks only we
-//! know. And it passes SEEK_DATA and SEEK_HOLE on while it holds pages that we have never seen.
+//! The problem: what the kernel caches and what the server knows can differ:
 //!
-//! All of it is said from a thread of its own: the kernel may answer a notice only after it has got an answer to some
-//! other request. Threads that answer requests may wait for a notice, because there is always another one that answers.
+//! - The number of blocks of a file after writeback: the kernel maintains size and times of a file that it writes,
+//!   but not the blocks.
+//! - Dirty pages before SEEK_DATA and SEEK_HOLE: the kernel passes these on while it holds pages that the server has
+//!   never seen.
+//! - Pages that are old after a direct write.
+//! - Data that the kernel accepted for a file and that could not be stored.
+//!
+//! The idea: a separate thread sends notices, because the kernel may answer a notice only after it has got an answer
+//! to some other request. A thread that answers requests may wait for a notice, because another one always answers
+//! requests.
 
 use fuser::{INodeNo, Notifier};
 use nvfold::InodeNumber;
@@ -16,25 +21,25 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A file that grows is told of this often at most: each notice costs the writer one more request.
+/// The shortest interval between notices about the growth of files. Each notice costs the writer one more request.
 const GROWTH_TOLD_EVERY: Duration = Duration::from_millis(50);
 
-/// Something to tell the kernel.
+/// A message to the kernel.
 pub enum Notice {
-    /// A file has got its first blocks. Told at once: no blocks and a size would mean a file of holes.
+    /// A file has got its first blocks. Sent at once, because a size without blocks would mean a file of holes.
     FirstBlocks(InodeNumber),
-    /// The number of its blocks has changed.
+    /// The number of blocks of a file has changed.
     OtherBlocks(InodeNumber),
-    /// Have all its pages written back, then say so.
+    /// Write back all pages of the file, then signal the sender.
     WriteBack(InodeNumber, Sender<()>),
-    /// Drop its pages of a range (offset, length), then say so to whoever waits for it.
+    /// Drop the pages of a range (offset, length), then signal the sender, if there is one.
     DropPages(InodeNumber, (u64, u64), Option<Sender<()>>),
-    /// What was written to it is not stored: ask before more is taken, and keep none of these names (directory, name) of
-    /// it, so that it is forgotten when its last user closes it.
+    /// Data written to the file could not be stored. The kernel must ask before it accepts more, and must drop these
+    /// names (directory, name), so that it forgets the file at its last close.
     NotStored(InodeNumber, Vec<(InodeNumber, OsString)>),
 }
 
-/// Tells the kernel until nobody is left who could send a notice.
+/// Starts the thread that sends notices, until all senders are dropped.
 pub fn start(notifier: Notifier, notices: Receiver<Notice>) {
     thread::spawn(move || {
         let mut grown = HashSet::new();
@@ -45,7 +50,7 @@ pub fn start(notifier: Notifier, notices: Receiver<Notice>) {
             } else {
                 notices.recv_timeout(GROWTH_TOLD_EVERY.saturating_sub(told.elapsed()))
             };
-            // A notice about an inode that the kernel has forgotten meanwhile fails, and is not needed.
+            // A notice fails if the kernel has forgotten the inode meanwhile; it is not needed then.
             match notice {
                 Ok(Notice::FirstBlocks(ino)) => drop(notifier.inval_inode(known(ino), -1, 0)),
                 Ok(Notice::OtherBlocks(ino)) => {
@@ -76,7 +81,7 @@ pub fn start(notifier: Notifier, notices: Receiver<Notice>) {
     });
 }
 
-/// An inode in the words of the kernel.
+/// Converts an inode number to fuser's type.
 fn known(ino: InodeNumber) -> INodeNo {
     INodeNo(ino.0)
 }

@@ -1,4 +1,4 @@
-//! Mount options: `-o size=8G,policy=off,ro,...`, ours and those that mount(8) hands down.
+//! Mount options (`-o size=8G,policy=off,ro,...`): those of nvfold, and those that mount(8) passes on.
 
 use crate::dedup_options::{self, DedupOptions};
 use crate::device::{DeviceOptions, parse_flush, parse_profile, processors};
@@ -12,19 +12,19 @@ use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 use std::time::Duration;
 
-/// Largest write request the kernel may send: its own limit of 256 pages.
+/// Largest write request of the kernel, in bytes: its own limit of 256 pages.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
 const SPIN_US_MAX: usize = 1000;
 const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N discard nodiscard profile=NAME \
                     flush=auto|always max_write=N writeback=auto|on|off \
                     cache=none|auto|full transport=device|auto|ring spin=MICROSECONDS|off fsname=NAME";
 
-/// All of them and those of the policies, for people.
+/// Returns the text that lists all options, with those of the policies, for the help.
 pub fn help() -> String {
     format!("{OURS} {}", dedup_options::help())
 }
 
-/// Whether the kernel keeps what is written and hands it down later.
+/// Whether the kernel caches writes and sends them later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writeback {
     #[default]
@@ -44,14 +44,14 @@ impl Writeback {
     }
 }
 
-/// How requests of the kernel are to come.
+/// The wanted transport of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WantedTransport {
-    /// By io_uring where that works, else by /dev/fuse.
+    /// io_uring if it works, else /dev/fuse.
     Auto,
-    /// By io_uring.
+    /// io_uring.
     Ring,
-    /// By /dev/fuse.
+    /// /dev/fuse.
     #[default]
     Device,
 }
@@ -67,42 +67,42 @@ impl WantedTransport {
     }
 }
 
-/// What the options say.
+/// The mount options, parsed.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Size of a `mem:` device in bytes.
     pub size_bytes: Option<u64>,
     /// Index of a `mem:` device.
     pub index: Option<IndexKind>,
-    /// How new data is shared.
+    /// How the mount deduplicates new data.
     pub dedup: DedupOptions,
     pub read_only: bool,
-    /// What was said of it, if anything.
+    /// The value of `ro` or `rw`, if one of them was given.
     pub said_read_only: Option<bool>,
-    /// Change the mount that is there.
+    /// Change the existing mount.
     pub remount: bool,
-    /// Serve other users than the one who mounts. Permissions are always checked by the kernel.
+    /// Serve users other than the one who mounts. The kernel checks permissions in any case.
     pub allow_other: bool,
     pub threads: usize,
-    /// Give freed memory back; `None`: where it is memory.
+    /// Give freed memory back to the host; `None`: only if the device is memory.
     pub discard: Option<bool>,
     pub device: DeviceOptions,
     pub max_write_bytes: u32,
     /// Whether writes wait in the kernel's page cache.
     pub writeback: Writeback,
-    /// Whether the kernel keeps pages of files.
+    /// Whether the kernel caches pages of files.
     pub cache: Cache,
     pub transport: WantedTransport,
-    /// How long to look for the next request before sleeping; `None`: not at all.
+    /// How long a thread spins for the next request before it sleeps; `None`: not at all.
     pub spin: Option<Duration>,
-    /// Name of the device in the mount table, if not its own.
+    /// Name of the device in the mount table, if it differs from the device's own.
     pub fs_name: Option<String>,
-    /// For the kernel: nosuid, nodev, noexec, ...
+    /// Options for the kernel: nosuid, nodev, noexec, ...
     kernel: Vec<MountOption>,
 }
 
 impl Options {
-    /// Without any option. A file system mounted by root is for everybody, as other file systems are.
+    /// Returns the defaults. A mount by root is open to all users, as with other file systems.
     pub fn new(is_root: bool) -> Options {
         Options {
             size_bytes: None,
@@ -125,7 +125,7 @@ impl Options {
         }
     }
 
-    /// Takes one list of options in; later ones win.
+    /// Parses a list of options. A later option overrides an earlier one.
     pub fn take(&mut self, list: &str) -> Outcome<()> {
         list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.take_one(option))
     }
@@ -176,12 +176,12 @@ impl Options {
             "sync" => self.kernel_option(MountOption::Sync, MountOption::Async),
             "async" => self.kernel_option(MountOption::Async, MountOption::Sync),
             "dirsync" => self.kernel_option(MountOption::DirSync, MountOption::Async),
-            // `user` means what mount(8) says it does.
+            // mount(8) documents that `user` implies these two.
             "user" | "users" | "owner" | "group" => {
                 self.kernel_option(MountOption::NoSuid, MountOption::Suid);
                 self.kernel_option(MountOption::NoDev, MountOption::Dev);
             }
-            // Always so, or read by mount(8) and systemd alone.
+            // These are always in effect, or concern only mount(8) and systemd.
             "default_permissions"
             | "defaults"
             | "auto"
@@ -207,7 +207,7 @@ impl Options {
             | "nosymfollow"
             | "context"
             | "uhelper" => {}
-            // Of the mount table, which mount(8) hands down to a remount.
+            // mount(8) passes these from the mount table to a remount.
             "user_id" | "group_id" | "rootmode" | "fd" | "max_read" | "blksize" => {}
             name if name.starts_with("x-") || name.starts_with("X-") => {}
             _ => {
@@ -225,8 +225,8 @@ impl Options {
         self.kernel.push(option);
     }
 
-    /// Whether the kernel is to keep what is written and hand it down later: what `auto` comes to. With `sync` each
-    /// write has to be handed down at once anyway, and without pages there is nothing to keep.
+    /// Returns true if the kernel is to cache writes and send them later; resolves `auto`. With `sync` each write
+    /// must be sent at once anyway, and without cached pages there is nothing to delay.
     pub fn has_writeback(&self) -> bool {
         match self.writeback {
             _ if self.cache == Cache::None => false,
@@ -236,12 +236,12 @@ impl Options {
         }
     }
 
-    /// How long to look for the next request. On a single core whoever sends it could not run meanwhile.
+    /// Returns how long to spin for the next request. On a single core, spinning would keep the client from running.
     pub fn spin(&self) -> Option<Duration> {
         self.spin.filter(|_| processors() > 1)
     }
 
-    /// What a mount that has `current` is to have after a remount.
+    /// Returns the flags after a remount of a mount that has the flags `current`.
     pub fn flags_of_remount(&self, current: StatVfsMountFlags, read_only: bool) -> MountFlags {
         let mut flags = MountFlags::empty();
         flags.set(MountFlags::RDONLY, read_only);
@@ -258,7 +258,7 @@ impl Options {
         flags
     }
 
-    /// For the kernel and fuser. `device` names the source in the mount table.
+    /// Returns the configuration for fuser and the kernel. `device` is the source in the mount table.
     pub fn fuse_config(&self, device: &str) -> fuser::Config {
         let mut config = fuser::Config::default();
         config.mount_options = self.kernel.clone();
@@ -330,7 +330,7 @@ mod tests {
         let (nosuid, noexec) = (StatVfsMountFlags::NOSUID, StatVfsMountFlags::NOEXEC);
         assert_eq!(remount("remount,ro", nosuid), MountFlags::RDONLY | MountFlags::NOSUID);
         assert_eq!(remount("rw,remount,suid,nodev", nosuid | noexec), MountFlags::NODEV | MountFlags::NOEXEC);
-        // As mount(8) calls for it.
+        // The options with which mount(8) calls a remount.
         let table = "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro";
         assert_eq!(remount(table, nosuid), MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV);
     }

@@ -1,39 +1,39 @@
-//! Pages of files that the kernel holds.
+//! Bounds the number of file pages that the kernel caches.
 //!
-//! The problem: a device in memory is held a second time when the kernel keeps what is read and written. Without its
-//! pages each read is a request, and mapped files need them.
+//! The problem: with a device in memory, the kernel's page cache holds the same data a second time. Without cached
+//! pages each read is a request; mapped files need them in any case.
 //!
-//! The idea: the kernel keeps pages and opens files without asking, as it does on any device; but only so many. We see
-//! each page come, for the kernel asks for it or hands it down; what we do not see is which ones are used again. So the
-//! oldest are dropped first, a window at a time.
+//! The idea: the kernel caches pages and opens files without asking, as on any device, but the number of pages is
+//! bounded. The server sees each page enter the cache, because the kernel requests it or writes it. It does not see
+//! which pages are used again. So the oldest pages are dropped first, a window at a time.
 
 use nvfold::InodeNumber;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 
 const PAGE_BYTES: u64 = 4096;
-/// Pages of a window: what the kernel reads ahead, and what is dropped at once.
+/// Pages in a window: the size of a read-ahead, and the unit in which pages are dropped.
 const WINDOW_PAGES: u64 = 256;
-/// Bytes of a window.
+/// Bytes in a window.
 pub const WINDOW_BYTES: u64 = WINDOW_PAGES * PAGE_BYTES;
-/// The kernel holds a 64th of the memory at most, but no less than 64 MiB.
+/// The kernel may hold 1/64 of the memory, but at least 64 MiB.
 const SHARE_OF_MEMORY: u64 = 64;
 const BYTES_LEAST: u64 = 64 << 20;
 
-/// Whether the kernel keeps pages of files.
+/// Whether the kernel caches pages of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {
-    /// As many as it likes where the device is a disk's, a bounded number where the device is memory itself.
+    /// Without limit if the device is on a disk; a bounded number if the device is memory.
     #[default]
     Auto,
-    /// As many as it likes.
+    /// Without limit.
     Full,
-    /// None but those of mapped files: each read and write is a request, and so are open and close.
+    /// Only pages of mapped files: each read, write, open and close is a request.
     None,
 }
 
 impl Cache {
-    /// Reads one.
+    /// Parses the value of option `cache`.
     pub fn parse(text: &str) -> Result<Cache, String> {
         match text {
             "auto" => Ok(Cache::Auto),
@@ -44,31 +44,31 @@ impl Cache {
     }
 }
 
-/// The file and which of its windows.
+/// The inode number, and the number of the window in the file.
 type Window = (u64, u64);
-/// A bit for each page of a window.
+/// One bit for each page of a window.
 type Bits = [u64; (WINDOW_PAGES / u64::BITS as u64) as usize];
 
 #[derive(Default)]
 struct Held {
     files: HashMap<u64, HashMap<u64, Bits>>,
-    /// Windows by age; some are gone.
+    /// Windows, oldest first. Some of them are gone already.
     oldest: VecDeque<Window>,
     pages: u64,
 }
 
-/// See the module.
+/// The pages that the kernel holds; see the module.
 pub struct Pages {
-    /// How many the kernel may hold.
+    /// The largest number of pages that the kernel may hold.
     most: u64,
     held: Mutex<Held>,
 }
 
 impl Pages {
-    /// At most a 64th of the memory of this machine.
+    /// Bounds the pages to 1/64 of the memory of this machine.
     pub fn bounded() -> Pages {
         let system = rustix::system::sysinfo();
-        // Its unit of memory, which is 1 on all machines of 64 bits.
+        // The unit is 1 byte on all 64-bit machines.
         let memory = system.totalram as u64 * u64::from(system.mem_unit);
         Pages::of((memory / SHARE_OF_MEMORY).max(BYTES_LEAST) / PAGE_BYTES)
     }
@@ -77,7 +77,8 @@ impl Pages {
         Pages { most, held: Mutex::default() }
     }
 
-    /// The kernel has these bytes of a file now. Ranges that it is to drop: offset and length.
+    /// Records that the kernel now holds these bytes of a file. Returns the ranges (offset, length) that it must
+    /// drop.
     pub fn came(&self, ino: InodeNumber, offset: u64, length: usize) -> Vec<(InodeNumber, (u64, u64))> {
         let mut held = self.held.lock();
         let pages = offset / PAGE_BYTES..(offset + length as u64).div_ceil(PAGE_BYTES);
@@ -95,7 +96,7 @@ impl Pages {
         dropped
     }
 
-    /// The kernel has no page of a file any more.
+    /// Records that the kernel holds no page of a file.
     pub fn forgotten(&self, ino: InodeNumber) {
         let mut held = self.held.lock();
         let windows = held.files.remove(&ino.0).unwrap_or_default();
@@ -116,7 +117,7 @@ impl Held {
         *word |= bit;
     }
 
-    /// False when the window is gone already.
+    /// Removes a window; returns false if it was gone already.
     fn remove(&mut self, ino: u64, window: u64) -> bool {
         let Some(windows) = self.files.get_mut(&ino) else { return false };
         let bits = windows.remove(&window);
@@ -144,7 +145,7 @@ mod tests {
         let pages = Pages::of(2 * WINDOW_PAGES);
         assert!(pages.came(FILE, 0, WINDOW_BYTES as usize).is_empty());
         assert!(pages.came(OTHER, 0, WINDOW_BYTES as usize).is_empty());
-        // One that came already counts once.
+        // A page that came before counts once.
         assert!(pages.came(FILE, 100, 10).is_empty());
         assert_eq!(pages.came(OTHER, WINDOW_BYTES, 1), [(FILE, (0, WINDOW_BYTES))]);
         let rest = pages.came(OTHER, 2 * WINDOW_BYTES, WINDOW_BYTES as usize);

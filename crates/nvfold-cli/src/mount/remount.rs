@@ -1,5 +1,5 @@
-//! `nvfold mount -o remount,...`, and mount(8) that calls for it: changes a mount that is there. All that can be changed is
-//! the kernel's: whether it is read-only, and what it lets programs do. The other options stay as they were.
+//! `nvfold mount -o remount,...`, which mount(8) calls too: changes an existing mount. Only the kernel's side can
+//! change: whether the mount is read-only, and what programs may do on it. All other options stay as they were.
 
 use super::Options;
 use crate::failure::{Doing, Failure, Outcome};

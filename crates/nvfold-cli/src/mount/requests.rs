@@ -1,19 +1,19 @@
-//! What a command asks the process that serves a mount to do with one file, or with what is queued.
+//! Requests of a command to the server: work on one file, or on the queue of a mount.
 //!
-//! The problem: there is no call for "share what is stored". An ioctl needs unsafe code here, and setting an
-//! attribute needs permission to write, which the owner of a file may not have given himself (git's objects).
+//! The problem: no system call means "share what is stored". An ioctl needs unsafe code here. Setting an attribute
+//! needs write permission, which even the owner may lack (git's objects).
 //!
-//! The idea: reading a virtual attribute whose *name* is the request, with its range. The answer, a few numbers in
-//! text, is the value. It is not listed, and asking for its size alone does nothing. Ranges are small, so that a
-//! command can show how far it is and be stopped. Who may ask: the owner of the file, and root; to drain, whoever
-//! mounted it, and root.
+//! The idea: a command reads a virtual attribute whose *name* is the request, with its range. The value is the
+//! answer, a few numbers in text. The attribute is not listed, and asking for its size alone does nothing. Ranges are
+//! small, so that a command can show progress and can be stopped. The owner of the file and root may ask; only root
+//! and the user who mounted the file system may ask to drain or reclaim.
 //!
 //! ```text
 //! user.nvfold.dedup-range.OFFSET.LENGTH     -> bytes looked at, bytes changed
 //! user.nvfold.compress-range.CODEC.OFFSET.LENGTH -> bytes looked at, bytes changed
 //! user.nvfold.undedup-range.OFFSET.LENGTH   -> bytes looked at, bytes changed
-//! user.nvfold.extents.OFFSET                -> a line each: offset, length, address, unwritten (0, 1), references, class,
-//!                                              stored bytes
+//! user.nvfold.extents.OFFSET                -> a line each: offset, length, address, unwritten (0, 1), references,
+//!                                              class, stored bytes
 //! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after WORK_FOR
 //! user.nvfold.reclaim                       -> nothing left (0, 1), dead bytes, after WORK_FOR
 //! ```
@@ -25,9 +25,9 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Extents of one answer: as many as fit into an attribute, whatever their numbers are.
+/// The largest number of extents in an answer: these fit into an attribute whatever their numbers are.
 pub const EXTENTS_MAX: usize = 550;
-/// Most bytes of one answer (XATTR_SIZE_MAX).
+/// The largest answer in bytes (XATTR_SIZE_MAX).
 const ANSWER_MAX: usize = 64 << 10;
 const _: () = assert!(EXTENTS_MAX * (5 * 20 + 2 + 6) < ANSWER_MAX);
 
@@ -36,42 +36,42 @@ const COMPRESS: &str = "user.nvfold.compress-range.";
 const UNDEDUP: &str = "user.nvfold.undedup-range.";
 const EXTENTS: &str = "user.nvfold.extents.";
 
-/// Asks for a part of what is queued to be shared.
+/// The attribute that asks to share a part of the queue.
 pub const DRAIN: &str = "user.nvfold.drain";
-/// Asks for a part of what is dead to be made free.
+/// The attribute that asks to free a part of the dead space.
 pub const RECLAIM: &str = "user.nvfold.reclaim";
-/// How long these take at most: a thread that answers requests does nothing else meanwhile.
+/// The longest time such a request takes. Its thread answers no other request meanwhile.
 const WORK_FOR: Duration = Duration::from_millis(50);
 
-/// What is queued still.
+/// What is left in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The queue was seen empty.
+    /// True if the queue was seen empty.
     pub is_done: bool,
     pub entries: u64,
-    /// Bytes of files that these stand for.
+    /// Bytes of files that the entries cover.
     pub bytes: u64,
 }
 
-/// What is dead still.
+/// What is left of the dead space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReclaimLeft {
-    /// No segment is worth emptying.
+    /// True if no segment is worth emptying.
     pub is_done: bool,
-    /// Bytes in segments of packed chunks that nothing lives in.
+    /// Dead bytes in packed segments.
     pub dead_bytes: u64,
 }
 
 /// One request. Offsets and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Share blocks with equal ones.
+    /// Share blocks with equal blocks.
     Dedup { offset: u64, length: u64 },
-    /// The same, and compress packed chunks.
+    /// Share blocks with equal blocks, and compress packed chunks.
     Compress { compression: Compression, offset: u64, length: u64 },
-    /// Give blocks copies of their own.
+    /// Give each block its own copy.
     Undedup { offset: u64, length: u64 },
-    /// Tell the extents from an offset on.
+    /// List the extents from an offset on.
     Extents { offset: u64 },
 }
 
@@ -89,7 +89,7 @@ impl Display for Request {
 }
 
 impl Request {
-    /// The request that the name of an attribute is; `None` when it is none.
+    /// Parses the name of an attribute; `None` if it is not a request.
     pub fn named(name: &[u8]) -> Option<Request> {
         let name = std::str::from_utf8(name).ok()?;
         let range = |text: &str| {
@@ -111,12 +111,12 @@ impl Request {
         Some(Request::Extents { offset })
     }
 
-    /// Whether it changes where data lies.
+    /// Returns true if the request may move data.
     pub fn is_a_change(self) -> bool {
         !matches!(self, Request::Extents { .. })
     }
 
-    /// Does it: the serving side.
+    /// Carries out the request, in the server, and returns the answer.
     pub fn carry_out(self, file: &File) -> nvfold::Result<Vec<u8>> {
         let answer = |done: Reshared| format!("{} {}", done.looked_at_bytes, done.changed_bytes).into_bytes();
         match self {
@@ -139,12 +139,12 @@ impl Request {
     }
 }
 
-/// Whether a path lies on a mount of nvfold.
+/// Returns true if a path is on an nvfold mount.
 pub fn answers(path: &Path) -> bool {
     rustix::fs::getxattr(path, REPORT_ATTRIBUTE, &mut [0u8; 0]).is_ok()
 }
 
-/// Asks for a change: the command's side.
+/// Sends a request to the server, from a command.
 pub fn ask(path: &Path, request: &Request) -> io::Result<Reshared> {
     let answer = read(path, &request.to_string())?;
     match numbers(&answer)[..] {
@@ -153,7 +153,8 @@ pub fn ask(path: &Path, request: &Request) -> io::Result<Reshared> {
     }
 }
 
-/// Shares a part of what is queued; what is left. For a file system that this process has mounted.
+/// Shares a part of the queue, for at most `WORK_FOR`, and returns what is left. The file system is mounted by this
+/// process.
 pub fn drain_some(fs: &FileSystem) -> nvfold::Result<Left> {
     let started = Instant::now();
     let mut is_done = false;
@@ -163,19 +164,19 @@ pub fn drain_some(fs: &FileSystem) -> nvfold::Result<Left> {
     Ok(queued(fs, is_done))
 }
 
-/// What is queued.
+/// Returns the length of the queue.
 pub fn queued(fs: &FileSystem, is_done: bool) -> Left {
     let denova = fs.stats().denova.unwrap_or_default();
     Left { is_done, entries: denova.queue_entries, bytes: denova.queue_bytes }
 }
 
-/// The same as an answer: the serving side.
+/// Carries out a drain request, in the server.
 pub fn drain(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
     let Left { is_done, entries, bytes } = drain_some(fs)?;
     Ok(format!("{} {entries} {bytes}", u8::from(is_done)).into_bytes())
 }
 
-/// The same, asked for: the command's side.
+/// Sends a drain request to the server, from a command.
 pub fn ask_to_drain(path: &Path) -> io::Result<Left> {
     match numbers(&read(path, DRAIN)?)[..] {
         [is_done, entries, bytes] => Ok(Left { is_done: is_done != 0, entries, bytes }),
@@ -183,7 +184,8 @@ pub fn ask_to_drain(path: &Path) -> io::Result<Left> {
     }
 }
 
-/// Makes a part of what is dead free; what is left. For a file system that this process has mounted.
+/// Frees a part of the dead space, for at most `WORK_FOR`, and returns what is left. The file system is mounted by
+/// this process.
 pub fn reclaim_some(fs: &FileSystem) -> nvfold::Result<ReclaimLeft> {
     let started = Instant::now();
     let mut is_done = false;
@@ -193,13 +195,13 @@ pub fn reclaim_some(fs: &FileSystem) -> nvfold::Result<ReclaimLeft> {
     Ok(ReclaimLeft { is_done, dead_bytes: fs.stats().reclaim.dead_bytes })
 }
 
-/// The same as an answer: the serving side.
+/// Carries out a reclaim request, in the server.
 pub fn reclaim(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
     let ReclaimLeft { is_done, dead_bytes } = reclaim_some(fs)?;
     Ok(format!("{} {dead_bytes}", u8::from(is_done)).into_bytes())
 }
 
-/// The same, asked for: the command's side.
+/// Sends a reclaim request to the server, from a command.
 pub fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
     match numbers(&read(path, RECLAIM)?)[..] {
         [is_done, dead_bytes] => Ok(ReclaimLeft { is_done: is_done != 0, dead_bytes }),
@@ -207,7 +209,7 @@ pub fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
     }
 }
 
-/// Extents of a file from a byte on, [`EXTENTS_MAX`] at most.
+/// Returns the extents of a file from a byte offset on, at most [`EXTENTS_MAX`].
 pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
     let answer = read(path, &Request::Extents { offset }.to_string())?;
     let extent = |line: &str| match numbers(line)[..] {
@@ -236,7 +238,7 @@ fn numbers(text: &str) -> Vec<u64> {
     text.split_whitespace().map_while(|number| number.parse().ok()).collect()
 }
 
-/// The serving process is of another version.
+/// The error if the server is of another version.
 fn not_understood() -> io::Error {
     io::Error::from_raw_os_error(errno::EINVAL)
 }

@@ -1,5 +1,5 @@
-//! What can be changed of a mount while it works: virtual extended attributes of anything in it, which are not listed.
-//! Everybody may read them; root and whoever mounted it may set them.
+//! Settings of a mount that can change while it is mounted. Each is a virtual extended attribute of every file in the
+//! mount, and is not listed. Every user may read it; only root and the user who mounted the file system may set it.
 
 use crate::failure::{Failure, Outcome};
 use crate::mounts;
@@ -9,21 +9,21 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// One of them.
+/// A setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Who chooses the method of policy nv-dedup.
+    /// The method of policy nv-dedup, or the rule by which it is chosen.
     Method,
     /// When policy denova shares.
     Mode,
-    /// Whether the daemon is paused: `yes` or `no`.
+    /// Whether the dedup daemon is paused: `yes` or `no`.
     Paused,
 }
 
 impl Setting {
     const ALL: [Setting; 3] = [Setting::Method, Setting::Mode, Setting::Paused];
 
-    /// Name of the attribute.
+    /// Returns the name of the attribute.
     pub fn attribute(self) -> &'static str {
         match self {
             Setting::Method => "user.nvfold.method",
@@ -32,12 +32,12 @@ impl Setting {
         }
     }
 
-    /// The setting that an attribute is.
+    /// Returns the setting for the name of an attribute.
     pub fn named(attribute: &[u8]) -> Option<Setting> {
         Setting::ALL.into_iter().find(|setting| setting.attribute().as_bytes() == attribute)
     }
 
-    /// Its value.
+    /// Returns the value of the setting.
     pub fn get(self, fs: &FileSystem) -> String {
         match self {
             Setting::Method => fs.method().name().to_owned(),
@@ -46,7 +46,7 @@ impl Setting {
         }
     }
 
-    /// Takes a value in; `None` when it is none of this setting.
+    /// Sets the value; `None` if the value is not valid for this setting.
     pub fn set(self, fs: &FileSystem, value: &[u8]) -> Option<()> {
         let value = std::str::from_utf8(value).ok()?;
         match self {
@@ -58,7 +58,7 @@ impl Setting {
     }
 }
 
-/// Asks the process that serves a mount to change a setting: the command's side.
+/// Asks the server to change a setting, from a command.
 pub fn ask(dir: &Path, setting: Setting, value: &str) -> Outcome<()> {
     let what = match setting {
         Setting::Method => "choose the method",
@@ -69,7 +69,7 @@ pub fn ask(dir: &Path, setting: Setting, value: &str) -> Outcome<()> {
         .map_err(|error| refused(dir, what, error.raw_os_error(), error))
 }
 
-/// Why a mount does not do what its managers alone may ask for.
+/// Explains why the server refused something that only root and the user who mounted it may ask for.
 pub fn refused(dir: &Path, what: &str, code: i32, error: impl Display) -> Failure {
     let failure = Failure::new(mounts::show(dir), format!("cannot {what} ({error})"));
     match io::Error::from_raw_os_error(code).kind() {
@@ -79,7 +79,7 @@ pub fn refused(dir: &Path, what: &str, code: i32, error: impl Display) -> Failur
     }
 }
 
-/// Value of a setting that is on or off.
+/// Returns the value of a setting that is on or off.
 pub fn yes_or_no(on: bool) -> &'static str {
     if on { "yes" } else { "no" }
 }

@@ -1,7 +1,7 @@
-//! The work queue of policy denova: draining it, and when its daemon works.
+//! The work queue of policy denova: draining it, and controlling when the daemon works.
 //!
-//! Draining goes in short requests, so that the command can show how far it is and be stopped; what it has not come
-//! to stays queued. Nobody's limits hold for it, for somebody waits.
+//! Draining goes in short requests, so that the command can show progress and can be stopped; the rest then stays
+//! queued. The daemon's limits do not apply, because the user waits for the result.
 
 use crate::dedup_options::parse_mode;
 use crate::device::DeviceOptions;
@@ -43,7 +43,7 @@ pub struct Steer {
 }
 
 impl Steer {
-    /// The setting to change, if one is.
+    /// Returns the setting to change, if there is one.
     pub fn change(&self) -> Option<(Setting, String)> {
         let paused = |paused| (Setting::Paused, yes_or_no(paused).to_owned());
         match self {
@@ -58,7 +58,7 @@ impl Steer {
 #[derive(Serialize)]
 struct Changed {
     device: String,
-    /// What the policy does now; absent while no new data goes there.
+    /// The present state of the policy; absent while no new data goes to it.
     denova: Option<DeNova>,
 }
 
@@ -76,7 +76,7 @@ pub fn change(target: &Path, (setting, value): (Setting, String), output: &Outpu
     Ok(0)
 }
 
-/// Mode and queue in one line.
+/// Describes mode and queue in one line.
 fn describe_queue(now: &DeNova) -> String {
     let paused = if now.paused { ", paused" } else { "" };
     let entries = counted(now.queue_entries, "entry", "entries");
@@ -85,19 +85,19 @@ fn describe_queue(now: &DeNova) -> String {
 
 #[derive(Serialize)]
 struct Drained {
-    /// What was queued at first.
+    /// The queue at the start.
     queue_entries_before: u64,
     queue_bytes_before: u64,
-    /// Bytes of data blocks in use, of the whole file system.
+    /// Bytes in data blocks in use, for the whole file system.
     stored_bytes_before: u64,
     stored_bytes_after: u64,
-    /// Bytes saved by sharing, of the whole file system.
+    /// Bytes saved by sharing, for the whole file system.
     saved_bytes_before: u64,
     saved_bytes_after: u64,
     seconds: f64,
 }
 
-/// Shares what is queued, of a mount or of a device that this process has mounted.
+/// Drains the queue of a mount, or of a device that this process has mounted.
 pub fn drain(stored: &Stored, path: &Path, output: &Output) -> Outcome<u8> {
     let stop = Stop::on_signals()?;
     stored.settle(path)?;
@@ -121,7 +121,7 @@ pub fn drain(stored: &Stored, path: &Path, output: &Output) -> Outcome<u8> {
     Ok(0)
 }
 
-/// Calls `drain_some` until nothing is left, with progress; `bytes` are queued at first.
+/// Calls `drain_some` until nothing is left, and shows progress; `bytes` is the length of the queue at the start.
 pub fn drain_all(
     bytes: u64,
     stop: &Stop,

@@ -1,4 +1,4 @@
-//! An estimate, for programs and for people.
+//! Formats an estimate as JSON and as text.
 
 use crate::text::{counted, escaped};
 use crate::{mounts, size};
@@ -7,7 +7,7 @@ use nvfold::media::DEVICE_BYTES_MAX;
 use serde_json::{Value, json};
 use std::fmt::{self, Write};
 
-/// For programs.
+/// Formats it as JSON.
 pub fn to_json(answer: &Estimate) -> Value {
     let by_path: Vec<Value> = answer
         .by_path
@@ -89,7 +89,7 @@ fn needs_json(needs: &Needs) -> Value {
     })
 }
 
-/// Formats it for a terminal.
+/// Formats it as text for a terminal.
 pub fn to_text(answer: &Estimate) -> String {
     let mut out = String::new();
     let written = [write_savings, write_baseline, write_sampling, write_needs];
@@ -110,7 +110,7 @@ fn write_savings(answer: &Estimate, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// What all rows are counted from, and the answer.
+/// Writes the baseline from which all rows are counted, and the answer.
 fn write_baseline(answer: &Estimate, out: &mut String) -> fmt::Result {
     writeln!(out)?;
     writeln!(
@@ -185,7 +185,7 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
         size::show(counts.data_bytes),
         size::show(part.off.whole_block_bytes)
     )?;
-    // As wide as always where no name is longer.
+    // The usual width, unless a name is longer.
     let width = part.policies().iter().map(|(name, _)| name.len() + 2).fold(10, usize::max);
     writeln!(out, "  {:<width$}{:>12}{:>12}{:>14}{:>14}", "policy", "pieces", "distinct", "stored", "saved")?;
     for (name, savings) in part.policies() {
@@ -209,7 +209,7 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
     )
 }
 
-/// A size that may be less than nothing.
+/// Formats a size that may be negative.
 fn show_saved(bytes: i64) -> String {
     format!("{}{}", if bytes < 0 { "-" } else { "" }, size::show(bytes.unsigned_abs()))
 }
@@ -224,7 +224,7 @@ mod tests {
     fn the_report_names_what_could_not_be_read_and_what_is_a_guess() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing");
-        // More distinct blocks than are held without memory.
+        // More distinct blocks than the estimate keeps in memory.
         let content: Vec<u8> = (0..2500 * 512).flat_map(u64::to_le_bytes).collect();
         std::fs::write(dir.path().join("file"), content).unwrap();
         let options = EstimateOptions {
@@ -247,7 +247,7 @@ mod tests {
             let mix = |value: u64| (value ^ value >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             (0..len).map(|at| (mix(mix(mix(seed << 32 | at))) >> 56) as u8).collect()
         };
-        // Words that come again and again, in no order.
+        // A fixed set of words, repeated in random order.
         let text: Vec<u8> = noise(1, 40 << 10).iter().flat_map(|word| noise(1000 + u64::from(*word), 6)).collect();
         for path in ["one", "two"] {
             std::fs::create_dir(dir.path().join(path)).unwrap();

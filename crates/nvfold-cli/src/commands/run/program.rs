@@ -1,16 +1,17 @@
-//! Finding a program, and telling before it starts whether it can be served.
+//! Finds a program and checks, before it starts, whether preloading works for it.
 //!
-//! What is preloaded gets the calls that a program makes through libc. Programs that make their own, or for which the loader
-//! ignores what is preloaded, would find an empty prefix, or another. They are told by their file:
+//! The problem: a preloaded library sees only calls that go through libc. Programs that make system calls directly,
+//! or for which the loader ignores LD_PRELOAD, would find an empty prefix, or another one. The idea: look at the
+//! program's file:
 //!
-//! | program | told by |
+//! | program | recognised by |
 //! |---|---|
 //! | statically linked | an ELF file without PT_INTERP |
-//! | setuid, setgid, or with capabilities | mode bits, the attribute `security.capability`: the loader drops LD_PRELOAD |
+//! | setuid, setgid, or with capabilities | mode bits, attribute `security.capability`: the loader drops LD_PRELOAD |
 //! | of another architecture | the ELF header |
-//! | Go | a note by the name of `Go`: its runtime calls the kernel by itself |
+//! | Go | a note named `Go`: the Go runtime makes system calls directly |
 //! | uses io_uring | needs liburing: the kernel reads and writes for it, past libc |
-//! | a script | `#!`: its interpreter is looked at |
+//! | a script | `#!`: its interpreter is checked instead |
 
 use crate::failure::{Doing, Failure, Outcome};
 use rustix::fs::getxattr;
@@ -21,16 +22,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// As env(1): there is no such program.
+/// Exit code, as of env(1): there is no such program.
 const NOT_FOUND: u8 = 127;
-/// Scripts of scripts, as Linux has it.
+/// The deepest nesting of scripts as interpreters, as in Linux.
 const INTERPRETERS_MAX: usize = 4;
 const ANY_EXECUTES: u32 = 0o111;
 const SET_ID: u32 = 0o6000;
-/// Longest `#!` line, as in Linux.
+/// The longest `#!` line, as in Linux.
 const LINE_BYTES_MAX: usize = 256;
 
-/// Where a program is: a path, or a name that is looked for in PATH.
+/// Returns the path of a program. A name without a slash is looked up in PATH.
 pub fn find(name: &OsStr) -> Outcome<PathBuf> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.mode() & ANY_EXECUTES != 0)
@@ -45,7 +46,7 @@ pub fn find(name: &OsStr) -> Outcome<PathBuf> {
     found.ok_or_else(|| not_found("no folder of PATH has it"))
 }
 
-/// Refuses a program that cannot be served.
+/// Refuses a program for which preloading does not work.
 pub fn check(program: &Path) -> Outcome<()> {
     let mut program = program.to_owned();
     for _ in 0..INTERPRETERS_MAX {
@@ -72,7 +73,7 @@ pub fn check(program: &Path) -> Outcome<()> {
             );
         }
         if !start.starts_with(b"\x7fELF") {
-            // A script without #!: a shell runs it, which is a program like others.
+            // A script without `#!` is run by a shell, for which preloading works.
             return Ok(());
         }
         return match look(&file) {
@@ -87,7 +88,7 @@ pub fn check(program: &Path) -> Outcome<()> {
 fn read(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length];
     let mut done = 0;
-    // No file has bytes behind that.
+    // Offsets beyond this are past the end of any file.
     while done < length && at < i64::MAX as u64 - length as u64 {
         match file.read_at(&mut bytes[done..], at + done as u64)? {
             0 => break,
@@ -98,7 +99,7 @@ fn read(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Little-endian numbers of a structure; what is behind its end is 0.
+/// Little-endian numbers of a structure. A number beyond its end reads as 0.
 struct Fields(Vec<u8>);
 
 impl Fields {
@@ -108,7 +109,7 @@ impl Fields {
     }
 }
 
-/// A program header of ELF.
+/// An ELF program header.
 struct Segment {
     kind: u64,
     offset: u64,
@@ -123,10 +124,10 @@ const PT_NOTE: u64 = 4;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const X86_64: u64 = 62;
-/// More of a note or a dynamic section is not looked at.
+/// The part of a note or a dynamic section that is examined, in bytes.
 const SECTION_BYTES_MAX: u64 = 1 << 16;
 
-/// Why an ELF file cannot be served.
+/// Returns why preloading does not work for an ELF file; `None` if it works.
 fn look(file: &File) -> io::Result<Option<&'static str>> {
     let header = Fields(read(file, 0, 64)?);
     if header.number(4, 1) != 2 || header.number(18, 2) != X86_64 {
@@ -159,7 +160,7 @@ fn look(file: &File) -> io::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// The libraries that it needs.
+/// Returns the names of the libraries that the file needs.
 fn needed(file: &File, segments: &[Segment]) -> io::Result<Vec<Vec<u8>>> {
     let Some(dynamic) = segments.iter().find(|segment| segment.kind == PT_DYNAMIC) else { return Ok(Vec::new()) };
     let section = Fields(read(file, dynamic.offset, dynamic.bytes.min(SECTION_BYTES_MAX) as usize)?);
@@ -200,7 +201,7 @@ mod tests {
                 (bytes[4], bytes[18], bytes[19]) = (2, 62, 0);
             }
             if length > 60 {
-                // Few entries, at places that are not there.
+                // A few entries, at offsets beyond the end of the file.
                 (bytes[56], bytes[57]) = (9, 0);
                 bytes[32..40].copy_from_slice(&40_u64.to_le_bytes());
             }

@@ -1,4 +1,4 @@
-//! From two reports of a mount to what it did between them, a second.
+//! Computes rates per second from two reports of a mount.
 
 use crate::report;
 use crate::size;
@@ -11,29 +11,29 @@ use std::time::Instant;
 
 /// Bytes in a line of the media.
 const LINE_BYTES: u64 = pmem::LINE_BYTES;
-/// Rates that are kept to be drawn: more than a screen is wide.
+/// The number of rates kept for the graph, more than the width of a screen.
 const HISTORY: usize = 240;
 
-/// One mount, and what is known of it.
+/// A mount and its latest figures.
 pub struct Watched {
     pub dir: PathBuf,
     last: Option<(Instant, Snapshot)>,
-    /// `None` before the second look.
+    /// `None` before the second report.
     pub figures: Option<Figures>,
-    /// Bytes written and read a second, the latest last.
+    /// Bytes written and read per second, oldest first.
     pub written: VecDeque<u64>,
     pub read: VecDeque<u64>,
 }
 
 impl Watched {
-    /// Nothing is known yet.
+    /// Starts without figures.
     pub fn new(dir: PathBuf) -> Watched {
         Watched { dir, last: None, figures: None, written: VecDeque::new(), read: VecDeque::new() }
     }
 
-    /// Takes one more look.
+    /// Adds a report.
     pub fn add(&mut self, snapshot: Snapshot, at: Instant) {
-        // Another process counts anew.
+        // A new server process starts its counters at 0.
         let before = self.last.take().filter(|(_, before)| before.pid == snapshot.pid);
         if let Some((then, before)) = before {
             let figures = Figures::between(&before, &snapshot, (at - then).as_secs_f64().max(1e-3));
@@ -49,17 +49,17 @@ impl Watched {
     }
 }
 
-/// What one mount does.
+/// The activity of one mount.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figures {
     pub mount_point: String,
     pub device: String,
     pub device_bytes: u64,
     pub persistence: String,
-    /// The emulated device.
+    /// The profile of the emulated device.
     pub profile: String,
     pub policy: String,
-    /// Seconds between the two looks.
+    /// Seconds between the two reports.
     pub seconds: f64,
     pub rates: Rates,
     pub logical_bytes: u64,
@@ -71,14 +71,14 @@ pub struct Figures {
     /// The work queue of policy denova.
     pub queue: Option<Queue>,
     pub index: IndexFigures,
-    /// By policy, of those that look for equal blocks while data is written.
+    /// By policy; only those that look for equal blocks while data is written.
     pub policies: BTreeMap<String, PolicyFigures>,
     pub wear: Wear,
-    /// What that takes, where the profile says so.
+    /// Energy, if the profile gives figures for it.
     pub energy: Option<Energy>,
 }
 
-/// Of the time between two looks, for each second of it.
+/// Rates per second between two reports.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Rates {
     pub writes: f64,
@@ -87,15 +87,15 @@ pub struct Rates {
     pub read_bytes: f64,
     pub changes: f64,
     pub transactions: f64,
-    /// Lines that reached the media, flushed and streamed ones.
+    /// Lines that reached the media, flushed and streamed.
     pub lines_written: f64,
     pub lines_flushed: f64,
     pub fences: f64,
-    /// Seconds that the profile charged.
+    /// Time that the profile charged, in seconds.
     pub charged_seconds: f64,
 }
 
-/// Queue and daemon of policy denova.
+/// The queue and the dedup daemon of policy denova.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Queue {
     pub mode: String,
@@ -103,22 +103,22 @@ pub struct Queue {
     pub entries: u64,
     pub bytes: u64,
     pub lag_seconds: f64,
-    /// Bytes a second that the daemon looked at, and shared.
+    /// Bytes per second that the daemon examined, and that it shared.
     pub looked_at_bytes_per_second: f64,
     pub shared_bytes_per_second: f64,
-    /// Part of one processor that it took.
+    /// The daemon's share of one processor, in percent.
     pub busy_percent: f64,
-    /// Until the queue is empty, if it goes on as between the two looks; `None` while it does not get shorter.
+    /// Time until the queue is empty at the present rate; `None` if it does not get shorter.
     pub eta_seconds: Option<f64>,
     /// Since mount.
     pub looked_at_bytes: u64,
     pub shared_bytes: u64,
-    /// Time that half of the entries, and 99 % of them, waited at most.
+    /// The time within which half of the entries, and 99 % of them, left the queue.
     pub waited_half_seconds: Option<f64>,
     pub waited_99_percent_seconds: Option<f64>,
 }
 
-/// How equal blocks are found.
+/// The index.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct IndexFigures {
     pub kind: String,
@@ -126,12 +126,12 @@ pub struct IndexFigures {
     pub entries: u64,
     pub dram_bytes: u64,
     pub media_bytes: u64,
-    /// Of a pm index: searches a second, and entries that each read.
+    /// For a pm index: searches per second, and entries read per search.
     pub lookups_per_second: f64,
     pub reads_per_lookup: Option<f64>,
 }
 
-/// Pieces that a policy was offered and shared.
+/// Pieces offered to a policy, and pieces that it shared.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct PolicyFigures {
     pub offered_per_second: f64,
@@ -142,26 +142,26 @@ pub struct PolicyFigures {
     pub collisions: u64,
 }
 
-/// What the media bore since mount.
+/// Traffic to the media since mount.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Wear {
     pub lines_written: u64,
-    /// How often each line of the device was written, if all were written alike.
+    /// How often each line of the device was written, if writes were spread evenly.
     pub writes_per_line: f64,
-    /// Bytes written to the media for each byte that programs wrote; `None` when these wrote none.
+    /// Bytes written to the media per byte that programs wrote; `None` if they wrote nothing.
     pub amplification: Option<f64>,
-    /// How often segments were opened since the device was formatted, and what that leaves of it.
+    /// How often segments were opened since the device was formatted, and its remaining life.
     pub segments: Option<SegmentWear>,
 }
 
-/// Energy that the profile says the traffic takes.
+/// Energy of the traffic, by the profile.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Energy {
     /// Since mount.
     pub joules: f64,
-    /// For each gigabyte that programs wrote; `None` when these wrote none.
+    /// Per gigabyte that programs wrote; `None` if they wrote nothing.
     pub joules_per_gb: Option<f64>,
-    /// Joules a second.
+    /// Joules per second.
     pub watts: f64,
 }
 
@@ -225,7 +225,7 @@ impl Figures {
         }
     }
 
-    /// For scripts and logs: name and value, one a line.
+    /// Formats the figures for scripts and logs: name and value, one in a line.
     pub fn in_lines(&self) -> String {
         let Figures { rates, index, wear, .. } = self;
         let flow = |operations: f64, bytes: f64| format!("{}/s, {}/s", count(operations), size::show(bytes as u64));
@@ -253,20 +253,20 @@ impl Figures {
         report::facts(&rows)
     }
 
-    /// The device in a few words.
+    /// Describes the device in a few words.
     pub fn device_words(&self) -> String {
         let Figures { device, device_bytes, persistence, profile, .. } = self;
         format!("{device} ({}, level {persistence}, profile {profile})", size::show(*device_bytes))
     }
 
-    /// What sharing saves.
+    /// Describes the savings by sharing.
     pub fn saved_words(&self) -> String {
         let [logical, stored, saved] = [self.logical_bytes, self.stored_bytes, self.saved_bytes].map(size::show);
         let percent = report::percent(self.saved_bytes, self.logical_bytes);
         format!("{saved} ({percent}) of {logical}; stored {stored}, free {}", size::show(self.free_bytes))
     }
 
-    /// What the traffic costs on the emulated device, and how worn that is, as far as its profile says so.
+    /// Describes the cost of the traffic on the emulated device, and its wear, if the profile gives figures.
     pub fn cost_words(&self) -> Vec<(&'static str, String)> {
         let charged = format!("{:.3} s of the device charged a second", self.rates.charged_seconds);
         let energy = self.energy.map(|energy| ("energy", format!("{}; {charged}", energy.words())));
@@ -275,7 +275,7 @@ impl Figures {
         energy.into_iter().chain(segments).chain(lifetime).collect()
     }
 
-    /// What goes to the media.
+    /// Describes the traffic to the media.
     pub fn lines_words(&self) -> String {
         let Rates { lines_written, lines_flushed, fences, .. } = self.rates;
         let [written, flushed, fences] = [lines_written, lines_flushed, fences].map(count);
@@ -285,7 +285,7 @@ impl Figures {
 
 impl Queue {
     fn between(before: Option<&DeNova>, now: &DeNova, seconds: f64) -> Queue {
-        // A queue that was not there at the last look was empty.
+        // A queue that was not in the last report was empty.
         let none = DeNova::default();
         let before = before.unwrap_or(&none);
         let per_second = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
@@ -308,12 +308,12 @@ impl Queue {
         }
     }
 
-    /// When it shares.
+    /// Describes when the policy shares.
     pub fn mode_words(&self) -> String {
         format!("{}{}", self.mode, if self.paused { ", paused" } else { "" })
     }
 
-    /// Length, lag and when it ends.
+    /// Describes the length of the queue, its lag, and when it will be empty.
     pub fn length_words(&self) -> String {
         if self.entries == 0 {
             return "empty".into();
@@ -326,14 +326,14 @@ impl Queue {
         format!("{entries} entries, {bytes}, the oldest waits {lag}; {ends}")
     }
 
-    /// What the daemon does.
+    /// Describes the activity of the daemon.
     pub fn work_words(&self) -> String {
         let looked_at = size::show(self.looked_at_bytes_per_second as u64);
         let shared = size::show(self.shared_bytes_per_second as u64);
         format!("{looked_at}/s looked at, {shared}/s shared, {:.0} % of a processor", self.busy_percent)
     }
 
-    /// What it did since mount.
+    /// Describes the daemon's work since mount.
     pub fn total_words(&self) -> String {
         let (looked_at, shared) = (size::show(self.looked_at_bytes), size::show(self.shared_bytes));
         let waited = |seconds: Option<f64>| seconds.map_or("-".into(), time);
@@ -360,7 +360,7 @@ impl IndexFigures {
         }
     }
 
-    /// What it is.
+    /// Describes the index in one line.
     pub fn words(&self) -> String {
         let IndexFigures { kind, weak, entries, .. } = self;
         let dram = size::show(self.dram_bytes);
@@ -371,7 +371,7 @@ impl IndexFigures {
         }
     }
 
-    /// What searching costs, where it is counted.
+    /// Describes the cost of searches, if it is counted.
     pub fn search_words(&self) -> String {
         match (self.kind.as_str(), self.reads_per_lookup) {
             ("pm", Some(reads)) => format!("{}/s, each reads {reads:.2} entries", count(self.lookups_per_second)),
@@ -437,7 +437,7 @@ impl Media {
     }
 }
 
-/// A count for people, in seven characters at most: `0.5`, `1234`, `12.3k`, `4.5M`.
+/// Formats a count in at most seven characters: `0.5`, `1234`, `12.3k`, `4.5M`.
 pub fn count(count: f64) -> String {
     match count {
         0.0 => "0".into(),

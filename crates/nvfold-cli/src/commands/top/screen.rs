@@ -1,4 +1,4 @@
-//! The screen of `nvfold top`: a list of mounts, or one mount with everything that is known of it.
+//! The screen of `nvfold top`: a list of mounts, or all figures of one mount.
 
 use super::rates::{Figures, Queue, Watched, count, time};
 use crate::report;
@@ -11,33 +11,33 @@ use ratatui::widgets::{Block, Borders, Cell, Gauge, Paragraph, Row, Sparkline, T
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Columns and rows that one mount needs.
+/// The columns and rows that the view of one mount needs.
 const WIDTH: u16 = 80;
 const HEIGHT: u16 = 24;
-/// Rows of one mount, with five facts of the device.
+/// The rows of that view without policies, with five facts of the device.
 const HEIGHT_WITHOUT_POLICIES: u16 = 21;
-/// Rows that the list needs.
+/// The rows that the list needs.
 const LIST_HEIGHT: u16 = 6;
-/// Columns of the names at the left, and of the figures of a flow of data.
+/// The columns of the names on the left, and of the figures of a data flow.
 const NAME: usize = 13;
 const FLOW: u16 = 55;
 
 const TITLE: Style = Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 
-/// What is shown.
+/// The state of the screen.
 pub struct Screen {
     interval: Duration,
-    /// One mount was asked for.
+    /// True if the user named one mount.
     only: bool,
-    /// One mount is shown, not the list.
+    /// True if one mount is shown, not the list.
     is_open: bool,
-    /// Which one.
+    /// The index of the chosen mount.
     chosen: usize,
 }
 
 impl Screen {
-    /// Makes the screen of one mount, or of all in a list.
+    /// Makes the screen for one mount (`only`), or for all in a list.
     pub fn new(interval: Duration, only: bool) -> Screen {
         Screen { interval, only, is_open: only, chosen: 0 }
     }
@@ -47,21 +47,21 @@ impl Screen {
         self.is_open = true;
     }
 
-    /// Back to the list; false when there is none, or it is shown.
+    /// Returns to the list; false if there is no list, or it is shown already.
     pub fn back(&mut self) -> bool {
         let goes = self.is_open && !self.only;
         self.is_open &= !goes;
         goes
     }
 
-    /// Chooses the mount so many rows down.
+    /// Moves the choice down by so many rows.
     pub fn choose(&mut self, down: isize, mounts: usize) {
         self.chosen = self.chosen.saturating_add_signed(down).min(mounts.saturating_sub(1));
     }
 
-    /// Draws it.
+    /// Draws the screen.
     pub fn draw(&mut self, frame: &mut Frame, mounts: &[Watched]) {
-        // Mounts come and go.
+        // The number of mounts may have changed.
         self.choose(0, mounts.len());
         let area = frame.area();
         let height = if self.is_open { HEIGHT } else { LIST_HEIGHT };
@@ -111,7 +111,7 @@ impl Screen {
         };
         let policies = figures.policies.len() as u16;
         let facts = device_facts(figures);
-        // What is more than five lines is shown where there is room for it.
+        // More than five facts are shown only if there is room.
         let spare = area.height.saturating_sub(HEIGHT_WITHOUT_POLICIES + policies);
         let shown = facts.len().min(usize::from(5 + spare));
         let [head, flow, savings, queue, device, of_policies, foot] = Layout::vertical([
@@ -140,7 +140,7 @@ impl Screen {
     }
 }
 
-/// What is told of the device, the most telling first on one that costs energy.
+/// Returns facts about the device. On a device that costs energy, the most important ones come first.
 fn device_facts(figures: &Figures) -> Vec<(&'static str, String)> {
     let index = vec![("index", figures.index.words()), ("searches", figures.index.search_words())];
     let traffic = vec![
@@ -177,7 +177,7 @@ fn section(title: &str) -> Block<'_> {
     Block::new().borders(Borders::TOP).border_style(DIM).title(Span::styled(format!(" {title} "), TITLE))
 }
 
-/// Reads, writes and changes with a picture of the last minutes.
+/// Draws reads, writes and changes, with a graph of the last minutes.
 fn draw_flow(frame: &mut Frame, area: Rect, mount: &Watched, figures: &Figures) {
     let block = section("throughput");
     let inner = block.inner(area);
@@ -200,7 +200,7 @@ fn draw_flow(frame: &mut Frame, area: Rect, mount: &Watched, figures: &Figures) 
     draw_history(frame, of_reads, &mount.read, Color::Blue);
 }
 
-/// The latest at the right.
+/// Draws a graph, with the latest value on the right.
 fn draw_history(frame: &mut Frame, area: Rect, history: &VecDeque<u64>, color: Color) {
     let shown = history.len().saturating_sub(usize::from(area.width));
     let latest = history.iter().skip(shown).copied();

@@ -1,8 +1,8 @@
-//! Changes of attributes, and what must follow them: an ACL follows the mode, and privileges go when a file changes
-//! hands or content.
+//! Changes of attributes and their consequences: an ACL follows the mode, and a file loses its privileges when its
+//! owner or content changes.
 //!
-//! The kernel leaves privileges to us (FUSE_HANDLE_KILLPRIV_V2): otherwise it would ask for the capabilities of a file
-//! before each write to it. Privileges are the bits set-user-id and set-group-id, and file capabilities.
+//! Privileges are the bits set-user-id and set-group-id, and file capabilities. The kernel leaves them to the server
+//! (FUSE_HANDLE_KILLPRIV_V2); otherwise it would ask for the capabilities of a file before each write.
 
 use super::{Answer, Front};
 use crate::mount::acl::{self, Acl};
@@ -16,8 +16,9 @@ const GROUP_EXECUTE: u32 = 0o010;
 const CAPABILITIES: &[u8] = b"security.capability";
 
 impl Front {
+    /// Changes attributes, and clears privileges and adapts the ACL where the change requires it.
     pub fn set_attributes(&self, who: &Caller, ino: InodeNumber, change: SetAttr) -> Answer<Attr> {
-        // chown(-1, -1) takes privileges away too; it comes as a change of nothing but perhaps the time of change.
+        // chown(-1, -1) clears privileges too. It arrives as a change of nothing, except perhaps the change time.
         let changes_hands =
             change.uid.is_some() || change.gid.is_some() || SetAttr { ctime: None, ..change } == SetAttr::default();
         let loses_privileges = changes_hands || (change.size.is_some() && who.uid != 0);
@@ -40,6 +41,7 @@ impl Front {
         Ok(changed)
     }
 
+    /// Clears set-user-id, set-group-id and file capabilities.
     pub fn take_privileges(&self, ino: InodeNumber) -> Answer<()> {
         let privileges = self.privileges(ino)?;
         if privileges == Privileges::default() {
@@ -49,12 +51,12 @@ impl Front {
         self.set_together(ino, &change, privileges.removal().as_slice()).map(drop)
     }
 
-    /// As `take_privileges`, unless it is root who changes the content.
+    /// Does as `take_privileges`, unless root changes the content.
     pub fn take_privileges_from(&self, who: &Caller, ino: InodeNumber) -> Answer<()> {
         if who.uid != 0 { self.take_privileges(ino) } else { Ok(()) }
     }
 
-    /// The ACL of an inode after a `chmod` to `mode`, if it has one.
+    /// Returns the ACL of an inode as it is after a `chmod` to `mode`; `None` if the inode has no ACL.
     fn access_acl_with(&self, ino: InodeNumber, mode: u32) -> Answer<Option<Vec<u8>>> {
         let Ok(access) = self.fs.get_xattr(ino, acl::ACCESS) else { return Ok(None) };
         let access = Acl::decode(&access).ok_or(Errno::EIO)?;
@@ -66,7 +68,7 @@ impl Front {
         if attr.kind == FileKind::Directory {
             return Ok(Privileges::default());
         }
-        // Without group execution the bit means mandatory locking, not a privilege.
+        // Without group execution the bit means mandatory locking and is no privilege.
         let set_group_id = if attr.mode & GROUP_EXECUTE != 0 { SET_GROUP_ID } else { 0 };
         let taken = attr.mode & (SET_USER_ID | set_group_id);
         Ok(Privileges {
@@ -76,16 +78,16 @@ impl Front {
     }
 }
 
-/// What whoever runs a file gets by it.
+/// The privileges that a file gives to the process that runs it.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Privileges {
-    /// The mode without set-user-id and set-group-id, if it has them.
+    /// The mode without set-user-id and set-group-id, if the file has one of them.
     mode_without: Option<u32>,
     has_capabilities: bool,
 }
 
 impl Privileges {
-    /// The extended attribute that goes with them.
+    /// Returns the removal of the file capabilities, if the file has any.
     fn removal(self) -> Option<XattrChange<'static>> {
         self.has_capabilities.then_some(XattrChange { name: CAPABILITIES, value: None })
     }

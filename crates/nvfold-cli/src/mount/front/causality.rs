@@ -1,10 +1,12 @@
-//! Writes of bytes that were copied from files: they are shared with those where they are still equal.
+//! Writes of bytes that were copied from files: they are shared with the source where the two are still equal.
 //!
-//! Where they were copied from is known in two ways. A process says so before it writes: by an ioctl on the target, with
-//! sources named by tokens, which are read as an attribute of the source (`nvfold::dedup::icid::hint`). Or nobody says
-//! so, and samples of what was read or written lately tell (`nvfold::dedup::icid::anchors`). Either is a hint, and the bytes
-//! are compared. What the kernel's page cache answers we do not see: of a file that was read longer ago than the samples
-//! reach, and stays in the cache, copies are found only if somebody says so.
+//! The source becomes known in two ways. A process may name it before the write, by an ioctl on the target; the ioctl
+//! carries tokens, which are read as an attribute of each source (`nvfold::dedup::icid::hint`). Without a hint,
+//! samples of recently read and written data find it (`nvfold::dedup::icid::anchors`). Either is only a hint: the
+//! bytes are compared.
+//!
+//! The server does not see reads that the kernel's page cache answers. So copies of a file that stays in the cache,
+//! and was read longer ago than the samples reach, are found only by hints.
 
 use super::{Answer, Front};
 use crate::mount::convert;
@@ -15,26 +17,26 @@ use nvfold_fuse::Errno;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// What is known of the bytes of a write.
+/// The likely sources of a write.
 #[derive(Default)]
 pub struct Causes {
-    /// Ranges of it, each with the file that it was likely copied from.
+    /// Ranges of the write, each with the file from which it was likely copied.
     copied: Vec<(Stretch, File)>,
-    /// Where the samples say that its end was copied from.
+    /// The range from which, by the samples, the end of the write was copied.
     last: Option<Stretch>,
-    /// Its samples; none where nobody would look at them.
+    /// The samples of the write; empty if the policy ignores origins.
     sampled: Sampled,
 }
 
-/// What became of a write.
+/// The result of a write.
 pub struct Written {
-    /// Bytes that are shared with what they were copied from.
+    /// Bytes that are shared with their source.
     shared: u64,
     took: Duration,
 }
 
 impl Causes {
-    /// Writes, and shares what is equal to what it was copied from.
+    /// Writes, and shares the bytes that are equal to their source.
     pub fn write(&self, file: &File, offset: u64, data: &[u8]) -> nvfold::Result<Written> {
         let began = Instant::now();
         let shared = self.write_from(file, offset, data)?;
@@ -54,15 +56,15 @@ impl Causes {
 }
 
 impl Front {
-    /// What names a file as a source.
+    /// Returns the token that names a file as a source in hints; ENODATA if it is not a regular file.
     pub fn token(&self, ino: InodeNumber) -> Answer<Vec<u8>> {
         let attr = self.fs.getattr(ino).map_err(convert::errno)?;
         let token = self.hints.token(&attr).ok_or(Errno::ENODATA)?;
         Ok(token.to_bytes().to_vec())
     }
 
-    /// Keeps the hint that an ioctl passes, if the policy of its target looks at any: EOPNOTSUPP tells the process that it
-    /// need not give more of this file.
+    /// Keeps the hint that an ioctl passes. EOPNOTSUPP if the policy of the target ignores hints; the process then
+    /// gives no more hints for this file.
     pub fn take_hint(&self, target: InodeNumber, request: u32, passed: &[u8]) -> Answer<()> {
         if !hint::is_request(request) {
             return Err(Errno::ENOTTY);
@@ -76,8 +78,8 @@ impl Front {
         Ok(())
     }
 
-    /// Where the bytes of a write are from: as somebody said, or else as their samples tell. Sources that are gone are left
-    /// out.
+    /// Finds the likely sources of a write: by hints if there are any, else by samples. Leaves out sources that no
+    /// longer exist.
     pub fn causes_of(&self, file: &File, offset: u64, data: &[u8]) -> Causes {
         if !file.follows_origins() {
             return Causes::default();
@@ -100,14 +102,14 @@ impl Front {
         Causes { copied: copied.into_iter().filter_map(with_source).collect(), last, sampled }
     }
 
-    /// Samples what a process has read.
+    /// Remembers samples of data that a process has read.
     pub fn note_read(&self, file: &File, offset: u64, bytes: &[u8]) {
         if file.follows_origins() {
             self.anchors.note(&self.anchors.sample(bytes), place(file), offset);
         }
     }
 
-    /// Keeps the samples of what was written.
+    /// Remembers the samples of a finished write.
     pub fn note_written(&self, file: &File, offset: u64, causes: &Causes, written: &Written) {
         let place = place(file);
         let Written { shared, took } = *written;

@@ -1,11 +1,12 @@
 //! The content of files: reads, writes, space, holes and clones.
 //!
-//! The kernel holds pages that we have not seen, and numbers of blocks that we have changed. So a change of that number
-//! is told (`notices`), and holes are looked for when the pages of the file are written back.
+//! The kernel holds dirty pages that the server has not seen, and caches block counts that the server has changed. So
+//! a notice reports each change of the count (`notices`), and before a search for holes the pages of the file are
+//! written back.
 //!
-//! A direct write goes past the kernel's pages, and the kernel drops those of its range before the write, and after it too if
-//! the process waits for it. If it does not wait (AIO, io_uring), a page that was read in between would stay as it was.
-//! So when the kernel may have pages of the file, a direct write is answered when those of its range are dropped.
+//! A direct write bypasses the page cache. The kernel drops the pages of its range before the write, and after it too
+//! if the process waits for the write. Otherwise (AIO, io_uring) a page read in between would keep its old content.
+//! So if the kernel may have pages of the file, a direct write is answered only after those of its range are dropped.
 
 use super::{Answer, Front};
 use crate::mount::convert;
@@ -13,7 +14,7 @@ use crate::mount::notices::Notice;
 use nvfold::{AllocateMode, InodeNumber, Whence};
 use nvfold_fuse::{Caller, Errno, Reply};
 
-/// Bytes of one `copy_file_range`: what the reply can count, in whole blocks.
+/// The largest `copy_file_range`, in bytes: what the 32-bit count of the reply can hold, in whole blocks.
 const COPIED_AT_A_TIME: u64 = (1 << 32) - 4096;
 
 const KEEP_SIZE: u32 = 0x01;
@@ -23,7 +24,7 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 impl Front {
-    /// Reads `size` bytes, or what there is of them, into the reply.
+    /// Reads up to `size` bytes into the reply; fewer at the end of the file.
     pub fn read_into(&self, ino: InodeNumber, offset: u64, size: u32, reply: &mut Reply<'_>) -> Answer<()> {
         reply.fill(size as usize, |room| {
             let file = self.fs.open(ino).map_err(convert::errno)?;
@@ -34,8 +35,8 @@ impl Front {
         })
     }
 
-    /// Writes. `from_cache`: the kernel writes pages back, and does not ask afterwards how many blocks the file has, so
-    /// it is told when that changed.
+    /// Writes. `from_cache`: the kernel writes pages back. It then does not ask for the file's block count
+    /// afterwards, so a notice reports a change.
     pub fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8], from_cache: bool) -> Answer<()> {
         if from_cache {
             self.check_may_write(ino, offset)?;
@@ -58,12 +59,12 @@ impl Front {
             0 => Notice::FirstBlocks(ino),
             _ => Notice::OtherBlocks(ino),
         };
-        // Fails when the mount is ending: nobody will ask then.
+        // Fails when the mount is ending; then nothing reads the count any more.
         let _ = self.notices.send(notice);
         Ok(())
     }
 
-    /// What `fallocate` with the flags `mode` does.
+    /// Does an `fallocate`; `mode` holds its flags. EOPNOTSUPP for other combinations of flags.
     pub fn allocate(&self, ino: InodeNumber, offset: u64, length: u64, mode: u32) -> Answer<()> {
         let mode = match mode {
             0 => AllocateMode::Reserve,
@@ -77,7 +78,7 @@ impl Front {
         self.fs.open(ino).and_then(reserve).map_err(convert::errno)
     }
 
-    /// Where the next data or hole is, once the kernel's pages are written back.
+    /// Finds the next data or hole, after the kernel has written back its pages. ENXIO if there is none.
     pub fn seek(&self, who: &Caller, ino: InodeNumber, offset: i64, whence: u32) -> Answer<u64> {
         let whence = match whence {
             SEEK_DATA => Whence::Data,
@@ -91,8 +92,8 @@ impl Front {
         self.fs.open(ino).and_then(|file| file.seek(offset, whence)).map_err(convert::errno)
     }
 
-    /// Clones a range and returns its bytes: metadata only. The reply counts in 32 bits; whoever copies goes on where
-    /// it stopped.
+    /// Clones a range, which changes only metadata, and returns the number of cloned bytes. The count has 32 bits, so
+    /// a longer range is cloned in part; the caller continues where it stopped.
     pub fn clone_range(
         &self,
         who: &Caller,
@@ -109,8 +110,9 @@ impl Front {
         clone().map(|cloned| cloned as u32).map_err(convert::errno)
     }
 
-    /// An fsync. At levels where a fence is all there is nothing is left to do, and the kernel asks all the same: once told
-    /// that it need not (ENOSYS), it says of data that it drops, because this process has died, that it is stored.
+    /// Does an fsync. At levels where a fence makes data persistent, nothing is left to do, but the request is
+    /// answered all the same: after an ENOSYS the kernel would not ask again. If this process then died, the kernel
+    /// would drop dirty pages and still report a successful fsync.
     pub fn sync(&self) -> Answer<()> {
         if self.sync_needed { self.fs.sync().map_err(convert::errno) } else { Ok(()) }
     }

@@ -1,8 +1,9 @@
 //! Listings of directories.
 //!
-//! A listing is told piece by piece, and programs rename and remove what they find between the pieces. A renamed entry
-//! gets a younger cookie, so a listing that went on to the end of the directory would meet it again, for ever. So each
-//! listing ends at the cookie that was the youngest when it began.
+//! The problem: a listing takes several requests, and programs rename and remove entries between them. A renamed
+//! entry gets a newer cookie, so a listing that ran to the end of the directory could meet it again, for ever.
+//!
+//! The idea: a listing ends at the cookie that was the newest when the listing began.
 //!
 //! ```text
 //! position   0    1 FIRST    2 SECOND    cookie + 2 ...    youngest cookie + 2
@@ -16,15 +17,15 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names read from a directory at a time.
+/// The number of names read from a directory at a time.
 pub const NAMES_AT_A_TIME: usize = 128;
-/// Positions: `.` is before `FIRST`, `..` before `SECOND`, entries before their cookie + `SECOND`.
+/// Offsets in a listing: `.` is before `FIRST`, `..` before `SECOND`, an entry before its cookie + `SECOND`.
 const FIRST: u64 = 1;
 pub const SECOND: u64 = 2;
 
-/// Open directories.
+/// The open directories.
 pub struct Listings {
-    /// Where each listing ends: the youngest cookie when it began.
+    /// The end of each listing: the newest cookie when it began.
     last_cookies: Mutex<HashMap<u64, u64>>,
     next_handle: AtomicU64,
 }
@@ -36,6 +37,7 @@ impl Listings {
 }
 
 impl Front {
+    /// Opens a directory and returns its handle.
     pub fn begin_listing(&self, dir: InodeNumber) -> Answer<u64> {
         let last = self.fs.last_cookie(dir).map_err(convert::errno)?;
         let handle = self.listings.next_handle.fetch_add(1, Ordering::Relaxed);
@@ -43,11 +45,13 @@ impl Front {
         Ok(handle)
     }
 
+    /// Closes a directory.
     pub fn end_listing(&self, listing: u64) {
         self.listings.last_cookies.lock().remove(&listing);
     }
 
-    /// Calls `add` for each entry of a directory from position `offset` until it says that the reply is full.
+    /// Calls `add` for each entry of a directory from `offset` on, until `add` returns true because the reply is
+    /// full.
     pub fn list(
         &self,
         dir: InodeNumber,
@@ -79,7 +83,8 @@ impl Front {
         Ok(())
     }
 
-    /// Some entries, gathered first: the directory is locked while it is read, and its entries need locks of their own.
+    /// Reads up to `NAMES_AT_A_TIME` entries after a cookie. Only reads them, because the directory is locked
+    /// meanwhile and work on its entries needs locks of their own.
     pub fn names_after(&self, dir: InodeNumber, cookie: u64) -> Answer<Vec<DirEntry>> {
         let mut names = Vec::with_capacity(NAMES_AT_A_TIME);
         let mut gather = |entry| {
@@ -90,7 +95,7 @@ impl Front {
         Ok(names)
     }
 
-    /// Where a listing ends. It begins anew at offset 0.
+    /// Returns the end of a listing. At offset 0 the listing begins anew.
     fn last_cookie_of(&self, dir: InodeNumber, listing: u64, offset: u64) -> Answer<u64> {
         if offset == 0 {
             let last = self.fs.last_cookie(dir).map_err(convert::errno)?;

@@ -1,9 +1,9 @@
-//! The FUSE front end: translates requests of the kernel into calls of the library, and nothing more.
+//! The FUSE front end: translates requests of the kernel into calls of the library.
 //!
-//! Everything that changes a file system goes through its one mount, so the kernel may cache all it has seen:
-//! attributes, names, names that are not there, symlink targets, directory listings, pages; what changes without
-//! its doing it is told (`notices`). Opening a file needs no request then (an inode number is all that reads
-//! and writes need), nor does closing; creating is one `mknod`.
+//! The problem: each request is a round trip. The idea: all changes of a file system go through its one mount, so the
+//! kernel may cache everything it has seen: attributes, names, missing names, symlink targets, listings, pages. A
+//! notice reports each change that the kernel did not make itself (`notices`). Opening and closing a file then need
+//! no request, since reads and writes only need the inode number; creating a file is one `mknod`.
 //!
 //! ```text
 //! kernel -> translation (one row a request) -+-> names        making and removing; ACLs that new files inherit
@@ -15,8 +15,8 @@
 //!                                            +-> unstored     what the kernel took and could not hand down
 //! ```
 //!
-//! What the library leaves to a front end is done here: lifetimes of nameless files (`lookups`), ACLs (`acl`), and
-//! taking away set-user-id bits when a file changes hands or content.
+//! Three tasks that the library leaves to front ends are done here: the lifetimes of nameless files (`lookups`), ACLs
+//! (`acl`), and clearing set-user-id bits when the owner or content of a file changes.
 
 mod attributes;
 mod causality;
@@ -45,17 +45,17 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 use unstored::Unstored;
 
-/// How long the kernel may believe what it was told: nothing changes behind its back.
+/// How long the kernel may cache names and attributes. Only the mount changes them, so this can be long.
 const BELIEVE: Duration = Duration::from_secs(24 * 3600);
 
-/// Result of an operation, in the words of the kernel.
+/// The result of an operation, with an errno for the kernel.
 type Answer<T> = Result<T, Errno>;
 
-/// The report that a process gets by reading [`REPORT_ATTRIBUTE`](crate::snapshot::REPORT_ATTRIBUTE) of anything in
+/// Makes the report that a process reads as [`REPORT_ATTRIBUTE`](crate::snapshot::REPORT_ATTRIBUTE) of any file in
 /// the mount.
 pub type Reporter = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 
-/// One mounted file system. See the module.
+/// The front end of one mounted file system; see the module.
 pub struct Front {
     fs: FileSystem,
     clock: Clock,
@@ -66,20 +66,20 @@ pub struct Front {
     report: Reporter,
     counters: Arc<Counters>,
     access: Access,
-    /// What the kernel holds, where that is bounded.
+    /// The pages that the kernel holds, if their number is bounded.
     pages: Option<Pages>,
-    /// Whether the kernel keeps pages of files that are not mapped.
+    /// True if the kernel caches pages of files that are not mapped.
     keeps_pages: bool,
-    /// Whether an fsync has anything to do beyond what the kernel does.
+    /// True if an fsync must do more than the kernel does.
     sync_needed: bool,
-    /// The kernel opens files without asking.
+    /// True if the kernel opens files without a request.
     no_open: bool,
     notices: Sender<Notice>,
     listings: Listings,
 }
 
 impl Front {
-    /// Serves `fs`; `cache`: whether the kernel keeps pages, `agreed`: what the handshake came to.
+    /// Makes a front end for `fs`. `cache`: whether the kernel caches pages; `agreed`: the result of the handshake.
     pub fn new(
         fs: FileSystem,
         clock: Clock,
@@ -110,17 +110,18 @@ impl Front {
         }
     }
 
-    /// The kernel has, or is about to have, pages of these bytes; where it may hold only so many, it drops older ones.
+    /// Records that the kernel has, or is about to have, pages of these bytes. If it then holds too many, it drops
+    /// older ones.
     fn pages_come(&self, ino: InodeNumber, offset: u64, length: usize) {
         self.lookups.pages_kept(ino);
         let old = self.pages.as_ref().map(|pages| pages.came(ino, offset, length)).unwrap_or_default();
         for (ino, range) in old {
-            // Fails when the mount is ending: its pages go with it.
+            // Fails when the mount is ending; the kernel then drops all pages.
             let _ = self.notices.send(Notice::DropPages(ino, range, None));
         }
     }
 
-    /// The kernel knows nothing of an inode any more.
+    /// Records that the kernel no longer knows an inode.
     fn forgotten(&self, ino: InodeNumber) {
         self.unstored.forgotten(ino);
         if let Some(pages) = &self.pages {
@@ -128,25 +129,25 @@ impl Front {
         }
     }
 
-    /// How the kernel is to treat a file that it opens.
+    /// Returns the flags with which the kernel opens a file.
     fn open_flags(&self) -> u32 {
         if self.keeps_pages { open::KEEP_CACHE } else { open::DIRECT_IO }
     }
 
-    /// What the kernel is told of an inode by a name in `parent`; it counts this telling.
+    /// Returns the reply about an inode under a name in `parent`, and counts it as the kernel does.
     fn tell(&self, parent: InodeNumber, attr: &Attr) -> Entry {
         self.lookups.told(attr.ino, parent);
         entry(attr)
     }
 
-    /// Waits until the kernel has done what a notice about a file asks for; EIO when the mount ends before that.
+    /// Sends a notice about a file and waits until the kernel has acted on it; EIO if the mount ends before that.
     fn when_told(&self, who: &Caller, file: InodeNumber, notice: impl FnOnce(Sender<()>) -> Notice) -> Answer<()> {
         let (done, is_done) = mpsc::channel();
         self.notices.send(notice(done)).map_err(|_| Errno::EIO)?;
         who.while_waiting(file.0, || is_done.recv()).map_err(|_| Errno::EIO)
     }
 
-    /// Runs an operation, again if it finds too little space and a file that has lost its name gives some back.
+    /// Runs an operation, and repeats it if it finds too little space and a nameless file is freed meanwhile.
     fn with_room<T>(&self, operation: impl Fn() -> nvfold::Result<T>) -> nvfold::Result<T> {
         loop {
             let freed = self.lookups.freed();
@@ -158,7 +159,7 @@ impl Front {
     }
 }
 
-/// What the kernel is told of an inode.
+/// Returns the reply about an inode.
 fn entry(attr: &Attr) -> Entry {
     Entry { attr: convert::attr(attr), generation: convert::generation(attr), valid: BELIEVE }
 }

@@ -1,7 +1,7 @@
-//! Names: making what they lead to, and taking them away.
+//! Names: creating, linking, renaming and removing files.
 //!
-//! The kernel says what a process asked for. What a new inode really gets depends on its directory: with a default
-//! ACL that takes the place of the umask. And a file whose last name goes lives on while the kernel knows it.
+//! The directory decides what a new inode gets: its default ACL, if there is one, replaces the umask. A file that
+//! loses its last name lives on while the kernel knows it.
 
 use super::{Answer, Front};
 use crate::mount::acl::{self, Acl};
@@ -16,7 +16,7 @@ use std::time::Duration;
 const NO_REPLACE: u32 = 1 << 0;
 const EXCHANGE: u32 = 1 << 1;
 
-/// An inode to make.
+/// The inode to make.
 pub struct Wanted {
     pub kind: FileKind,
     pub mode: u32,
@@ -25,7 +25,8 @@ pub struct Wanted {
 }
 
 impl Front {
-    /// Makes an inode as the process, the umask and the directory's default ACL say.
+    /// Makes an inode with the owner of the process, and with the mode that the umask or the directory's default ACL
+    /// gives.
     pub fn make(&self, who: &Caller, parent: InodeNumber, name: &OsStr, wanted: &Wanted) -> Answer<Attr> {
         let Wanted { kind, mode, umask, rdev } = *wanted;
         let default = self.fs.get_xattr(parent, acl::DEFAULT).ok();
@@ -47,6 +48,7 @@ impl Front {
         made.map_err(convert::errno)
     }
 
+    /// Makes a symbolic link.
     pub fn make_symlink(&self, who: &Caller, parent: InodeNumber, name: &OsStr, target: &OsStr) -> Answer<Attr> {
         let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: who.uid, gid: who.gid, rdev: 0 };
         let made = self.with_room(|| self.fs.symlink(parent, name.as_bytes(), target.as_bytes(), &new));
@@ -54,15 +56,16 @@ impl Front {
         made.map_err(convert::errno)
     }
 
+    /// Gives an inode another name.
     pub fn make_link(&self, ino: InodeNumber, parent: InodeNumber, name: &OsStr) -> Answer<Attr> {
         let linked = self.with_room(|| self.fs.link(ino, parent, name.as_bytes()));
         self.counters.change();
         linked.map_err(convert::errno)
     }
 
-    /// What is told of a name that leads to something that cannot be read. The kernel removes only names that it knows, so it
-    /// gets to know this one, and nothing that it would remember: all that is asked of the file itself is EIO. A directory
-    /// keeps its name.
+    /// Returns the reply for a name whose inode cannot be read. The kernel removes only names that it knows, so it
+    /// must learn this one, but it may cache nothing; operations on the file itself give EIO. For a directory the
+    /// reply is the error, so its name stays.
     pub fn tell_unreadable(&self, parent: InodeNumber, name: &OsStr, error: nvfold::Error) -> Answer<Entry> {
         match self.fs.entry(parent, name.as_bytes()) {
             Ok(entry) if entry.kind != FileKind::Directory => {
@@ -74,7 +77,7 @@ impl Front {
         }
     }
 
-    /// Runs `remove`, which takes a name away, and keeps the file behind it alive while the kernel knows it.
+    /// Runs `remove`, which removes a name, and keeps the file alive while the kernel knows it.
     pub fn removing(
         &self,
         parent: InodeNumber,
@@ -90,14 +93,14 @@ impl Front {
         Ok(())
     }
 
-    /// A file has this name now.
+    /// Records the new directory of a file that was moved to this name.
     fn moved(&self, parent: InodeNumber, name: &OsStr) {
         if let Ok(attr) = self.fs.lookup(parent, name.as_bytes()) {
             self.lookups.moved(attr.ino, parent);
         }
     }
 
-    /// Renames; what the new name led to before loses it.
+    /// Renames. A file that had the new name before loses that name.
     pub fn move_name(
         &self,
         (from, name): (InodeNumber, &OsStr),

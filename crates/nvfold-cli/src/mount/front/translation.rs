@@ -1,7 +1,7 @@
-//! The table: each request of the kernel, the call it becomes, and how the result is said.
+//! The table of requests: for each, the call that it becomes and the form of its reply.
 //!
-//! Nothing is decided here but what FUSE itself asks for: lifetimes of what was told, and ENOSYS where the kernel need
-//! not ask again.
+//! Only decisions that FUSE itself asks for are made here: how long replies stay valid, and ENOSYS for requests that
+//! the kernel need not send again.
 
 use super::listing::SECOND;
 use super::names::Wanted;
@@ -58,7 +58,7 @@ impl Server for Front {
             }
             Operation::ReadLink { ino } => reply.bytes(&self.fs.readlink(InodeNumber(ino)).map_err(convert::errno)?),
 
-            // With a handle it is the kernel itself that asks, before it takes what a process writes into its cache.
+            // With a handle the kernel asks on its own behalf, before it accepts written data into its cache.
             Operation::GetAttr { ino, has_handle } => {
                 let ino = InodeNumber(ino);
                 if has_handle {
@@ -81,8 +81,8 @@ impl Server for Front {
             }
             Operation::RemoveXattr { ino, name } => self.remove_attribute(InodeNumber(ino), name.as_bytes())?,
 
-            // ENOSYS: the kernel opens files without asking from now on, and keeps their pages. Only where it is to keep
-            // none it asks, for it is told so of each file that is opened.
+            // After ENOSYS the kernel opens files without a request, and keeps their pages. If it must keep no pages
+            // it has to ask, because the reply to each open says so.
             Operation::Open { .. } | Operation::Create { .. } if self.no_open => return Err(Errno::ENOSYS),
             Operation::Open { .. } => reply.opened(0, self.open_flags()),
             Operation::Create { parent, name, mode, umask } => {
@@ -105,7 +105,7 @@ impl Server for Front {
                 reply.written(data.len() as u32);
             }
             Operation::Release => {}
-            // ENOSYS: the kernel writes pages back on close and need not ask for more.
+            // After ENOSYS the kernel still writes pages back on close, and sends no more flushes.
             Operation::Flush => return Err(Errno::ENOSYS),
             Operation::FSync | Operation::FSyncDir => self.sync()?,
             Operation::FAllocate { ino, offset, length, mode } => {
@@ -116,12 +116,12 @@ impl Server for Front {
             Operation::LSeek { ino, offset, whence } => {
                 reply.offset(self.seek(who, InodeNumber(ino), offset, whence)?)
             }
-            // A clone: metadata only.
+            // A clone: only metadata changes.
             Operation::CopyFileRange { source, source_offset, target, target_offset, length } => {
                 let (from, to) = ((InodeNumber(source), source_offset), (InodeNumber(target), target_offset));
                 reply.written(self.clone_range(who, from, to, length)?);
             }
-            // Hints alone: what a process will write, and where it copied it from.
+            // All ioctls are hints: what a process will write, and from where it copied the data.
             Operation::Ioctl { ino, number, passed } => {
                 self.take_hint(InodeNumber(ino), number, passed)?;
                 reply.ioctl(0);
@@ -142,14 +142,14 @@ impl Server for Front {
             }
             Operation::ReleaseDir { handle } => self.end_listing(handle),
             Operation::StatFs => reply.statfs(&self.space()),
-            // Of the session.
+            // The session handles these.
             Operation::Destroy | Operation::NotifyReply | Operation::Unknown => {}
         }
         Ok(())
     }
 }
 
-/// A value, or its size when the process asks how much room it takes.
+/// Puts a value into the reply, or its length if `size` is 0. ERANGE if the value is longer than `size`.
 fn answer_value(value: Vec<u8>, size: u32, reply: &mut Reply<'_>) -> Answer<()> {
     if size == 0 {
         reply.xattr_size(value.len() as u32);
@@ -162,13 +162,13 @@ fn answer_value(value: Vec<u8>, size: u32, reply: &mut Reply<'_>) -> Answer<()> 
 }
 
 impl Front {
-    /// The names `.` and `..` come for file handles (`open_by_handle_at`, NFS): `.` asks whether there still is an inode
-    /// of this number. One that no name leads to is gone for whoever does not have it open.
+    /// Looks up a name. `.` and `..` are looked up for file handles (`open_by_handle_at`, NFS): `.` asks whether the
+    /// inode still exists. ESTALE for an inode without a name, which only processes that have it open may use.
     fn look_up(&self, parent: InodeNumber, name: &OsStr) -> Answer<Entry> {
         match self.fs.lookup(parent, name.as_bytes()) {
             Ok(attr) if name == "." && attr.nlink == 0 => Err(Errno::ESTALE),
             Err(nvfold::Error::NotFound { .. }) if name == "." || name == ".." => Err(Errno::ESTALE),
-            // Inode number 0: that there is no such name may be remembered.
+            // Inode number 0 lets the kernel cache that there is no such name.
             Err(nvfold::Error::NotFound { .. }) => {
                 Ok(Entry { attr: protocol::Attr::default(), generation: 0, valid: BELIEVE })
             }
@@ -199,7 +199,7 @@ impl Front {
         SetAttr { mode, uid, gid, size, atime: atime.map(at), mtime: mtime.map(at), ctime }
     }
 
-    /// Writes; when it was past the kernel's pages, those of its range are gone when this returns.
+    /// Writes. After a direct write, the kernel's pages of its range are dropped when this returns.
     fn written(
         &self,
         who: &Caller,
@@ -220,7 +220,7 @@ impl Front {
         Ok(())
     }
 
-    /// Adds an entry of a directory, with what a lookup would tell; true if it does not fit.
+    /// Adds a directory entry together with the reply to a lookup of it; returns true if it does not fit.
     fn add_with_attributes(
         &self,
         dir: InodeNumber,
@@ -229,10 +229,10 @@ impl Front {
         size: u32,
         reply: &mut Reply<'_>,
     ) -> bool {
-        // Removed meanwhile: no longer an entry.
+        // The entry was removed meanwhile.
         let Ok(attr) = self.fs.getattr(of.ino) else { return false };
         let is_full = !reply.dirent_plus(size, &entry(&attr), next, &of.name);
-        // The kernel counts tellings of entries, not of the directory and its parent.
+        // The kernel counts a lookup for each entry, except for `.` and `..`.
         if !is_full && next > SECOND {
             self.lookups.told(of.ino, dir);
             self.keep_no_name_of_unstored(of.ino, dir, OsStr::from_bytes(&of.name));

@@ -1,20 +1,22 @@
-//! Files of which the kernel has taken more than could be stored.
+//! Files whose cached writes could not be stored.
 //!
-//! With its writeback cache the kernel takes what programs write, lets their file grow, and hands it down later. On a
-//! full device that fails when nobody is there to be told: the kernel tells `fsync` and `close`, goes on to take what is
-//! written, and keeps the size that the file would have. So it is made to ask first, and to forget that size:
+//! The problem: with its writeback cache the kernel accepts writes, grows the file, and sends the data later. On a
+//! full device that fails when no process waits for the result. The kernel reports the error to `fsync` and `close`,
+//! but it continues to accept writes, and it keeps the size that the file would have.
+//!
+//! The idea: the kernel is made to ask before it accepts a write, and to forget that size:
 //!
 //! ```text
-//! pages cannot be stored  -> the file is noted; the kernel drops what it knows of its attributes, and its names
-//! pages behind them come  -> ENOSPC too, though a smaller piece might fit: a file that is written in order has no holes
+//! pages cannot be stored  -> the file is recorded; the kernel drops its attributes and its names
+//! pages behind them come  -> ENOSPC too, though a smaller piece might fit: a file written in order gets no holes
 //! the next write(2) to it -> before the kernel takes it, it asks for the attributes: ENOSPC, unless space came free
-//! a name is looked up     -> it is told, and dropped again once the kernel has it
-//! its last close          -> without a name that is kept, the kernel forgets the inode, and with it the size
+//! a name is looked up     -> the reply names the file, and the kernel drops the name again once it has it
+//! its last close          -> no name is cached, so the kernel forgets the inode and the size
 //! the next lookup         -> the size that is stored
 //! ```
 //!
-//! Nothing is truncated: what was stored stays, wherever it lies, and a file that others still have open is not touched.
-//! A name that the kernel has dropped works on for whoever uses it.
+//! Nothing is truncated: stored data stays at any offset, and a file that other processes have open is not touched. A
+//! process that uses a name that the kernel has dropped can go on using it.
 
 use super::{Answer, Front};
 use crate::mount::notices::Notice;
@@ -26,26 +28,26 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What could not be stored of a file.
+/// The data of a file that could not be stored.
 #[derive(Clone, Copy)]
 struct Lost {
-    /// Blocks that were available then.
+    /// The number of available blocks at that time.
     blocks_available: u64,
-    /// Where the first of it would lie.
+    /// The lowest offset of such data.
     offset: u64,
 }
 
-/// See the module.
+/// The files whose cached writes could not be stored; see the module.
 #[derive(Default)]
 pub struct Unstored {
     /// By inode number.
     files: Mutex<HashMap<u64, Lost>>,
-    /// How many there are, for who asks and finds none.
+    /// The number of files, so that the usual case, none, needs no lock.
     count: AtomicUsize,
 }
 
 impl Unstored {
-    /// Notes a file; true if it was not.
+    /// Records a file; returns true if it was not recorded before.
     fn note(&self, ino: InodeNumber, lost: Lost) -> bool {
         let mut files = self.files.lock();
         let before = files.insert(ino.0, lost);
@@ -56,7 +58,7 @@ impl Unstored {
         before.is_none()
     }
 
-    /// What could not be stored of a file; `None` for one that is not noted.
+    /// Returns what could not be stored of a file; `None` if all is stored.
     fn of(&self, ino: InodeNumber) -> Option<Lost> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -64,12 +66,12 @@ impl Unstored {
         self.files.lock().get(&ino.0).copied()
     }
 
-    /// Whether the kernel has a size of this file that is not stored.
+    /// Returns true if the kernel may have a size of this file that is not stored.
     fn is_noted(&self, ino: InodeNumber) -> bool {
         self.of(ino).is_some()
     }
 
-    /// The kernel knows nothing of this file any more.
+    /// Drops the record of a file that the kernel no longer knows.
     pub fn forgotten(&self, ino: InodeNumber) {
         if self.count.load(Ordering::Acquire) > 0 {
             let mut files = self.files.lock();
@@ -80,23 +82,24 @@ impl Unstored {
 }
 
 impl Front {
-    /// Pages that the kernel wrote back found no space.
+    /// Records that there was no space for pages that the kernel wrote back.
     pub fn could_not_store(&self, ino: InodeNumber, offset: u64) {
         let is_new = self.unstored.note(ino, Lost { blocks_available: self.fs.statfs().blocks_available, offset });
         let names = if is_new { self.names_of(ino) } else { Vec::new() };
-        // Fails when the mount is ending: nobody will write then.
+        // Fails when the mount is ending; then no process writes any more.
         let _ = self.notices.send(Notice::NotStored(ino, names));
     }
 
-    /// The kernel is being told of a name. It holds its lock of the directory until it has the name, so the notice comes
-    /// after that.
+    /// Makes the kernel drop a name of a recorded file that a reply is about to give it. The kernel locks the
+    /// directory until it has the name, so the notice takes effect after that.
     pub fn keep_no_name_of_unstored(&self, ino: InodeNumber, dir: InodeNumber, name: &OsStr) {
         if self.unstored.is_noted(ino) {
             let _ = self.notices.send(Notice::NotStored(ino, vec![(dir, name.to_owned())]));
         }
     }
 
-    /// ENOSPC for what lies behind bytes that could not be stored, while there is no more space than there was then.
+    /// Returns ENOSPC for an offset behind data that could not be stored, unless more space is available than at that
+    /// time.
     pub fn check_may_write(&self, ino: InodeNumber, offset: u64) -> Answer<()> {
         let Some(lost) = self.unstored.of(ino).filter(|lost| lost.offset <= offset) else { return Ok(()) };
         loop {
@@ -110,12 +113,12 @@ impl Front {
         }
     }
 
-    /// The names of a file in the directory by which the kernel was told of it last.
+    /// Returns the names of a file in the directory in which the kernel last learned of it.
     fn names_of(&self, ino: InodeNumber) -> Vec<(InodeNumber, OsString)> {
         let mut names = Vec::new();
         let Some(dir) = self.lookups.parent(ino) else { return names };
         let mut cookie = 0;
-        // A directory that is gone has no name of it.
+        // A directory that is gone has no names.
         while let Ok(entries) = self.names_after(dir, cookie) {
             let Some(last) = entries.last() else { break };
             cookie = last.cookie;

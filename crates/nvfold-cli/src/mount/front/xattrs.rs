@@ -1,4 +1,4 @@
-//! Extended attributes: most are stored, and some are none at all.
+//! Extended attributes. Most are stored; the virtual ones report, set or request something.
 //!
 //! ```text
 //! user.nvfold.stats                     the report of the mount     read only
@@ -25,6 +25,7 @@ const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 
 impl Front {
+    /// Sets an attribute; `flags` are those of setxattr(2). EPERM for attributes that cannot be set.
     pub fn set_attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
         check_name(name)?;
         let mode = match flags & (XATTR_CREATE | XATTR_REPLACE) {
@@ -45,7 +46,7 @@ impl Front {
         }
     }
 
-    /// Stores an ACL; the mode follows it. An ACL that a mode says all of is not stored.
+    /// Stores an ACL and changes the mode to match. An ACL that the mode expresses completely is not stored.
     fn set_access_acl(&self, who: &Caller, ino: InodeNumber, value: &[u8]) -> Answer<()> {
         let access = Acl::decode(value).ok_or(Errno::EINVAL)?;
         let attr = self.fs.getattr(ino).map_err(convert::errno)?;
@@ -58,10 +59,10 @@ impl Front {
         self.set_together(ino, &change, &[stored]).map(drop)
     }
 
-    /// The value of an attribute, or the answer to the request that its name is. `size` is the room for it.
+    /// Returns the value of an attribute, or the answer to the request that its name is. `size` is the room for it.
     pub fn attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], size: u32) -> Answer<Vec<u8>> {
         match Asked::named(name) {
-            // Whoever asks for the size alone wants nothing done.
+            // A process that asks for the size alone does not want the request carried out.
             Some(_) if size == 0 => Err(Errno::EINVAL),
             Some(asked) => self.carry_out(who, ino, asked),
             None if name == requests::DRAIN.as_bytes() => self.work(who, size, requests::drain),
@@ -84,7 +85,7 @@ impl Front {
         self.fs.get_xattr(ino, name).map_err(convert::errno)
     }
 
-    /// Does what a command asks to be done with a file of its user.
+    /// Carries out a request about a file. EPERM unless the owner of the file or root asks.
     fn carry_out(&self, who: &Caller, ino: InodeNumber, asked: Asked) -> Answer<Vec<u8>> {
         if asked.is_a_change() {
             self.check_not_read_only()?;
@@ -101,26 +102,27 @@ impl Front {
         answer
     }
 
-    /// The kernel lets pass what asks for a value, also if it means a change.
+    /// Returns EROFS on a read-only mount. The kernel lets these requests pass, because they only read an attribute.
     fn check_not_read_only(&self) -> Answer<()> {
         if self.access.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
     }
 
-    /// Does a part of the work that `part` stands for.
+    /// Does one part of a longer task, for root or the user who mounted the file system.
     fn work(&self, who: &Caller, size: u32, part: fn(&FileSystem) -> nvfold::Result<Vec<u8>>) -> Answer<Vec<u8>> {
         check_may_manage(who)?;
         self.check_not_read_only()?;
         if size == 0 { Err(Errno::EINVAL) } else { part(&self.fs).map_err(convert::errno) }
     }
 
-    /// Names of the attributes that are stored, each with a NUL behind it.
+    /// Returns the names of the stored attributes, each followed by a NUL.
     pub fn attribute_names(&self, who: &Caller, ino: InodeNumber) -> Answer<Vec<u8>> {
         let names = self.fs.list_xattr(ino).map_err(convert::errno)?;
-        // As other file systems do: trusted attributes are for the administrator.
+        // As in other file systems, only root sees trusted attributes.
         let shown = |name: &Vec<u8>| who.uid == 0 || !name.starts_with(b"trusted.");
         Ok(names.into_iter().filter(shown).flat_map(|name| [name, vec![0]].concat()).collect())
     }
 
+    /// Removes an attribute. EPERM for virtual attributes.
     pub fn remove_attribute(&self, ino: InodeNumber, name: &[u8]) -> Answer<()> {
         if is_read_only(name) || Setting::named(name).is_some() {
             return Err(Errno::EPERM);
@@ -128,19 +130,19 @@ impl Front {
         check_name(name)?;
         let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
         match self.fs.remove_xattr(ino, name) {
-            // Taking away an ACL that is not there succeeds everywhere.
+            // On other file systems too, removing an ACL that does not exist succeeds.
             Err(error) if is_acl && error.errno() == errno::ENODATA => Ok(()),
             removed => removed.map_err(convert::errno),
         }
     }
 }
 
-/// Attributes that are made when they are read.
+/// Returns true for attributes whose value is made when they are read.
 fn is_read_only(name: &[u8]) -> bool {
     [REPORT_ATTRIBUTE, TOKEN_ATTRIBUTE].iter().any(|made| name == made.as_bytes())
 }
 
-/// Names of extended attributes there may be.
+/// Refuses names outside the namespaces that can be stored (EOPNOTSUPP).
 fn check_name(name: &[u8]) -> Answer<()> {
     let free = [&b"user."[..], b"trusted.", b"security."]
         .iter()
@@ -148,13 +150,13 @@ fn check_name(name: &[u8]) -> Answer<()> {
     if free || name == acl::ACCESS || name == acl::DEFAULT { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
 }
 
-/// Who may change how a mount works: root, and whoever mounted it.
+/// Allows only root and the user who mounted the file system to change how a mount works (EPERM).
 fn check_may_manage(who: &Caller) -> Answer<()> {
     let may = [0, rustix::process::geteuid().as_raw()].contains(&who.uid);
     if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Whether the process is in a group, by its group or by those /proc says it has.
+/// Returns true if the process is in a group: its own one, or one of those listed in /proc.
 fn in_group(who: &Caller, gid: u32) -> bool {
     let status = || std::fs::read_to_string(format!("/proc/{}/status", who.pid)).unwrap_or_default();
     let listed = |status: String| {

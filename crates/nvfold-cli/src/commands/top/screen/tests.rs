@@ -1,6 +1,6 @@
-//! What is on the screen, from reports of a mount that are made up here.
+//! The screen, drawn from made-up reports of a mount.
 //!
-//! The snapshots are in `snapshots/`. `INSTA_UPDATE=always cargo test -p nvfold-cli screen` writes them anew.
+//! The snapshots are in `snapshots/`. `INSTA_UPDATE=always cargo test -p nvfold-cli screen` renews them.
 
 use super::*;
 use crate::snapshot::Snapshot;
@@ -9,7 +9,7 @@ use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// A report as a mount gives it, with these figures in it.
+/// Makes a report of a mount with these figures.
 fn report(policy: &str, figures: Value) -> Snapshot {
     let mut report = json!({
         "device": "/dev/pmem0", "mount_point": format!("/mnt/{policy}"), "pid": 4711, "persistence": "dax",
@@ -25,7 +25,7 @@ fn report(policy: &str, figures: Value) -> Snapshot {
     serde_json::from_value(report).unwrap()
 }
 
-/// The figures of policy denova when it has worked for `n` tenths of a second.
+/// Makes the report of a mount with policy denova that has worked for `n` tenths of a second.
 fn denova(n: u64) -> Snapshot {
     let mib = |n: u64| n << 20;
     let figures = json!({
@@ -59,7 +59,7 @@ fn denova(n: u64) -> Snapshot {
     report("denova", figures)
 }
 
-/// A mount that was looked at at each of these tenths of a second.
+/// Makes a mount with a report at each of these tenths of a second.
 fn watched(tenths: &[u64], snapshot: impl Fn(u64) -> Snapshot) -> Watched {
     let start = Instant::now();
     let mut mount = Watched::new(snapshot(0).mount_point.unwrap().into());
@@ -157,7 +157,7 @@ fn the_list_has_a_row_for_each_mount_and_opens_one() {
     let opened = drawn(90, 24, &mut screen, &mounts).backend().to_string();
     assert!(opened.contains("/mnt/inline") && opened.contains("Esc back"), "{opened}");
     assert!(screen.back());
-    // The mount that was chosen is gone, and another with it.
+    // The chosen mount has gone, and so has one more.
     let drawn = drawn(90, 8, &mut screen, &mounts[..1]).backend().to_string();
     assert!(drawn.contains("1 mounts") && drawn.contains("/mnt/denova"), "{drawn}");
 }
