@@ -9,7 +9,7 @@
 //! | `cache` | the inodes that are in DRAM |
 //! | `packed` | writing packed chunks: pieces, tails, seams |
 //! | `read`, `write`, `watched`, `range` | bytes: reading, writing, size, reserved space, clones |
-//! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and atomic, and how old references are dropped |
+//! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and atomic; dropping old references |
 //! | `share`, `undedup_plan` | sharing data that is already stored, and undoing it |
 //! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and the names that lead to them |
 //! | `compact` | rewriting a log |

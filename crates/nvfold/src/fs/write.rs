@@ -5,7 +5,7 @@
 //! ```text
 //! 1 fingerprint  the whole blocks, before any lock
 //! 2 patch        the first and last block, if they are written in part, with what the file holds
-//! 3 place        all blocks together: shared (a reference is taken) or new (allocated, entered in the table, streamed);
+//! 3 place        all blocks together: shared (takes a reference) or new (allocated, entered in the table, streamed);
 //!                the dedup transaction begins with the first entry that changes
 //! 4 publish      see `publish`
 //! 5 release      the references that the old extents held with others
