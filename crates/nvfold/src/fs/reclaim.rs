@@ -8,9 +8,9 @@
 //! lock is that of the work itself. Two epochs make sure that no other thread still uses the old bytes:
 //!
 //! ```text
-//! chosen ..an epoch..> moving                          whoever had a place in it since before it was closed has done with it:
-//!                                                      no chunk grows, none is on its way
-//! all moved ..an epoch..> free                         whoever looked up a place before it changed has read it
+//! chosen    ..an epoch..> moving    threads that had a place in it before it was closed are done with it:
+//!                                   no chunk grows, and none is being written
+//! all moved ..an epoch..> free      threads that looked up a place before it changed have read it
 //! ```
 //!
 //! The headers of the segment tell which chunks are in it, and the chunk entries tell which of them are live. A chunk
@@ -158,8 +158,8 @@ impl Core {
         Victim { segment, since: self.chunks.epochs.now(), next: Some(0), data_end: 0, is_given_up: false }
     }
 
-    /// Moves the chunks of some more headers, from this one on. Where not even the spare segment has room, what has moved
-    /// stays moved, and the rest stays.
+    /// Moves the chunks of some more headers, from header `first` on. If not even the spare segment has room, the
+    /// chunks that have moved stay moved, and the others stay where they are.
     fn move_some(&self, victim: &mut Victim, first: u64) {
         let mut batch =
             Batch { core: self, segment: victim.segment, copies: Vec::new(), bytes: 0, flight: Flight::new() };
