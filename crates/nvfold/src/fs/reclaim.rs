@@ -145,7 +145,7 @@ impl Core {
         let Victim { segment, is_given_up, .. } = *victim;
         *at_work = None;
         if is_given_up {
-            // It would be chosen again, and there is no more room than before.
+            // It would be chosen again, although there is no more room than now.
             self.space.give_up_victim(segment);
             return Worked::Nothing;
         }
@@ -178,7 +178,7 @@ impl Core {
             next += 1;
         }
         batch.finish();
-        // Bad memory keeps a chunk where it is; who reads it is told.
+        // A chunk in bad memory stays where it is. Its readers get EIO, so the error is dropped here.
         let _ = self.region.check();
         victim.next = (!is_over).then_some(next);
         if is_over {
@@ -186,7 +186,8 @@ impl Core {
         }
     }
 
-    /// Unmount: nobody reads any more. What is under way stays as it is, and nothing is kept for more.
+    /// Ends reclamation at unmount, when there are no readers left. Chunks that have not moved stay where they are,
+    /// and no segment is reserved for reclamation any more.
     pub(crate) fn end_reclaiming(&self) {
         self.end_collecting();
         if let Some(victim) = self.victim.lock().take() {
