@@ -133,7 +133,7 @@ impl Marked {
         ranges.flatten().copied().collect()
     }
 
-    /// Returns the offset of a range within [`Marked::of_content`]; `None` if not all of it is live.
+    /// Returns the offset of a range within `Marked::of_content`; `None` if not all of it is live.
     pub(super) fn place_of(&self, range: &Range<u32>) -> Option<u32> {
         let mut before = 0;
         for live in &self.live {

@@ -233,7 +233,7 @@ impl Core {
         compared
     }
 
-    /// Writes a request of which `compared` describes the equal parts. Fails with [`Refused`] if a source has changed
+    /// Writes a request of which `compared` describes the equal parts. Fails with `Refused` if a source has changed
     /// since.
     fn write_compared(
         &self,

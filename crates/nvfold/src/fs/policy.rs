@@ -65,7 +65,7 @@ impl Core {
         inode.own_compression().and_then(Compression::numbered).unwrap_or(self.compression)
     }
 
-    /// The same by inode number. For a directory it applies to new files in it.
+    /// Returns the same for an inode number. For a directory it applies to new files in it.
     pub(crate) fn compression_of(&self, ino: InodeNumber) -> Result<Compression> {
         let inode = self.inode(ino.0)?;
         let _live = inode.read()?;
