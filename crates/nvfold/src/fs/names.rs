@@ -34,6 +34,10 @@ pub(super) fn show(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
+/// Checks a name that an operation will create or remove.
+///
+/// # Errors
+/// ENOENT if it is empty, EINVAL for `.`, `..`, `/` and NUL, ENAMETOOLONG for more than 255 bytes.
 pub(super) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
     match name {
         b"" => Err(posix(doing, "the name is empty", errno::ENOENT)),
@@ -59,6 +63,10 @@ pub(super) fn directory<'s>(doing: &'static str, state: &'s State) -> Result<&'s
 }
 
 impl Core {
+    /// Returns the attributes of the inode that a name in `parent` refers to, including `.` and `..`.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENAMETOOLONG; EIO for damage.
     pub(crate) fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         if name.len() > NAME_BYTES_MAX {
             check_name("lookup", name)?;
@@ -143,6 +151,10 @@ impl Core {
         self.create(parent, name, new, xattrs)
     }
 
+    /// Makes a symlink to `target`, 1 to 4095 bytes that are not checked further.
+    ///
+    /// # Errors
+    /// ENOENT for an empty target, ENAMETOOLONG for a long one; those of `create`.
     pub(crate) fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
         match target.len() {
             0 => Err(posix("symlink", "the target is empty", errno::ENOENT)),
@@ -154,6 +166,10 @@ impl Core {
         }
     }
 
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// EEXIST, EPERM for a directory, EMLINK, ENOENT, ENOTDIR, ENOSPC.
     pub(crate) fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         check_name("link", name)?;
         let (parent, child) = (self.inode(parent.0)?, self.inode(ino.0)?);
@@ -189,6 +205,10 @@ impl Core {
         Ok(child.attr(&state))
     }
 
+    /// Removes a name of an inode that is not a directory.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, EISDIR; EIO for damage.
     pub(crate) fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         check_name("unlink", name)?;
         let parent = self.inode(parent.0)?;
@@ -200,6 +220,10 @@ impl Core {
         self.remove_name(&parent, &mut parent_state, slot)
     }
 
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENOTEMPTY, EINVAL for `.`; EIO for damage.
     pub(crate) fn rmdir(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         match name {
             b"." => return Err(posix("rmdir", "the name is .", errno::EINVAL)),
@@ -248,6 +272,10 @@ impl Core {
         Ok(())
     }
 
+    /// Calls `each` for the names of a directory after `cookie`, in order, until it returns false.
+    ///
+    /// # Errors
+    /// ENOTDIR, ENOENT; EIO for damage.
     pub(crate) fn readdir(&self, dir: InodeNumber, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
         let inode = self.inode(dir.0)?;
         let state = inode.read()?;

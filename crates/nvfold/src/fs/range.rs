@@ -84,6 +84,10 @@ impl Core {
         self.change(inode, state, xattrs, Some(*attributes), purpose, flight)
     }
 
+    /// Reserves, zeroes or punches a range of a file, as `mode` says (fallocate).
+    ///
+    /// # Errors
+    /// EFBIG past the largest file size, EINVAL for a length of 0, EISDIR, ENOSPC.
     pub(crate) fn allocate(&self, inode: &Inode, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
         use AllocateMode::*;
         let end = range_end("fallocate", offset, length)?;

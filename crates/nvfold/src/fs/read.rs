@@ -10,6 +10,10 @@ use crate::media::{ChunkRef, Location, PackedNumber};
 use crate::words::Whence;
 
 impl Core {
+    /// Reads up to `buffer.len()` bytes from `offset` on, and returns how many; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL; EIO for damage.
     pub(crate) fn read(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let state = inode.read()?;
         let extents = self.file_extents(&state, "read")?;
@@ -18,6 +22,10 @@ impl Core {
         Ok(length as usize)
     }
 
+    /// Returns the first offset at or after `offset` that is data or a hole, as `whence` says.
+    ///
+    /// # Errors
+    /// ENXIO if there is none or `offset` is at or after the end of the file.
     pub(crate) fn seek(&self, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
         let state = inode.read()?;
         let extents = self.file_extents(&state, "seek")?;

@@ -27,6 +27,11 @@ struct Move<'n> {
 }
 
 impl Core {
+    /// Moves a name to another directory or name, and replaces or exchanges what has the new name, as `mode` says.
+    ///
+    /// # Errors
+    /// ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY, EBUSY for `.` and `..`, EINVAL for a move of a directory into
+    /// itself.
     pub(crate) fn rename(
         &self,
         parent: InodeNumber,

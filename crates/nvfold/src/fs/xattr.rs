@@ -86,6 +86,10 @@ fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
 }
 
 impl Core {
+    /// Sets an extended attribute; its value has at most 65,536 bytes.
+    ///
+    /// # Errors
+    /// EEXIST or ENODATA as `mode` demands, EINVAL, ERANGE for a long name, E2BIG for a long value, ENOSPC.
     pub(crate) fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         const DOING: &str = "set an extended attribute";
         let inode = self.inode(ino.0)?;
@@ -130,6 +134,10 @@ impl Core {
         Ok(staged)
     }
 
+    /// Returns the value of an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if it does not exist.
     pub(crate) fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
@@ -137,12 +145,17 @@ impl Core {
         state.xattrs.get(name).map(|value| self.read_value(value)).ok_or(absent)
     }
 
+    /// Returns the names of all extended attributes, without that of a symlink's target.
     pub(crate) fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
         Ok(state.xattrs.keys().filter(|name| *name != SYMLINK_TARGET).cloned().collect())
     }
 
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if it does not exist.
     pub(crate) fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
         let inode = self.inode(ino.0)?;
         let mut state = inode.write()?;
@@ -156,6 +169,10 @@ impl Core {
         Ok(())
     }
 
+    /// Returns the target of a symlink.
+    ///
+    /// # Errors
+    /// EINVAL if it is not a symlink.
     pub(crate) fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
