@@ -89,7 +89,7 @@ impl Journal {
 }
 
 impl Core {
-    /// Makes an addition of about `bytes` to a log. If it does not fit in the current page it may need log areas, a
+    /// Makes an addition of about `bytes` to a log. If it does not fit in the last part it may need log areas, a
     /// feature that the superblock must announce.
     pub(super) fn addition(
         &self,

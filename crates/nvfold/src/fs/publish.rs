@@ -13,7 +13,7 @@
 //! Nothing that is staged can be reached before the commit word is stored. Until then, dropping the [`Claims`] undoes
 //! all of it.
 //!
-//! **The fast path.** Most changes are one extent whose log entry fits in the current log page and that splits
+//! **The fast path.** Most changes are one extent whose log entry fits in the last part of the log and that splits
 //! extents only at block boundaries. Such a change cannot fail, so no plan is made, and DRAM is updated while the
 //! data is still being flushed. The inode's lock keeps readers out until the commit word is fenced.
 //!
