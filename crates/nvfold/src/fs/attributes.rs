@@ -1,4 +1,4 @@
-//! Attributes of inodes: what `stat` tells and `chmod`, `chown` and `utimes` change.
+//! Attributes of inodes: what `stat` returns and `chmod`, `chown` and `utimes` change.
 
 use super::Core;
 use super::birth::MODE_BITS;
@@ -10,7 +10,7 @@ use crate::space::Purpose;
 use crate::words::{Attr, InodeNumber, SetAttr, TimeNs, XattrChange};
 use pmem::Flight;
 
-/// The attributes after a change. A new size changes the content.
+/// Returns the attributes after a change. A new size also changes mtime.
 fn changed(old: &AttributeLine, change: &SetAttr, now: TimeNs) -> AttributeLine {
     let mtime = if change.size.is_some() { now } else { old.mtime };
     AttributeLine {
@@ -26,7 +26,7 @@ fn changed(old: &AttributeLine, change: &SetAttr, now: TimeNs) -> AttributeLine 
 }
 
 impl Core {
-    /// Changes attributes, and extended ones, all in one commit.
+    /// Changes attributes and extended attributes in one commit. A new size truncates or extends the file.
     pub(crate) fn setattr(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Result<Attr> {
         const DOING: &str = "change attributes";
         let inode = self.inode(ino.0)?;
@@ -44,7 +44,7 @@ impl Core {
         Ok(inode.attr(&state))
     }
 
-    /// Changes how many names an inode has, and nothing else of it.
+    /// Changes the link count of an inode and nothing else.
     pub(crate) fn set_nlink(&self, inode: &Inode, state: &mut State, nlink: u32) -> Result<()> {
         if state.attributes.nlink == nlink {
             return Ok(());

@@ -1,7 +1,8 @@
-//! Background work: `fs` does what policies ask for ([`Host`]), in steps; operations run between the steps.
+//! Background work: `fs` does in steps what policies ask for ([`Host`]); operations run between the steps.
 //!
-//! **It survives errors.** Bad memory or damage in one place costs only that place. It is recorded ([`Skipped`]), the
-//! policy is told that nothing is left there, and the next step continues elsewhere. A reader of that place gets EIO.
+//! **Errors do not stop it.** Bad memory or damage in one place costs only that place. The error is recorded
+//! ([`Skipped`]), the policy learns that nothing is left to do there, and the next step continues elsewhere. A reader
+//! of that place gets EIO.
 
 use super::Core;
 use super::share_queued::{EntryAddress, token_of};
@@ -36,8 +37,8 @@ impl Host for Core {
 }
 
 impl Core {
-    /// A step of this policy's work; true when it has nothing to do now. Until reconcile is done counts are not known,
-    /// and what it finds is still to be queued.
+    /// Does one step of the background work of this policy. Returns true if it has nothing to do now. No step runs
+    /// before reconcile is done, because until then counts are not exact and the queue is incomplete.
     ///
     /// # Errors
     /// EROFS, ENOSPC, those of the device.
@@ -46,7 +47,7 @@ impl Core {
         self.in_background("share in the background", step)
     }
 
-    /// A step of bringing a chain of the pm index into order; true when no search asked for it.
+    /// Does one step of reordering a chain of the pm index. Returns true if no search has asked for a reorder.
     ///
     /// # Errors
     /// EROFS, those of the device.
@@ -55,12 +56,12 @@ impl Core {
         self.in_background("reorder a chain", step)
     }
 
-    /// What was left out since mount.
+    /// Returns what background work skipped since mount.
     pub(crate) fn skipped(&self) -> Skipped {
         self.skipped.lock().clone()
     }
 
-    /// Runs a step that reads what its own errors do not tell of.
+    /// Runs a step, and records bad memory that the step has read without reporting an error.
     fn in_background(&self, doing: &'static str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
         self.change_in_background(doing, || {
             let done = step();
@@ -69,8 +70,8 @@ impl Core {
         })
     }
 
-    /// What cannot be read, or not be changed, costs the file or entry at hand: it is recorded, and the work goes on with
-    /// what comes next. A full device and errors of the whole device end a step.
+    /// Records an error that concerns only the file or entry at hand, so that the work can continue elsewhere. A full
+    /// device and errors of the whole device are returned, and end the step.
     pub(super) fn leaving_out<T: Default>(&self, done: Result<T>) -> Result<T> {
         let of_work = Error::of(|| "what work in the background has read".into());
         self.left_out(self.region.check().map_err(of_work))?;
@@ -79,7 +80,7 @@ impl Core {
 
     fn left_out<T: Default>(&self, done: Result<T>) -> Result<T> {
         match done {
-            // Removed meanwhile: nothing was left out.
+            // The file was removed in the meantime, so nothing was skipped.
             Err(Error::NotFound { .. }) => Ok(T::default()),
             Err(error) if !error.is_of_device() && !matches!(error, Error::NoSpace { .. }) => {
                 self.record_skipped(&error);
@@ -95,7 +96,7 @@ impl Core {
         skipped.last_error = Some(error.to_string());
     }
 
-    /// Records those of a file's blocks that were left out: they, or their chunk entries, lie in bad memory.
+    /// Records those of a file's blocks that were skipped because they or their chunk entries are in bad memory.
     pub(super) fn record_bad_blocks(&self, ino: u64, blocks: impl Iterator<Item = BlockNumber>) {
         let is_writable = |at, length| self.region.check_writable(at, length);
         for block in blocks {
@@ -106,9 +107,9 @@ impl Core {
         }
     }
 
-    /// Returns what an unmount saves of the queue: the entries that still wait to be shared, each once. A page of a log that was
-    /// written anew may be one of it again, with another entry where a token has been waiting for the one before: what
-    /// is saved is the token of the entry that is there.
+    /// Returns what an unmount saves of the queue: the entries that are still to be shared, each once. A compacted
+    /// log may reuse a page, so that a queued token refers to an entry that is gone and another entry is in its
+    /// place. The token of the present entry is saved then.
     pub(crate) fn queue_to_save(&self) -> Vec<(Token, u32)> {
         let mut seen = hashbrown::HashSet::new();
         let entry_of = |token: Token| {

@@ -1,8 +1,8 @@
-//! The birth and the death of inodes.
+//! Making and freeing inodes.
 //!
-//! An inode is written while nothing leads to it; the name that its maker publishes makes it reachable. It is freed slot
-//! first, so that nothing of it can be reached, then all that only it names. A crash in between is found by reconcile:
-//! what no name leads to is freed.
+//! An inode is written before any name refers to it; publishing its name makes it reachable. To free an inode, its
+//! slot goes first, so that nothing of it can be reached; then everything that only it references. After a crash in
+//! between, reconcile frees what no name refers to.
 
 use super::Core;
 use super::policy;
@@ -24,20 +24,20 @@ const SETGID: u32 = 0o2000;
 /// Permission bits an inode keeps.
 pub const MODE_BITS: u32 = 0o7777;
 
-/// An inode to make.
+/// The description of an inode to make.
 pub(super) struct Birth<'b> {
     pub(super) ino: u64,
     pub(super) parent: &'b Inode,
     pub(super) parent_attributes: &'b AttributeLine,
-    /// The extended attributes that it is born with, names and values: the target of a symlink, the policy of its
-    /// directory, what its maker gives it.
+    /// Names and values of its first extended attributes: the target of a symlink, the policy of its directory, and
+    /// those that the caller gives.
     pub(super) xattrs: &'b [(&'b [u8], &'b [u8])],
     pub(super) new: &'b NewInode,
     pub(super) nlink: u32,
 }
 
 impl Core {
-    /// Finds a free inode number. One whose slot lies in bad memory is never given back.
+    /// Finds a free inode number. A number whose slot is in bad memory is never used again.
     pub(super) fn allocate_inode(&self) -> Result<u64> {
         loop {
             let ino = self.table.allocate(&self.space)?;
@@ -46,7 +46,7 @@ impl Core {
             if self.region.sound_or_forget(slot, INODE_BYTES) {
                 return Ok(ino);
             }
-            // Of a lost device no slot is sound.
+            // On a lost device no slot is sound.
             self.region.check()?;
         }
     }
@@ -71,8 +71,9 @@ impl Core {
             let entries = self.first_entries(birth, slot, &log, time, &mut flight);
             let (values, addition) = entries.inspect_err(|_| self.table.free(ino))?;
             if old.generation != 0 || addition.has_parts() {
-                // Where these lines go an earlier user of the number may have left valid ones. They must be gone before
-                // the head says that the log has lines: a crash would give the new inode blocks that are others' now.
+                // An earlier user of the number may have left valid lines where these lines go. The old lines must be
+                // gone before the head says that the log has lines; otherwise, after a crash, the new inode would map
+                // blocks of other files.
                 let _ = self.region.fence(std::mem::take(&mut flight));
             }
             first = Some((values, addition));
@@ -106,10 +107,11 @@ impl Core {
         }
         state.log = log;
         let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));
-        // Without a name it is born pinned: somebody who still has the number from its last user may open and close it.
+        // An inode without a name is born pinned: a thread that still has the number from its last user may open and
+        // close it.
         inode.pins.store(usize::from(nlink == 0), Ordering::SeqCst);
-        // Into the cache before the slot is live: a thread that looks this number up meanwhile must find this object, and
-        // wait at its lock, rather than read a second one from the media.
+        // Insert it into the cache before the slot is live. A thread that looks up this number meanwhile must find
+        // this object and wait for its lock, and not read a second one from the media.
         let mut created = inode.lock();
         policy::take_over(&inode, &created);
         self.cache.insert(inode.clone());
@@ -123,7 +125,7 @@ impl Core {
         Ok(inode)
     }
 
-    /// Writes the extended attributes of a new inode to its log: their values, and the lines that name them.
+    /// Writes the extended attributes of a new inode to its log: the values, and the log lines.
     fn first_entries<'a>(
         &'a self,
         birth: &Birth<'_>,
@@ -146,12 +148,12 @@ impl Core {
             addition.push(entry, flight)?;
             rest = left;
         }
-        // The tail is in the head already: what makes the head reachable is the name.
+        // The head already contains the tail, and the name makes the head reachable.
         addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
         Ok((values, addition))
     }
 
-    /// A file without a name, pinned once for the caller.
+    /// Makes a file without a name, pinned once for the caller.
     pub(crate) fn tmpfile(&self, new: &NewInode) -> Result<Arc<Inode>> {
         let root = self.inode(InodeNumber::ROOT.0)?;
         let ino = self.allocate_inode()?;
@@ -163,7 +165,7 @@ impl Core {
         })
     }
 
-    /// Frees the inode when no name leads to it and nobody holds it open.
+    /// Frees the inode if it has no name and is not open.
     pub(crate) fn free_if_unused(&self, inode: &Inode, state: &mut State) {
         if state.attributes.nlink == 0 && !state.freed && !inode.is_pinned() {
             self.free_inode(inode, state);
@@ -182,19 +184,20 @@ impl Core {
         }
     }
 
-    /// Frees an inode and all that only it names: first the slot, so that nothing of it can be reached.
+    /// Frees an inode and everything that only it references. The slot goes first, so that nothing of it can be
+    /// reached.
     pub(super) fn free_inode(&self, inode: &Inode, state: &mut State) {
         let _: InodeHead = self.region.read(inode.slot);
         state.freed = true;
         if !self.region.sound_or_forget(inode.slot, INODE_BYTES) {
-            // It cannot be freed on the media: all that it names stays in use.
+            // The slot cannot be freed on the media, so everything that the inode references stays in use.
             return self.cache.remove(inode.ino);
         }
         table::free_slot(&self.region, inode.slot);
         let mut mapped = 0;
         if let Body::File(extents) = &state.body {
             mapped = extents.bytes();
-            // Of what it names others may name parts.
+            // Other files may reference parts of these chunks.
             if !extents.splits_only_between_blocks() || self.policies.follow_origins(None) {
                 self.collector.may_have_died(mapped);
             }
@@ -216,11 +219,12 @@ impl Core {
     }
 }
 
-/// Generation of a new inode in a slot whose last user had generation `old`: another one, so that a number that somebody
-/// kept with its generation (a file handle) does not lead to a stranger. 0 is that of a slot without a user.
+/// Returns the generation of a new inode in a slot whose last user had generation `old`. It differs from `old`, so
+/// that a file handle (a number with its generation) cannot refer to the new inode. Generation 0 means that a slot
+/// has no user.
 ///
-/// A slot that left the table with its segment has forgotten its users when it comes back. So the first one does not
-/// start at 1 but with the time, in units of 1024 ns, in which no slot can be used more often than once.
+/// A slot that left the table with its segment loses its generation. So the first user does not start at 1 but with
+/// the time in units of 1024 ns, in which no slot can be used more than once.
 fn next_generation(old: u32, time: TimeNs) -> u32 {
     let next = if old == 0 { (time >> 10) as u32 } else { old.wrapping_add(1) };
     next.max(1)

@@ -1,9 +1,9 @@
 //! The inode cache: the inodes that are in DRAM, by number.
 //!
-//! The problem: an inode must be one object for all threads, and asking must not serialise threads.
+//! The problem: an inode must be one object for all threads, and lookups must not serialise threads.
 //!
-//! The idea: a hash table in shards, each with its own lock, which is also held while an inode is read from the media. A
-//! full shard evicts inodes that no operation holds.
+//! The idea: a hash table in shards. Each shard has its own lock, which is also held while an inode is read from the
+//! media. A full shard evicts inodes that no operation holds.
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -18,14 +18,14 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 const SHARDS: usize = 64;
-/// Inodes that a shard keeps before it lets go of those nobody uses.
+/// Number of inodes that a shard keeps before it evicts unused ones.
 const INODES_PER_SHARD: usize = 4096;
 
 /// Inodes by their numbers.
 type InodeMap = HashMap<u64, Arc<Inode>, BuildHasherDefault<NumberHasher>>;
 
-/// Hashes inode numbers. The file system chooses them, so nobody can make them collide and no random seed is needed;
-/// with one, the instructions of an operation would be others in each process.
+/// Hashes inode numbers. The file system chooses the numbers, so an attacker cannot make them collide and no random
+/// seed is needed. A seed would also make instruction counts differ between processes.
 #[derive(Default)]
 struct NumberHasher(u64);
 
@@ -40,13 +40,13 @@ impl Hasher for NumberHasher {
 
     #[inline]
     fn write_u64(&mut self, number: u64) {
-        // Both halves of the product: the low bits choose the place, the high ones the tag.
+        // Use both halves of the product: the low bits choose the bucket, the high ones the tag.
         let product = u128::from(self.0 ^ number) * 0x9E37_79B9_7F4A_7C15;
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
 }
 
-/// See the module.
+/// The inode cache: see the module.
 pub(crate) struct Cache {
     shards: Vec<Mutex<InodeMap>>,
 }
@@ -70,7 +70,7 @@ impl Cache {
         self.shard(ino).lock().remove(&ino);
     }
 
-    /// The inodes that are here now, a shard at a time.
+    /// Returns the cached inodes, one shard at a time.
     pub(crate) fn inodes(&self) -> impl Iterator<Item = Vec<Arc<Inode>>> {
         self.shards.iter().map(|shard| shard.lock().values().cloned().collect())
     }
@@ -80,7 +80,7 @@ impl Core {
     /// Returns the inode, from the cache or the media.
     ///
     /// # Errors
-    /// ENOENT when there is none of this number, EIO when it cannot be read.
+    /// ENOENT if there is no inode with this number, EIO if it cannot be read.
     pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         let mut shard = self.cache.shard(ino).lock();
         if let Some(inode) = shard.get(&ino) {
@@ -97,7 +97,8 @@ impl Core {
     }
 }
 
-/// Inodes that are there and cannot be used: what they name is not known, or is used for something else too.
+/// Inodes that exist but cannot be used, because their content is unknown or their space is also used by something
+/// else.
 #[derive(Default)]
 pub(crate) struct Damaged {
     any: AtomicBool,
@@ -105,18 +106,18 @@ pub(crate) struct Damaged {
 }
 
 impl Damaged {
-    /// EIO for this one from now on; `at`: where it is damaged, device offset in bytes.
+    /// Marks an inode as damaged: it gives EIO from now on. `at` is the device offset of the damage in bytes.
     pub(crate) fn add(&self, ino: u64, at: u64) {
         self.inodes.lock().insert(ino, at);
         self.any.store(true, Ordering::Release);
     }
 
-    /// How many are known.
+    /// Returns how many damaged inodes are known.
     pub(crate) fn count(&self) -> u64 {
         if self.any.load(Ordering::Acquire) { self.inodes.lock().len() as u64 } else { 0 }
     }
 
-    /// Whether this one is.
+    /// True if this inode is damaged.
     pub(crate) fn contains(&self, ino: u64) -> bool {
         self.check(ino).is_err()
     }
@@ -133,11 +134,11 @@ impl Damaged {
 }
 
 impl Core {
-    /// The inode that a name leads to. The caller has its directory locked: what the name leads to cannot be gone, so
-    /// when it is not there, or is something else, it is damaged.
+    /// Returns the inode that a name refers to. The caller holds the directory's lock, so the inode cannot have been
+    /// removed: if it is missing or of another kind, it is damaged.
     ///
     /// # Errors
-    /// EIO when it cannot be read.
+    /// EIO if it cannot be read.
     #[inline]
     pub(super) fn named_inode(&self, name: &NameSlot) -> Result<Arc<Inode>> {
         match self.inode(name.ino) {
@@ -162,9 +163,9 @@ impl Core {
         error
     }
 
-    /// The same, for an operation that takes the name away: `None` for what cannot be read. It stays in use, with all
-    /// that it names, until fsck has decided. A directory that cannot be read keeps its name: what is in it would lose
-    /// the way that leads to it.
+    /// The same for an operation that removes the name; `None` if the inode cannot be read. The inode stays in use,
+    /// with everything that it references, until fsck has decided. A directory that cannot be read keeps its name,
+    /// because its content would become unreachable.
     pub(super) fn removable_inode(&self, name: &NameSlot) -> Result<Option<Arc<Inode>>> {
         match self.named_inode(name) {
             Err(Error::Corrupt { .. } | Error::BadMemory { .. }) if name.kind() != FileKind::Directory => Ok(None),
@@ -173,7 +174,7 @@ impl Core {
     }
 }
 
-/// Lets go of inodes nobody uses when a shard of the cache is full.
+/// Evicts unused inodes if a shard of the cache is full.
 fn make_room(shard: &mut InodeMap) {
     if shard.len() >= INODES_PER_SHARD {
         shard.retain(|ino, inode| ino % 2 == 0 && *ino > 1 || Arc::strong_count(inode) > 1);

@@ -1,10 +1,10 @@
 //! Claims: the blocks and references that an operation has taken before it commits.
 //!
-//! The problem: an operation allocates blocks and takes references before it knows whether it succeeds. Whatever it
-//! forgets on an error path is leaked until the next crash.
+//! The problem: an operation allocates blocks and takes references before it knows whether it succeeds. Anything that
+//! an error path forgets to release is leaked until the next crash.
 //!
-//! The idea: everything goes into [`Claims`]. Only they turn a reference into a block that an extent may name. If they are
-//! dropped before [`Claims::published`], they release everything.
+//! The idea: everything goes into [`Claims`]. Only they turn a reference into a block that an extent may map. If they
+//! are dropped before [`Claims::published`], they release everything.
 
 use super::Core;
 use crate::chunk::Unshareable;
@@ -24,38 +24,38 @@ use crate::space::{BlockRun, Runs};
 use pmem::Flight;
 use smallvec::SmallVec;
 
-/// See the module.
+/// The blocks and references of one operation: see the module.
 pub(super) struct Claims<'a> {
     core: &'a Core,
-    /// Decides on new data.
+    /// Decides about new data.
     pub(super) policy: &'a dyn Dedup,
-    /// Reserved blocks of the file that now get their content.
+    /// Reserved blocks of the file that receive their first content.
     pub(super) reserved: SmallVec<[BlockNumber; 1]>,
     /// New blocks.
     pub(super) fresh: Runs,
     shared: SmallVec<[BlockNumber; 1]>,
     held: SmallVec<[Hold; 1]>,
-    /// Packed chunks with a reference each.
+    /// Packed chunks, one for each reference that was taken.
     shared_packed: SmallVec<[PackedNumber; 0]>,
-    /// A packed chunk that was made longer in its place.
+    /// A packed chunk that was extended in place.
     grown: Option<Grown>,
-    /// Keeps packed chunks where they are whose bytes are on their way.
+    /// Keeps packed chunks from moving while their bytes are being written.
     pin: Option<Pin<'a>>,
     /// Blocks and packed chunks with new entries: chunk, count, fingerprint.
     entered: SmallVec<[(ChunkRef, u32, Fingerprint); 1]>,
-    /// The dedup transaction, with everything that was flushed meanwhile.
+    /// The dedup transaction, and everything that was flushed for it.
     pub(super) tx: Transaction<'a>,
-    /// Whether something was stored without a fingerprint.
+    /// True if something was stored without a fingerprint.
     pub(super) lacks_fingerprints: bool,
-    /// Whether what is stored is updated data: it goes to the pools for that (DeEXT III-C).
+    /// True if the stored data is updated data, which goes to separate pools (DeEXT III-C).
     pub(super) is_update: bool,
     /// How new packed chunks are stored.
     pub(super) compression: Compression,
-    /// Dedupe-flag of the log entries that publish it.
+    /// The dedupe-flag of the log entries that publish the data.
     pub(super) dedupe: u8,
 }
 
-/// A packed chunk at `address` that had `length` bytes and has `longer` now.
+/// A packed chunk at `address` that was extended from `length` to `longer` bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Grown {
     pub(super) chunk: PackedNumber,
@@ -65,21 +65,22 @@ pub(super) struct Grown {
 }
 
 impl Grown {
-    /// What names the new bytes.
+    /// Returns the extent of the new bytes.
     pub(super) fn new_extent(&self) -> Extent {
         let location = Location::Packed(self.chunk, 0).plus(self.length);
         Extent { length: self.longer - self.length, location, unwritten: false }
     }
 }
 
-/// New chunks, with their fingerprints, that another writer may have stored and published at the same time.
+/// New chunks, with their fingerprints, that may be concurrent duplicates: another writer may have published an equal
+/// one.
 pub(super) type Concurrent = SmallVec<[(ChunkRef, Fingerprint); 0]>;
 
 pub(super) fn runs_of(blocks: &[BlockNumber]) -> Runs {
     blocks.iter().map(|start| BlockRun { start: *start, count: 1 }).collect()
 }
 
-/// Why a chunk got no more references.
+/// Converts the reason why a chunk got no more references to an error: EMLINK, or EIO for damage and bad memory.
 fn unshareable(core: &Core, chunk: ChunkRef, refused: Unshareable) -> Error {
     match refused {
         Unshareable::Saturated => Error::Posix {
@@ -93,7 +94,7 @@ fn unshareable(core: &Core, chunk: ChunkRef, refused: Unshareable) -> Error {
 }
 
 impl<'a> Claims<'a> {
-    /// Of an operation that stores no data of its own.
+    /// Begins an operation that stores no data.
     pub(super) fn new(core: &'a Core) -> Claims<'a> {
         Claims::with_policy(core, core.policies.of(None))
     }
@@ -103,7 +104,7 @@ impl<'a> Claims<'a> {
         Claims::all(core, policy, core.chunks.begin())
     }
 
-    /// Of an operation that stores data of a file as `compression` says.
+    /// Begins an operation that stores data of a file, compressed as `compression` says.
     #[inline]
     pub(super) fn with_compression(core: &'a Core, policy: &'a dyn Dedup, compression: Compression) -> Claims<'a> {
         let mut claims = Claims::with_policy(core, policy);
@@ -111,7 +112,7 @@ impl<'a> Claims<'a> {
         claims
     }
 
-    /// Of an operation that has begun its transaction already.
+    /// Begins the claims of an operation that has already begun its transaction.
     pub(super) fn with_transaction(core: &'a Core, tx: Transaction<'a>) -> Claims<'a> {
         Claims::all(core, core.policies.of(None), tx)
     }
@@ -137,7 +138,7 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Takes a reference over; the block that an extent may name for it.
+    /// Takes over a reference, and returns the block that one extent may map for it.
     #[inline]
     pub(super) fn keep(&mut self, reference: Reference) -> BlockNumber {
         let block = reference.take().block().expect("who shares whole blocks is given blocks");
@@ -145,21 +146,21 @@ impl<'a> Claims<'a> {
         block
     }
 
-    /// Takes a reference on a packed chunk over; the chunk that one extent may name for it.
+    /// Takes over a reference on a packed chunk, and returns the chunk that one extent may map for it.
     pub(super) fn keep_packed(&mut self, reference: Reference) -> PackedNumber {
         let chunk = reference.take().packed().expect("who shares packed chunks is given packed chunks");
         self.shared_packed.push(chunk);
         chunk
     }
 
-    /// Takes a hold over; the block that an extent may name for it.
+    /// Takes over a reference that is held by update count, and returns the block that one extent may map for it.
     pub(super) fn keep_held(&mut self, hold: Hold) -> BlockNumber {
         let block = hold.block();
         self.held.push(hold);
         block
     }
 
-    /// Takes one more reference on a block that an inode names which is locked.
+    /// Takes one more reference on a block that a locked inode maps.
     pub(super) fn share(&mut self, block: BlockNumber) -> Result<()> {
         let reference = self.one_more(block.into())?;
         self.keep(reference);
@@ -172,18 +173,18 @@ impl<'a> Claims<'a> {
     }
 
     fn require_entry(&self, chunk: ChunkRef) -> Result<()> {
-        // Without one the extent that names it is damaged.
+        // If the entry does not exist, the extent that references it is damaged.
         if self.core.chunks.entries.exists(chunk) { Ok(()) } else { Err(self.core.lost_chunk(chunk)) }
     }
 
-    /// Takes one more reference on a packed chunk that an inode names which is locked.
+    /// Takes one more reference on a packed chunk that a locked inode maps.
     pub(super) fn share_packed(&mut self, chunk: PackedNumber) -> Result<()> {
         let reference = self.one_more(chunk.into())?;
         self.keep_packed(reference);
         Ok(())
     }
 
-    /// Takes one more reference on all that an extent of a locked inode names.
+    /// Takes one more reference on every chunk that an extent of a locked inode maps.
     pub(super) fn share_extent(&mut self, extent: &Extent) -> Result<()> {
         match extent.packed() {
             Some(chunk) => self.share_packed(chunk),
@@ -191,7 +192,7 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Takes as many more references on a chunk that an inode names which is locked.
+    /// Takes `times` more references on a chunk that a locked inode maps.
     pub(super) fn share_times(&mut self, chunk: ChunkRef, times: u32) -> Result<()> {
         self.require_entry(chunk)?;
         let references = self.tx.share_times(chunk, times).map_err(|refused| unshareable(self.core, chunk, refused))?;
@@ -204,8 +205,8 @@ impl<'a> Claims<'a> {
         Ok(())
     }
 
-    /// Notes a new block, and writes its chunk entry unless the index finds it without one: then only a strong fingerprint or
-    /// a second reference needs a place on the media.
+    /// Records a new block. Its chunk entry is written unless the index finds the block without one; then only a
+    /// strong fingerprint or a second reference requires an entry on the media.
     pub(super) fn enter(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
         let needs_entry = count > 1 || fingerprint.strong.is_some() || !self.policy.goes_by_index();
         if needs_entry || !self.core.chunks.finds_private() {
@@ -214,7 +215,8 @@ impl<'a> Claims<'a> {
         self.entered.push((block.into(), count, *fingerprint));
     }
 
-    /// Packed chunks get places, or are made longer: none of them moves until this is over.
+    /// Keeps packed chunks from moving until the claims are published or dropped. Called before chunks are placed or
+    /// extended.
     pub(super) fn pin(&mut self) {
         self.pin.get_or_insert_with(|| self.core.chunks.epochs.pin());
     }
@@ -225,26 +227,26 @@ impl<'a> Claims<'a> {
         self.entered.push((new.number.into(), count, *fingerprint));
     }
 
-    /// Says in the entry of a packed chunk that it is longer. Its new bytes are the caller's to write.
+    /// Writes the new length of a packed chunk to its entry. The caller writes the new bytes.
     pub(super) fn grow(&mut self, grown: Grown) {
         self.grown = Some(grown);
         self.tx.flight.add(self.core.chunks.set_length(grown.chunk, grown.address, grown.longer));
     }
 
-    /// Whether nothing is stored anew.
+    /// True if nothing new is stored.
     pub(super) fn stores_nothing(&self) -> bool {
         self.fresh.is_empty() && self.entered.is_empty()
     }
 
-    /// The log names what was held, durably: it is counted now.
+    /// Turns held update counts into reference counts, once the log durably references the blocks.
     pub(super) fn count_holds(&mut self, flight: &mut Flight) {
         for hold in self.held.drain(..) {
             self.core.chunks.count_hold(hold, flight);
         }
     }
 
-    /// Everything is reachable: others may find the new blocks, and `old` lost the references it had. Returns the new
-    /// blocks that another writer may have stored first.
+    /// Ends the claims after the commit: other writers may now find the new chunks, and `old` loses its references.
+    /// Returns the new chunks that may be concurrent duplicates.
     pub(super) fn published(&mut self, ino: u64, old: &Dropped) -> Concurrent {
         debug_assert!(self.held.is_empty(), "what was held is counted before");
         let core = self.core;
@@ -271,7 +273,7 @@ impl<'a> Claims<'a> {
         concurrent
     }
 
-    /// The extents of a walked inode name what was claimed, and no longer `old`.
+    /// Updates a running recount: the extents of a walked inode gained what was claimed and lost `old`.
     fn recount(&self, recount: &Recount, old: &Dropped) {
         let fresh = self.fresh.iter().flat_map(|run| run.blocks());
         fresh.chain(self.shared.iter().copied()).for_each(|block| recount.count(block, false));
@@ -281,7 +283,7 @@ impl<'a> Claims<'a> {
         }
         self.shared_packed.iter().for_each(|chunk| recount.count(*chunk, false));
         for (chunk, count, _) in &self.entered {
-            // The first reference of a block is that of a new block.
+            // For a block, `fresh` has already counted the first reference.
             let first = u32::from(chunk.block().is_some());
             (first..*count).for_each(|_| recount.count(*chunk, false));
         }
@@ -301,7 +303,7 @@ impl Drop for Claims<'_> {
         if !has_chunks && self.fresh.is_empty() && self.grown.is_none() {
             return;
         }
-        // Not published. What was shared may have lost all its other references meanwhile.
+        // The claims were not published. A shared chunk may have lost all its other references meanwhile.
         let mut dropped = Dropped {
             blocks: runs_of(&self.shared),
             packed: std::mem::take(&mut self.shared_packed).into_iter().collect(),
@@ -315,7 +317,7 @@ impl Drop for Claims<'_> {
                 }
             }
         }
-        // What was stored may not be on its way any more when others write there.
+        // No store may still be in flight when the blocks get another user.
         let _ = self.core.region.fence((flight, std::mem::take(&mut self.tx.flight)));
         self.core.release(&dropped, &[], 0);
         if let Some(Grown { chunk, address, length, longer }) = self.grown.take() {

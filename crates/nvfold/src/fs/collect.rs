@@ -1,12 +1,13 @@
-//! Collecting byte ranges: chunks of which only a few bytes live give way to new ones with just those.
+//! Collecting byte ranges: a chunk of which only a few bytes are live is replaced by a new chunk with just those
+//! bytes.
 //!
-//! The problem: clones of ranges and writes over a part of what was packed leave blocks and packed chunks of which extents
-//! name a few bytes. Their counts do not tell which, so the rest is space that nobody can use.
+//! The problem: clones of ranges and writes over parts of packed chunks leave blocks and packed chunks of which
+//! extents map only a few bytes. Reference counts do not tell which bytes, so the dead bytes cannot be used.
 //!
-//! The idea: two passes over the inodes, for a window of chunks ([`Marks`]). The first learns which bytes live of those
-//! that are named by parts. Then it is known which chunks are worth it: all their names were seen, and enough of them is
-//! dead. In the second pass the first inode that names one copies what lives of it to a new packed chunk, once, and each
-//! inode names that in a commit like any other ([`Core::publish`]).
+//! The idea: two passes over the inodes, for a window of chunks ([`Marks`]). The first pass records which bytes are
+//! live in the chunks that extents map in part. A chunk is worth collecting if all its references were seen and
+//! enough of it is dead. In the second pass, the first inode that references such a chunk copies its live bytes to a
+//! new packed chunk. Each inode then maps the new chunk in a commit like any other ([`Core::publish`]).
 //!
 //! ```text
 //! mark      inode after inode, read locked       chunk -> names, ranges that live         DRAM only
@@ -16,13 +17,14 @@
 //! let go    nobody else names the old chunk      both lose the collection's reference: the old one is free
 //! ```
 //!
-//! Anything may happen between steps. What was marked is only a guess, so nothing depends on it but how much is saved: the
-//! bytes of a chunk stand still as long as it is referenced, which the collection sees to from the copy on, and an extent
-//! is re-pointed only if the new chunk has all of it. A crash leaves counts too high, which reconcile puts right.
+//! Anything may happen between steps. A mark is only a guess, and only the amount of saved space depends on it. The
+//! bytes of a chunk do not change while it is referenced, and the collection holds a reference from the copy on; an
+//! extent is re-pointed only if the new chunk has all of its bytes. A crash leaves counts too high, which reconcile
+//! corrects.
 //!
-//! It is done on request, before an operation fails for want of space, and in the background when much may have died since
-//! the last one: on a device that is nearly full, and, where the policy shares bytes with what they were copied from and so
-//! leaves such parts all the time, while nobody is at work (ICID 4.6).
+//! A collection runs on request, and before an operation fails for lack of space. It also runs in the background when
+//! much may have died since the last one: on a device that is nearly full, and under a policy that shares byte ranges
+//! with their origins, while no other operation runs (ICID 4.6).
 
 use super::Core;
 use super::claims::Claims;
@@ -45,33 +47,34 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Extents and inodes that a step looks at.
+/// Number of extents and inodes that a step looks at.
 const STEP_LOOKS: usize = 2048;
-/// Parts that are re-pointed in one commit.
+/// Number of parts that one commit re-points.
 const STEP_PARTS: usize = 64;
-/// Bytes of chunks that a step reads, about.
+/// Approximate number of chunk bytes that a step reads.
 const STEP_BYTES: u64 = 256 << 10;
-/// Bits that tell which inodes name what is collected, by their numbers: another inode with the same bit is looked at in
-/// vain.
+/// Number of bits that record which inodes reference a collected chunk, by inode number modulo this. An inode that
+/// only shares a bit is looked at in vain.
 const INODE_BITS: u64 = 1 << 20;
-/// What an entry, a header and the like of the new chunk take, about, bytes.
+/// Approximate cost of a new chunk, in bytes: entry, header and the like.
 const CHUNK_COSTS: u64 = 128;
-/// What an extent more takes in a log, bytes.
+/// Cost of one more extent in a log, in bytes.
 const NAME_COSTS: u64 = 64;
-/// Of what is used, so much must be dead that a round is worth it while nobody is at work: a sixteenth, and some.
+/// While the file system is idle, a round is worth it if this part of the used space (a sixteenth) may be dead, and
+/// at least `LEAVINGS_BYTES_MIN` bytes.
 const LEAVINGS_PART: u64 = 16;
 const LEAVINGS_BYTES_MIN: u64 = 1 << 20;
-/// Steps of emptying segments that a round without room waits for: some ten empty one.
+/// How many steps of emptying segments a round without room waits for; about ten steps empty a segment.
 const STEPS_WITHOUT_ROOM_MAX: u32 = 64;
-/// How often an operation that needs space asks again while another thread collects, before it does without.
+/// How often an operation that needs space asks again while another thread collects, before it gives up.
 const PATIENCE: u32 = if cfg!(feature = "shuttle") { 100 } else { 1 << 20 };
 
-/// What is collected, and what was.
+/// The collection under way, and the totals since mount.
 pub(super) struct Collector {
     round: Mutex<Option<Round>>,
-    /// Bytes that may have died in chunks that live, since the last round began.
+    /// Bytes that may have died in live chunks since the last round began.
     may_be_dead: AtomicU64,
-    /// How many operations had taken the freeze lock when this was last checked.
+    /// Value of the freeze lock's counter of operations when it was last read.
     passed: AtomicU64,
     chunks: AtomicU64,
     saved_bytes: AtomicU64,
@@ -79,7 +82,7 @@ pub(super) struct Collector {
 
 impl Default for Collector {
     fn default() -> Collector {
-        // Nobody knows what died before this mount, so there is something to look for.
+        // Bytes may have died before this mount, so the first collection has something to look for.
         Collector {
             round: Mutex::default(),
             may_be_dead: AtomicU64::new(1),
@@ -91,46 +94,46 @@ impl Default for Collector {
 }
 
 impl Collector {
-    /// Bytes of chunks that others may name are named no more.
+    /// Records that extents dropped `bytes` bytes of chunks that may have other references.
     pub(super) fn may_have_died(&self, bytes: u64) {
         if bytes > 0 {
             self.may_be_dead.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Chunks that gave way to smaller ones since mount, and the bytes that this saved.
+    /// Returns how many chunks were replaced by smaller ones since mount, and how many bytes that saved.
     pub(super) fn done(&self) -> (u64, u64) {
         (self.chunks.load(Ordering::Relaxed), self.saved_bytes.load(Ordering::Relaxed))
     }
 }
 
-/// The work on a window of chunks.
+/// The state of one round: the work on one window of chunks.
 struct Round {
     marks: Marks,
     /// See [`INODE_BITS`].
     inodes: Vec<u64>,
     phase: Phase,
-    /// Chunks whose live bytes lie in new ones. The round has a reference on both.
+    /// Chunks whose live bytes were copied to new ones. The round holds a reference on both.
     copied: HashMap<ChunkRef, Copied>,
     /// Steps since the last one that found room.
     steps_without_room: u32,
 }
 
-/// Where the live bytes of a chunk lie now.
+/// Where the live bytes of a chunk were copied to.
 #[derive(Clone, Copy)]
 struct Copied {
     to: PackedNumber,
     saved_bytes: u64,
 }
 
-/// What is done of a round, and where to go on.
+/// How far a round has come, and where it continues.
 #[derive(Clone, Copy)]
 enum Phase {
-    /// The first pass: the next inode, and where in it.
+    /// The first pass: the next inode, and the file offset in it.
     Mark(u64, u64),
-    /// Which chunks are worth it, from this one on.
+    /// Choosing the chunks that are worth it, from this one on.
     Choose(ChunkRef),
-    /// The second pass.
+    /// The second pass: the next inode, and the file offset in it.
     Repoint(u64, u64),
 }
 
@@ -152,14 +155,14 @@ impl Round {
     }
 }
 
-/// A part of a file that names a part of a chunk.
+/// A file offset, and the part of a chunk that the file maps there.
 struct Named {
     offset: u64,
     part: Part,
 }
 
 impl Core {
-    /// Whether byte ranges are to be collected: a round is under way, or enough may have died since the last one.
+    /// True if there is something to collect: a round is under way, or enough may have died since the last one.
     pub(super) fn may_collect(&self, victims: Victims) -> bool {
         let is_nearly_full = || !self.space.has_free(self.space.total_blocks() / 8);
         let least = match victims {
@@ -176,13 +179,13 @@ impl Core {
             && (is_asked || self.collector.round.try_lock().is_none_or(|round| round.is_some()))
     }
 
-    /// Whether nobody has changed anything since this was last asked.
+    /// True if no operation has changed anything since the last call.
     fn is_at_rest(&self) -> bool {
         let passed = self.gate.entered();
         self.collector.passed.swap(passed, Ordering::Relaxed) == passed
     }
 
-    /// Collects for an operation that found too little space, and holds nothing now; whether it saved some.
+    /// Collects for an operation that found too little space and holds no lock now. Returns true if that saved space.
     pub(crate) fn collect_for_space(&self) -> bool {
         let (before, _) = self.collector.done();
         let mut patience = PATIENCE;
@@ -201,7 +204,7 @@ impl Core {
         self.collector.done().0 > before
     }
 
-    /// Does a step of collecting, of a millisecond at most.
+    /// Does one step of collecting, of at most a millisecond.
     ///
     /// # Errors
     /// Those of the device.
@@ -226,7 +229,7 @@ impl Core {
             }
             Ok(true) => round.marks.next_window().map(Round::from),
             Err(Error::NoSpace { .. }) => match self.make_room_for(round) {
-                // What was done stays. What is left out now is so until more has died.
+                // What was done stays. What is left waits until more has died.
                 Worked::Nothing => None,
                 worked => return Ok(worked),
             },
@@ -240,8 +243,8 @@ impl Core {
         Ok(Worked::GoesOn)
     }
 
-    /// A step of emptying segments for a round that finds no room: what it has freed so far may be enough. Not without
-    /// end, for what is emptied may fill others, or find no room either.
+    /// Does a step of emptying segments for a round that finds no room, since what it has freed so far may be enough.
+    /// The number of steps is limited, because emptied chunks may fill other segments or find no room either.
     fn make_room_for(&self, round: &mut Round) -> Worked {
         round.steps_without_room += 1;
         match round.steps_without_room {
@@ -253,17 +256,17 @@ impl Core {
     fn end_round(&self, at_work: &mut Option<Round>) {
         if let Some(round) = at_work.take() {
             round.copied.into_iter().for_each(|(chunk, copied)| self.drop_collected(chunk, copied));
-            // What a copy that found no room has opened serves for blocks again.
+            // The segments that a copy without room had opened are given back, so blocks can use them.
             self.give_up_empty_packed();
         }
     }
 
-    /// Unmount: what is under way stays as it is.
+    /// Ends the round at unmount. Chunks that were not re-pointed yet stay as they are.
     pub(super) fn end_collecting(&self) {
         self.end_round(&mut self.collector.round.lock());
     }
 
-    /// Looks at some more extents.
+    /// Marks the live bytes of some more extents.
     fn mark_some(&self, round: &mut Round, ino: u64, from: u64) -> Result<()> {
         let (mut ino, mut from, mut looks) = (ino, from, 0);
         while looks < STEP_LOOKS {
@@ -281,7 +284,7 @@ impl Core {
         Ok(())
     }
 
-    /// Looks at the entries of some more chunks; true when none is worth it.
+    /// Checks some more marked chunks. Returns true if none of the window is worth collecting.
     fn choose_some(&self, round: &mut Round, from: ChunkRef) -> bool {
         let is_worth_it = |chunk, marked: &Marked| self.is_worth_collecting(chunk, marked);
         let next = round.marks.retain_some(from, STEP_LOOKS, is_worth_it);
@@ -308,7 +311,7 @@ impl Core {
         Ok(ended)
     }
 
-    /// What an extent names parts of: a packed chunk, or the first and the last block that it touches.
+    /// Returns the chunks of which an extent maps only a part: its packed chunk, or its first and last block.
     fn parts_of(&self, offset: u64, extent: &Extent) -> SmallVec<[Named; 2]> {
         let mut named = SmallVec::new();
         let mut add = |offset, chunk, start: u64, end: u64| {
@@ -337,7 +340,7 @@ impl Core {
         named
     }
 
-    /// How many bytes a chunk has; `None` when its entry cannot be read, which is no failure of who asks.
+    /// Returns the lengths of a chunk; `None` if its entry cannot be read, which is not an error of the caller.
     fn bytes_of(&self, chunk: ChunkRef) -> Option<PackedBytes> {
         let bytes = match chunk {
             ChunkRef::Block(_) => Some(PackedBytes { stored: BLOCK_BYTES, content: BLOCK_BYTES }),
@@ -347,7 +350,8 @@ impl Core {
         bytes.filter(|_| self.region.sound_or_forget(self.chunks.entry_offset(chunk), ENTRY_BYTES))
     }
 
-    /// Whether enough of a chunk is dead, and all its names were seen. It may be another one by now, or none.
+    /// True if enough of a chunk is dead and all its references were seen. The chunk may have been freed or reused
+    /// since.
     fn is_worth_collecting(&self, chunk: ChunkRef, marked: &Marked) -> bool {
         let Some(PackedBytes { stored, content }) = self.bytes_of(chunk) else { return false };
         let needed = (marked.live_bytes() * stored).div_ceil(content);
@@ -356,7 +360,7 @@ impl Core {
             && self.chunks.count(chunk) == marked.names
     }
 
-    /// Re-points some more extents; true when the round is over.
+    /// Re-points some more extents. Returns true when the round is over.
     fn repoint_some(&self, round: &mut Round, ino: u64, from: u64) -> Result<bool> {
         let (mut ino, mut from, mut looks) = (ino, from, 0);
         while looks < STEP_LOOKS {
@@ -369,7 +373,7 @@ impl Core {
             if round.may_name_some(next) {
                 ended = self.leaving_out(self.repoint_file(next, from, STEP_LOOKS - looks, round))?;
             }
-            // A commit is enough for a step.
+            // One commit is enough work for a step.
             looks += if ended.changed { STEP_LOOKS } else { ended.looks + 1 };
             (ino, from) = ended.next.map_or((next + 1, 0), |from| (next, from));
             round.phase = Phase::Repoint(ino, from);
@@ -389,7 +393,7 @@ impl Core {
         Ok(ended)
     }
 
-    /// The next parts of a file that are collected.
+    /// Returns the next parts of a file that map collected chunks.
     fn collected_parts(&self, extents: &Extents, from: u64, most: usize, round: &Round) -> (Vec<Named>, Ended) {
         let mut ended = Ended::default();
         let mut parts: Vec<Named> = Vec::new();
@@ -411,7 +415,7 @@ impl Core {
         (parts, ended)
     }
 
-    /// Makes these parts of a file name the new chunks.
+    /// Makes these parts of a file map the new chunks.
     fn repoint(&self, inode: &Inode, state: &mut State, named: &[Named], round: &mut Round) -> Result<()> {
         let mut claims = Claims::with_compression(self, self.policies.of(None), self.compression_for(inode));
         let mut new: HashMap<ChunkRef, Copied> = HashMap::new();
@@ -448,7 +452,7 @@ impl Core {
         self.collector.forget_dead(&ranges);
         round.copied.extend(new);
         for Named { part, .. } in named {
-            // The collection is the last one that names it.
+            // The collection holds the last reference.
             if round.copied.contains_key(&part.chunk) && self.chunks.count(part.chunk) == 1 {
                 let copied = round.copied.remove(&part.chunk).expect("it is there");
                 round.marks.remove(part.chunk);
@@ -458,8 +462,9 @@ impl Core {
         Ok(())
     }
 
-    /// Copies what lives of a chunk that a locked inode names to a new one, for so many names of the inode and for the
-    /// collection, which takes a reference on the old one too. `None`: it cannot be read, or nothing is saved.
+    /// Copies the live bytes of a chunk to a new packed chunk. The new chunk gets `names` references for the locked
+    /// inode and one for the collection, which also takes a reference on the old chunk. Returns `None` if the chunk
+    /// cannot be read or nothing is saved.
     fn copy_live(
         &self,
         chunk: ChunkRef,
@@ -489,7 +494,7 @@ impl Core {
         Ok(Some(Copied { to, saved_bytes: stored - bytes.len() as u64 }))
     }
 
-    /// Gives the collection's references back.
+    /// Gives back the collection's references on the old and the new chunk.
     fn drop_collected(&self, chunk: ChunkRef, Copied { to, saved_bytes }: Copied) {
         if self.chunks.count(chunk) == 1 {
             self.collector.chunks.fetch_add(1, Ordering::Relaxed);
@@ -501,7 +506,7 @@ impl Core {
 }
 
 impl Collector {
-    /// What a collection re-points has not died.
+    /// Subtracts re-pointed ranges, which publishing counted as dead.
     fn forget_dead(&self, ranges: &[Range<u64>]) {
         let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         let less = |dead: u64| Some(dead.saturating_sub(bytes));
@@ -512,15 +517,16 @@ impl Collector {
 /// How far a step came in a file.
 #[derive(Default)]
 struct Ended {
-    /// Extents that were looked at.
+    /// Number of extents that were looked at.
     looks: usize,
-    /// Where to go on in it.
+    /// File offset to continue at, if the file has more extents.
     next: Option<u64>,
-    /// The file names something else.
+    /// True if the extents of the file were changed.
     changed: bool,
 }
 
-/// Whether it is worth it that a chunk of `stored` bytes gives way to one of `needed` bytes.
+/// True if replacing a chunk of `stored` bytes by one of `needed` bytes saves more than the new chunk and its `names`
+/// extents cost.
 fn saves_enough(stored: u64, needed: u64, names: u32) -> bool {
     let costs = CHUNK_COSTS + NAME_COSTS * u64::from(names);
     stored.saturating_sub(needed) >= costs.max(stored / 16)

@@ -1,4 +1,4 @@
-//! Publishing: how a change to one inode, or to several at once, becomes durable and whole.
+//! Commits: how a change to one inode, or to several at once, becomes durable and atomic.
 //!
 //! ```text
 //! stage:    log entries beyond the tail, the spare attribute line      (flushed, unreachable)
@@ -26,21 +26,21 @@ use pmem::{Clean, Flight, InFlight, Landed, Pm, Region};
 use smallvec::SmallVec;
 
 const SLOT_BYTES: u64 = size_of::<JournalSlot>() as u64;
-/// Lines of a log that a slot has room for.
+/// The number of log lines that fit in an inode slot.
 pub(super) const INLINE_LINES: u64 = 5;
 
-/// What a commit word names: the newest entry of the log and the attribute line that counts, if they are new.
+/// What a commit word points at: the newest log entry and the current attribute line, if they are new.
 pub(super) type Named<'a, S> = (Option<Pm<'a, [u8], S>>, Option<Pm<'a, AttributeLine, S>>);
 
-/// Returns the commit word of a slot. What it names is read from handles that a fence made clean; what does not change is
-/// what `log` and `selector` say, for that was committed before.
+/// Returns the commit word of a slot. New parts are read from handles that a fence made clean. The other parts come
+/// from `log` and `selector`, which were committed before.
 pub(super) fn commit_word(slot: u64, log: &Log, selector: u64, (newest, line): Named<'_, Clean>) -> WordStore {
     let tail = newest.map_or(log.tail, |newest| newest.end().offset());
     let selector = line.map_or(selector, |line| u64::from(line.ptr().offset() == slot + ATTRIBUTE_LINES[1]));
     WordStore { offset: slot + COMMIT_WORD, value: tail | selector }
 }
 
-/// A change of one inode that lies on the media but cannot be reached yet.
+/// A change of one inode that is on the media but cannot be reached yet.
 pub(super) struct Staged<'a> {
     addition: Addition<'a>,
     attributes: Option<AttributeLine>,
@@ -49,12 +49,12 @@ pub(super) struct Staged<'a> {
 }
 
 impl<'a> Staged<'a> {
-    /// What its commit word will name, to be fenced together with the flight.
+    /// Takes the handles that the commit word will point at, to be fenced together with the flight.
     pub(super) fn take_named(&mut self) -> Named<'a, InFlight> {
         std::mem::take(&mut self.named)
     }
 
-    /// The change is committed: takes log and attributes over. The entries themselves are applied by the caller.
+    /// Takes over log and attributes after the commit. The caller applies the entries.
     pub(super) fn install(self, state: &mut State) {
         self.addition.keep(&mut state.log);
         state.selector = self.selector;
@@ -64,11 +64,12 @@ impl<'a> Staged<'a> {
     }
 }
 
-/// Journal slots: an operation over several inodes holds one while it commits. They take turns, so that none is worn more
-/// than the others.
+/// The journal slots. An operation on several inodes holds one while it commits. Slots are used in turn, which
+/// spreads the wear.
 pub(super) struct Journal {
     slots: Vec<Mutex<()>>,
-    /// Where the next search begins. Two that read the same number try the same slot first, no more.
+    /// The slot at which the next search begins. It is no harm if two threads read the same number: they only try the
+    /// same slot first.
     next: AtomicU64,
 }
 
@@ -77,7 +78,7 @@ impl Journal {
         Journal { slots: (0..JOURNAL_SLOTS).map(|_| Mutex::new(())).collect(), next: AtomicU64::new(0) }
     }
 
-    /// A free slot that can be written, if there is one.
+    /// Locks a free slot in sound memory. If there is none, it waits for the next slot in turn.
     fn lock_any(&self, is_sound: impl Fn(u64) -> bool) -> (u64, MutexGuard<'_, ()>) {
         let first = self.next.load(Ordering::Relaxed);
         self.next.store((first + 1) % JOURNAL_SLOTS, Ordering::Relaxed);
@@ -88,7 +89,8 @@ impl Journal {
 }
 
 impl Core {
-    /// Makes an addition of about `bytes` to a log. What does not fit behind it may need log areas, which the device must tell of.
+    /// Makes an addition of about `bytes` to a log. If it does not fit in the last part it may need log areas, a
+    /// feature that the superblock must announce.
     pub(super) fn addition(
         &self,
         slot: u64,
@@ -105,7 +107,8 @@ impl Core {
         Ok(Addition::new(self.log_ground(), slot, ino, log, areas, purpose))
     }
 
-    /// Stages encoded lines and, if given, attributes (their `as_of` is filled in here).
+    /// Stages encoded lines and, if given, attributes (their `as_of` is filled in here). Returns the device offset of
+    /// each entry.
     pub(super) fn stage_lines<'a>(
         &'a self,
         inode: &Inode,
@@ -169,7 +172,7 @@ impl Core {
             let Change { inode, state, attributes, purpose, .. } = change;
             staged.push(self.stage_lines(inode, state, &encoded, *attributes, *purpose, &mut flight)?);
         }
-        // What was staged may stand on names that could not be read.
+        // The change may be based on names that could not be read.
         self.region.check()?;
         assert!(changes.len() <= CHANGES_MAX, "no operation changes more inodes");
         let mut named: [Named<'_, InFlight>; CHANGES_MAX] = Default::default();
@@ -194,12 +197,13 @@ impl Core {
         Ok(())
     }
 
-    /// Whether one line fits behind the log without a new page.
+    /// True if one line fits in the log without a new page.
     pub(super) fn has_room_for_one_entry(&self, inode: &Inode, state: &State) -> bool {
         state.log.room(inode.slot) >= LINE && self.check_writable(inode, state).is_ok()
     }
 
-    /// An inode whose slot, or the end of whose log, lies in bad memory cannot change any more.
+    /// Returns EIO if the inode's slot or the end of its log is in bad memory, because such an inode cannot change
+    /// any more.
     fn check_writable(&self, inode: &Inode, state: &State) -> Result<()> {
         let what = || format!("inode {}", inode.ino);
         self.region.check_writable(inode.slot, INODE_BYTES).map_err(Error::of(what))?;
@@ -208,8 +212,8 @@ impl Core {
         self.region.check_writable(start, bytes).map_err(Error::of(what))
     }
 
-    /// Commits the one line that was written at the tail. `with_it` becomes durable in the same fence, and so does what
-    /// `meanwhile` flushes, which is done while both are on their way.
+    /// Commits the one line that was written at the tail. One fence covers the commit word, `with_it` and what
+    /// `meanwhile` flushes, which runs while the other two are being written back.
     pub(super) fn commit_line<T>(
         &self,
         inode: &Inode,
@@ -226,7 +230,7 @@ impl Core {
         state.log.lines += 1;
     }
 
-    /// Stores the word that makes a staged change reachable; `with_it` and `meanwhile` as above.
+    /// Stores the word that makes a staged change reachable; `with_it` and `meanwhile` as for `commit_line`.
     pub(super) fn store_commit_word(
         &self,
         store: WordStore,
@@ -239,8 +243,8 @@ impl Core {
         let _ = self.region.fence((with_it, and_this, word));
     }
 
-    /// Stores the words that make staged changes reachable: one at once, several through the journal. All that the
-    /// changes need is durable.
+    /// Stores the words that make staged changes reachable: a single word directly, several through the journal.
+    /// Everything that the changes point at is durable.
     pub(super) fn store_commit_words(&self, stores: &[WordStore], _durable: Landed) {
         if let [single] = stores {
             store_words(&self.region, &[*single]);
@@ -257,8 +261,9 @@ impl Core {
         let _ = self.region.fence(cleared);
     }
 
-    /// Whether a log is long, and mostly dead entries. Where space is short a shorter one is long: that of a file takes no
-    /// page if what lives in it fits the inode, and others take not much more than they need.
+    /// True if a log is long and consists mostly of dead entries. When space is short, the limits are lower: a file's
+    /// log with a page is rewritten if its live entries fit in the inode, and others if they are much longer than
+    /// needed.
     pub(super) fn is_worth_compacting(&self, state: &State) -> bool {
         let (lines, live) = (state.log.lines, state.live_lines());
         let is_long = lines > 2 * 63 && lines > 4 * (live + 8);
@@ -270,17 +275,18 @@ impl Core {
         !state.freed && (is_long || is_too_long())
     }
 
-    /// Whether less than an eighth of the device is free or dead.
+    /// True if less than an eighth of the device is free or dead.
     fn is_nearly_full(&self) -> bool {
         let limit = self.space.total_blocks() / 8;
         !self.space.has_free(limit) && self.space.free_blocks() + self.space.packed.dead_bytes() / BLOCK_BYTES < limit
     }
 
-    /// Rewrites a log that is mostly dead entries. A full device keeps the long log.
+    /// Rewrites a log that consists mostly of dead entries. If the device is full, the long log stays.
     pub(super) fn compact_if_worth_it(&self, inode: &Inode, state: &mut State) {
-        // A log that begins in the inode comes back there by way of a page: until the switch both are there.
+        // A log that began in the inode gets back there in two steps, by way of a page: both copies must exist until
+        // the switch.
         for _ in 0..2 {
-            // Failing to compact loses nothing: the next change tries again.
+            // A failed compaction loses nothing; the next change tries again.
             if !self.is_worth_compacting(state) || self.compact(inode, state).is_err() {
                 return;
             }
@@ -288,7 +294,8 @@ impl Core {
     }
 }
 
-/// Most inodes that one commit changes: a rename has two directories, what moves, and what it replaces.
+/// The largest number of inodes that one commit changes: a rename has two directories, the moved inode, and the
+/// replaced one.
 const CHANGES_MAX: usize = 4;
 
 /// One inode's part of a commit.
@@ -300,7 +307,7 @@ pub(super) struct Change<'i, 's> {
     pub(super) purpose: Purpose,
 }
 
-/// Stores words durably: all of them, then one fence.
+/// Stores all the words, then fences once.
 #[track_caller]
 pub(crate) fn store_words(region: &Region, stores: &[WordStore]) {
     let mut flight = Flight::new();

@@ -1,13 +1,14 @@
-//! Log compaction: a log keeps growing with every change of its inode; when most of it is dead it is
-//! written anew, one entry for everything that lives, and head and tail are switched together.
+//! Log compaction: a log grows with every change of its inode. When most of it is dead, it is rewritten with one
+//! entry for everything that is live, and head and tail are switched together.
 //!
-//! The extents are written as they are, so the new log replays to the same map and the same counts; those that lie one
-//! behind the other in the file go in vector entries where that takes fewer lines.
+//! The extents are written as they are, so the new log replays to the same map and the same counts. Consecutive
+//! extents go in vector entries where that takes fewer lines.
 //!
-//! Where entries wait to be shared (dedupe_needed), so do the new ones; tokens of the old ones are void, and the new ones are
-//! told to the policy. An extent grows as a file is appended to, and most of it is done: what waits of it gets an entry of
-//! its own, from the first block without a fingerprint on, within the range that the old entries ask for. Were it the whole
-//! extent, the policy would look at it again after each compaction.
+//! If old entries are dedupe_needed, so are the new ones; tokens of the old entries become invalid, and the policy
+//! gets new ones. An extent grows as a file is appended to, and most of it may have been shared already. So only the
+//! part that is still to be shared gets a dedupe_needed entry: it begins at the first block without a fingerprint,
+//! within the range of the old entries. Otherwise the policy would look at the whole extent again after each
+//! compaction.
 
 use super::Core;
 use super::commit::{INLINE_LINES, commit_word};
@@ -79,7 +80,7 @@ impl Core {
         Ok(())
     }
 
-    /// Frees the parts of a log that nothing leads to any more.
+    /// Frees the parts of a log that is no longer reachable.
     pub(super) fn free_log(&self, parts: Vec<Part>) {
         for start in parts.iter().filter_map(|part| part.page()) {
             self.free(BlockRun { start, count: 1 });
@@ -89,7 +90,7 @@ impl Core {
 }
 
 impl Core {
-    /// The log was written anew: what waits in it has other places now.
+    /// Queues the entries that are still to be shared under their new positions, after the log was rewritten.
     fn queue_compacted(&self, inode: &Inode, state: &mut State, entries: &[LogEntry], positions: &[u64]) {
         state.needed.store(0, Ordering::Relaxed);
         for (entry, position) in entries.iter().zip(positions) {
@@ -110,7 +111,7 @@ fn live_entries(core: &Core, ino: u64, state: &State) -> Vec<LogEntry> {
         Body::File(extents) => {
             let named: Vec<(Named, u8)> =
                 extents.iter().flat_map(|(offset, extent)| named_parts(core, offset, &extent, &waiting)).collect();
-            // What waits to be shared has entries of its own.
+            // Parts that are still to be shared get entries of their own.
             let is_one = |(named, flag): &(Named, u8), (next, next_flag): &(Named, u8)| {
                 named.file_offset + named.length == next.file_offset && flag == next_flag
             };
@@ -134,8 +135,8 @@ fn live_entries(core: &Core, ino: u64, state: &State) -> Vec<LogEntry> {
     entries
 }
 
-/// What an extent at this offset is in the new log, with the dedupe-flag of each part: what waits, and what lies in front and
-/// behind.
+/// Returns the log records of an extent at this offset, with the dedupe-flag of each: the part that is still to be
+/// shared, and the parts before and after it.
 fn named_parts(core: &Core, offset: u64, extent: &Extent, waiting: &Range<u64>) -> SmallVec<[(Named, u8); 3]> {
     let part = |range: Range<u64>, location, flag| {
         let word = LocationWord::new(location, extent.unwritten);
@@ -151,8 +152,8 @@ fn named_parts(core: &Core, offset: u64, extent: &Extent, waiting: &Range<u64>) 
         .collect()
 }
 
-/// Where an extent of media bytes lies, and which of its bytes wait, if any do. It is cut between blocks only, so each of them
-/// is named by one part.
+/// Returns the media address of an extent and the range of its bytes that is still to be shared, if there is one. The
+/// range is cut at block boundaries only, so that each block is referenced by one part.
 fn waiting_part(core: &Core, offset: u64, extent: &Extent, waiting: &Range<u64>) -> Option<(u64, Range<u64>)> {
     let address = extent.media_address().filter(|_| !extent.unwritten)?;
     let (start, end) = (waiting.start.max(offset), waiting.end.min(offset + extent.length));
@@ -161,7 +162,7 @@ fn waiting_part(core: &Core, offset: u64, extent: &Extent, waiting: &Range<u64>)
     }
     let media = |file_offset: u64| address + (file_offset - offset);
     let mut blocks = media(start) / BLOCK_BYTES..media(end).div_ceil(BLOCK_BYTES);
-    // A policy looks at an entry from its beginning on, so what is done lies in front.
+    // A policy processes an entry from its beginning, so the finished blocks come first.
     while !blocks.is_empty() && core.chunks.can_be_found(BlockNumber(blocks.start)) {
         blocks.start += 1;
     }

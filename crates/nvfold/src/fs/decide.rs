@@ -1,8 +1,7 @@
-//! What becomes of the pieces of a request: blocks and packed chunks alike.
+//! Turning a policy's answers for the pieces of a request into chunks, for blocks and packed chunks alike.
 //!
-//! A policy answers for each piece by itself. Here its answers become chunks that an extent may name: all references go
-//! to the claims, pieces that are equal to each other are stored once, and those that nobody has are listed, to be
-//! stored together.
+//! A policy answers for each piece by itself. This module gives all references to the claims, stores equal pieces of
+//! a request only once, and lists the new pieces so that they can be stored together.
 
 use super::claims::Claims;
 use crate::chunk::reference::Reference;
@@ -12,26 +11,26 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use smallvec::SmallVec;
 
-/// A piece that is stored.
+/// A new piece, which is stored.
 pub(super) struct Fresh<C> {
-    /// Its place in the request.
+    /// Index of the piece in the request.
     pub(super) at: usize,
-    /// How many pieces of the request are equal to it, itself included.
+    /// The number of pieces of the request with this content, including this one.
     pub(super) count: u32,
-    /// Where it is stored, once it is.
+    /// The chunk that holds it, once it is stored.
     pub(super) chunk: Option<C>,
 }
 
-/// What becomes of one piece.
+/// What was decided for one piece.
 #[derive(Clone, Copy)]
 pub(super) enum Decision<C> {
     Shared(C),
-    /// Stored as the n-th new piece, alone or with its equals.
+    /// Stored as the n-th new piece, alone or together with equal ones.
     Stored(usize),
 }
 
 impl<C: Copy> Decision<C> {
-    /// The chunk to name, after all new pieces were stored.
+    /// Returns the chunk to map. All new pieces must have been stored.
     pub(super) fn chunk(self, fresh: &[Fresh<C>]) -> C {
         match self {
             Decision::Shared(chunk) => chunk,
@@ -40,7 +39,7 @@ impl<C: Copy> Decision<C> {
     }
 }
 
-/// Marks pieces that are equal to an earlier one of the request.
+/// Marks pieces that are equal to an earlier piece of the request.
 pub(super) fn mark_twins(pieces: &mut [Piece<'_>]) {
     let mut seen: HashMap<u32, usize> = HashMap::with_capacity(pieces.len());
     for at in 0..pieces.len() {
@@ -54,8 +53,8 @@ pub(super) fn mark_twins(pieces: &mut [Piece<'_>]) {
     }
 }
 
-/// What becomes of each piece; those that are to be stored are added to `fresh`. `keep` gives a reference to the claims,
-/// which have all of them from here on.
+/// Decides about each piece, and adds those that must be stored to `fresh`. `keep` passes a reference to the claims,
+/// which own all references afterwards.
 pub(super) fn decide<'a, C: Copy + Into<ChunkRef>>(
     pieces: &mut [Piece<'_>],
     fresh: &mut SmallVec<[Fresh<C>; 1]>,
@@ -71,7 +70,7 @@ pub(super) fn decide<'a, C: Copy + Into<ChunkRef>>(
                     fresh[nth].count += 1;
                     Some(Decision::Stored(nth))
                 }
-                // As many references as can be counted: it is stored anew.
+                // The chunk may be at its maximum count; then the piece is stored again.
                 Decision::Shared(chunk) => {
                     claims.tx.share_known(chunk).map(|reference| Decision::Shared(keep(claims, reference)))
                 }

@@ -10,21 +10,22 @@ use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
 use pmem::Flight;
 
-/// Blocks that one step fingerprints under the lock of their file, and blocks that it looks at: some 20 us.
+/// Limits of one step under the lock of the file: blocks that it fingerprints, and blocks that it looks at (about 20
+/// us).
 const FILL_BLOCKS: usize = 64;
 const LOOK_BLOCKS: usize = 4096;
 
 impl Core {
-    /// See [`crate::dedup::work::Host::fill`].
+    /// Computes missing fingerprints of a file: see [`crate::dedup::work::Host::fill`].
     pub(super) fn fill_file(&self, ino: u64, from: u64) -> Result<Filled> {
         let inode = self.inode(ino)?;
-        // Nobody else writes, clones or removes the file meanwhile, so its blocks stay what they are.
+        // The lock keeps other threads from writing, cloning or removing the file, so its blocks do not change.
         let state = inode.lock();
         if from == 0 {
             inode.clear_lacking();
         }
         let Body::File(extents) = &state.body else { return Ok(Filled::default()) };
-        // What a policy of its own keeps to itself, others do not share.
+        // A file whose policy keeps its data private is not shared with others.
         if state.freed || self.policy_for(&inode).unfingerprinted() != Unfingerprinted::Filed {
             return Ok(Filled::default());
         }
@@ -51,9 +52,9 @@ impl Core {
         Ok(Filled { chunks, next })
     }
 
-    /// Gives blocks of a file that the caller has locked the weak fingerprints that they lack, so that they can be
-    /// found; returns how many got one. What lies in bad memory gets none. With a dram index a crash loses them, unless
-    /// chunk entries are to `keep` them: where nobody would make them anew.
+    /// Gives blocks of a locked file the weak fingerprints that they lack, so that they can be found. Returns how
+    /// many got one; blocks in bad memory get none. With a dram index a crash loses the fingerprints unless `keep`
+    /// puts them in chunk entries, which is needed if no background work would compute them again.
     pub(crate) fn enter_all(&self, blocks: impl IntoIterator<Item = BlockNumber>, keep: bool) -> u64 {
         let (chunks, region) = (&self.chunks, &self.region);
         let has_entries = keep || !chunks.finds_private();
@@ -74,7 +75,7 @@ impl Core {
             } else if chunks.has_entry(block) {
                 chunks.set_weak(block, weak, &mut tx.flight);
             } else if chunks.can_be_found(block) {
-                // Others may share it meanwhile.
+                // Another file may share the block at the same time.
                 tx.count_one(block);
                 chunks.set_weak(block, weak, &mut tx.flight);
             } else {
@@ -83,7 +84,8 @@ impl Core {
             entered.push((weak, block));
         }
         if !entered.is_empty() && has_entries {
-            // These blocks are named already, unlike those of a write: no entry may count as done before it is whole.
+            // These blocks can be reached already, unlike those of a write, so no entry may count as done before all
+            // of it is durable.
             let _ = region.fence(std::mem::take(&mut tx.flight));
             let _ = tx.end(());
             entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, (*block).into()));
@@ -91,7 +93,8 @@ impl Core {
         entered.len() as u64
     }
 
-    /// Likewise the packed end of a file. Only that: the chunk of a stream's tail has none because it still grows.
+    /// The same for the packed end of a file. Other chunks are skipped: the tail of a stream has no fingerprint
+    /// because it still grows.
     pub(super) fn enter_end(&self, chunk: ChunkRef) {
         let (chunks, region) = (&self.chunks, &self.region);
         let entry = chunks.entry(chunk);
@@ -108,7 +111,7 @@ impl Core {
         }
     }
 
-    /// Whether blocks that an extent touches cannot be found by their fingerprints.
+    /// True if an extent touches blocks that cannot be found by their fingerprints.
     pub(super) fn lacks_fingerprints(&self, extent: &Extent) -> bool {
         !extent.unwritten && extent.blocks().blocks().any(|block| !self.chunks.can_be_found(block))
     }

@@ -18,7 +18,7 @@ struct Stripe {
     entered: AtomicU64,
 }
 
-/// See the module.
+/// The freeze lock: see the module.
 pub(crate) struct Gate {
     stripes: [Padded<Stripe>; STRIPES],
 }
@@ -31,23 +31,24 @@ impl Gate {
     /// Takes the freeze lock shared until the guard is dropped. A thread must not take it twice at once.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
         let stripe = &self.stripes[thread_number() % STRIPES];
-        // No atomic addition: one that is lost among threads of one stripe is not missed.
+        // Not an atomic addition: it does no harm if threads of one stripe lose a count.
         stripe.entered.store(stripe.entered.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         stripe.lock.read()
     }
 
-    /// As `enter`, for work in the background: it is not counted.
+    /// The same as `enter` for background work, which is not counted.
     pub(crate) fn enter_background(&self) -> RwLockReadGuard<'_, ()> {
         self.stripes[thread_number() % STRIPES].lock.read()
     }
 
-    /// How often somebody has entered, about: it moves when anybody is at work.
+    /// Returns the approximate number of operations so far. It changes whenever an operation runs.
     pub(crate) fn entered(&self) -> u64 {
         let entered = self.stripes.iter().map(|stripe| stripe.entered.load(Ordering::Relaxed));
         entered.fold(0, u64::wrapping_add)
     }
 
-    /// Waits for everyone inside, and keeps others out until the guards are dropped.
+    /// Takes the freeze lock exclusively: waits for all operations, and keeps new ones out until the guards are
+    /// dropped.
     pub(crate) fn close(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
         self.stripes.iter().map(|stripe| stripe.lock.write()).collect()
     }

@@ -1,53 +1,56 @@
-//! Which bytes live of chunks that extents name only parts of: what a collection ([`super::collect`]) learns in its first pass.
+//! Marks: which bytes are live in chunks that extents map only in part. The first pass of a collection
+//! ([`super::collect`]) makes them.
 //!
-//! The problem: there may be any number of such chunks, named any number of times, and what is known of them lies in DRAM.
+//! The problem: there may be any number of such chunks, with any number of references, and the marks are kept in
+//! DRAM.
 //!
-//! The idea: a window of chunks, by number. It begins where the last one ended and has no end until there are too many;
-//! then the last ones leave it. A chunk in it knows how many names it has, and at most so many ranges that live: of more the
-//! nearest two become one, with what lies between them.
+//! The idea: a window of chunks, by number. It begins where the last one ended, and has no end until it holds too
+//! many chunks; then the last ones leave it. Each chunk in the window has its number of references and at most
+//! `RANGES_MAX` live ranges. If there would be more, the two nearest are merged, together with the bytes between
+//! them.
 
 use crate::media::ChunkRef;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Chunks in a window: 8 MiB or so of DRAM.
+/// The largest number of chunks in a window; they take about 8 MiB of DRAM.
 const CHUNKS_MAX: usize = if cfg!(test) { 64 } else { 65_536 };
-/// Ranges of a chunk that are told apart.
+/// The largest number of separate live ranges of a chunk.
 const RANGES_MAX: usize = 16;
 
-/// A part of a chunk: which, and from where to where in its content, bytes.
+/// A part of a chunk: its number, and a range of its content in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) chunk: ChunkRef,
     pub(super) range: Range<u32>,
 }
 
-/// See the module.
+/// The marks of one window: see the module.
 pub(super) struct Marks {
     chunks: BTreeMap<ChunkRef, Marked>,
-    /// Where the window begins.
+    /// The first chunk of the window.
     first: ChunkRef,
-    /// Where it ends; `None`: it has all chunks behind its first one.
+    /// End of the window (exclusive); `None` if it includes all chunks from the first one on.
     end: Option<ChunkRef>,
 }
 
-/// What is known of a chunk.
+/// What the marks tell about a chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marked {
-    /// Extents that name a part of it.
+    /// The number of extents that map a part of it.
     pub(super) names: u32,
-    /// What they name of it, in order; they do not touch one another.
+    /// The ranges that they map, sorted and not adjacent.
     pub(super) live: SmallVec<[Range<u32>; 2]>,
 }
 
 impl Marks {
-    /// Of chunks from this one on.
+    /// Makes an empty window that begins at this chunk.
     pub(super) fn from(first: ChunkRef) -> Marks {
         Marks { chunks: BTreeMap::new(), first, end: None }
     }
 
-    /// An extent names this part.
+    /// Adds a part that an extent maps.
     pub(super) fn add(&mut self, part: Part) {
         if part.chunk < self.first || self.end.is_some_and(|end| part.chunk >= end) {
             return;
@@ -58,7 +61,8 @@ impl Marks {
         }
     }
 
-    /// Forgets those of the next `count` chunks, from this one on, that are not worth collecting; where to go on.
+    /// Looks at the next `count` chunks from this one on, and removes those that are not worth collecting. Returns
+    /// where to continue.
     pub(super) fn retain_some(
         &mut self,
         from: ChunkRef,
@@ -73,22 +77,22 @@ impl Marks {
         next
     }
 
-    /// Forgets a chunk.
+    /// Removes a chunk.
     pub(super) fn remove(&mut self, chunk: ChunkRef) {
         self.chunks.remove(&chunk);
     }
 
-    /// What is known of a chunk.
+    /// Returns what is known of a chunk.
     pub(super) fn of(&self, chunk: ChunkRef) -> Option<&Marked> {
         self.chunks.get(&chunk)
     }
 
-    /// Whether no chunk is left.
+    /// True if no chunk is left.
     pub(super) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// Where the next window begins, if there is one.
+    /// Returns where the next window begins, if there is one.
     pub(super) fn next_window(&self) -> Option<ChunkRef> {
         self.end
     }
@@ -113,23 +117,23 @@ impl Marked {
         self.live[nearest].end = self.live.remove(nearest + 1).end;
     }
 
-    /// Bytes that live.
+    /// Returns the number of live bytes.
     pub(super) fn live_bytes(&self) -> u64 {
         self.live.iter().map(|live| u64::from(live.end - live.start)).sum()
     }
 
-    /// Where the last of them ends.
+    /// Returns where the last live range ends.
     pub(super) fn end(&self) -> u64 {
         self.live.last().map_or(0, |live| u64::from(live.end))
     }
 
-    /// Returns the ranges of its content, one after the other.
+    /// Returns the live ranges of its content, back to back.
     pub(super) fn of_content(&self, content: &[u8]) -> Vec<u8> {
         let ranges = self.live.iter().map(|live| &content[live.start as usize..live.end as usize]);
         ranges.flatten().copied().collect()
     }
 
-    /// Where a range lies among them; `None` when it does not live as a whole.
+    /// Returns the offset of a range within `Marked::of_content`; `None` if not all of it is live.
     pub(super) fn place_of(&self, range: &Range<u32>) -> Option<u32> {
         let mut before = 0;
         for live in &self.live {
@@ -181,7 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// What was added lives; what was not does not, unless there were too many ranges. And where each byte went is told.
+        /// Every added range is live. Nothing else is, unless there were too many ranges. Each live range is found
+        /// again.
         #[test]
         fn what_is_named_lives(ranges in prop::collection::vec((0u32..500, 1u32..20), 1..40)) {
             let content: Vec<u8> = (0..520u32).map(|at| (at / 256) as u8 ^ at as u8).collect();

@@ -1,32 +1,42 @@
-//! The operations: the only room that knows names, files and dedup.
+//! The operations of the file system. This is the only module that knows names, files and dedup, so it is where the
+//! lock order is defined.
 //!
-//! Each operation is a method of [`Core`], what is behind a mount; `api` calls them and waits for space or recovery where
-//! one asks for it.
+//! Each operation is a method of [`Core`], the state of one mount. `api` calls these methods; when one needs space or
+//! recovery first, `api` waits and retries.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `cache` | the inodes that are in DRAM |
 //! | `packed` | writing packed chunks: pieces, tails, seams |
 //! | `read`, `write`, `watched`, `range` | bytes: reading, writing, size, reserved space, clones |
-//! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and whole, and what it lets go |
-//! | `share`, `undedup_plan` | sharing what is stored already, and the way back |
-//! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and what leads to them |
+//! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and atomic; dropping old references |
+//! | `share`, `undedup_plan` | sharing data that is already stored, and undoing it |
+//! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and the names that lead to them |
 //! | `compact` | rewriting a log |
 //! | `superblock` | writing it, and its feature bits |
-//! | `policy` | which policy and which compression new data of a file gets |
-//! | `background`, `share_queued`, `fill` | what policies put off |
+//! | `policy` | the policy and the compression of a file's new data |
+//! | `background`, `share_queued`, `fill` | work that policies defer |
 //! | `reclaim` | emptying segments of packed chunks |
-//! | `collect`, `marks` | freeing chunks of which only a few bytes live |
-//! | `gate` | keeping operations out for a moment |
+//! | `collect`, `marks` | freeing chunks of which only a few bytes are live |
+//! | `gate` | the freeze lock |
 //!
-//! **Lock order**: gate; a policy's lock of its work under way; tree lock; one directory (several under the tree lock);
-//! other inodes by number; then, never held together: inode cache shard, inode table, allocator cursor, allocator search,
-//! index shard, journal slot, superblock, work queue. A TX_ID generator is taken before any of these and after the inodes;
-//! so is a set of open packed segments, or the table of packed entries, which are held while the allocator is asked for a
-//! segment, and never together. The segment that is being emptied, and what is collected, are locked before all of these,
-//! and never waited for.
-//! Readers take the inode's lock shared, and a writer keeps it to itself until its commit word is fenced. So readers see
-//! only what is fenced, also where DRAM is changed earlier (`publish`).
+//! **Lock order**, outermost first:
+//!
+//! 1. the freeze lock
+//! 2. the lock of the work that a policy has under way
+//! 3. the tree lock
+//! 4. one directory inode (several under the tree lock)
+//! 5. other inodes, in the order of their numbers
+//! 6. a TX_ID generator; a set of open packed segments or the table of packed entries. The latter two are held while
+//!    the allocator is asked for a segment, but never together.
+//! 7. one of these, never two: inode cache shard, inode table, allocator cursor, allocator search, index shard,
+//!    journal slot, superblock, work queue
+//!
+//! The locks of the segment that is being emptied and of the collection round are taken before any inode. Operations
+//! only try them and never wait for them.
+//!
+//! Readers take the inode's lock shared. A writer holds it exclusively until its commit word is fenced. So readers
+//! see only fenced state, even where DRAM is changed earlier (`publish`).
 
 mod attributes;
 mod background;
@@ -94,7 +104,7 @@ use reclaim::{Reclaimed, Victim};
 use std::sync::Arc;
 use superblock::Features;
 
-/// Everything behind a mount.
+/// Holds the whole state of a mount.
 pub(crate) struct Core {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
@@ -109,49 +119,50 @@ pub(crate) struct Core {
     tree: Mutex<()>,
     pub(crate) cache: Cache,
     pub(crate) damaged: Damaged,
-    /// Bytes that all extents of all files name.
+    /// The number of bytes that the extents of all files map.
     pub(crate) mapped_bytes: Sum,
     pub(crate) data_blocks: Sum,
     pub(crate) unmounted: AtomicBool,
     pub(crate) gate: Gate,
-    /// The longest end of a file that is packed under a policy that stores blocks.
+    /// The longest end of a file, in bytes, that is packed under a policy that stores blocks.
     packed_ends_max: u64,
     /// How new packed chunks are stored.
     pub(crate) compression: Compression,
     features: Features,
-    /// What work in the background left out.
+    /// Counts what background work skipped.
     skipped: Mutex<Skipped>,
     /// The segment that is being emptied.
     victim: Mutex<Option<Victim>>,
     reclaimed: Reclaimed,
     collector: Collector,
     origin_tally: OriginTally,
-    /// Inodes below this number count in the totals and in the recount; all of them when nothing is recounted.
+    /// Inodes below this number are already in the totals and in the recount. It is `u64::MAX` when no recount is
+    /// under way.
     pub(crate) walked: Padded<AtomicU64>,
 }
 
-/// What an instance is made from.
+/// The parts that a [`Core`] is made from.
 pub(crate) struct CoreOptions {
     pub(crate) policies: Policies,
-    /// What makes fingerprints.
+    /// The functions that make fingerprints.
     pub(crate) fingerprints: (WeakFunction, StrongFunction),
     pub(crate) generators: Generators,
     /// Whether ends of files are packed under policies that store blocks.
     pub(crate) pack: Pack,
     /// How new packed chunks are stored.
     pub(crate) compression: Compression,
-    /// Threads that write at once.
+    /// The number of threads that write concurrently.
     pub(crate) cores: usize,
-    /// Give freed segments back to the host.
+    /// Whether freed segments are given back to the host.
     pub(crate) discard: bool,
-    /// Choose free segments by their wear.
+    /// Whether free segments are chosen by their wear.
     pub(crate) levels_wear: bool,
     pub(crate) read_only: bool,
     pub(crate) clock: Clock,
 }
 
 impl Core {
-    /// Makes a core with nothing in use except what `segments` of the inode table say.
+    /// Makes a core in which nothing is in use yet. `segments` are the segments of the inode table.
     pub(crate) fn new(
         region: Region,
         geometry: Geometry,
@@ -195,22 +206,23 @@ impl Core {
         (self.clock)()
     }
 
-    /// What logs are made of.
+    /// Returns the parts of the core that logs need.
     #[inline]
     fn log_ground(&self) -> log::Ground<'_> {
         log::Ground { region: &self.region, space: &self.space, table: &self.table }
     }
 
-    /// What policies stand on.
+    /// Returns the parts of the core that policies need.
     #[inline]
     pub(crate) fn ground(&self) -> Ground<'_> {
         Ground { region: &self.region, space: &self.space, chunks: &self.chunks }
     }
 
-    /// Runs an operation that changes something: with the freeze lock held shared, on a file system that may be changed.
+    /// Runs an operation that changes the file system, with the freeze lock held shared.
     ///
     /// # Errors
-    /// EROFS, EIO when it has read memory that is bad or the device is lost; those of the operation.
+    /// EROFS if the mount is read-only, EIO if the operation read bad memory or the device is lost; also those of the
+    /// operation.
     #[inline]
     pub(crate) fn change_by<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let _inside = self.gate.enter();
@@ -218,7 +230,7 @@ impl Core {
         self.answer(operation())
     }
 
-    /// Likewise in the background: operations in the foreground do not see it as one of them.
+    /// The same for background work, which the freeze lock does not count as an operation.
     fn change_in_background<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let _inside = self.gate.enter_background();
         self.check_changeable(doing)?;
@@ -233,7 +245,7 @@ impl Core {
         self.check_lost()
     }
 
-    /// Nothing is written to a device that is lost.
+    /// Returns EIO if the device is lost, so that nothing is written to it.
     pub(crate) fn check_lost(&self) -> Result<()> {
         if self.region.is_lost() {
             self.region.check()?;
@@ -241,20 +253,20 @@ impl Core {
         Ok(())
     }
 
-    /// What an operation answers: its result, unless it has read memory that is bad or the device is lost.
+    /// Returns the result of an operation, or EIO if it read bad memory or the device is lost.
     #[inline]
     pub(crate) fn answer<T>(&self, result: Result<T>) -> Result<T> {
         self.region.check()?;
         result
     }
 
-    /// Whether counts and free space are still to be found out.
+    /// True while reconcile has not finished, so that counts and free space are not exact yet.
     #[inline]
     pub(crate) fn is_reconciling(&self) -> bool {
         self.walked.load(Ordering::Acquire) != u64::MAX
     }
 
-    /// Whether an operation on this inode counts in the totals and the recount.
+    /// True if a change of this inode must be applied to the totals and to the recount.
     #[inline]
     pub(crate) fn is_walked(&self, ino: u64) -> bool {
         ino < self.walked.load(Ordering::Acquire)

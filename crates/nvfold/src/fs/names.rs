@@ -1,7 +1,7 @@
-//! Names: finding, creating, linking and removing them. Renaming is in `rename`, what becomes of inodes in `birth`.
+//! Names: looking up, creating, linking and removing them. `rename` renames, `birth` makes and frees inodes.
 //!
-//! Locks, in this order: the tree lock (every operation that involves two directories), directories, then
-//! other inodes in the order of their numbers. An operation without the tree lock holds one directory at most.
+//! Locks, in this order: the tree lock (every operation that involves two directories), directories, then other
+//! inodes in the order of their numbers. An operation without the tree lock holds one directory at most.
 
 use super::Core;
 use super::birth::Birth;
@@ -34,6 +34,10 @@ pub(super) fn show(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
+/// Checks a name that an operation will create or remove.
+///
+/// # Errors
+/// ENOENT if it is empty, EINVAL for `.`, `..`, `/` and NUL, ENAMETOOLONG for more than 255 bytes.
 pub(super) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
     match name {
         b"" => Err(posix(doing, "the name is empty", errno::ENOENT)),
@@ -46,7 +50,10 @@ pub(super) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
     }
 }
 
-/// The names of a live directory.
+/// Returns the names of a directory.
+///
+/// # Errors
+/// ENOENT if the directory was removed, ENOTDIR if it is not a directory.
 pub(super) fn directory<'s>(doing: &'static str, state: &'s State) -> Result<&'s Directory> {
     match &state.body {
         _ if state.attributes.nlink == 0 => Err(posix(doing, "the directory was removed", errno::ENOENT)),
@@ -56,6 +63,10 @@ pub(super) fn directory<'s>(doing: &'static str, state: &'s State) -> Result<&'s
 }
 
 impl Core {
+    /// Returns the attributes of the inode that a name in `parent` refers to, including `.` and `..`.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENAMETOOLONG; EIO for damage.
     pub(crate) fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         if name.len() > NAME_BYTES_MAX {
             check_name("lookup", name)?;
@@ -65,7 +76,7 @@ impl Core {
             let child = if name == b"." { parent.clone() } else { self.child(&parent, name)? };
             match child.read() {
                 Ok(state) => return Ok(child.attr(&state)),
-                // The directory moved and its old parent went: it has another.
+                // The directory was moved and its old parent removed in the meantime, so look up the new parent.
                 Err(_) if name == b".." => {}
                 Err(error) => return Err(error),
             }
@@ -79,8 +90,8 @@ impl Core {
         Ok(DirEntry { ino: InodeNumber(slot.ino), kind: slot.kind(), cookie: slot.cookie, name: name.to_vec() })
     }
 
-    /// The inode that a name leads to. The directory stays locked until it is found: the number alone could be
-    /// another inode's by then.
+    /// Returns the inode that a name refers to. The directory stays locked until the inode is found, because the
+    /// number alone may be reused.
     fn child(&self, parent: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
         let state = parent.read()?;
         if name == b".." {
@@ -95,7 +106,7 @@ impl Core {
         found.ok_or_else(|| Error::NotFound { what: show(name) })
     }
 
-    /// Makes an inode of any kind, with these extended attributes, and gives it a name.
+    /// Makes an inode of any kind with extended attributes, and gives it a name.
     pub(crate) fn create(
         &self,
         parent: InodeNumber,
@@ -125,7 +136,7 @@ impl Core {
         Ok(inode.attr(&inode.peek()))
     }
 
-    /// As `create`, with extended attributes that a caller gives it.
+    /// The same as `create`, with extended attributes from the caller, which are checked.
     pub(crate) fn create_with_xattrs(
         &self,
         parent: InodeNumber,
@@ -140,6 +151,10 @@ impl Core {
         self.create(parent, name, new, xattrs)
     }
 
+    /// Makes a symlink to `target`, 1 to 4095 bytes that are not checked further.
+    ///
+    /// # Errors
+    /// ENOENT for an empty target, ENAMETOOLONG for a long one; those of `create`.
     pub(crate) fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
         match target.len() {
             0 => Err(posix("symlink", "the target is empty", errno::ENOENT)),
@@ -151,6 +166,10 @@ impl Core {
         }
     }
 
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// EEXIST, EPERM for a directory, EMLINK, ENOENT, ENOTDIR, ENOSPC.
     pub(crate) fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         check_name("link", name)?;
         let (parent, child) = (self.inode(parent.0)?, self.inode(ino.0)?);
@@ -186,6 +205,10 @@ impl Core {
         Ok(child.attr(&state))
     }
 
+    /// Removes a name of an inode that is not a directory.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, EISDIR; EIO for damage.
     pub(crate) fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         check_name("unlink", name)?;
         let parent = self.inode(parent.0)?;
@@ -197,6 +220,10 @@ impl Core {
         self.remove_name(&parent, &mut parent_state, slot)
     }
 
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENOTEMPTY, EINVAL for `.`; EIO for damage.
     pub(crate) fn rmdir(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         match name {
             b"." => return Err(posix("rmdir", "the name is .", errno::EINVAL)),
@@ -213,7 +240,7 @@ impl Core {
         self.remove_name(&parent, &mut parent_state, slot)
     }
 
-    /// Removes a name; the inode goes too when it was the last one and nobody holds it open.
+    /// Removes a name. The inode is freed too if this was its last name and it is not open.
     fn remove_name(&self, parent: &Inode, parent_state: &mut State, slot: NameSlot) -> Result<()> {
         let time = self.now();
         check_no_self(&slot, parent)?;
@@ -226,7 +253,7 @@ impl Core {
         check_empty("rmdir", &state)?;
         self.region.check_writable(child.slot, INODE_BYTES)?;
         if last_name(&child, &state) && !child.is_pinned() {
-            // One commit suffices: an inode that no name leads to is freed by recovery.
+            // One commit suffices, because recovery frees an inode without a name.
             self.change(parent, parent_state, &entry, None, purpose, Flight::new())?;
             state.attributes.nlink = 0;
             self.free_inode(&child, &mut state);
@@ -245,6 +272,10 @@ impl Core {
         Ok(())
     }
 
+    /// Calls `each` for the names of a directory after `cookie`, in order, until it returns false.
+    ///
+    /// # Errors
+    /// ENOTDIR, ENOENT; EIO for damage.
     pub(crate) fn readdir(&self, dir: InodeNumber, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
         let inode = self.inode(dir.0)?;
         let state = inode.read()?;
@@ -261,7 +292,7 @@ impl Core {
         Ok(())
     }
 
-    /// Removes a name that leads nowhere, for a repair.
+    /// Repair: removes a name that refers to no inode.
     pub(crate) fn remove_dangling_name(&self, dir: u64, cookie: u64) -> Result<()> {
         let inode = self.inode(dir)?;
         let mut state = inode.write()?;
@@ -299,7 +330,7 @@ impl Core {
         Ok(())
     }
 
-    /// Repair: makes a directory say in which one it is.
+    /// Repair: corrects the parent of a directory.
     pub(crate) fn set_parent(&self, ino: u64, parent: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let mut state = inode.write()?;
@@ -314,7 +345,7 @@ impl Core {
         Ok(())
     }
 
-    /// Repair: frees an inode that was removed and has no name.
+    /// Repair: frees a removed inode that has no name.
     pub(crate) fn free_nameless_inode(&self, ino: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let mut state = inode.write()?;
@@ -322,7 +353,7 @@ impl Core {
         Ok(())
     }
 
-    /// Repair: makes the link count of what is no directory say how many names it has.
+    /// Repair: sets the link count of an inode that is not a directory to its number of names.
     pub(crate) fn set_link_count(&self, ino: u64, nlink: u32) -> Result<()> {
         let Ok(inode) = self.inode(ino) else { return Ok(()) };
         let mut state = inode.write()?;
@@ -342,7 +373,8 @@ impl Core {
     }
 }
 
-/// The attributes that a new inode gets from its directory: files and directories do, unless their maker gives them.
+/// Returns the attributes that a new inode inherits from its directory. Only files and directories inherit, and only
+/// attributes that the caller does not give.
 fn inherited_attributes(parent: &State, kind: FileKind, given: &[(&[u8], &[u8])]) -> Vec<(&'static [u8], Vec<u8>)> {
     if parent.xattrs.is_empty() || !matches!(kind, FileKind::Regular | FileKind::Directory) {
         return Vec::new();
@@ -361,7 +393,8 @@ pub(super) fn check_empty(doing: &'static str, state: &State) -> Result<()> {
     }
 }
 
-/// In a damaged directory a name may lead back to the directory, which is locked already.
+/// Returns an error if a name refers to its own directory, which a damaged directory may contain. The directory is
+/// already locked.
 pub(super) fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
     if slot.ino != directory.ino {
         return Ok(());

@@ -1,13 +1,15 @@
-//! Writing what was copied from files (ICID 4.1, 4.4): the bytes that are still as they were are shared, without a hash.
+//! Writing data that was copied from files (ICID 4.1, 4.4): bytes that are still equal to their source are shared,
+//! without a hash.
 //!
-//! The problem: who writes may know where the bytes come from, but not whether they were changed since, and a source may
-//! be written to at the same time. Two files are locked in the order of their numbers, which a request with hundreds of
-//! sources cannot wait for.
+//! The problem: a caller may know where the bytes come from, but not whether they were changed since, and the source
+//! may be written to at the same time. Two inodes are locked in the order of their numbers, and a request with
+//! hundreds of sources cannot wait for all of those locks.
 //!
-//! The idea: an origin is a hint. Each source is locked shared only to learn what it names there; the bytes are compared
-//! without any lock. Then the target alone is locked, and each source is asked, without waiting, whether it has dropped
-//! anything since: if not, what it named stood still all the time, and references are taken. A source that has changed is
-//! compared again, a few times, before its bytes are stored.
+//! The idea: an origin is a hint. Each source is locked shared only to learn which chunks it maps; the bytes are
+//! compared without any lock. Then only the target is locked. Each source is asked, without waiting, whether it has
+//! dropped any reference since. If not, its chunks have not changed in the meantime, and the write takes references
+//! on them. If a source has changed, the request is compared again, up to `COMPARES_MAX` times; after that the bytes
+//! are stored.
 //!
 //! ```text
 //! request   |   new   |  equal  |n|   equal   |        new         |
@@ -16,8 +18,8 @@
 //!           policy      source's chunks
 //! ```
 //!
-//! What is published is exactly the range that was written, in one commit. So is a write over a part of a block that
-//! others name too: its other bytes stay shared.
+//! One commit publishes exactly the range that was written. A write to a part of a shared block goes the same way, so
+//! that the other bytes of the block stay shared.
 
 use super::Core;
 use super::claims::Claims;
@@ -40,17 +42,17 @@ use smallvec::SmallVec;
 use std::ops::Range;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Equal bytes that are fewer are not worth an extent.
+/// Runs of equal bytes shorter than this are not worth an extent.
 const EQUAL_BYTES_MIN: u64 = 64;
-/// How often a request is compared before what has changed meanwhile is stored.
+/// How often a request is compared before it is written without origins.
 const COMPARES_MAX: u32 = 4;
-/// Extents of one block of a file from which on a write into it puts the whole block together again.
+/// Once a block of a file consists of this many extents, a write into it stores the whole block anew.
 const PARTS_OF_A_BLOCK_MAX: usize = 8;
 
 /// A range of a request that was copied from a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'f> {
-    /// First byte, counted from the beginning of the request.
+    /// Offset of the first byte in the request.
     pub(crate) at: u64,
     pub(crate) length: u64,
     pub(crate) source: &'f Inode,
@@ -62,8 +64,8 @@ impl Origin<'_> {
         self.at + self.length
     }
 
-    /// With what lies before it from `at` on, in request and source, if that is too short for an extent of its own: the
-    /// few bytes in front of a record are often made again, as they were.
+    /// Extends the origin backwards to `at`, in request and source, if that gap is too short for an extent. The few
+    /// bytes in front of a record are often written again with the same content.
     fn with_gap_from(self, at: u64) -> Self {
         if self.at - at >= EQUAL_BYTES_MIN {
             return self;
@@ -73,7 +75,7 @@ impl Origin<'_> {
         Origin { at: self.at - gap, length, source_offset, ..self }
     }
 
-    /// What is left of it from `at` on.
+    /// Returns the part of the origin from `at` on.
     fn from(self, at: u64) -> Self {
         let skipped = at.saturating_sub(self.at).min(self.length);
         let (length, source_offset) = (self.length - skipped, self.source_offset.saturating_add(skipped));
@@ -81,7 +83,7 @@ impl Origin<'_> {
     }
 }
 
-/// Requests with origins since mount.
+/// Counters of the requests with origins since mount.
 #[derive(Default)]
 pub(super) struct OriginTally {
     requests: Sum,
@@ -103,11 +105,11 @@ impl OriginTally {
     }
 }
 
-/// Bytes of a request that are equal to what a source named when it was looked at.
+/// Bytes of a request that were equal to an extent of a source when they were compared.
 struct Equal {
     at: u64,
     extent: Extent,
-    /// Which of the origins says so.
+    /// Index of the origin that they match.
     origin: usize,
 }
 
@@ -116,7 +118,7 @@ impl Equal {
         self.at + self.extent.length
     }
 
-    /// Whether `next` goes on with it, in the request and where it is stored.
+    /// True if `next` continues this range, both in the request and in its chunk.
     fn continues(&self, next: &Equal) -> bool {
         let length = self.extent.length;
         self.end() == next.at
@@ -130,37 +132,37 @@ impl Equal {
     }
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Default)]
 struct Compared {
     /// In the order of the request.
     equal: Vec<Equal>,
-    /// How often each source had dropped something when it was looked at.
+    /// For each origin, the source's count of dropped references when it was read.
     drops: Vec<u64>,
-    /// End of the last bytes that are worth an extent.
+    /// End of the last equal run that is long enough for an extent.
     end: u64,
 }
 
-/// Why nothing can be shared with an origin.
+/// Why a request cannot share with its origins.
 enum Refused {
-    /// The source was written to, or is at this moment.
+    /// The source was written to, or is locked by a writer at the moment.
     Changed,
-    /// This one: its chunks cannot be counted any more.
+    /// A chunk of the origin with this index cannot take more references.
     Unshareable(usize),
 }
 
-/// Where new bytes go.
+/// Where new bytes are stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
-    /// Short pieces to packed chunks.
+    /// Short pieces go to packed chunks.
     Packed,
-    /// Everything to blocks.
+    /// Everything goes to blocks.
     Blocks,
 }
 
 impl Core {
-    /// Writes all of `data` at an offset or at the end, and shares what `origins` tell; the offset, and how many bytes
-    /// are shared with origins.
+    /// Writes all of `data` at offset `at`, or at the end of the file if it is `None`, and shares what is equal to
+    /// `origins`. Returns the offset, and the number of bytes that are shared with origins.
     pub(crate) fn write_from(
         &self,
         inode: &Inode,
@@ -210,7 +212,7 @@ impl Core {
         self.origin_tally.stats()
     }
 
-    /// What is equal to what it was copied from, and long enough to be worth an extent.
+    /// Finds the bytes of a request that are equal to their origins, in runs that are long enough for an extent.
     fn compare(&self, data: &[u8], origins: &[Origin<'_>]) -> Compared {
         let mut compared = Compared::default();
         let mut parts: SmallVec<[(u64, Extent); 4]> = SmallVec::new();
@@ -231,7 +233,8 @@ impl Core {
         compared
     }
 
-    /// Writes a request of which some is equal to what its sources named.
+    /// Writes a request of which `compared` describes the equal parts. Fails with `Refused` if a source has changed
+    /// since.
     fn write_compared(
         &self,
         inode: &Inode,
@@ -241,7 +244,7 @@ impl Core {
         compared: &Compared,
     ) -> Result<std::result::Result<u64, Refused>> {
         let policy = self.policy_for(inode);
-        // An append does not know its offset yet; a guess that turns out wrong only costs the hashing again.
+        // The offset of an append is only known under the lock. A wrong guess merely costs hashing the data again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         let new = new_ranges(&compared.equal, data.len() as u64);
         let mut pieces = pieces_of(&new, guess, data, policy);
@@ -260,7 +263,7 @@ impl Core {
         Ok(Ok(offset))
     }
 
-    /// Whether a write begins or ends inside a block that others name too, and its file names few parts of it yet.
+    /// True if a write begins or ends inside a shared block that consists of few extents so far.
     pub(super) fn begins_or_ends_in_shared(&self, extents: &Extents, offset: u64, end: u64) -> bool {
         let is_shared = |at: u64| {
             let start = at / BLOCK_BYTES * BLOCK_BYTES;
@@ -278,7 +281,7 @@ impl Core {
         [offset, end].into_iter().any(|at| !at.is_multiple_of(BLOCK_BYTES) && is_shared(at))
     }
 
-    /// Writes exactly the bytes of a request that has no origins.
+    /// Writes exactly the bytes of a request without origins, and leaves the rest of its first and last block shared.
     pub(super) fn write_exactly(
         &self,
         inode: &Inode,
@@ -289,11 +292,11 @@ impl Core {
     ) -> Result<()> {
         let new = new_ranges(&[], data.len() as u64);
         let request = Request { offset, data, new: &new, origins: &[], compared: &Compared::default() };
-        // Nobody can refuse what has no origin.
+        // Without origins there is no source that could have changed.
         self.write_parts(inode, state, &request, pieces).map(drop)
     }
 
-    /// Publishes a request: with packed chunks if there is room for them, else in blocks.
+    /// Publishes a request: short pieces go to packed chunks if there is room, or else to blocks.
     fn write_parts(
         &self,
         inode: &Inode,
@@ -306,7 +309,7 @@ impl Core {
             match self.write_parts_to(inode, state, request, pieces, room) {
                 Err(Error::NoSpace { .. }) if room == Room::Packed && self.reclaim_segment() => {}
                 Err(Error::NoSpace { .. }) if room == Room::Packed => {
-                    // What it had opened is empty again, and serves for blocks.
+                    // The packed segments that the attempt opened are empty again, so blocks can use them.
                     self.give_up_empty_packed();
                     room = Room::Blocks;
                 }
@@ -356,8 +359,8 @@ impl Core {
         Ok(Ok(()))
     }
 
-    /// Takes the references of all that is equal, if its sources still name it: those of one source at once, and so each
-    /// of its chunks is counted once, however many short records come from it.
+    /// Takes references on all equal chunks, if no source has dropped a reference since. All references for one
+    /// source are taken at once, so each chunk is counted once, however many short records come from it.
     fn share_equal(
         &self,
         inode: &Inode,
@@ -371,7 +374,7 @@ impl Core {
         by_source.sort_by_key(|equal| source_of(equal).ino);
         for equal in by_source.chunk_by(|equal, next| source_of(equal).ino == source_of(next).ino) {
             let source = source_of(equal[0]);
-            // A thread that holds the lock of one inode does not wait for another.
+            // A thread that holds the lock of one inode must not wait for that of another.
             let locked = (source.ino != inode.ino).then(|| source.try_read().ok_or(Refused::Changed)).transpose()?;
             let drops = locked.as_deref().unwrap_or(state).drops;
             if equal.iter().any(|equal| compared.drops[equal.origin] != drops) {
@@ -382,8 +385,8 @@ impl Core {
         Ok(())
     }
 
-    /// Places new bytes: whole blocks as the policy wants them, or all as pieces of a policy that cuts. What does not fill
-    /// a block is left to be stored with others of its kind.
+    /// Places new bytes: whole blocks as the policy decides, or everything as pieces under a policy that cuts. Parts
+    /// that do not fill a block are returned, to be stored together.
     fn place_new<'d>(
         &self,
         extents: &Extents,
@@ -412,7 +415,7 @@ impl Core {
         Ok(PlacedNew { short, pieces: count })
     }
 
-    /// Stores short pieces one behind the other, in as few packed chunks as hold them.
+    /// Stores short pieces back to back, in as few packed chunks as possible.
     fn pack_short(&self, short: &[(u64, &[u8])], mapped: &mut Mapped, claims: &mut Claims<'_>) -> Result<()> {
         for group in groups_of(short, PACKED_BYTES_MAX as usize) {
             let bytes: Vec<u8> = group.iter().flat_map(|(_, bytes)| *bytes).copied().collect();
@@ -429,9 +432,9 @@ impl Core {
         Ok(())
     }
 
-    /// Stores short pieces in as few blocks as hold them, none of them in two.
+    /// Stores short pieces in as few blocks as possible; no piece is split between two blocks.
     fn store_short(&self, short: &[(u64, &[u8])], mapped: &mut Mapped, claims: &mut Claims<'_>) -> Result<()> {
-        // What crosses one end of a block and fills none may be longer than a block.
+        // A piece that crosses a block boundary and fills no block may be longer than a block.
         let in_blocks = short.iter().flat_map(|(offset, bytes)| (*offset..).step_by(BLOCK).zip(bytes.chunks(BLOCK)));
         let short: Vec<(u64, &[u8])> = in_blocks.collect();
         let groups = groups_of(&short, BLOCK);
@@ -457,7 +460,7 @@ impl Core {
 }
 
 impl Compared {
-    /// Adds what is equal. What goes on with the last one, from the same source, is one with it.
+    /// Adds an equal run. A run that continues the last one, from the same source, is merged with it.
     fn add(&mut self, next: Equal, origins: &[Origin<'_>]) {
         if let Some(last) = self.equal.last_mut()
             && last.continues(&next)
@@ -474,7 +477,7 @@ impl Compared {
     }
 }
 
-/// Takes a reference for each chunk that an extent names, all of one chunk at once.
+/// Takes a reference for each chunk of these extents; all references on one chunk are taken at once.
 fn share_chunks_of(equal: &[&Equal], claims: &mut Claims<'_>) -> std::result::Result<(), Refused> {
     let mut named: SmallVec<[(ChunkRef, usize); 8]> = SmallVec::new();
     for Equal { extent, origin, .. } in equal {
@@ -491,7 +494,7 @@ fn share_chunks_of(equal: &[&Equal], claims: &mut Claims<'_>) -> std::result::Re
     Ok(())
 }
 
-/// A request, and what of it is new.
+/// A request, and which parts of it are new.
 struct Request<'r> {
     offset: u64,
     data: &'r [u8],
@@ -501,18 +504,19 @@ struct Request<'r> {
     compared: &'r Compared,
 }
 
-/// What [`Core::place_new`] has done.
+/// The result of [`Core::place_new`].
 #[derive(Default)]
 struct PlacedNew<'d> {
-    /// What does not fill a block: file offset, bytes.
+    /// Parts that do not fill a block: file offset and bytes.
     short: SmallVec<[(u64, &'d [u8]); 2]>,
-    /// How many of the pieces it has used.
+    /// The number of pieces that were used.
     pieces: usize,
 }
 
-/// What a source names where an origin says so, by place in the request; how often it had dropped something then.
+/// Adds the extents of an origin's source to `parts`, with their offsets in the request. Returns the source's count
+/// of dropped references.
 fn parts_of(origin: &Origin<'_>, parts: &mut SmallVec<[(u64, Extent); 4]>) -> u64 {
-    // One that is gone names nothing.
+    // A deleted source has no extents.
     let Ok(state) = origin.source.read() else { return 0 };
     if let Some(extents) = state.extents() {
         let end = origin.source_offset.saturating_add(origin.length).min(state.attributes.size);
@@ -522,12 +526,12 @@ fn parts_of(origin: &Origin<'_>, parts: &mut SmallVec<[(u64, Extent); 4]>) -> u6
     state.drops
 }
 
-/// Origins in the order of the request, as far as they lie in it. One may begin before the end of the one in front of it,
-/// whose bytes are looked at first; no byte is in more than two. Short gaps between them are taken in.
+/// Sorts origins by their offset in the request and clips them to it. An origin may overlap the one before it, whose
+/// bytes are then compared first; no byte is in more than two origins. Short gaps between origins are closed.
 fn in_order<'f>(origins: &[Origin<'f>], length: u64) -> Vec<Origin<'f>> {
     let mut sorted: Vec<Origin<'f>> = origins.iter().copied().filter(|origin| origin.at < length).collect();
     sorted.sort_by_key(|origin| origin.at);
-    // Of the last one, and of those in front of that.
+    // Ends of the last origin, and of all origins before it.
     let (mut end, mut end_before) = (0, 0);
     sorted.retain_mut(|origin| {
         *origin = origin.from(end_before);
@@ -542,7 +546,7 @@ fn in_order<'f>(origins: &[Origin<'f>], length: u64) -> Vec<Origin<'f>> {
     sorted
 }
 
-/// Bytes that origins in order speak of.
+/// Returns the number of bytes that sorted origins cover.
 fn offered_bytes(origins: &[Origin<'_>]) -> u64 {
     let (mut bytes, mut end) = (0, 0);
     for origin in origins {
@@ -552,15 +556,15 @@ fn offered_bytes(origins: &[Origin<'_>]) -> u64 {
     bytes
 }
 
-/// The parts of a request of so many bytes that are equal to nothing.
+/// Returns the ranges of a request of `length` bytes that are not equal to any source.
 fn new_ranges(equal: &[Equal], length: u64) -> SmallVec<[Range<u64>; 4]> {
     let ends = std::iter::once(0).chain(equal.iter().map(Equal::end));
     let starts = equal.iter().map(|equal| equal.at).chain(std::iter::once(length));
     ends.zip(starts).map(|(start, end)| start..end).filter(|range| !range.is_empty()).collect()
 }
 
-/// The whole blocks of a file in new parts of a request at `offset`, with the fingerprints that the policy wants; none
-/// where it stores everything, or cuts.
+/// Returns the whole blocks in the new parts of a request at `offset`, with their fingerprints. It is empty under a
+/// policy that stores everything or that cuts.
 fn pieces_of<'d>(new: &[Range<u64>], offset: u64, data: &'d [u8], policy: &dyn Dedup) -> Pieces<'d> {
     if policy.stores_everything() || policy.streams().is_some() {
         return Pieces::new();
@@ -573,7 +577,7 @@ fn pieces_of<'d>(new: &[Range<u64>], offset: u64, data: &'d [u8], policy: &dyn D
     blocks.map(|block| Piece::new(block, policy.fingerprint(block))).collect()
 }
 
-/// Pieces that follow one another, in groups of at most so many bytes. None is longer than that.
+/// Splits consecutive pieces into groups of at most `most` bytes. No single piece may be longer.
 fn groups_of<'p, 'd>(pieces: &'p [(u64, &'d [u8])], most: usize) -> Vec<&'p [(u64, &'d [u8])]> {
     let (mut groups, mut first, mut bytes) = (Vec::new(), 0, 0);
     for (at, (_, piece)) in pieces.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Writing what is cut into pieces and stored as packed chunks (DeEXT III-B).
+//! Writing data that is cut into pieces and stored as packed chunks (DeEXT III-B).
 //!
-//! The problem: a piece has any length and begins anywhere in the file, the last one of a request is not known to be whole,
-//! and a device may have no room for another segment of packed chunks.
+//! The problem: a piece has any length and begins anywhere in the file. The last piece of a request may not be
+//! complete, and the device may have no room for another segment of packed chunks.
 //!
-//! The idea: the stream says where the pieces end ([`crate::dedup::stream`]); here they are shared or stored, and
-//! published as the extents of exactly the bytes that were written. A piece that goes on with the tail of the request
-//! before is put in its place in the same commit:
+//! The idea: the stream decides where pieces end ([`crate::dedup::stream`]). This module shares or stores the pieces
+//! and publishes extents for exactly the bytes that were written. A piece that continues the tail of the previous
+//! request replaces the tail in the same commit:
 //!
 //! ```text
 //! the tail       the piece            what the file names then
@@ -14,7 +14,7 @@
 //! is found       is new               a new chunk, from the first byte of the tail on; the tail's own is dropped
 //! ```
 //!
-//! Where no segment is free the request is written to blocks, as under policy `inline`.
+//! If no segment is free, the request is written to blocks, as under policy `inline`.
 
 use super::Core;
 use super::claims::{Claims, Grown};
@@ -40,25 +40,25 @@ use pmem::Flight;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Nanoseconds within which the content that follows a truncation takes the place of what was there.
+/// A write within this time (in ns) after a truncation counts as an update of the truncated content.
 const UPDATED_WITHIN: TimeNs = 60_000_000_000;
 
-/// A piece of bytes that is to be named by one extent.
+/// A piece that one extent will map.
 pub(super) struct ToPack<'d> {
     pub(super) bytes: &'d [u8],
     pub(super) pool: Pool,
     pub(super) class: u8,
-    /// Empty: it is not looked for, and not found.
+    /// If it is empty, the piece is not looked up and not indexed.
     pub(super) fingerprint: Fingerprint,
-    /// More bytes will be put behind it, in its place.
+    /// True if more bytes will be appended to the chunk in place.
     pub(super) grows: bool,
 }
 
-/// A request, cut.
+/// A request that was cut into pieces.
 pub(super) struct Cut<'d> {
-    /// Goes on behind it.
+    /// The stream, as it continues after this request.
     stream: Stream,
-    /// What the first piece begins with, if the stream went on.
+    /// The tail with which the first piece begins, if the stream continues.
     tail: Option<Tail>,
     pub(super) pieces: Vec<CutPiece<'d>>,
     fingerprints: Vec<Fingerprint>,
@@ -68,7 +68,8 @@ impl<'d> Cut<'d> {
     pub(super) fn new(mut stream: Stream, data: &'d [u8], policy: &dyn Dedup) -> Cut<'d> {
         let tail = stream.tail.take();
         let pieces = stream.cut(data, tail.as_ref());
-        // A stream that goes on will do so again: its tail is not looked for before its piece ends.
+        // A stream that continued once will probably do so again, so its tail is not looked up before its piece is
+        // complete.
         let grows = |piece: &CutPiece<'_>| !piece.is_whole && tail.is_some();
         let fingerprint = |piece: &CutPiece<'_>| match grows(piece) {
             true => Fingerprint::default(),
@@ -78,7 +79,7 @@ impl<'d> Cut<'d> {
         Cut { stream, tail, pieces, fingerprints }
     }
 
-    /// Its first pieces.
+    /// Returns the first `count` pieces.
     pub(super) fn first(&self, count: usize) -> Vec<ToPack<'_>> {
         let pieces = self.pieces.iter().zip(&self.fingerprints).take(count);
         pieces.map(|(piece, fingerprint)| to_pack(piece, *fingerprint)).collect()
@@ -86,7 +87,8 @@ impl<'d> Cut<'d> {
 }
 
 impl Core {
-    /// Writes all of `data` at an offset or at the end, cut by the streams of a policy; the offset.
+    /// Writes all of `data` at offset `at`, or at the end of the file if it is `None`, cut by the streams of a
+    /// policy. Returns the offset.
     pub(super) fn write_stream(
         &self,
         inode: &Inode,
@@ -95,7 +97,7 @@ impl Core {
         policy: &dyn Dedup,
         streams: &Streams,
     ) -> Result<u64> {
-        // An append does not know its offset yet; a guess that turns out wrong only costs the cutting again.
+        // The offset of an append is only known under the lock. A wrong guess merely costs cutting the data again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         super::range::range_end("write", guess, data.len() as u64)?;
         let before = streams.take(inode.ino);
@@ -119,7 +121,7 @@ impl Core {
         match written {
             Ok(()) => over = streams.keep(inode.ino, cut.stream),
             Err(Error::NoSpace { .. }) => {
-                // What it had opened is empty again, and serves for blocks.
+                // The packed segments that the attempt opened are empty again, so blocks can use them.
                 self.give_up_empty_packed();
                 self.write_to_blocks(inode, &mut state, offset, data)?;
             }
@@ -180,9 +182,10 @@ impl Core {
         }
         if !piece.is_whole {
             let start = end - piece.bytes.len() as u64;
-            // Not what was mapped: another writer may have stored an equal chunk first.
+            // Read the chunk from the extents: it is not the mapped one if another writer stored an equal chunk
+            // first.
             let Some(chunk) = packed_at(state, start) else { return Ok(()) };
-            // Who went on once goes on: see `Cut::new`.
+            // A stream that continued once is expected to continue: see `Cut::new`.
             let is_growing = tail.is_some();
             let bytes = piece.bytes.to_vec();
             cut.stream.tail = Some(Tail { start, bytes, chunk, is_growing, drops: state.drops });
@@ -190,15 +193,15 @@ impl Core {
         Ok(())
     }
 
-    /// Whether what is written to this range is updated data (DeEXT III-C): it takes the place of what the file names there,
-    /// or of what it named before it was truncated, a minute ago at most.
+    /// True if a write to this range is updated data (DeEXT III-C): it replaces existing extents, or it follows a
+    /// truncation of the file within a minute.
     pub(super) fn is_update(&self, state: &State, range: Range<u64>) -> bool {
         let is_named = |extents: &Extents| extents.within(range.start, range.end).next().is_some();
         let is_recent = |truncated: TimeNs| self.now().saturating_sub(truncated) <= UPDATED_WITHIN;
         state.extents().is_some_and(is_named) || state.truncated.is_some_and(is_recent)
     }
 
-    /// Writes as policy `inline` does, where packed chunks have no room.
+    /// Writes a request to blocks, as policy `inline` does, when there is no room for packed chunks.
     fn write_to_blocks(&self, inode: &Inode, state: &mut State, offset: u64, data: &[u8]) -> Result<()> {
         let policy = self.policies.of_blocks();
         let mut pieces = whole_pieces(policy, offset, data)?;
@@ -206,7 +209,7 @@ impl Core {
         self.write_locked(inode, state, offset, data, &mut pieces, &mut claims)
     }
 
-    /// Places the first piece of a request, which goes on with a tail.
+    /// Places the first piece of a request, which continues a tail.
     fn go_on(
         &self,
         tail: &Tail,
@@ -228,8 +231,8 @@ impl Core {
         }
     }
 
-    /// Makes the chunk of a tail hold all of its piece. `None` if it cannot: another chunk lies behind it, or a clone
-    /// names it too. A chunk that the file has alone stays so: no index knows it.
+    /// Extends the chunk of a tail in place so that it holds the whole piece. Returns `None` if another chunk follows
+    /// it in the segment, or if a clone references it too. A growing chunk stays private, because it is in no index.
     fn grow_tail(&self, tail: &Tail, piece: &[u8], claims: &mut Claims<'_>) -> Result<Option<Grown>> {
         if self.sound_count(tail.chunk) != Some(1) {
             return Ok(None);
@@ -243,19 +246,19 @@ impl Core {
         }
         let grown = Grown { chunk: tail.chunk, address, length, longer };
         claims.grow(grown);
-        // The plan takes this one back: the extent is merged with that of the tail.
+        // The plan drops this reference again when it merges the new extent with that of the tail.
         claims.share_packed(tail.chunk)?;
         claims.tx.flight.add(self.region.stream(address + length, &piece[length as usize..]));
         Ok(Some(grown))
     }
 
-    /// How often a chunk is named, as far as its entry can be read and changed.
+    /// Returns the reference count of a chunk, or `None` if its entry is in bad memory.
     fn sound_count(&self, chunk: PackedNumber) -> Option<u32> {
         let count = self.chunks.count(chunk);
         self.region.sound_or_forget(self.chunks.entry_offset(chunk), ENTRY_BYTES).then_some(count)
     }
 
-    /// Shares or stores pieces, and adds what the file names from `offset` on to `mapped`.
+    /// Shares or stores pieces, and adds the resulting extents, from file offset `offset` on, to `mapped`.
     pub(super) fn pack(
         &self,
         offset: u64,
@@ -279,7 +282,7 @@ impl Core {
         Ok(())
     }
 
-    /// Asks for pieces that are to be named by one extent each.
+    /// Looks up pieces, each of which one extent will map.
     pub(super) fn place_packed(&self, asked: &mut [Piece<'_>], claims: &mut Claims<'_>) {
         match claims.policy.streams() {
             Some(_) => claims.policy.place(asked, &mut claims.tx),
@@ -287,8 +290,8 @@ impl Core {
         }
     }
 
-    /// Packs the last bytes of a file of `size` bytes, those behind its last whole block: `part`, at file offset `offset`,
-    /// is new and the rest is as the file has it.
+    /// Packs the end of a file of `size` bytes, which is what follows its last whole block. `part` is its new content
+    /// from file offset `offset` on, the rest comes from the file.
     pub(super) fn pack_end(
         &self,
         extents: &Extents,
@@ -306,15 +309,15 @@ impl Core {
         self.pack(start, &[piece], mapped, claims)
     }
 
-    /// Stores a new packed chunk that `count` extents will name.
+    /// Stores a new packed chunk that `count` extents will map, compressed if that is worth it.
     pub(super) fn store_packed(&self, piece: &ToPack<'_>, count: u32, claims: &mut Claims<'_>) -> Result<PackedNumber> {
-        // What grows in its place is stored as it is.
+        // A chunk that grows in place is stored uncompressed.
         let is_tried = !piece.grows && may_compress(piece.class);
         let frame = if is_tried { claims.compression.compress(piece.bytes) } else { None };
         self.store_packed_as(piece, frame.as_deref().unwrap_or(piece.bytes), count, claims)
     }
 
-    /// Stores a new packed chunk whose bytes on the media are its content or the frame of that.
+    /// Stores a new packed chunk. `stored` is what goes to the media: the content, or its compressed frame.
     pub(super) fn store_packed_as(
         &self,
         piece: &ToPack<'_>,
@@ -330,14 +333,14 @@ impl Core {
         let pool = if claims.is_update { piece.pool.updated() } else { piece.pool };
         claims.pin();
         let address = self.space.append(pool, number, bytes, &mut claims.tx.flight).inspect_err(free)?;
-        // The entry first: an atomic operation behind the stream would wait until it has drained.
+        // The entry goes first: an atomic operation after the non-temporal stores would wait until they have drained.
         claims.enter_packed(&NewPacked { number, address, bytes, class: piece.class }, count, &piece.fingerprint);
         claims.tx.flight.add(self.region.stream(address, stored));
         Ok(number)
     }
 
-    /// A chunk that grew is whole, and the file names all of it `at` an offset: gives it its fingerprint, for it is durable
-    /// now, and others may share it.
+    /// Gives a complete grown chunk its fingerprint and indexes it, so that other writers can share it. The chunk is
+    /// durable, and `at` is the extent that maps all of it.
     fn find_from_now_on(
         &self,
         inode: &Inode,
@@ -358,7 +361,7 @@ impl Core {
         }
     }
 
-    /// A stream is over: nobody goes on with its tail, so others may find it, or it is given up for an equal piece.
+    /// Ends a stream: indexes its tail, or replaces it by an equal piece that is already stored.
     pub(crate) fn end_stream_of(&self, ino: u64, stream: Stream) -> Result<()> {
         let Some(tail) = stream.tail.filter(|tail| tail.is_growing) else { return Ok(()) };
         let Ok(inode) = self.inode(ino) else { return Ok(()) };
@@ -369,7 +372,7 @@ impl Core {
             return Ok(());
         }
         if !self.chunks.equal(tail.chunk, &tail.bytes) {
-            // Nobody had it open: the number may be another file's by now, and the chunk another one too.
+            // The file was closed, so its inode number and the chunk number may have been reused.
             return Ok(());
         }
         let mut claims = Claims::with_policy(self, policy);
@@ -388,23 +391,23 @@ impl Core {
         if_there_is_room(self.publish(&inode, &mut *state, &remap, None, &mut claims))
     }
 
-    /// Ends all streams of a policy, for an unmount.
+    /// Ends the streams of all files, for an unmount.
     pub(crate) fn end_streams(&self) {
         let Some(streams) = self.policies.streams() else { return };
         while let Some((file, stream)) = streams.take_any() {
-            // What is not shared now stays as it is: nothing is lost.
+            // A tail that cannot be shared now stays as it is; no data is lost.
             let _ = self.end_stream_of(file, stream);
         }
     }
 
-    /// Ends the stream of a file: nobody has it open any more.
+    /// Ends the stream of a file that was closed.
     pub(crate) fn end_stream_of_file(&self, ino: u64) -> Result<()> {
         let stream = self.policies.streams().and_then(|streams| streams.take(ino));
         stream.map_or(Ok(()), |stream| self.end_stream_of(ino, stream))
     }
 }
 
-/// Work that nobody waits for: without room for it everything stays as it is.
+/// Treats ENOSPC as success, for optional work after which nothing needs to have changed.
 pub(super) fn if_there_is_room(done: Result<()>) -> Result<()> {
     match done {
         Err(Error::NoSpace { .. }) => Ok(()),
@@ -412,33 +415,33 @@ pub(super) fn if_there_is_room(done: Result<()>) -> Result<()> {
     }
 }
 
-/// What became of the first piece of a request that goes on with a tail.
+/// How the first piece of a request that continues a tail was placed.
 enum GoesOn {
-    /// The chunk of the tail holds it.
+    /// The chunk of the tail was extended.
     Grown(Grown),
-    /// This chunk does, from the first byte of the tail on.
+    /// This other chunk holds the piece, from the first byte of the tail on.
     Elsewhere(PackedNumber),
 }
 
-/// Whether chunks of a class are worth compressing: those that were cut by their content since they looked compressible,
-/// and ends of files.
+/// True if chunks of this class are worth compressing: those that were cut by content because the data looked
+/// compressible, and ends of files.
 pub(super) fn may_compress(class: u8) -> bool {
     let chunker = || Chunker::ALL.get(usize::from(class).checked_sub(1)?);
     matches!(class, CLASS_END | CLASS_UNKNOWN) || chunker().is_some_and(|chunker| chunker.is_content_defined())
 }
 
-/// What names all of a packed chunk.
+/// Returns the extent that maps all of a packed chunk.
 fn whole_extent(chunk: PackedNumber, bytes: &[u8]) -> Extent {
     Extent { length: bytes.len() as u64, location: Location::Packed(chunk, 0), unwritten: false }
 }
 
 fn to_pack<'p>(piece: &'p CutPiece<'_>, fingerprint: Fingerprint) -> ToPack<'p> {
-    // What grows is not looked for: see `Cut::new`.
+    // A piece that will grow is not looked up: see `Cut::new`.
     let grows = fingerprint.is_empty();
     ToPack { bytes: &piece.bytes, pool: piece.pool(), class: piece.class(), fingerprint, grows }
 }
 
-/// Whether the file still names the tail of a stream, and nothing else there.
+/// True if the file still maps the tail of a stream as it was published.
 fn names_tail(state: &State, tail: &Tail) -> bool {
     let end = tail.start + tail.bytes.len() as u64;
     let first = |extents: &Extents| extents.within(tail.start, end).next();
@@ -446,7 +449,7 @@ fn names_tail(state: &State, tail: &Tail) -> bool {
     state.drops == tail.drops && state.extents().and_then(first) == Some(whole)
 }
 
-/// The packed chunk whose first byte the file names at an offset.
+/// Returns the packed chunk whose first byte the file maps at `offset`.
 fn packed_at(state: &State, offset: u64) -> Option<PackedNumber> {
     match state.extents()?.within(offset, offset + 1).next()? {
         (at, Extent { location: Location::Packed(chunk, 0), .. }) if at == offset => Some(chunk),
@@ -454,7 +457,7 @@ fn packed_at(state: &State, offset: u64) -> Option<PackedNumber> {
     }
 }
 
-/// Whether the file names bytes on both sides of an offset.
+/// True if the file maps the bytes on both sides of `offset`.
 fn is_inside(extents: &Extents, offset: u64) -> bool {
     offset > 0
         && extents.within(offset - 1, offset).next().is_some()

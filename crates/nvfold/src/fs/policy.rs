@@ -1,4 +1,4 @@
-//! Which policy new data of a file gets, and which compression: its own, from its attributes, or those of the mount.
+//! Policy and compression of a file's new data: its own, from its attributes, or those of the mount.
 
 use super::Core;
 use crate::compression::{COMPRESSION_ATTRIBUTE, Compression};
@@ -8,10 +8,11 @@ use crate::error::{Error, Result, errno};
 use crate::inode::{Inode, State};
 use crate::words::{FileKind, InodeNumber};
 
-/// Attributes that say how new data of a file is stored: what is made in a directory gets copies.
+/// Attributes that determine how new data of a file is stored. New files and directories inherit them from their
+/// directory.
 pub(super) const INHERITED: [&[u8]; 2] = [POLICY_ATTRIBUTE, COMPRESSION_ATTRIBUTE];
 
-/// Takes over what an inode's attributes say now.
+/// Reads policy and compression of an inode from its attributes.
 pub(super) fn take_over(inode: &Inode, state: &State) {
     let policy = state.short_attribute(POLICY_ATTRIBUTE).and_then(Policy::named);
     inode.set_own_policy(policy.map(Policy::number));
@@ -23,7 +24,10 @@ fn own(inode: &Inode) -> Option<Policy> {
     inode.own_policy().and_then(Policy::numbered)
 }
 
-/// What may be the value of an attribute that says how new data is stored, and of what.
+/// Checks the value of an attribute that determines how new data is stored, and the kind of the inode.
+///
+/// # Errors
+/// EINVAL for an unknown value, or if the inode is not a file or directory.
 pub(super) fn check_attribute(doing: &'static str, kind: FileKind, name: &[u8], value: &[u8]) -> Result<()> {
     let (is_right, why) = match name {
         POLICY_ATTRIBUTE => {
@@ -43,39 +47,39 @@ pub(super) fn check_attribute(doing: &'static str, kind: FileKind, name: &[u8], 
 }
 
 impl Core {
-    /// The policy that places new data of a file.
+    /// Returns the policy that places new data of a file.
     #[inline]
     pub(super) fn policy_for(&self, inode: &Inode) -> &dyn Dedup {
         self.policies.of_file(own(inode), inode.directory())
     }
 
-    /// Whether new data of a file is shared with what it was copied from.
+    /// True if new data of a file is shared with the data that it was copied from.
     #[inline]
     pub(crate) fn follows_origins(&self, inode: &Inode) -> bool {
         self.policies.follow_origins(own(inode))
     }
 
-    /// How new packed chunks of a file are stored.
+    /// Returns how new packed chunks of a file are stored.
     #[inline]
     pub(super) fn compression_for(&self, inode: &Inode) -> Compression {
         inode.own_compression().and_then(Compression::numbered).unwrap_or(self.compression)
     }
 
-    /// The same, or of what is made in a directory.
+    /// Returns the same for an inode number. For a directory it applies to new files in it.
     pub(crate) fn compression_of(&self, ino: InodeNumber) -> Result<Compression> {
         let inode = self.inode(ino.0)?;
         let _live = inode.read()?;
         Ok(self.compression_for(&inode))
     }
 
-    /// Which policy new data of a file gets, or of what is made in a directory.
+    /// Returns the policy of a file's new data. For a directory it applies to new files in it.
     pub(crate) fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
         let inode = self.inode(ino.0)?;
         let _live = inode.read()?;
         Ok(own(&inode).map_or(PolicyOf::Mount(self.policies.policy), PolicyOf::Own))
     }
 
-    /// Which one that is now, where the policy chooses another.
+    /// Returns the concrete policy that is used now, if the policy chooses among others.
     pub(crate) fn chosen_policy_of(&self, ino: InodeNumber) -> Result<Policy> {
         let inode = self.inode(ino.0)?;
         let _live = inode.read()?;

@@ -1,5 +1,5 @@
-//! The one way in which a file comes to name other data: write, truncate, clone, dedup, undedup and the daemon's work all
-//! go through [`Core::publish`].
+//! Publishing: the only sequence by which a file's extents change. Write, truncate, clone, dedup, undedup and the
+//! dedup daemon all go through [`Core::publish`].
 //!
 //! ```text
 //! stage      log entries beyond the tail, a line of attributes if any      flushed, unreachable
@@ -10,16 +10,18 @@
 //! release    the references that the old extents held
 //! ```
 //!
-//! Until the commit word nothing can be reached, and dropping the [`Claims`] undoes all of it.
+//! Nothing that is staged can be reached before the commit word is stored. Until then, dropping the [`Claims`] undoes
+//! all of it.
 //!
-//! **The fast path.** Most changes are one extent whose entry fits behind the log and that splits nothing inside a
-//! block. Nothing can fail then, so nothing is planned, and DRAM follows while the data is on its way: the lock keeps
-//! readers out until the commit word is fenced.
+//! **The fast path.** Most changes are one extent whose log entry fits in the last part of the log and that splits
+//! extents only at block boundaries. Such a change cannot fail, so no plan is made, and DRAM is updated while the
+//! data is still being flushed. The inode's lock keeps readers out until the commit word is fenced.
 //!
-//! **The daemon** holds the inode's lock upgradable, so that readers never wait for its fences: DRAM changes under the
-//! exclusive lock for as long as that takes ([`Locked`]), and chunk entries of what it gives up are emptied only after
-//! that: a reader may clone what the file still names. Between commit word and install, what it holds by update count
-//! is counted (DeNOVA IV-D, step 6): a reader who clones what it finds in DRAM finds it counted.
+//! **The daemon** holds the inode's lock upgradable, so that readers never wait for its fences. It takes the lock
+//! exclusively only while it changes DRAM ([`Locked`]). A reader may clone blocks that the file still maps; therefore
+//! the daemon empties the chunk entries of the blocks it gives up only after that change. Between commit word and
+//! install, it turns its update counts into reference counts (DeNOVA IV-D, step 6), so that a block a reader clones
+//! from DRAM is already counted.
 
 use super::Core;
 use super::claims::{Claims, Concurrent};
@@ -44,12 +46,12 @@ use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
-/// Extents by file offset.
+/// Extents, in order of their file offset.
 pub(super) type Mapped = SmallVec<[(u64, Extent); 1]>;
 
-/// Adds an extent; one that goes on where the last one ends, in the file and on the media, makes that longer. Not so in
-/// a packed chunk: each extent has a reference of its own, and [`Extents::plan`](crate::inode::extents::Extents::plan)
-/// drops what merging makes too many.
+/// Adds an extent to `mapped`. An extent that continues the last one, both in the file and on the media, is merged
+/// into it. Extents of packed chunks are not merged here, because each holds its own reference;
+/// [`Extents::plan`](crate::inode::extents::Extents::plan) drops the surplus references.
 pub(super) fn push_mapped(mapped: &mut Mapped, offset: u64, extent: Extent) {
     if let Some((start, last)) = mapped.last_mut()
         && *start + last.length == offset
@@ -62,44 +64,44 @@ pub(super) fn push_mapped(mapped: &mut Mapped, offset: u64, extent: Extent) {
     mapped.push((offset, extent));
 }
 
-/// One whole block.
+/// Returns the extent of one whole block.
 pub(super) fn block_extent(block: BlockNumber) -> Extent {
     Extent::media(BLOCK_BYTES, block.address(), false)
 }
 
-/// What a change of extents does to times and size.
+/// How a change of extents affects the inode's times and size.
 #[derive(Clone, Copy)]
 pub(super) enum Stamp<'c> {
-    /// The content changed: when, and the size after it.
+    /// The content changed: the time of the change, and the file size after it.
     Changed(TimeNs, u64),
-    /// These are the attributes from now on; the log entries change extended attributes in the same commit.
+    /// The attributes are replaced by these; the log entries change extended attributes in the same commit.
     Given(&'c AttributeLine, &'c [LogEntry]),
-    /// The same content lies elsewhere: nothing that anybody can see.
+    /// Only the location of the content changed, so times and size stay as they are.
     Kept,
 }
 
-/// A change of what a file names: `ranges` name `mapped` and nothing else.
+/// A change of a file's extents: after it, `ranges` contain exactly the extents in `mapped`.
 pub(super) struct Remap<'c> {
-    /// What is replaced. No block is touched by two of them.
+    /// The file ranges that are replaced. No two of them touch the same block.
     pub(super) ranges: &'c [Range<u64>],
     pub(super) mapped: &'c [(u64, Extent)],
-    /// `mapped` leaves holes in the one range.
+    /// True if `mapped` leaves holes. Only a change of a single range may do so.
     pub(super) has_holes: bool,
     pub(super) stamp: Stamp<'c>,
 }
 
 impl<'c> Remap<'c> {
-    /// Of one range that `mapped` fills.
+    /// Describes a change of one range that `mapped` fills completely.
     pub(super) fn new(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp<'c>) -> Remap<'c> {
         Remap { ranges: std::slice::from_ref(range), mapped, has_holes: false, stamp }
     }
 
-    /// Of one range that becomes a hole where `mapped` names nothing.
+    /// Describes a change of one range; what `mapped` does not cover becomes a hole.
     pub(super) fn with_holes(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp<'c>) -> Remap<'c> {
         Remap { has_holes: true, ..Remap::new(range, mapped, stamp) }
     }
 
-    /// Entries that change extended attributes in the same commit.
+    /// Returns the log entries that change extended attributes in the same commit.
     fn xattrs(&self) -> &'c [LogEntry] {
         match self.stamp {
             Stamp::Given(_, xattrs) => xattrs,
@@ -108,17 +110,17 @@ impl<'c> Remap<'c> {
     }
 }
 
-/// A write or vector entry of the log: where it lies, and what it says.
+/// A write or vector entry of the log: its device offset, and its content.
 pub(super) type Logged = (u64, Written);
 
-/// The state of an inode that only the caller may change.
+/// The state of a locked inode. Only the holder of the lock may change it.
 pub(super) trait Locked {
-    /// Whether nobody reads it either. Only the daemon lets readers in.
+    /// True if readers are kept out as well. It is false for the daemon only.
     const IS_EXCLUSIVE: bool;
 
     fn state(&self) -> &State;
 
-    /// Changes it, with readers kept out meanwhile.
+    /// Runs `change` on the state while readers are kept out.
     fn exclusively<T>(&mut self, change: impl FnOnce(&mut State) -> T) -> T;
 }
 
@@ -134,7 +136,7 @@ impl Locked for &mut State {
     }
 }
 
-/// Writers are kept out, readers are not.
+/// An upgradable lock: it keeps writers out and lets readers in.
 pub(super) struct Upgradable<'s>(Option<RwLockUpgradableReadGuard<'s, State>>);
 
 impl<'s> Upgradable<'s> {
@@ -160,8 +162,12 @@ impl Locked for Upgradable<'_> {
 }
 
 impl Core {
-    /// Publishes a change, then releases what the ranges named before. `queued`: the queued entry of which this is the
-    /// last part, if it is one's.
+    /// Publishes a change, then releases the references of the extents that it replaced. `queued` is the work-queue
+    /// entry that is finished with this change, if there is one.
+    ///
+    /// # Errors
+    /// EMLINK if a split would need more references than can be counted, ENOSPC if the log cannot grow, EIO for
+    /// damage and bad memory. Nothing is published then.
     pub(super) fn publish<L: Locked>(
         &self,
         inode: &Inode,
@@ -183,7 +189,7 @@ impl Core {
         Ok(())
     }
 
-    /// The entry of a change that can take the fast path.
+    /// Returns the log entry of a change that can take the fast path, or `None`.
     fn simple_entry<L: Locked>(
         &self,
         inode: &Inode,
@@ -206,7 +212,7 @@ impl Core {
         Some(entry.flagged(claims.dedupe).sealed(inode.ino))
     }
 
-    /// The fast path.
+    /// Publishes one extent by the fast path.
     fn publish_one(
         &self,
         inode: &Inode,
@@ -262,7 +268,8 @@ impl Core {
         drop(lines);
         let (landed, named) = claims.tx.end(staged.take_named());
         let is_daemons = !L::IS_EXCLUSIVE;
-        // Somebody who reads the file could clone what it still names: its entries stay until it names them no more.
+        // A reader could still clone a block that the file maps, so the daemon empties chunk entries only after
+        // install.
         let (flight, emptied) = match is_daemons {
             true => (Flight::new(), Emptied::new()),
             false => self.clear_unshared_entries(&dropped.blocks, &claims.reserved),
@@ -276,7 +283,7 @@ impl Core {
         let written = |(position, entry): (&u64, &LogEntry)| Some((*position, entry.written()?));
         let logged: SmallVec<[Logged; 2]> = positions.iter().zip(&entries).filter_map(written).collect();
         if is_daemons {
-            // What the daemon publishes is complete once it is counted.
+            // Whatever the daemon publishes is complete as soon as its references are counted.
             entries.iter_mut().for_each(|entry| entry.flag(dedupe::COMPLETE));
         }
         locked.exclusively(|state| {
@@ -299,13 +306,14 @@ impl Core {
         Ok(claims.published(inode.ino, &dropped))
     }
 
-    /// The change is in DRAM.
+    /// Does the accounting after a change was installed in DRAM.
     fn installed(&self, inode: &Inode, state: &mut State, mapped_before: u64, dropped: &Dropped) {
         state.drops += u64::from(!dropped.is_empty());
         self.account_mapped(inode.ino, mapped_before, state.mapped_bytes());
     }
 
-    /// What a change drops, with the references that splitting an extent needs already taken.
+    /// Plans a change: takes the references that splitting an extent needs, and returns the references that the
+    /// change drops.
     fn plan(&self, state: &State, remap: &Remap<'_>, claims: &mut Claims<'_>) -> Result<Dropped> {
         let extents = self.file_extents(state, "change")?;
         let mut dropped = Dropped::default();
@@ -329,9 +337,10 @@ impl Core {
         Ok(dropped)
     }
 
-    /// Two writers that store equal chunks at the same time do not see one another. The second to publish does: it
-    /// shares the chunk of the first in a commit of its own, and lets its own go. One that cannot is kept. `mapped`: what
-    /// was published.
+    /// Resolves concurrent duplicates. Two writers that store equal chunks at the same time do not see each other;
+    /// the one that publishes second does. It shares the other's chunk in a second commit and gives up its own. A
+    /// chunk for which that fails is kept and indexed. `mapped` holds the extents that were published, `stored` the
+    /// new chunks.
     pub(super) fn merge_concurrent(
         &self,
         inode: &Inode,
@@ -365,8 +374,8 @@ impl Core {
         }
     }
 
-    /// Makes the file name equal packed chunks of others instead of its own new ones, in a `run` without a gap; those that it
-    /// gave up.
+    /// Replaces new packed chunks of a file by equal ones that are already stored, where there are any. `run` has no
+    /// gaps. Returns the chunks that the file gave up.
     fn share_packed_instead(
         &self,
         inode: &Inode,
@@ -410,7 +419,7 @@ impl Core {
         Ok(given_up)
     }
 
-    /// Makes the file name an equal block of another instead of its own new `block`. False when there is none.
+    /// Replaces the new `block` of a file by an equal one that is already stored. Returns false if there is none.
     fn share_instead(
         &self,
         inode: &Inode,
@@ -438,7 +447,7 @@ impl Core {
     }
 }
 
-/// The lines of each entry.
+/// Encodes each entry into its log lines.
 fn encode_each(inode: &Inode, entries: &[LogEntry]) -> SmallVec<[Vec<u8>; 2]> {
     let lines = |entry: &LogEntry| {
         let mut lines = Vec::new();
@@ -448,18 +457,18 @@ fn encode_each(inode: &Inode, entries: &[LogEntry]) -> SmallVec<[Vec<u8>; 2]> {
     entries.iter().map(lines).collect()
 }
 
-/// Extents of one operation from which on it makes vector entries.
+/// The number of extents from which a change is logged as vector entries.
 const VECTOR_EXTENTS_MIN: usize = 4;
 
-/// The log entries of a change, write, unmap and vector ones, and the attributes that a line behind them keeps as they
-/// are.
+/// Returns the log entries of a change (write, unmap and vector entries). The second value is the attributes to write
+/// behind them, if those must stay as they are.
 fn entries_of(
     inode: &Inode,
     state: &State,
     remap: &Remap<'_>,
     flag: u8,
 ) -> (SmallVec<[LogEntry; 2]>, Option<AttributeLine>) {
-    // An entry sets the time of change of the inode too; a line of attributes behind it says what stays.
+    // A log entry also sets the inode's ctime. An attribute line behind it restores what must not change.
     let (time, size, kept) = match remap.stamp {
         Stamp::Changed(time, size) => (time, size, None),
         Stamp::Given(attributes, _) => (attributes.mtime, attributes.size, Some(*attributes)),
@@ -474,14 +483,15 @@ fn entries_of(
     let holes = remap.ranges.iter().filter(|_| remap.has_holes);
     let unmaps = holes.map(|range| ExtentEntry::unmap(range.start, range.end - range.start, time, size));
     let writes = remap.mapped.iter().map(|(offset, extent)| {
-        // Packed chunks are never queued: they are shared as they are written.
+        // Packed chunks are deduplicated while they are written, so they are never queued.
         let flag = if extent.unwritten || extent.packed().is_some() { dedupe::NONE } else { flag };
         ExtentEntry::write(*offset, extent.length, extent.location, extent.unwritten, time, size).flagged(flag)
     });
     (unmaps.chain(writes).map(|entry| LogEntry::Extent(entry.sealed(inode.ino))).collect(), kept)
 }
 
-/// What the ranges of a change name, in pieces that fit a record; holes too, if it makes some.
+/// Returns what each range of the change maps, in pieces that fit a record of a vector entry. Holes are included if
+/// the change makes any.
 fn named_of(remap: &Remap<'_>) -> Vec<Named> {
     let mut named = Vec::with_capacity(remap.mapped.len());
     let mut at = remap.ranges.first().map_or(0, |range| range.start);
@@ -500,7 +510,8 @@ fn named_of(remap: &Remap<'_>) -> Vec<Named> {
     named
 }
 
-/// The entries for ranges that lie one behind the other: one for all, or, where that takes no fewer lines, one for each.
+/// Returns log entries for consecutive ranges: one vector entry if that takes fewer lines, or else one entry for each
+/// range.
 pub(super) fn entries_for(named: &[Named], flag: u8, time: TimeNs, size: u64, ino: u64) -> SmallVec<[LogEntry; 2]> {
     let is_data = |named: &Named| named.word.location().is_some_and(|(_, unwritten)| !unwritten);
     let flag_of = |named: &Named| if is_data(named) { flag } else { dedupe::NONE };

@@ -25,7 +25,7 @@ pub(super) fn range_end(doing: &'static str, offset: u64, length: u64) -> Result
     }
 }
 
-/// The whole blocks inside `offset..offset + length`, as offsets.
+/// Returns the range of whole blocks inside `offset..offset + length`, as file offsets. It may be empty.
 pub(super) fn whole_blocks(offset: u64, length: u64) -> (u64, u64) {
     let first = offset.next_multiple_of(BLOCK_BYTES);
     let end = (offset + length) / BLOCK_BYTES * BLOCK_BYTES;
@@ -37,23 +37,24 @@ fn invalid(doing: &'static str, why: &'static str) -> Error {
 }
 
 impl Core {
-    /// Sets the size. Shrinking names nothing past it any more; growing leaves a hole.
+    /// Sets the size of a file. Shrinking unmaps everything past it; growing leaves a hole.
     pub(crate) fn resize(&self, inode: &Inode, state: &mut State, size: u64, time: TimeNs) -> Result<()> {
         self.check_size(state, size)?;
         let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
         self.set_attributes(inode, state, &attributes, &[], Flight::new())
     }
 
-    /// Whether an inode may have this size.
+    /// Checks that an inode may have this size.
     ///
     /// # Errors
-    /// EFBIG; EISDIR and EINVAL for what is no file.
+    /// EFBIG if it is too large, EISDIR or EINVAL if the inode is not a regular file.
     pub(super) fn check_size(&self, state: &State, size: u64) -> Result<()> {
         range_end("truncate", size, 0)?;
         self.file_extents(state, "truncate").map(drop)
     }
 
-    /// Gives an inode these attributes, and changes extended ones, all in one commit. `flight`: the values of the entries.
+    /// Sets the attributes of an inode, and changes extended ones, in one commit. A smaller size truncates the file.
+    /// `flight` holds the values of long extended attributes.
     pub(super) fn set_attributes(
         &self,
         inode: &Inode,
@@ -83,6 +84,10 @@ impl Core {
         self.change(inode, state, xattrs, Some(*attributes), purpose, flight)
     }
 
+    /// Reserves, zeroes or punches a range of a file, as `mode` says (fallocate).
+    ///
+    /// # Errors
+    /// EFBIG past the largest file size, EINVAL for a length of 0, EISDIR, ENOSPC.
     pub(crate) fn allocate(&self, inode: &Inode, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
         use AllocateMode::*;
         let end = range_end("fallocate", offset, length)?;
@@ -117,14 +122,14 @@ impl Core {
             let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
             return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
         }
-        // The new extents fill holes only, so nothing is replaced and nothing released.
+        // The new extents only fill holes, so nothing is replaced or released.
         let nothing = 0..0;
         let remap = Remap::new(&nothing, &mapped, stamp);
         self.publish(inode, state, &remap, None, &mut claims)
     }
 
-    /// Allocates blocks for the holes of `start..end`: in whole blocks around it, or, when the range is
-    /// cleared, for all whole blocks inside it.
+    /// Allocates reserved blocks for the holes of all blocks that `start..end` touches. If the range is `cleared`, it
+    /// allocates them for all whole blocks inside the range instead.
     fn reserve_holes(
         &self,
         state: &State,
@@ -161,7 +166,11 @@ impl Core {
         Ok(())
     }
 
-    /// Makes `offset..` of `target` name the bytes that `source` names at `source_offset`.
+    /// Clones a range: makes `offset..` of `target` map the bytes that `source` maps at `source_offset`. Returns the
+    /// number of bytes, which is smaller than `length` if the source ends before.
+    ///
+    /// # Errors
+    /// EINVAL if the ranges overlap in one file, EFBIG past the largest file size, EMLINK, ENOSPC, EIO.
     pub(crate) fn clone_range(
         &self,
         source: &Inode,
@@ -180,7 +189,7 @@ impl Core {
             let (mapped, length) = self.cloned_extents(&state, source_offset, offset, length)?;
             return self.clone_into(target, &mut state, offset, length, &mapped);
         }
-        // Files are locked in the order of their numbers.
+        // Lock the inodes in the order of their numbers.
         let early = (source.ino < target.ino).then(|| source.read()).transpose()?;
         let mut state = target.write()?;
         let source_state = early.map_or_else(|| source.read(), Ok)?;
@@ -214,7 +223,7 @@ impl Core {
         if self.policy_for(target).unfingerprinted() == Unfingerprinted::Queued
             && mapped.iter().any(|(_, extent)| self.lacks_fingerprints(extent))
         {
-            // What is cloned still waits to be shared: both entries do.
+            // The data is still to be shared, so the entry of the clone is queued as well as that of the source.
             claims.dedupe = dedupe::NEEDED;
         }
         let size = state.attributes.size.max(offset + length);

@@ -10,6 +10,10 @@ use crate::media::{ChunkRef, Location, PackedNumber};
 use crate::words::Whence;
 
 impl Core {
+    /// Reads up to `buffer.len()` bytes from `offset` on, and returns how many; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL; EIO for damage.
     pub(crate) fn read(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let state = inode.read()?;
         let extents = self.file_extents(&state, "read")?;
@@ -18,6 +22,10 @@ impl Core {
         Ok(length as usize)
     }
 
+    /// Returns the first offset at or after `offset` that is data or a hole, as `whence` says.
+    ///
+    /// # Errors
+    /// ENXIO if there is none or `offset` is at or after the end of the file.
     pub(crate) fn seek(&self, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
         let state = inode.read()?;
         let extents = self.file_extents(&state, "seek")?;
@@ -32,10 +40,10 @@ impl Core {
         }
     }
 
-    /// Reads `buffer.len()` bytes that the extents name from an offset on; holes are zeros.
+    /// Reads `buffer.len()` bytes that the extents map from a file offset on. Holes read as zeros.
     ///
     /// # Errors
-    /// EIO when a packed chunk is damaged. Bad memory is told by [`Core::answer`].
+    /// EIO if a packed chunk is damaged. Bad memory is reported by [`Core::answer`].
     pub(super) fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let end = offset + buffer.len() as u64;
         let mut at = offset;
@@ -55,7 +63,7 @@ impl Core {
         Ok(())
     }
 
-    /// What is told of a packed chunk whose content cannot be had.
+    /// Makes the error for a packed chunk whose content cannot be read.
     #[cold]
     fn unreadable(&self, chunk: PackedNumber, why: Unreadable) -> Error {
         match why {
@@ -76,17 +84,17 @@ impl Core {
         }
     }
 
-    /// What is told of a packed chunk whose entry is damaged.
+    /// Makes the error for a chunk whose entry is damaged.
     #[cold]
     pub(super) fn lost_chunk(&self, chunk: ChunkRef) -> Error {
         let at = chunk.packed().and_then(|packed| self.chunks.entries.packed_offset(packed)).unwrap_or(0);
         Error::Corrupt { what: format!("{chunk}: its entry is damaged"), at }
     }
 
-    /// The extents of a regular file.
+    /// Returns the extents of a regular file.
     ///
     /// # Errors
-    /// EISDIR, EINVAL for what is none.
+    /// EISDIR for a directory, EINVAL for other inodes that are not regular files.
     #[inline]
     pub(super) fn file_extents<'s>(&self, state: &'s State, doing: &'static str) -> Result<&'s Extents> {
         let (why, errno) = match &state.body {

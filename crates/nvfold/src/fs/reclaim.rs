@@ -1,19 +1,20 @@
-//! Emptying segments of packed chunks (DeEXT III-D): what lives in a victim is packed to the tail of its list.
+//! Emptying segments of packed chunks (DeEXT III-D): the live chunks of a victim segment are appended to the tail of
+//! its list.
 //!
-//! The problem: readers and writers go on meanwhile, in the background nobody may wait longer than a millisecond, and a
-//! crash may come at any moment.
+//! The problem: readers and writers continue meanwhile, no thread may wait for background work longer than a
+//! millisecond, and a crash may come at any moment.
 //!
-//! The idea: one segment at a time, a step of it at a time, and chunks that move one by one ([`crate::chunk`], `moves.rs`).
-//! Nothing is locked but the work itself. What others may still do with the old bytes is waited for twice, by epochs:
+//! The idea: one segment at a time, in steps, and each chunk moves by itself ([`crate::chunk`], `moves.rs`). The only
+//! lock is that of the work itself. Two epochs make sure that no other thread still uses the old bytes:
 //!
 //! ```text
-//! chosen ..an epoch..> moving                          whoever had a place in it since before it was closed has done with it:
-//!                                                      no chunk grows, none is on its way
-//! all moved ..an epoch..> free                         whoever looked up a place before it changed has read it
+//! chosen    ..an epoch..> moving    threads that had a place in it before it was closed are done with it:
+//!                                   no chunk grows, and none is being written
+//! all moved ..an epoch..> free      threads that looked up a place before it changed have read it
 //! ```
 //!
-//! Which chunks to move is told by the headers of the segment, and whether one lives by its entry. What cannot be moved - a
-//! damaged header, bad memory - keeps the segment from being freed, and nothing else.
+//! The headers of the segment tell which chunks are in it, and the chunk entries tell which of them are live. A chunk
+//! that cannot be moved (a damaged header, bad memory) keeps its segment from being freed, and has no other effect.
 
 use super::Core;
 use crate::chunk::{Moving, Released};
@@ -27,27 +28,27 @@ use crate::sync::spin_loop;
 use crate::words::ReclaimStats;
 use pmem::Flight;
 
-/// Headers that a step looks at.
+/// Number of headers that a step looks at.
 const STEP_HEADERS: u64 = 1024;
-/// Bytes that a step copies, about: a tenth of a millisecond of it.
+/// Approximate number of bytes that a step copies; they take about a tenth of a millisecond.
 const STEP_BYTES: u64 = 256 << 10;
-/// How often an operation that needs space looks whether readers have done with a segment, before it does without.
+/// How often an operation that needs space checks whether readers have left a segment, before it gives up.
 const PATIENCE: u32 = if cfg!(feature = "shuttle") { 100 } else { 1 << 20 };
 
-/// A segment that is being emptied.
+/// The segment that is being emptied.
 pub(super) struct Victim {
     segment: u64,
-    /// Nobody who was pinned in this epoch may be left before it goes on.
+    /// Work continues only when no thread is pinned in this epoch or an older one.
     since: u64,
-    /// The next header to look at; `None`: all that can move has moved.
+    /// The next header to look at; `None` when everything that can move has moved.
     next: Option<u64>,
-    /// Where the data ends that its headers tell of: no header lies before that.
+    /// End of the data that the headers so far describe. Headers are never below it.
     data_end: u64,
-    /// There was no room for all that lives in it.
+    /// True if there was no room for all live chunks of the segment.
     is_given_up: bool,
 }
 
-/// What was done since mount.
+/// Counters since mount.
 #[derive(Default)]
 pub(super) struct Reclaimed {
     segments: AtomicU64,
@@ -55,20 +56,20 @@ pub(super) struct Reclaimed {
     moved_bytes: AtomicU64,
 }
 
-/// What a step has come to.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Worked {
     /// There is more to do.
     GoesOn,
-    /// Somebody still reads what has moved, or another thread is at it.
+    /// A reader may still use what has moved, or another thread does this work.
     Waits,
     /// No segment is worth emptying.
     Nothing,
 }
 
 impl Core {
-    /// A step of emptying segments, of a millisecond at most; when none is worth it, of collecting byte ranges. Nothing is
-    /// moved before counts are exact.
+    /// Does one step of emptying segments, of at most a millisecond. If no segment is worth emptying, it does a step
+    /// of collecting byte ranges. Nothing moves before counts are exact.
     ///
     /// # Errors
     /// EROFS; those of the device.
@@ -85,7 +86,8 @@ impl Core {
         })
     }
 
-    /// Empties a segment for an operation that found too little space, which holds no pin; false when there is none to empty.
+    /// Empties one segment for an operation that found too little space and holds no pin. Returns false if there is
+    /// none to empty.
     pub(super) fn reclaim_segment(&self) -> bool {
         let before = self.reclaimed.segments.load(Ordering::Relaxed);
         let mut patience = PATIENCE;
@@ -102,7 +104,7 @@ impl Core {
         true
     }
 
-    /// Likewise between operations.
+    /// The same for a caller that is not inside an operation.
     pub(crate) fn make_segment(&self) -> bool {
         let _inside = self.gate.enter_background();
         !self.read_only && !self.region.is_lost() && self.reclaim_segment()
@@ -143,7 +145,7 @@ impl Core {
         let Victim { segment, is_given_up, .. } = *victim;
         *at_work = None;
         if is_given_up {
-            // It would be chosen again, and there is no more room than before.
+            // It would be chosen again, although there is no more room than now.
             self.space.give_up_victim(segment);
             return Worked::Nothing;
         }
@@ -156,8 +158,8 @@ impl Core {
         Victim { segment, since: self.chunks.epochs.now(), next: Some(0), data_end: 0, is_given_up: false }
     }
 
-    /// Moves the chunks of some more headers, from this one on. Where not even the spare segment has room, what has moved
-    /// stays moved, and the rest stays.
+    /// Moves the chunks of some more headers, from header `first` on. If not even the spare segment has room, the
+    /// chunks that have moved stay moved, and the others stay where they are.
     fn move_some(&self, victim: &mut Victim, first: u64) {
         let mut batch =
             Batch { core: self, segment: victim.segment, copies: Vec::new(), bytes: 0, flight: Flight::new() };
@@ -176,7 +178,7 @@ impl Core {
             next += 1;
         }
         batch.finish();
-        // Bad memory keeps a chunk where it is; who reads it is told.
+        // A chunk in bad memory stays where it is. Its readers get EIO, so the error is dropped here.
         let _ = self.region.check();
         victim.next = (!is_over).then_some(next);
         if is_over {
@@ -184,7 +186,8 @@ impl Core {
         }
     }
 
-    /// Unmount: nobody reads any more. What is under way stays as it is, and nothing is kept for more.
+    /// Ends reclamation at unmount, when there are no readers left. Chunks that have not moved stay where they are,
+    /// and no segment is reserved for reclamation any more.
     pub(crate) fn end_reclaiming(&self) {
         self.end_collecting();
         if let Some(victim) = self.victim.lock().take() {
@@ -195,21 +198,21 @@ impl Core {
     }
 }
 
-/// Chunks that move together, for they share two fences.
+/// Chunks that move together and so share two fences.
 struct Batch<'c> {
     core: &'c Core,
     segment: u64,
-    /// What is held, and where its bytes are on their way to.
+    /// The chunks that are held for a move, with the addresses that their bytes are copied to.
     copies: Vec<(Moving, u64)>,
     bytes: u64,
     flight: Flight,
 }
 
 impl Batch<'_> {
-    /// Copies a chunk that lives at this offset of the segment.
+    /// Copies a live chunk at this offset of the segment.
     ///
     /// # Errors
-    /// ENOSPC; the chunk stays.
+    /// ENOSPC; the chunk stays where it is.
     fn copy(&mut self, chunk: PackedNumber, offset: u64) -> Result<()> {
         let core = self.core;
         let from = self.segment * SEGMENT_BYTES + offset;
@@ -238,7 +241,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Drops a move: the chunk stays where it is.
+    /// Abandons a move: the chunk stays where it is.
     fn drop_move(&mut self, moving: Moving) {
         let (chunk, place) = (moving.chunk, (moving.from, moving.bytes.stored));
         if self.core.chunks.end_move(moving, &mut self.flight) == Released::Free {
@@ -248,11 +251,11 @@ impl Batch<'_> {
         }
     }
 
-    /// Makes the copies durable, then says where they are.
+    /// Makes the copies durable, then changes the addresses in the chunk entries.
     fn finish(self) {
         let Batch { core, copies, flight, .. } = self;
         if copies.is_empty() {
-            // No bytes are on their way; holds are forgotten by a crash.
+            // No bytes are in flight, and a crash forgets update counts.
             return;
         }
         let _ = core.region.fence(flight);

@@ -1,11 +1,11 @@
-//! Cutting anew what is stored already: seams, and what a policy that stores blocks has written.
+//! Cutting stored data again: at seams, and where a policy that stores blocks has written.
 //!
-//! The problem: where a request did not go on with a stream, two parts of a file meet that were cut each by itself; and a
-//! file that was written as blocks shares nothing with pieces, whatever its policy is now.
+//! The problem: where a request did not continue a stream, two parts of a file meet that were cut independently. And
+//! a file that was written as blocks shares nothing with pieces, whatever its policy is now.
 //!
-//! The idea: read a bounded part of the file, cut it as a stream that begins there, and put the pieces in place of what
-//! the file names. What follows was cut too, so it ends as soon as a cut falls where there is one already. The bytes of
-//! the file stay what they are.
+//! The idea: read a bounded part of the file, cut it as a stream that begins there, and replace the file's extents by
+//! the new pieces. The data after the part was cut too, so the work ends as soon as a new cut coincides with an old
+//! one. The content of the file does not change.
 
 use super::Core;
 use super::claims::Claims;
@@ -22,13 +22,14 @@ use crate::media::Location;
 use crate::words::Reshared;
 use std::ops::Range;
 
-/// Bytes that are cut anew at once, at most: four of the longest pieces.
+/// The largest number of bytes that are cut at once: four of the longest pieces.
 const RECUT_BYTES: u64 = 256 << 10;
-/// Bytes around a seam that are cut first: a cut mostly falls where there is one already within two pieces.
+/// The number of bytes that are tried first, since a new cut mostly coincides with an old one within two pieces.
 const FIRST_BYTES: u64 = 64 << 10;
 
 impl Core {
-    /// Cuts a seam of a file anew: from the piece before it on, until a cut falls where there is one already.
+    /// Cuts the data around a seam of a file again, from the piece before it on, until a new cut coincides with an
+    /// old one.
     pub(super) fn cut_seam_of(&self, ino: u64, seam: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let (policy, compression) = (self.policy_for(&inode), self.compression_for(&inode));
@@ -54,8 +55,8 @@ impl Core {
         Ok(())
     }
 
-    /// Cuts blocks that a locked file names at `from` into the pieces of its policy, a few of them. `None` if there are
-    /// none there.
+    /// Cuts some blocks of a locked file, from offset `from` on, into pieces of its policy. Returns `None` if there
+    /// are no blocks.
     pub(super) fn recut_step(
         &self,
         inode: &Inode,
@@ -79,12 +80,12 @@ impl Core {
     fn stored_bytes(&self, extents: &Extents, range: &Range<u64>) -> Result<Vec<u8>> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         self.read_extents(extents, range.start, &mut bytes)?;
-        // Zeros that stand for what cannot be read must not become content.
+        // Unreadable memory reads as zeros; those must not become content of the file.
         self.region.check()?;
         Ok(bytes)
     }
 
-    /// Makes a range of a file name the first pieces of a cut, which are what it holds.
+    /// Replaces a range of a file by the first `count` pieces of a cut, which have the same content.
     fn put_in_place(
         &self,
         inode: &Inode,
@@ -102,18 +103,18 @@ impl Core {
     }
 }
 
-/// A part of a file that begins in a block and has no hole.
+/// A range of a file that begins in a block and has no hole.
 struct Blocks {
     all: Range<u64>,
-    /// Where its last byte in a block ends.
+    /// End of the last extent of blocks in it.
     blocks_end: u64,
-    /// It may go on behind `all`.
+    /// True if the data continues after `all`.
     is_cut_off: bool,
 }
 
 impl Blocks {
-    /// How many pieces to put in place of what is there, and where they end: at the first end behind the blocks that is
-    /// one of an extent too, or else before a piece that may go on.
+    /// Returns how many pieces replace the old extents, and where they end: at the first piece end after the blocks
+    /// that is also the end of an extent, or else before a piece that may be incomplete.
     fn replaced_by(&self, extents: &Extents, pieces: &[CutPiece<'_>]) -> (usize, u64) {
         let mut end = self.all.start;
         for (count, piece) in (0..).zip(pieces) {
@@ -129,7 +130,7 @@ impl Blocks {
     }
 }
 
-/// The data that a file names from `from` on, if it begins in a block before `end`, as far as it has no hole.
+/// Returns the data from `from` on up to the next hole, if it begins in a block before `end`.
 fn next_blocks(extents: &Extents, from: u64, end: u64) -> Option<Blocks> {
     let is_data = |(_, extent): &(u64, Extent)| !extent.unwritten;
     let (start, _) = extents.within(from, end).find(is_data).filter(|(_, extent)| extent.packed().is_none())?;
@@ -148,13 +149,13 @@ fn next_blocks(extents: &Extents, from: u64, end: u64) -> Option<Blocks> {
     Some(Blocks { all, blocks_end, is_cut_off })
 }
 
-/// Whether an extent ends at this offset, which is not 0.
+/// True if an extent ends at this offset, which is not 0.
 fn is_end(extents: &Extents, at: u64) -> bool {
     extents.within(at - 1, at + 1).next().is_some_and(|(from, extent)| from + extent.length == at)
 }
 
-/// The bytes that may have to be cut anew around a seam: from the packed chunk that ends there, for some pieces of packed
-/// chunks without a hole.
+/// Returns the bytes that may have to be cut again around a seam: from the packed chunk that ends there on, as far as
+/// packed chunks follow without a hole, up to a limit.
 fn around(extents: &Extents, seam: u64) -> Option<Range<u64>> {
     let before = seam.checked_sub(1)?;
     let (at, last) = extents.within(before, seam).next()?;
@@ -170,19 +171,19 @@ fn around(extents: &Extents, seam: u64) -> Option<Range<u64>> {
     (end > seam).then_some(start..end)
 }
 
-/// Where pieces that were cut anew meet those that are there.
+/// Where new pieces coincide with old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resync {
-    /// So many pieces are to be put in place of what is there; they end at this file offset, where an extent ends too.
+    /// This many pieces replace the old ones. They end at this file offset, where an extent ends too.
     At(usize, u64),
-    /// The pieces are those that are there.
+    /// The new pieces are the same as the old ones.
     AsItIs,
-    /// Not within these bytes.
+    /// They do not coincide within these bytes.
     NotYet,
 }
 
-/// Looks for the first end behind the seam that is one of an extent too. `is_cut_off`: more follows the last piece, which
-/// may go on.
+/// Looks for the first piece end after the seam that is also the end of an extent. `is_cut_off` says that more data
+/// follows the last piece, which may be incomplete then.
 fn resynchronized(extents: &Extents, start: u64, seam: u64, pieces: &[CutPiece<'_>], is_cut_off: bool) -> Resync {
     let mut end = start;
     let mut is_new = false;

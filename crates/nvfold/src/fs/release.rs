@@ -1,4 +1,4 @@
-//! Dropping references, and freeing what nobody names any more.
+//! Dropping references, and freeing what is no longer referenced.
 
 use super::Core;
 use crate::chunk::Released;
@@ -10,18 +10,18 @@ use crate::space::{BlockRun, Runs};
 use pmem::Flight;
 use smallvec::SmallVec;
 
-/// Blocks whose entries were emptied and that the index still has.
+/// Blocks whose entries were emptied and that are still in the index.
 pub(super) type Emptied = SmallVec<[BlockNumber; 1]>;
 
 impl Core {
-    /// Empties the entries of the blocks that only these runs name: to be fenced with the commit word after which they
-    /// are named no more. An empty entry says that one extent names the block, so it may reach the media first; and
-    /// the fence comes before anybody else can have the block. What the index has of them is forgotten while the
-    /// lines are on their way.
+    /// Empties the entries of blocks that only these runs reference. The result is fenced together with the commit
+    /// word that drops the last reference. The order of the two does not matter: an empty entry means that one extent
+    /// references the block, so it may reach the media first; and the block gets no other user before the fence. The
+    /// index forgets the blocks while the lines are being written back.
     pub(super) fn clear_unshared_entries(&self, runs: &[BlockRun], kept: &[BlockNumber]) -> (Flight, Emptied) {
         let mut flight = Flight::new();
         let mut emptied = Emptied::new();
-        // Waiting for one entry takes as long as for one that was asked for just before.
+        // Prefetch only for several entries: for a single one, the access would follow at once and gain nothing.
         if !matches!(runs, [] | [BlockRun { count: 1, .. }]) {
             self.chunks.fetch_entries(runs);
         }
@@ -33,7 +33,7 @@ impl Core {
         (flight, emptied)
     }
 
-    /// Takes blocks whose entries were emptied out of the index.
+    /// Removes blocks whose entries were emptied from the index.
     pub(super) fn forget_all(&self, emptied: &[BlockNumber]) -> Flight {
         let mut flight = Flight::new();
         if emptied.len() > 1 {
@@ -43,8 +43,8 @@ impl Core {
         flight
     }
 
-    /// Drops one reference from each block and packed chunk, and frees those that nobody names any more, but for `kept` (sorted).
-    /// `gained`: data blocks that came into use in the same operation.
+    /// Drops one reference from each block and packed chunk, and frees those that lost the last one, except `kept`
+    /// (sorted). `gained` is the number of data blocks that came into use in the same operation.
     pub(super) fn release(&self, dropped: &Dropped, kept: &[BlockNumber], gained: u64) {
         if !dropped.packed.is_empty() {
             self.release_packed(&dropped.packed);
@@ -52,26 +52,28 @@ impl Core {
         self.release_by(&dropped.blocks, kept, gained, |block, flight| self.chunks.release(block, flight));
     }
 
-    /// Drops one reference from each packed chunk, and frees those that nobody names any more.
-    /// One that is free leaves the index and the table of entries, durably, before anybody else gets its place.
+    /// Drops one reference from each packed chunk, and frees those that lost the last one. A free chunk leaves the
+    /// index and the table of entries durably before its place gets another user.
     fn release_packed(&self, chunks: &[PackedNumber]) {
         let mut flight = Flight::new();
         let mut free: SmallVec<[(PackedNumber, Option<(u64, u64)>); 2]> = SmallVec::new();
-        // What a damaged extent names may have no entry.
+        // A damaged extent may reference a chunk without an entry.
         for chunk in chunks.iter().filter(|chunk| self.chunks.entries.exists(ChunkRef::Packed(**chunk))) {
-            // Once the reference is gone somebody else may have the entry, or its part of the table be gone.
+            // Read the entry's offset now: after the release, the entry may be reused or its part of the table freed.
             let entry = self.chunks.entry_offset(*chunk);
             if self.chunks.release(*chunk, &mut flight) == Released::Free {
-                // Not before: until nobody names it, it may move. From then on the entry stays as it is until it is given back.
+                // Read the place only now: a chunk may move until its last reference is gone. From here on the entry
+                // stays unchanged until it is freed.
                 free.push((*chunk, self.chunks.last_place_of(*chunk)));
             }
-            // One in bad memory was kept, and that is no failure of who drops it.
+            // An entry in bad memory was kept, which is not an error of the caller.
             let _ = self.region.sound_or_forget(entry, ENTRY_BYTES);
         }
         if !free.is_empty() {
             let _ = self.region.fence(flight);
         }
-        // The last one first: what was appended last gives its bytes back, and so does then what lies before it.
+        // Free the last chunk first: if it is the end of its segment, its bytes can be used again, and then those of
+        // the chunk before it.
         for (chunk, place) in free.into_iter().rev() {
             self.chunks.packed.free(chunk);
             if let Some((address, bytes)) = place {
@@ -80,18 +82,18 @@ impl Core {
         }
     }
 
-    /// Gives segments back in which no packed chunk lives, and parts of the table of their entries that count nothing. How
-    /// many segments.
+    /// Frees segments without live packed chunks, and parts of the table of packed entries that are empty. Returns
+    /// the number of segments.
     pub(crate) fn give_up_empty_packed(&self) -> usize {
         self.space.close_empty_packed() + self.chunks.packed.shrink(&self.space)
     }
 
-    /// Free blocks, with those that an operation gets which finds too few: see [`Core::give_up_empty_packed`].
+    /// Returns the number of free blocks, including those that [`Core::give_up_empty_packed`] would free.
     pub(crate) fn free_blocks(&self) -> u64 {
         self.space.free_blocks() + (self.space.empty_packed() + self.chunks.packed.empty_parts()) * SEGMENT_BLOCKS
     }
 
-    /// Of so many free blocks, those that new content cannot fill, by the policy of the mount.
+    /// Returns how many of `free` blocks new content cannot fill under the policy of the mount.
     pub(crate) fn blocks_beside_content(&self, free: u64) -> u64 {
         if self.policies.of(None).streams().is_none() || !self.chunks.entries.may_pack() {
             return 0;
@@ -100,7 +102,7 @@ impl Core {
         self.space.beside_packed(free, packed.entries_end() - packed.count())
     }
 
-    /// A read-only mount: one more extent names a packed chunk, the first one that `is_first`.
+    /// Counts one more extent of a packed chunk on a read-only mount; `is_first` if it is the first one of the chunk.
     pub(crate) fn count_packed(&self, chunk: PackedNumber, is_first: bool) {
         let Some((address, stored)) = self.chunks.place_of(chunk.into()) else { return };
         let Some(bytes) = self.chunks.packed_bytes(chunk) else { return };
@@ -112,15 +114,15 @@ impl Core {
         }
     }
 
-    /// Gives references back that were taken by update count.
+    /// Gives back references that were held by update count.
     pub(super) fn give_back(&self, holds: impl Iterator<Item = Hold>) {
         let runs: Runs = holds.map(|hold| BlockRun { start: hold.take(), count: 1 }).collect();
         self.release_by(&runs, &[], 0, |block, flight| self.chunks.give_back(block, flight));
-        // A device that is clean has no update counts.
+        // A cleanly unmounted device must have no update counts, so they are fenced here.
         let _ = self.region.fence(Flight::new());
     }
 
-    /// As [`Core::release`], of references that `drop_one` drops.
+    /// The same as [`Core::release`], but `drop_one` drops each reference.
     fn release_by(
         &self,
         runs: &[BlockRun],
@@ -133,7 +135,8 @@ impl Core {
         let mut lost = 0;
         let mut free = Runs::new();
         for run in runs {
-            // Most runs: what policy `off` stored, and nobody cloned.
+            // Most runs were stored by policy `off` and never cloned, so they are freed without looking at each
+            // block.
             if kept.is_empty() && self.chunks.are_private(*run) && !self.policies.needs_release_notices() {
                 free.push(*run);
                 continue;
@@ -153,7 +156,8 @@ impl Core {
         }
     }
 
-    /// Drops a reference of each block of a run; what is free is added to `free`. Whether an entry was emptied.
+    /// Drops one reference from each block of a run, and adds the free ones to `free`. Returns true if an entry was
+    /// emptied.
     fn release_each(
         &self,
         run: BlockRun,
@@ -178,13 +182,13 @@ impl Core {
         emptied
     }
 
-    /// Returns blocks that nothing names any more.
+    /// Frees blocks that no extent references any more.
     pub(super) fn free(&self, run: BlockRun) {
         self.free_known(run);
     }
 
-    /// As `free`; how many of the blocks were known to be in use: after a crash the others are in no total until
-    /// reconcile has found out about them.
+    /// Frees blocks, and returns how many of them were counted as used. After a crash, blocks that reconcile has not
+    /// reached yet are in no total.
     fn free_known(&self, run: BlockRun) -> u64 {
         debug_assert!(
             !self.chunks.finds_private() || run.blocks().all(|block| !self.chunks.can_be_found(block)),

@@ -1,4 +1,4 @@
-//! Renaming: moving a name, over another or in exchange for one, in one commit of up to four inodes.
+//! Renaming: moves a name, replaces another one, or exchanges two, in one commit of up to four inodes.
 
 use super::Core;
 use super::commit::Change;
@@ -15,18 +15,23 @@ use crate::words::{FileKind, InodeNumber, RenameMode, TimeNs};
 use pmem::Flight;
 use std::sync::Arc;
 
-/// What a rename does.
+/// A rename that is under way.
 struct Move<'n> {
     source: NameSlot,
-    /// What has the new name already.
+    /// The entry that already has the new name.
     target: Option<NameSlot>,
-    /// The target gets the old name instead of going away.
+    /// True if the target gets the old name instead of being removed.
     exchanges: bool,
     name: &'n [u8],
     new_name: &'n [u8],
 }
 
 impl Core {
+    /// Moves a name to another directory or name, and replaces or exchanges what has the new name, as `mode` says.
+    ///
+    /// # Errors
+    /// ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY, EBUSY for `.` and `..`, EINVAL for a move of a directory into
+    /// itself.
     pub(crate) fn rename(
         &self,
         parent: InodeNumber,
@@ -59,7 +64,8 @@ impl Core {
             None => None,
         };
         std::iter::once(&moved).chain(&other).for_each(|inode| self.table.note_name_found(inode.ino));
-        // Children in the order of their numbers; a victim directory is nobody's parent here.
+        // Lock the children in the order of their numbers. A directory that is replaced cannot be one of the two
+        // parents.
         let moved_first = other.as_ref().is_none_or(|other| moved.ino < other.ino);
         let early = moved_first.then(|| moved.write()).transpose()?;
         let mut other_state = other.as_ref().map(|other| other.write()).transpose()?;
@@ -103,7 +109,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether there is anything to do; why it must not be done otherwise.
+    /// Returns true if the rename changes anything, and an error if it is not allowed.
     fn may_move(&self, moving: &Move<'_>, from: &Inode, to: &Inode, mode: RenameMode) -> Result<bool> {
         let Move { source, target, .. } = moving;
         match (mode, target) {
@@ -128,13 +134,13 @@ impl Core {
         Ok(true)
     }
 
-    /// A directory must not move below itself.
+    /// Returns EINVAL if a directory would move below itself.
     fn check_no_loop(&self, source: &NameSlot, new_parent: &Inode) -> Result<()> {
         if source.kind() != FileKind::Directory {
             return Ok(());
         }
         let mut at = new_parent.ino;
-        // As many steps as there are inodes: a damaged parent chain cannot hang us.
+        // Limit the steps to the number of inodes, so that a damaged parent chain cannot loop forever.
         for _ in 0..=self.table.end() {
             if at == source.ino {
                 return Err(posix("rename", "a directory cannot move into itself", errno::EINVAL));
@@ -152,8 +158,8 @@ impl Core {
     }
 }
 
-/// The log entries of the directory that a name leaves, and of the one that it comes to. `to`: that one's state, if it
-/// is another directory.
+/// Returns the log entries of the old and of the new directory. `to` is the state of the new one if it is another
+/// directory.
 fn entries_of(
     moving: &Move<'_>,
     time: TimeNs,
@@ -181,7 +187,7 @@ fn entries_of(
         None => None,
     };
     if to.is_none() {
-        // One directory: removals first, additions in the order of their cookies.
+        // In one directory: removals first, then additions in the order of their cookies.
         from_entries.append(&mut to_entries);
         from_entries.push(arrives);
     } else {

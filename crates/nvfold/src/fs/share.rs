@@ -1,21 +1,22 @@
-//! Sharing what is stored already, and the way back.
+//! Sharing data that is already stored (`dedup`), and undoing it (`undedup`).
 //!
-//! The problem: data that came in while nobody looked for equals lies there as often as it was written, and data that
-//! is shared has no copy of its own. Both can be changed without changing a byte of any file.
+//! The problem: data that was written without a search for duplicates is stored once for each write, and a file that
+//! shares data has no private copy of it. Both can be changed without changing a byte of any file.
 //!
-//! The idea: both are a replacement of extents like any other ([`Core::publish`]), of a block or a run of them, so
-//! each is atomic and survives a crash, and nothing needs to be remembered to go on after one. A step holds the
-//! inode's lock for [`STEP_BLOCKS`] blocks at most; readers and writers of the file go between steps.
+//! The idea: both replace extents, a block or a run of blocks at a time, and publish the change as usual
+//! ([`Core::publish`]). So each step is atomic and survives a crash, and no state is needed to continue after one. A
+//! step holds the inode's lock for [`STEP_BLOCKS`] blocks at most; readers and writers of the file run between steps.
 //!
-//! **Sharing.** Every whole block that the file names gets a fingerprint, if it has none, and enters the index. Then
-//! it is given up for an equal block if that frees it (nobody else names it), or if the other has the lower number.
-//! So each step frees a block or lowers a number: it ends, and where nothing is left to do it changes nothing. Packed
-//! chunks likewise, and they may be compressed on the way. Under a policy that cuts, blocks become pieces first ([`super::recut`]).
+//! **Sharing.** Every whole block that the file maps gets a fingerprint, if it has none, and enters the index. Then
+//! it is replaced by an equal block if that frees it (it has no other reference), or if the other block has the lower
+//! number. So each step frees a block or lowers a number: the procedure ends, and a second run changes nothing.
+//! Packed chunks are treated in the same way, and they may be compressed. Under a policy that cuts, blocks become
+//! pieces first ([`super::recut`]).
 //!
-//! **The way back.** A block of the file that is named elsewhere too is written again, for this file alone. The last
-//! of those that shared keeps the old copy: nobody else names it any more. Pieces of a policy that cuts become blocks,
-//! and so does what is packed and shared; the end of a file that nobody else names stays packed.
-//! [`super::UndedupPlan`] does the same on a copy of the extents, to tell how much space it takes.
+//! **Undoing it.** A block that has another reference is copied to a new block for this file alone. The last file
+//! that shares a block keeps it, since no other reference is left. Pieces of a policy that cuts become blocks, and so
+//! do shared packed chunks; the packed end of a file stays packed if it is not shared. [`super::UndedupPlan`] does
+//! the same on a copy of the extents, to compute how much space it takes.
 
 use super::Core;
 use super::claims::Claims;
@@ -43,14 +44,14 @@ const STEP_PACKED: usize = 64;
 /// Blocks that are only looked at under one lock of the inode.
 const LOOK_BLOCKS: u64 = 16_384;
 
-/// Where a step ended, and what it did.
+/// The result of a step: what it did, and where to continue.
 pub(crate) struct Step {
-    /// Where to go on; nothing is left behind the end of the range.
+    /// The file offset to continue at.
     pub(crate) next: u64,
     pub(crate) done: Reshared,
 }
 
-/// A whole block that a file names at this offset.
+/// A whole block, and the file offset at which the file maps it.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
     pub(super) offset: u64,
@@ -58,8 +59,8 @@ pub(super) struct Named {
 }
 
 impl Core {
-    /// Shares blocks and packed chunks that begin in `from..end`, the next few of them. With `compression` packed chunks
-    /// are compressed that are not, or get smaller by it.
+    /// Shares the next blocks and packed chunks that begin in `from..end` (file offsets in bytes). With
+    /// `compression`, packed chunks are also compressed where that makes them smaller.
     pub(crate) fn share_step(
         &self,
         inode: &Inode,
@@ -76,7 +77,7 @@ impl Core {
                 Ok(Some(step)) => return Ok(step),
                 Ok(None) => {}
                 Err(Error::NoSpace { .. }) => {
-                    // No room for pieces: blocks they stay.
+                    // There is no room for packed chunks, so the data stays in blocks.
                     self.give_up_empty_packed();
                     cuts = false;
                 }
@@ -101,7 +102,7 @@ impl Core {
         }
         let mut at = 0;
         while at < named.len() {
-            // Neighbours that are given up go in one commit.
+            // Adjacent blocks that are replaced go in one commit.
             let mut claims = Claims::new(self);
             let mut mapped = Mapped::new();
             let (first, mut length) = (at, 0);
@@ -125,7 +126,7 @@ impl Core {
         Ok(Step { next, done })
     }
 
-    /// The weak fingerprint of a chunk that can be found: that of its entry, or made again.
+    /// Returns the weak fingerprint of a chunk that the index can find: from its entry, or computed again.
     fn weak_of(&self, chunk: ChunkRef) -> Option<u32> {
         let function = self.chunks.weak_function();
         let of_entry = || self.chunks.entry(chunk).weak(function);
@@ -134,12 +135,12 @@ impl Core {
         stored.or_else(|| block.and_then(|_| self.chunks.content(chunk)).map(|content| function.of(&content)))
     }
 
-    /// Takes a reference on a chunk that is as good as `own`, if it is worth naming that instead, and is none of those
-    /// that are being given up. A block stands for blocks, a packed chunk for packed chunks.
+    /// Takes a reference on a chunk with the same content as `own`, if replacing `own` by it is worth it and it is
+    /// not in `given_up`. Blocks are only replaced by blocks, packed chunks by packed chunks.
     fn take_equal(&self, own: ChunkRef, given_up: &[Named], claims: &mut Claims<'_>) -> Option<Reference> {
         let chunks = &self.chunks;
         let weak = self.weak_of(own)?;
-        // What is compressed is not given up for what is not.
+        // A compressed chunk is not replaced by an uncompressed one.
         let own_stored = chunks.place_of(own)?.1;
         let takes_more = |chunk: ChunkRef| chunks.place_of(chunk).is_none_or(|(_, stored)| stored > own_stored);
         let is_better = |chunk: &ChunkRef| {
@@ -150,7 +151,8 @@ impl Core {
         };
         let mut seen = ChunkRef::NONE;
         loop {
-            // Most chunks find themselves alone, and take no reference for that.
+            // Most chunks are the only candidate for their fingerprint; the filter then rejects them before a
+            // reference is taken.
             let taken = claims.tx.share_candidate_that(weak, seen, is_better)?;
             seen = taken.chunk();
             if is_better(&seen)
@@ -163,7 +165,8 @@ impl Core {
         }
     }
 
-    /// Gives a packed chunk that one extent of a file names whole up for an equal one; returns its bytes if so.
+    /// Replaces a packed chunk that one extent of a file maps completely by an equal one. Returns its length in
+    /// bytes, or 0 if there is none.
     fn share_packed(&self, inode: &Inode, state: &mut State, offset: u64, extent: &Extent) -> Result<u64> {
         let Location::Packed(own, 0) = extent.location else { return Ok(0) };
         let own = ChunkRef::Packed(own);
@@ -180,8 +183,9 @@ impl Core {
         Ok(extent.length)
     }
 
-    /// Gives a packed chunk that one extent of a file names whole up for one with the same content that is compressed and
-    /// takes less, by a sixteenth at least: one that is there, or a new one. Returns its bytes if so.
+    /// Replaces a packed chunk that one extent of a file maps completely by a compressed one with the same content,
+    /// which must be smaller by at least a sixteenth. Uses a stored chunk, or stores a new one. Returns the number of
+    /// bytes of content, or 0 if nothing was replaced.
     fn compress_packed(
         &self,
         inode: &Inode,
@@ -204,7 +208,7 @@ impl Core {
             return Ok(0);
         };
         let weak = entry.weak(self.chunks.weak_function());
-        // One that enters what it publishes into the index, whatever policy stored it.
+        // This policy indexes what it publishes, whatever policy stored the chunk.
         let mut claims = Claims::with_compression(self, self.policies.of_blocks(), compression);
         let packed = match weak.and_then(|weak| self.take_compressed(own, weak, &bytes, most, &mut claims)) {
             Some(reference) => claims.keep_packed(reference),
@@ -227,7 +231,8 @@ impl Core {
         Ok(extent.length)
     }
 
-    /// Takes a reference on a packed chunk other than `own` that holds these bytes and takes `most` bytes at most.
+    /// Takes a reference on a packed chunk other than `own` that has this content and is stored in at most `most`
+    /// bytes.
     fn take_compressed(
         &self,
         own: PackedNumber,
@@ -249,7 +254,7 @@ impl Core {
         }
     }
 
-    /// Whether undedup writes what is packed in this chunk to blocks.
+    /// True if undedup moves the content of this packed chunk to blocks.
     fn unpacks(&self, chunk: PackedNumber) -> bool {
         let chunk = ChunkRef::Packed(chunk);
         !self.chunks.entries.exists(chunk)
@@ -257,7 +262,7 @@ impl Core {
             || self.chunks.count(chunk) > 1
     }
 
-    /// Gives blocks of `from..end` copies of their own, the next few of them.
+    /// Gives the file private copies of the next shared blocks in `from..end` (file offsets in bytes).
     pub(crate) fn undedup_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
         let mut state = inode.write()?;
         let count = |block| self.chunks.count(block);
@@ -277,7 +282,7 @@ impl Core {
                 given_up.clear();
             }
             match whole {
-                // What the run gives up already counts no more.
+                // References that the pending run gives up no longer count.
                 Some(block) => {
                     let gone = given_up.iter().filter(|other| **other == block).count();
                     if count(block) as usize > 1 + gone {
@@ -297,8 +302,8 @@ impl Core {
         Ok(Step { next, done })
     }
 
-    /// Writes neighbouring blocks of a file again, for this file alone; returns the bytes. Where there is no space for
-    /// all of them at once, one after another: each may free what the next one needs.
+    /// Copies adjacent blocks of a file for this file alone, and returns the number of bytes. If there is no space
+    /// for all of them at once, they are copied one by one, since each may free the space that the next one needs.
     fn copy_run(&self, inode: &Inode, state: &mut State, run: &mut Vec<u64>) -> Result<u64> {
         let blocks = std::mem::take(run);
         let copied = self.copy_blocks(inode, state, &blocks);
@@ -316,7 +321,7 @@ impl Core {
         let length = blocks.len() as u64 * BLOCK_BYTES;
         let mut content = vec![0; blocks.len() * BLOCK];
         self.read_extents(self.file_extents(state, "undedup")?, start, &mut content)?;
-        // Zeros that stand for what cannot be read must not become content.
+        // Unreadable memory reads as zeros; those must not become content of the file.
         self.region.check()?;
         let mut claims = Claims::new(self);
         self.space.allocate("undedup", blocks.len() as u64, Purpose::Data, &mut claims.fresh)?;
@@ -332,8 +337,8 @@ impl Core {
         self.publish(inode, state, &Remap::new(&(start..start + length), &mapped, Stamp::Kept), None, &mut claims)
     }
 
-    /// Media address of a part of a packed chunk, and the bytes that it takes there; of a compressed one where all of it
-    /// lies, and the part's share of what that takes.
+    /// Returns the media address of a part of a packed chunk, and the bytes that it takes there. For a compressed
+    /// chunk these are the address of the chunk, and the part's share of its stored bytes.
     fn part_of_packed(&self, chunk: PackedNumber, offset: u64, length: u64) -> Result<(u64, u64)> {
         let bytes = self.chunks.packed_bytes(chunk).filter(|bytes| offset + length <= bytes.content);
         let lost = || self.lost_chunk(chunk.into());
@@ -344,7 +349,7 @@ impl Core {
         })
     }
 
-    /// Extents from a byte on, cut where the number of references changes.
+    /// Returns at most `most` extents of a file from offset `from` on, split where the reference count changes.
     pub(crate) fn mapped_extents(&self, inode: &Inode, from: u64, most: usize) -> Result<Vec<MappedExtent>> {
         let state = inode.read()?;
         let extents = self.file_extents(&state, "list extents")?;
@@ -389,7 +394,8 @@ impl Core {
     }
 }
 
-/// Looks at all packed chunks with this fingerprint, so that publishing a new one does not give it up for one of them.
+/// Looks at all packed chunks with this fingerprint, so that they are known candidates when a new chunk is published,
+/// and the new chunk is not replaced by one of them.
 fn know_all(weak: u32, claims: &mut Claims<'_>) {
     let mut seen = ChunkRef::NONE;
     while let Some(taken) = claims.tx.share_candidate_that(weak, seen, |chunk| chunk.packed().is_some()) {
@@ -398,7 +404,7 @@ fn know_all(weak: u32, claims: &mut Claims<'_>) {
     }
 }
 
-/// The whole blocks that begin in `from..end`, a step of them, and where to go on.
+/// Returns the whole blocks that begin in `from..end`, as many as fit in a step, and the offset to continue at.
 pub(super) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallVec<[Named; STEP_BLOCKS]>, u64) {
     let mut named = SmallVec::new();
     for (offset, extent) in extents.within(from, end.saturating_add(BLOCK_BYTES - 1)) {
@@ -419,8 +425,8 @@ pub(super) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallV
     (named, end)
 }
 
-/// The extents of packed chunks that begin in `from..end`, a step of them, and where to go on. `stops`: at the first
-/// one that is in blocks.
+/// Returns the extents of packed chunks that begin in `from..end`, as many as fit in a step, and the offset to
+/// continue at. With `stops` it ends at the first extent of blocks.
 fn packed_chunks_of(extents: &Extents, from: u64, end: u64, stops: bool) -> (SmallVec<[(u64, Extent); 4]>, u64) {
     let mut packed = SmallVec::new();
     for (offset, extent) in extents.within(from, end.saturating_add(PACKED_BYTES_MAX)) {
@@ -438,8 +444,8 @@ fn packed_chunks_of(extents: &Extents, from: u64, end: u64, stops: bool) -> (Sma
     (packed, end)
 }
 
-/// The blocks of the file in `from..end` that touch a block with more than one reference or a chunk that is unpacked, a
-/// step of them; how many were looked at; where to go on.
+/// Returns the file blocks in `from..end` that touch a block with more than one reference or a chunk that undedup
+/// unpacks, as many as fit in a step. Also returns how many blocks were looked at, and the offset to continue at.
 fn touching_shared(
     extents: &Extents,
     from: u64,
@@ -465,7 +471,7 @@ fn touching_shared(
             }
         };
         for block in extent.blocks().blocks() {
-            // The part of the file that the extent has in this block.
+            // The file range that the extent maps to this block.
             let start = offset + block.address().saturating_sub(address);
             let last = offset + (block.address() + BLOCK_BYTES).min(address + extent.length) - address - 1;
             if looked_at == LOOK_BLOCKS {
@@ -483,7 +489,7 @@ fn touching_shared(
     (found, looked_at, end)
 }
 
-/// Adds the blocks of a file that a range touches; the first one that there is no room for.
+/// Adds the blocks of a file that `start..=last` touches. Returns the first one for which there is no room.
 fn add_blocks(found: &mut SmallVec<[u64; STEP_BLOCKS]>, start: u64, last: u64) -> Option<u64> {
     for at in (start / BLOCK_BYTES..=last / BLOCK_BYTES).map(|number| number * BLOCK_BYTES) {
         if found.last().is_some_and(|last| *last >= at) {
@@ -497,7 +503,7 @@ fn add_blocks(found: &mut SmallVec<[u64; STEP_BLOCKS]>, start: u64, last: u64) -
     None
 }
 
-/// The block of the media that holds all of a block of the file, and nothing else.
+/// Returns the media block that holds exactly one block of the file, and nothing else.
 fn whole_block(extents: &Extents, at: u64) -> Option<BlockNumber> {
     let (start, extent) = extents.within(at, at + BLOCK_BYTES).next()?;
     let address = extent.media_address()?;
@@ -505,7 +511,8 @@ fn whole_block(extents: &Extents, at: u64) -> Option<BlockNumber> {
     (is_whole && !extent.unwritten).then(|| BlockNumber::containing(address))
 }
 
-/// Whether data of a block of the file lies in a block that something else names too, or in a chunk that is unpacked.
+/// True if a block of the file has data in a block that another extent references, or in a chunk that undedup
+/// unpacks.
 pub(super) fn wants_copy(
     extents: &Extents,
     at: u64,
@@ -515,7 +522,7 @@ pub(super) fn wants_copy(
     if extents.within(at, at + BLOCK_BYTES).filter_map(|(_, extent)| extent.packed()).any(unpacks) {
         return true;
     }
-    // References of the block's own extents, and whether they hold data.
+    // For each media block: the number of extents of this file block, and whether they hold data.
     let mut touched: SmallVec<[(BlockNumber, u32, bool); 4]> = SmallVec::new();
     for (_, extent) in extents.within(at, at + BLOCK_BYTES) {
         for block in extent.blocks().blocks() {

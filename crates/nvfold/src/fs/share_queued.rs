@@ -1,12 +1,12 @@
-//! Sharing what a queued log entry names: steps 2 to 6 of Algorithm 1 (DeNOVA IV-D). The policy proposes, by
-//! [`Finder`]; what it keeps of the entry is a [`Token`].
+//! Sharing the blocks of a queued log entry: steps 2 to 6 of Algorithm 1 (DeNOVA IV-D). The policy proposes, through
+//! a [`Finder`]; it keeps a [`Token`] for each entry.
 //!
-//! The problem: to find out whether a block is stored elsewhere takes longer than to write it, and nobody who reads or
-//! writes the file should wait for that. The paper fingerprints and looks up under the inode's lock.
+//! The problem: finding out whether a block is stored elsewhere takes longer than writing it, and readers and writers
+//! of the file should not wait for that. The paper fingerprints and looks up under the inode's lock.
 //!
-//! The idea: find out first, without any lock, and be ready to be wrong. What was read is a copy; when the file is locked
-//! for the change, a block that is not what it was - the file says whether any may be - is left alone. A batch of
-//! blocks at a time, each batch one commit, so nothing records how far it came.
+//! The idea: look up first, without any lock, and verify afterwards. The lookup works on a copy of each block. When
+//! the file is locked for the change, blocks that have changed since are skipped; a counter of the file tells whether
+//! any may have. The work is done in batches of blocks, each in one commit, so no progress needs to be recorded.
 //!
 //! ```text
 //!                                                              file's lock     what a crash leaves
@@ -20,11 +20,11 @@
 //!              dedupe_complete; fence; the old blocks are free upgradable
 //! ```
 //!
-//! An upgradable lock keeps writers of the file out and lets readers in, so they wait for stores to DRAM and to lines
-//! in the cache, never for a fence.
+//! An upgradable lock keeps writers of the file out and lets readers in. So readers wait only for stores to DRAM and
+//! to cached lines, never for a fence.
 //!
-//! An entry is dedupe_needed until its last batch, and in_process only from that one's commit to its end. Whatever a
-//! crash leaves of either is queued again, and finds what was done as it is.
+//! An entry is dedupe_needed until its last batch, and in_process only from the commit of that batch to its end.
+//! After a crash, an entry in either state is queued again; blocks that were already shared stay as they are.
 
 use super::Core;
 use super::claims::Claims;
@@ -45,14 +45,14 @@ use smallvec::SmallVec;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// What a [`Token`] says.
+/// The content of a [`Token`]: where its log entry is.
 pub(super) struct EntryAddress {
     pub(super) ino: u64,
-    /// Tells that inode from others with its number.
+    /// Distinguishes the inode from others that had its number.
     generation: u32,
     /// Media address of the entry.
     pub(super) position: u64,
-    /// Where its range begins.
+    /// File offset at which the range of the entry begins.
     file_offset: u64,
 }
 
@@ -63,13 +63,14 @@ impl EntryAddress {
     }
 }
 
-/// The token of an entry, and how many blocks that has. A vector entry is one, with all its extents.
+/// Returns the token of an entry, and the length of its range in blocks. A vector entry gets one token for all its
+/// extents.
 pub(crate) fn token_of(inode: &Inode, position: u64, entry: &Written) -> (Token, u32) {
     let blocks = entry.length.div_ceil(BLOCK_BYTES).min(u64::from(u32::MAX)) as u32;
     (Token { words: [inode.ino, position, entry.file_offset], tail: inode.generation }, blocks)
 }
 
-/// Calls `each` for the entries of an inode's log that still wait to be shared, with their places.
+/// Calls `each` for the log entries of an inode that are still to be shared, with their media addresses.
 pub(crate) fn each_pending(
     region: &Region,
     geometry: &Geometry,
@@ -89,20 +90,20 @@ pub(crate) fn each_pending(
     Ok(())
 }
 
-/// Some blocks of an entry. Dropped, it gives back the holds that it still has.
+/// A batch of blocks of an entry. Dropping it gives back the references that it holds by update count.
 struct Looked<'a> {
     core: &'a Core,
     batch: Batch<'a>,
-    /// [`State::drops`] when it was looked at.
+    /// [`State::drops`] when the blocks were copied.
     drops: u64,
-    /// Where to go on; nothing is left when it is `None`.
+    /// The file offset to continue at, or `None` if the batch is the last one.
     next: Option<u64>,
-    /// Another writer came in between: what is left alone now is worth another look.
+    /// True if another writer interfered, so that the blocks that were skipped should be looked at again.
     again: bool,
 }
 
 impl Core {
-    /// The entry that a token stands for, if it is there and still waits to be shared.
+    /// Returns the log entry of a token, if it still exists and is still to be shared.
     pub(crate) fn queued_entry(&self, inode: &Inode, state: &State, token: &Token) -> Option<LogEntry> {
         let EntryAddress { generation, position, file_offset, .. } = EntryAddress::of(token);
         let is_there = !state.freed && inode.generation == generation;
@@ -119,7 +120,8 @@ impl Core {
         entry.filter(|entry| entry.written().is_some_and(|entry| is_meant(&entry)))
     }
 
-    /// Queues an entry that waits to be shared. One of an inode that reconcile has still to walk is found there.
+    /// Queues an entry that is to be shared. Entries of an inode that reconcile has not walked yet are queued by
+    /// reconcile.
     pub(super) fn queue_entry(&self, inode: &Inode, position: u64, entry: &Written) {
         if self.is_walked(inode.ino) {
             let (token, blocks) = token_of(inode, position, entry);
@@ -127,8 +129,8 @@ impl Core {
         }
     }
 
-    /// Reconcile has walked this inode: what its log still wants shared is queued. An entry that a crash left in process
-    /// is dedupe_needed again.
+    /// Queues the entries of an inode that are still to be shared, once reconcile has walked it. An entry that a
+    /// crash left in_process becomes dedupe_needed again.
     pub(crate) fn queue_after_crash(&self, inode: &Inode) -> Result<()> {
         if inode.peek().needed.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -154,7 +156,8 @@ impl Core {
         let Some(mut looked) = Looked::look(self, &inode, &token, from, bytes) else { return Ok(Shared::default()) };
         looked.find(finder);
         let mut locked = Upgradable::new(inode.upgradable_read()?);
-        // Gone when a compaction has written it anew: what was looked at is shared all the same, others stand for the rest.
+        // The entry is gone if a compaction rewrote the log. This batch is shared all the same; the rewritten entries
+        // cover the rest.
         let entry = self.queued_entry(&inode, locked.state(), &token);
         if locked.state().freed || inode.generation != generation {
             return Ok(Shared::default());
@@ -177,8 +180,9 @@ impl Core {
         Ok(Shared { blocks, shared_bytes, left })
     }
 
-    /// Step 6, after the tail is durable: what was held is counted, and the queued entry is at its last steps. Before the
-    /// file names the blocks in DRAM: who clones it finds them counted.
+    /// Step 6, after the tail is durable: turns the held update counts into reference counts, and marks the queued
+    /// entry as in_process. This happens before DRAM maps the blocks, so that a block is already counted when a
+    /// reader clones it.
     pub(super) fn count_holds(&self, queued: Option<Logged>, claims: &mut Claims<'_>) {
         let mut flight = Flight::new();
         if let Some((position, entry)) = queued {
@@ -188,7 +192,7 @@ impl Core {
         let _ = self.region.fence(flight);
     }
 
-    /// Nobody has to come to these entries any more.
+    /// Marks the queued entry and the added ones as dedupe_complete.
     pub(super) fn complete(&self, state: &State, queued: Option<Logged>, added: &[Logged]) {
         let mut flight = Flight::new();
         for (position, entry) in queued.iter().chain(added) {
@@ -198,7 +202,7 @@ impl Core {
         state.needed.fetch_sub(u64::from(queued.is_some()), Ordering::Relaxed);
     }
 
-    /// Changes the dedupe-flag of an entry in place. One in bad memory stays as it is.
+    /// Changes the dedupe-flag of an entry in place. An entry in bad memory stays as it is.
     fn set_flag(&self, position: u64, entry: &Written, flag: u8, flight: &mut Flight) {
         if self.region.check_writable(position, LINE).is_ok() {
             flight.add(self.region.store_u64(position, entry.first_word(flag)).flush());
@@ -207,14 +211,15 @@ impl Core {
 }
 
 impl<'a> Looked<'a> {
-    /// The next blocks that the entry still names; `None` when it needs nobody any more.
+    /// Copies the next blocks that the entry still maps. Returns `None` if the entry is gone or needs no work any
+    /// more.
     fn look(core: &'a Core, inode: &Inode, token: &Token, from: u64, bytes: &'a mut Vec<u8>) -> Option<Looked<'a>> {
         let state = inode.peek();
         let entry = core.queued_entry(inode, &state, token)?;
         let Written { file_offset, length, .. } = entry.written()?;
         let end = file_offset + length;
         let (named, next) = whole_blocks_of(state.extents()?, from.max(file_offset), end);
-        // A range that was written again since is another entry's.
+        // A range that was rewritten since belongs to another entry.
         let is_its_own =
             |named: &&Named| entry.location_at(named.offset) == Some(Location::Media(named.block.address()));
         let stored = |named: &Named| Stored::new(named.offset, named.block);
@@ -225,8 +230,8 @@ impl<'a> Looked<'a> {
         Some(Looked { core, batch, drops, next, again: false })
     }
 
-    /// Steps 2 and 3: what is equal to each block, without any lock. A block may get other content meanwhile; a copy
-    /// does not.
+    /// Steps 2 and 3: fingerprints and looks up each block, without any lock. It works on copies, because a block may
+    /// be overwritten in the meantime.
     fn find(&mut self, finder: &dyn Finder) {
         let region = &self.core.region;
         for (piece, copy) in self.batch.pieces.iter_mut().zip(self.batch.bytes.chunks_exact_mut(BLOCK)) {
@@ -245,15 +250,16 @@ impl<'a> Looked<'a> {
         }
     }
 
-    /// Leaves a block alone.
+    /// Skips a block: gives back the reference that is held for it.
     fn leave(&mut self, at: usize) {
         if let Fate::Equal(hold) = std::mem::replace(&mut self.batch.pieces[at].fate, Fate::Stays) {
             self.batch.given_back.push(hold);
         }
     }
 
-    /// The file is locked against changes. Where it changed since it was looked at, a block must still be named and hold
-    /// what was copied; another one is left alone, for what came in its place has an entry of its own.
+    /// Skips the blocks that have changed, once the file is locked. If the file dropped anything since the copies
+    /// were made, a block must still be mapped and still hold the copied bytes. Whatever replaced it has its own
+    /// entry.
     fn leave_changed(&mut self, state: &State) {
         if state.drops == self.drops {
             return;
@@ -269,8 +275,9 @@ impl<'a> Looked<'a> {
         self.give_back();
     }
 
-    /// Enters the unique blocks, and lets the others of the batch have them. An empty entry says that one extent names
-    /// the block, and so does a new one with RFC 1: no crash can leave it wrong, and it needs no update count.
+    /// Adds the unique blocks to the chunk table and the index, where the rest of the batch can share them. An empty
+    /// entry means that one extent references the block, and so does a new one with RFC 1. So no crash can leave a
+    /// wrong count, and no update count is needed.
     fn enter(&mut self, locked: &mut Upgradable<'_>) {
         let (core, chunks) = (self.core, &self.core.chunks);
         let mut lacking: SmallVec<[usize; 64]> = SmallVec::new();
@@ -283,10 +290,11 @@ impl<'a> Looked<'a> {
             }
         }
         if !lacking.is_empty() {
-            // Nobody waits for the generator behind the lock.
+            // Take the TX_ID before the exclusive lock, so that readers never wait for the generator.
             tx.begin();
             if lacking.iter().any(|at| !chunks.has_entry(pieces[*at].block)) {
-                // Clones count what they share while they read the file: two must not make one entry.
+                // A reader that clones the file counts the blocks it shares; the exclusive lock keeps two threads
+                // from making one entry.
                 locked.exclusively(|_| {
                     for piece in lacking.iter().map(|at| &pieces[*at]).filter(|p| !chunks.has_entry(p.block)) {
                         match chunks.can_be_found(piece.block) {
@@ -299,7 +307,8 @@ impl<'a> Looked<'a> {
             for piece in lacking.iter().map(|at| &pieces[*at]) {
                 chunks.set_fingerprint(piece.block, &piece.fingerprint, &mut tx.flight);
             }
-            // These blocks are named already, unlike those of a write: no entry may count as done before it is whole.
+            // These blocks can be reached already, unlike those of a write, so no entry may count as done before all
+            // of it is durable.
             let _ = core.region.fence(std::mem::take(&mut tx.flight));
             let _ = tx.end(());
         }
@@ -312,8 +321,8 @@ impl<'a> Looked<'a> {
         }
     }
 
-    /// A unique block can be found from now on. If somebody was faster with one that may be equal, one of the two goes
-    /// when the batch is looked at again.
+    /// Indexes a unique block. If another writer first indexed a block that may be equal, the batch is looked at
+    /// again, and one of the two blocks is given up then.
     fn offer(&mut self, at: usize) {
         let index = &self.core.chunks.index;
         let Stored { block, fingerprint, known, .. } = &self.batch.pieces[at];
@@ -325,7 +334,7 @@ impl<'a> Looked<'a> {
         }
     }
 
-    /// Decides about a block that equals the unique block of this place, a concurrent duplicate.
+    /// Decides about a block that equals the unique block `other` of the same batch: takes a reference on that one.
     fn hold_concurrent_duplicate(&mut self, other: usize) -> Fate {
         let Stored { block, ref fate, .. } = self.batch.pieces[other];
         let is_entered = *fate == Fate::Unique;
@@ -334,15 +343,15 @@ impl<'a> Looked<'a> {
         hold.map_or(Fate::Stays, Fate::Equal)
     }
 
-    /// Steps 4 to 6: the file names the equal blocks in place of its own, in one commit; the bytes that are shared then.
-    /// `last`: the queued entry, when nothing is left to do of it.
+    /// Steps 4 to 6: maps the equal blocks in place of the file's own, in one commit. Returns the number of bytes
+    /// that were shared. `last` is the queued entry if this batch completes it.
     fn remap(&mut self, inode: &Inode, locked: Upgradable<'_>, last: Option<Logged>) -> Result<u64> {
         let core = self.core;
         let mut claims = Claims::with_transaction(core, std::mem::replace(&mut self.batch.tx, core.chunks.begin()));
         let (mapped, ranges) = self.replacements(locked.state(), &mut claims);
         self.give_back();
         if mapped.is_empty() {
-            // What was held and given back is on its way.
+            // Fence the lines of references that were taken and given back.
             let _ = core.region.fence(std::mem::take(&mut claims.tx.flight));
             core.complete(locked.state(), last, &[]);
             return Ok(0);
@@ -354,7 +363,7 @@ impl<'a> Looked<'a> {
         Ok(mapped.iter().map(|(_, extent)| extent.length).sum())
     }
 
-    /// What the file will name in place of blocks of its own, and where.
+    /// Returns the extents that replace blocks of the file, and the file ranges that they replace.
     fn replacements(
         &mut self,
         state: &State,
@@ -366,7 +375,7 @@ impl<'a> Looked<'a> {
         for at in 0..self.batch.pieces.len() {
             let range = self.batch.pieces[at].offset..self.batch.pieces[at].offset + BLOCK_BYTES;
             if may_split && !extents.plan(range.start, range.end, &[]).split.is_empty() {
-                // No whole block of an extent falls into two; a damaged log may say otherwise.
+                // Replacing a whole block splits no extent in two, except in a damaged log.
                 self.leave(at);
             }
             if let Fate::Equal(hold) = std::mem::replace(&mut self.batch.pieces[at].fate, Fate::Stays) {

@@ -1,10 +1,10 @@
 //! Writing the superblock, and the feature bits that an operation sets in it.
 //!
-//! The problem: an older nvfold must not meet structures that it cannot read, and a device that never gets any of them
-//! should stay one that it can use.
+//! The problem: an older nvfold must not meet structures that it cannot read. A device without such structures should
+//! stay usable for it.
 //!
-//! The idea: an incompatible feature bit is set just before the first such structure is committed. It is durable in all
-//! copies before, so a crash leaves a bit without the structure at worst.
+//! The idea: an incompatible feature bit is set just before the first such structure is committed. It is durable in
+//! all copies before that, so a crash leaves at worst a bit without the structure.
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -14,19 +14,19 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use pmem::Region;
 
-/// Feature bits that are known to be set.
+/// Feature bits that are known to be set on the media.
 #[derive(Default)]
 pub(super) struct Features {
     set: AtomicU64,
-    /// Held while they change on the media.
+    /// Held while the bits change on the media.
     changing: Mutex<()>,
 }
 
 impl Core {
-    /// Makes sure that incompatible feature bits are set, durably, before something is committed that needs them.
+    /// Sets incompatible feature bits durably, before a structure is committed that needs them.
     ///
     /// # Errors
-    /// EIO when no copy of the superblock can be read.
+    /// EIO if no copy of the superblock can be read.
     #[inline]
     pub(super) fn require_feature(&self, bits: u64) -> Result<()> {
         if self.features.set.load(Ordering::Acquire) & bits == bits { Ok(()) } else { self.set_feature(bits) }
@@ -36,7 +36,7 @@ impl Core {
     fn set_feature(&self, bits: u64) -> Result<()> {
         let _changing = self.features.changing.lock();
         let read = |offset| (offset, self.region.read::<Superblock>(offset));
-        // A copy in bad memory is none.
+        // Skip copies in bad memory.
         let is_sound = |offset: u64| self.region.sound_or_forget(offset, size_of::<Superblock>() as u64);
         let copies =
             self.geometry.copies().map(read).filter(|(offset, copy)| is_sound(*offset) && copy.verify().is_ok());
@@ -54,15 +54,15 @@ impl Core {
     }
 }
 
-/// Writes all copies, each after the one before is durable. Those that are not whole come first: a crash may tear the
-/// copy that is being written, and then the others are all there is. Of whole ones the last one comes first: it is read
-/// last, and never older than the others.
+/// Writes all copies, each after the previous one is durable. Damaged copies come first: a crash may tear the copy
+/// that is being written, and then only the others are left. Of the intact ones the last copy comes first, because
+/// mount reads it last, and so it is never older than the others.
 pub(crate) fn write_superblock(region: &Region, superblock: Superblock) {
     let Ok(geometry) = superblock.sealed().verify() else { return };
     let is_torn = |offset: &u64| region.read::<Superblock>(*offset).verify().is_err();
     let (torn, mut whole): (Vec<u64>, Vec<u64>) = geometry.copies().partition(is_torn);
     whole.sort_unstable_by_key(|offset| *offset < COPIES.len() as u64 * BLOCK_BYTES);
-    // A copy in bad memory stays as it is: the others serve. All were read just now, so it is known.
+    // A copy in bad memory stays as it is, and the others are used. All were read just now, so bad memory is known.
     let is_sound = |offset: &u64| region.sound_or_forget(*offset, size_of::<Superblock>() as u64);
     for offset in torn.into_iter().chain(whole).filter(is_sound) {
         let written = region.write(offset, &superblock.sealed()).flush();

@@ -1,4 +1,4 @@
-//! How much space undedup takes: what it would do, done on a copy of the extents.
+//! How much space undedup takes: it is simulated on a copy of the extents.
 
 use super::share::wants_copy;
 use crate::inode::extents::{Extent, Extents};
@@ -8,14 +8,14 @@ use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
 use crate::words::MappedExtent;
 use hashbrown::HashMap;
 
-/// How much space undedup of a set of files takes: what it would do, done on a copy of their extents.
+/// Computes how much space undedup of a set of files takes, by simulating it on a copy of their extents.
 ///
-/// Memory: 16 bytes or so for each block that is shared.
+/// It takes about 16 bytes of memory for each shared block.
 #[derive(Default)]
 pub struct UndedupPlan {
-    /// References of shared blocks that would be left.
+    /// The references that would be left, for each shared block.
     left: HashMap<u64, u32>,
-    /// The same of packed ends of files, by their addresses.
+    /// The same for packed ends of files, by their addresses.
     ends_left: HashMap<u64, u32>,
     blocks_copied: u64,
     in_use: i64,
@@ -24,19 +24,19 @@ pub struct UndedupPlan {
 }
 
 impl UndedupPlan {
-    /// Makes a plan for no file.
+    /// Makes an empty plan.
     pub fn new() -> UndedupPlan {
         UndedupPlan::default()
     }
 
-    /// Adds a file with all its extents ([`crate::File::extents`]). Each file once, in the order in which they will be
-    /// worked on.
+    /// Adds a file with all its extents ([`crate::File::extents`]). Add each file once, in the order in which undedup
+    /// will process them.
     pub fn add(&mut self, mapped: &[MappedExtent]) {
         let mut extents = Extents::default();
         for part in mapped {
             let MappedExtent { offset, length, address, unwritten, references, class, .. } = *part;
             if length == 0 || class != 0 {
-                // What is packed takes no block, and frees none.
+                // Packed extents take no block and free none.
                 continue;
             }
             let extent = Extent::media(length, address, unwritten);
@@ -66,12 +66,12 @@ impl UndedupPlan {
                 }
             }
         }
-        // A line of the log for each block at most, and as much again while the log is written anew.
+        // At most one log line for each block, and the same again while the log is compacted.
         let lines = self.blocks_copied - copied_before;
         self.log_blocks += if lines > 0 { 2 * (lines.div_ceil(PAGE_LINES) + 1) } else { 0 };
     }
 
-    /// Whether a packed end is given up: somebody else names it too.
+    /// True if undedup unpacks a packed end of a file, because it has another reference.
     fn leaves_end(&mut self, part: &MappedExtent) -> bool {
         let left = self.ends_left.entry(part.address).or_insert(part.references);
         let is_shared = *left > 1;
@@ -93,27 +93,27 @@ impl UndedupPlan {
             *left = left.saturating_sub(1);
             self.in_use -= i64::from(*left == 0);
         }
-        // Its own place: behind all that a device can have.
+        // The copy gets an address of its own beyond any possible device.
         let address = NOWHERE + self.blocks_copied * BLOCK_BYTES;
         extents.insert(at, Extent::media(BLOCK_BYTES, address, false));
         self.blocks_copied += 1;
     }
 
-    /// Bytes that would be copied.
+    /// Returns the number of bytes that would be copied.
     pub fn copied_bytes(&self) -> u64 {
         self.blocks_copied * BLOCK_BYTES
     }
 
-    /// Bytes of data blocks that it takes while it runs: the copies, without what they free before.
+    /// Returns the peak of additional data bytes while undedup runs: the copies, less what they have freed by then.
     pub fn data_bytes(&self) -> u64 {
         self.in_use_most as u64 * BLOCK_BYTES
     }
 
-    /// Bytes that the logs of the files may take beside that, at most.
+    /// Returns the bytes that the logs of the files may take in addition, at most.
     pub fn log_bytes(&self) -> u64 {
         self.log_blocks * BLOCK_BYTES
     }
 }
 
-/// Address of a block behind all that a device can have.
+/// First address beyond any possible device.
 const NOWHERE: u64 = 1 << 46;

@@ -1,15 +1,16 @@
-//! A write of which the policy looks at some blocks only.
+//! Placing a write of which the policy looks at only some blocks.
 //!
-//! The problem: a policy that stores everything still has to see how many duplicates there are, so it looks at one block in
-//! 32. A request that is placed block by block for the sake of one of them costs much more than a run of new blocks.
+//! The problem: a policy that stores everything still has to know how many duplicates there are, so it looks at one
+//! block in 32. Placing the whole request block by block because of one of them costs much more than a run of new
+//! blocks.
 //!
-//! The idea: the policy answers for the blocks that it looks at ([`Looks::Only`](crate::dedup::Looks::Only)). Those that are
-//! stored already split the request; everything between them is stored in runs, as under policy `off`, and a new block
-//! among them gets its chunk entry and its fingerprint where the run has put it.
+//! The idea: the policy answers for the blocks that it looks at ([`Looks::Only`](crate::dedup::Looks::Only)). Blocks
+//! that are already stored split the request. Everything between them is stored in runs, as under policy `off`; a new
+//! block that was looked at gets its chunk entry and its fingerprint wherever the run has put it.
 //!
 //! ```text
 //! request     . . . w . . . . . S . . w . .      w looked at and new, S looked at and stored already, . not looked at
-//! stored      |------ run -----|   |- run -|     one allocation and one stream each, as far as free space is in one piece
+//! stored      |------ run -----|   |- run -|     one allocation and one stream each, if free space is contiguous
 //! ```
 
 use super::Core;
@@ -26,7 +27,8 @@ use std::ops::Range;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 impl Core {
-    /// Places all blocks of `source`, of which `pieces` are looked at, for the file range at `offset`.
+    /// Places all blocks of `source` for the file range at `offset`; `pieces` are the blocks that the policy looks
+    /// at.
     ///
     /// # Errors
     /// ENOSPC, those of the device.
@@ -55,7 +57,7 @@ impl Core {
         self.store_around(offset, source, placed..source.len() / BLOCK, pieces, &mut fresh, mapped, claims)
     }
 
-    /// Stores the blocks of a range of the request in a run, and enters those of them that are looked at.
+    /// Stores a range of blocks of the request in a run, and makes entries for those that were looked at.
     fn store_around(
         &self,
         offset: u64,
@@ -82,7 +84,7 @@ impl Core {
     }
 }
 
-/// The n-th block of runs that have more than n.
+/// Returns the block with index `nth` in runs that have more blocks than that.
 fn nth_block(runs: &[BlockRun], mut nth: u64) -> BlockNumber {
     for run in runs {
         match nth.checked_sub(run.count) {

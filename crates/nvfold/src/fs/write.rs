@@ -1,17 +1,18 @@
-//! Writing.
+//! Writing: how data becomes extents, shared or new, without ever changing a block in place.
 //!
 //! A write goes through five steps, and each does one thing:
 //!
 //! ```text
 //! 1 fingerprint  the whole blocks, before any lock
 //! 2 patch        the first and last block, if they are written in part, with what the file holds
-//! 3 place        all blocks together: shared (a reference is taken) or new (allocated, entered in the table, streamed);
+//! 3 place        all blocks together: shared (takes a reference) or new (allocated, entered in the table, streamed);
 //!                the dedup transaction begins with the first entry that changes
 //! 4 publish      see `publish`
 //! 5 release      the references that the old extents held with others
 //! ```
 //!
-//! Blocks that an extent names are never written (invariant 5); reserved blocks are, for their bytes mean nothing yet.
+//! A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have no
+//! content yet.
 
 use super::Core;
 use super::claims::Claims;
@@ -45,8 +46,10 @@ impl Fresh<BlockNumber> {
     }
 }
 
-/// The whole blocks of a write, with the fingerprints that a policy wants before the inode is locked; where it looks at
-/// some of them only, those.
+/// Returns the whole blocks of a write that the policy looks at, with their fingerprints, before the inode is locked.
+///
+/// # Errors
+/// EFBIG if the range ends past the largest file size.
 pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) -> Result<Pieces<'d>> {
     range_end("write", offset, data.len() as u64)?;
     let (first, end) = whole_blocks(offset, data.len() as u64);
@@ -54,7 +57,8 @@ pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) 
         return Ok(Pieces::new());
     }
     let whole = &data[(first - offset) as usize..(end - offset) as usize];
-    // Asked apart: it is what most writes of these policies are, and an answer with places would cost them a twentieth.
+    // A separate question, because most writes under these policies end here; an answer with places would add a
+    // twentieth to their instructions.
     if policy.stores_everything() {
         policy.lets_pass(whole);
         return Ok(Pieces::new());
@@ -66,14 +70,14 @@ pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) 
         };
         return Ok(places.into_iter().map(piece).collect());
     }
-    // All of a block at once: hashing it asks for one line after the other.
+    // Prefetch the whole first block, because hashing would miss on one line after the other.
     pmem::prefetch_lines(whole.as_ptr() as usize, BLOCK);
     let mut blocks = whole.chunks_exact(BLOCK).peekable();
     let mut pieces = Pieces::with_capacity(whole.len() / BLOCK);
-    // A policy that makes none of this block seldom makes one of the next.
+    // A policy that makes no fingerprint of this block rarely makes one of the next.
     let mut reads_next = true;
     while let Some(block) = blocks.next() {
-        // While this block is hashed the next one is on its way, too: the processor by itself runs ahead inside a page only.
+        // Prefetch the next block while this one is hashed: the CPU's own prefetcher stops at the end of a page.
         if let Some(next) = blocks.peek().filter(|_| reads_next) {
             pmem::prefetch_lines(next.as_ptr() as usize, next.len());
         }
@@ -84,7 +88,7 @@ pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) 
     Ok(pieces)
 }
 
-/// All blocks of `source`: the pieces that are looked at, and the others, of which nothing is known.
+/// Returns a piece for every block of `source`: those of `pieces`, and the others with an empty fingerprint.
 fn with_the_others<'d>(source: &'d [u8], pieces: &[Piece<'_>]) -> Pieces<'d> {
     let mut all: Pieces<'d> =
         source.chunks_exact(BLOCK).map(|block| Piece::new(block, Fingerprint::default())).collect();
@@ -93,9 +97,9 @@ fn with_the_others<'d>(source: &'d [u8], pieces: &[Piece<'_>]) -> Pieces<'d> {
 }
 
 impl Core {
-    /// Writes all of `data` at an offset or at the end; the offset.
+    /// Writes all of `data` at offset `at`, or at the end of the file if it is `None`. Returns the offset.
     pub(crate) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8]) -> Result<u64> {
-        // An append does not know its offset yet; a guess that turns out wrong only costs the hashing again.
+        // The offset of an append is only known under the lock. A wrong guess merely costs hashing the data again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         let policy = self.policy_for(inode);
         if let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) {
@@ -156,7 +160,8 @@ impl Core {
         let stamp = Stamp::Changed(self.now(), size);
         let mapped_end = mapped.last().map_or(range_end, |(at, extent)| at + extent.length);
         if mapped_end < range_end && extents.within(mapped_end, range_end).next().is_some() {
-            // A packed end takes the place of a block: nothing is named behind it.
+            // A packed end of the file may be shorter than the blocks it replaces; the rest of the range becomes a
+            // hole.
             let range = range_start..range_end;
             let remap = Remap::with_holes(&range, &mapped, stamp);
             return self.publish(inode, state, &remap, None, claims);
@@ -164,8 +169,9 @@ impl Core {
         self.publish(inode, state, &Remap::new(&(range_start..mapped_end), &mapped, stamp), None, claims)
     }
 
-    /// What a write replaces loses its entries when that is published: they come while the data is stored. Not where a
-    /// policy makes none: it seldom meets any, and the search for the blocks costs its writes more.
+    /// Prefetches the chunk entries of the blocks that a write replaces, which are emptied when it is published; they
+    /// arrive while the data is being stored. Skipped for policies that make no entries: such blocks rarely have any,
+    /// and looking up the blocks would cost more than it saves.
     fn fetch_replaced(&self, extents: &Extents, range: Range<u64>, policy: &dyn Dedup) {
         if !policy.stores_everything() || policy.unfingerprinted() != Unfingerprinted::Stays {
             let replaced: Runs = extents.within(range.start, range.end).map(|(_, extent)| extent.blocks()).collect();
@@ -173,8 +179,8 @@ impl Core {
         }
     }
 
-    /// Places a part of a block of a file that has `size` bytes afterwards: packed, if it is the end of the file, short
-    /// enough, and there is room for it.
+    /// Places the part of one block that a write changes; `size` is the file size afterwards. The end of the file
+    /// becomes a packed chunk if it is short enough and a packed segment has room.
     fn place_part(
         &self,
         extents: &Extents,
@@ -194,7 +200,8 @@ impl Core {
         self.place_patched(extents, offset, part, mapped, claims)
     }
 
-    /// Something is stored without a fingerprint: the policy is told, now or when the log entry is published.
+    /// Notifies the policy, now or when the log entry is published, that the operation stores data without a
+    /// fingerprint.
     pub(super) fn record_lacking(&self, inode: &Inode, claims: &mut Claims<'_>) {
         match claims.policy.unfingerprinted() {
             Unfingerprinted::Stays => {}
@@ -204,7 +211,7 @@ impl Core {
         }
     }
 
-    /// Places a block of which `part`, at file offset `offset`, is new and the rest is as the file has it.
+    /// Places one block: `part` is its new content from file offset `offset` on, the rest comes from the file.
     fn place_patched(
         &self,
         extents: &Extents,
@@ -218,8 +225,9 @@ impl Core {
         self.place(extents, start, &block, &mut [Piece::new(&block, fingerprint)], mapped, claims)
     }
 
-    /// Fills `bytes` with what the file holds from the beginning of the block on in which `part` begins, with `part`, at
-    /// file offset `offset`, put in; where they begin, and their fingerprint if the policy wants one.
+    /// Fills `bytes` with the content of the file from the start of the block that contains `offset`, and overwrites
+    /// it with `part` at file offset `offset`. Returns the file offset of `bytes`, and their fingerprint if the
+    /// policy makes one.
     pub(super) fn patch(
         &self,
         extents: &Extents,
@@ -230,7 +238,7 @@ impl Core {
     ) -> Result<(u64, Fingerprint)> {
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
         self.read_extents(extents, start, bytes)?;
-        // Zeros that stand for what cannot be read must not become content.
+        // Unreadable memory reads as zeros; those must not become content of the file.
         self.region.check()?;
         let at = (offset - start) as usize;
         bytes[at..at + part.len()].copy_from_slice(part);
@@ -238,8 +246,9 @@ impl Core {
         Ok((start, fingerprint))
     }
 
-    /// Decides for each block of `source` whether to share or store it, stores what is new, and adds what the file range
-    /// at `offset` will name to `mapped`. `pieces`: the blocks, or those of them that the policy looks at.
+    /// Decides for each block of `source` whether to share or to store it, and stores the new ones. Adds the
+    /// resulting extents, from file offset `offset` on, to `mapped`. `pieces` are all blocks of `source`, or only
+    /// those that the policy looks at.
     pub(super) fn place(
         &self,
         extents: &Extents,
@@ -258,7 +267,7 @@ impl Core {
             (false, _) if finds_nothing => self.store_run(offset, source, mapped, claims),
             (false, false) => self.place_watched(offset, source, pieces, mapped, claims),
             (_, true) => self.place_pieces(extents, offset, source, pieces, mapped, claims),
-            // Each block may have a place of its own.
+            // Each block may have its own reserved block.
             (true, false) => {
                 let mut all = with_the_others(source, pieces);
                 self.place_pieces(extents, offset, source, &mut all, mapped, claims)
@@ -298,7 +307,7 @@ impl Core {
         Ok(())
     }
 
-    /// Stores all of `source` in new blocks: the whole of policy `off`.
+    /// Stores all of `source` in new blocks without looking for duplicates, as policy `off` does.
     pub(super) fn store_run(
         &self,
         offset: u64,
@@ -320,8 +329,8 @@ impl Core {
         Ok(())
     }
 
-    /// The block that is reserved for a whole block of the file. One that is counted is not the file's alone (an
-    /// extent was damaged, or split) and is never written.
+    /// Returns the block that is reserved for a whole block of the file. A reserved block with a chunk entry is
+    /// shared with another extent (after damage or a split), so it is never written and not returned.
     fn reserved_block_at(&self, extents: &Extents, offset: u64) -> Option<BlockNumber> {
         if !extents.has_unwritten() {
             return None;
@@ -331,7 +340,7 @@ impl Core {
         (is_sound && !self.chunks.has_entry(block)).then_some(block)
     }
 
-    /// Stores one new block, in its reserved place if the file has one.
+    /// Stores one new block, in the block that the file reserved for it if there is one.
     fn store_one(
         &self,
         extents: &Extents,
@@ -349,7 +358,7 @@ impl Core {
                 claims.fresh[claims.fresh.len() - 1].start
             }
         };
-        // The entry first: an atomic operation behind the stream would wait until it has drained.
+        // The entry goes first: an atomic operation after the non-temporal stores would wait until they have drained.
         if !piece.fingerprint.is_empty() {
             claims.enter(block, 1, &piece.fingerprint);
         }
@@ -358,8 +367,8 @@ impl Core {
         Ok(block)
     }
 
-    /// Gives every new piece a block, streams it there, and enters it in the chunk table if it can be found
-    /// or is named more than once.
+    /// Allocates and writes a block for each new piece. A piece gets a chunk entry if it has a fingerprint or more
+    /// than one reference.
     fn store_fresh(
         &self,
         source: &[u8],
@@ -396,7 +405,7 @@ impl Core {
         }
         let mut at = 0;
         while at < fresh.len() {
-            // Neighbours in the source that are neighbours on the media go out in one stream.
+            // Pieces that are adjacent in the source and on the media are written as one stream.
             let mut end = at + 1;
             while end < fresh.len() && fresh[end].follows(&fresh[end - 1]) {
                 end += 1;

@@ -1,4 +1,4 @@
-//! Extended attributes: short values in the log entry, long ones in blocks of their own.
+//! Extended attributes: short values are in the log entry, long ones in separate blocks.
 
 use super::Core;
 use super::policy;
@@ -10,7 +10,7 @@ use crate::space::{BlockRun, Purpose, Runs};
 use crate::words::{FileKind, InodeNumber, TimeNs, XattrChange, XattrMode};
 use pmem::Flight;
 
-/// A value that is stored and not yet named; dropped, its blocks are freed.
+/// A stored value that no log entry references yet. Dropping it frees its blocks.
 pub(super) struct StoredValue<'a> {
     core: &'a Core,
     value: Option<XattrValue>,
@@ -32,7 +32,7 @@ impl Drop for StoredValue<'_> {
     }
 }
 
-/// Changes of extended attributes whose values are stored and not yet named; dropped, the new values are freed.
+/// Changes of extended attributes whose values are stored but not yet referenced. Dropping it frees the new values.
 pub(super) struct StagedXattrs<'a> {
     core: &'a Core,
     entries: Vec<LogEntry>,
@@ -41,12 +41,12 @@ pub(super) struct StagedXattrs<'a> {
 }
 
 impl StagedXattrs<'_> {
-    /// What the commit adds to the log.
+    /// Returns the log entries to commit.
     pub(super) fn entries(&self) -> &[LogEntry] {
         &self.entries
     }
 
-    /// The commit is done: the inode goes by its new attributes, and the old values are free.
+    /// Ends the change after its commit: the inode takes over its new attributes, and the old values are freed.
     pub(super) fn published(self, inode: &Inode, state: &State) {
         if self.entries.is_empty() {
             return;
@@ -57,10 +57,10 @@ impl StagedXattrs<'_> {
     }
 }
 
-/// Whether changes may be made together to an inode of this kind.
+/// Checks changes that are to be made together to an inode of this kind.
 ///
 /// # Errors
-/// EINVAL, ERANGE, E2BIG.
+/// EINVAL, ERANGE for a long name, E2BIG for a long value.
 pub(super) fn check_changes(doing: &'static str, kind: FileKind, changes: &[XattrChange<'_>]) -> Result<()> {
     for (at, XattrChange { name, value }) in changes.iter().enumerate() {
         match name.len() {
@@ -86,6 +86,10 @@ fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
 }
 
 impl Core {
+    /// Sets an extended attribute; its value has at most 65,536 bytes.
+    ///
+    /// # Errors
+    /// EEXIST or ENODATA as `mode` demands, EINVAL, ERANGE for a long name, E2BIG for a long value, ENOSPC.
     pub(crate) fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         const DOING: &str = "set an extended attribute";
         let inode = self.inode(ino.0)?;
@@ -104,7 +108,7 @@ impl Core {
         Ok(())
     }
 
-    /// Stores the values of changes that were checked, and makes the entries that name them.
+    /// Stores the values of changes that were checked, and makes their log entries.
     pub(super) fn stage_xattrs(
         &self,
         state: &State,
@@ -130,6 +134,10 @@ impl Core {
         Ok(staged)
     }
 
+    /// Returns the value of an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if it does not exist.
     pub(crate) fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
@@ -137,12 +145,17 @@ impl Core {
         state.xattrs.get(name).map(|value| self.read_value(value)).ok_or(absent)
     }
 
+    /// Returns the names of all extended attributes, without that of a symlink's target.
     pub(crate) fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
         Ok(state.xattrs.keys().filter(|name| *name != SYMLINK_TARGET).cloned().collect())
     }
 
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if it does not exist.
     pub(crate) fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
         let inode = self.inode(ino.0)?;
         let mut state = inode.write()?;
@@ -156,6 +169,10 @@ impl Core {
         Ok(())
     }
 
+    /// Returns the target of a symlink.
+    ///
+    /// # Errors
+    /// EINVAL if it is not a symlink.
     pub(crate) fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
@@ -163,7 +180,7 @@ impl Core {
         state.xattrs.get(SYMLINK_TARGET).map(|value| self.read_value(value)).ok_or(no_link)
     }
 
-    /// Stores a value where a log entry can name it.
+    /// Stores a value for a log entry, inline or in blocks.
     pub(super) fn store_value(&self, value: &[u8], flight: &mut Flight) -> Result<StoredValue<'_>> {
         if value.len() <= INLINE_VALUE_MAX {
             return Ok(StoredValue { core: self, value: Some(XattrValue::Inline(value.to_vec())) });

@@ -1,7 +1,7 @@
 //! The names of one directory, found by hash and listed in the order of their cookies.
 //!
-//! The names themselves stay on the media, in the directory's log; DRAM holds 32 bytes a name. A cookie is
-//! given out once, so a listing can go on where it stopped whatever was added or removed in between.
+//! The names stay on the media, in the directory's log; DRAM holds 32 bytes for each name. A cookie is used only
+//! once, so a listing can continue where it stopped, whatever was added or removed in between.
 
 use crate::media::log_entry::NAME_OFFSET;
 use crate::words::FileKind;
@@ -9,12 +9,12 @@ use hashbrown::HashTable;
 use pmem::Region;
 use twox_hash::XxHash3_64;
 
-/// One name: where it is written and what it stands for.
+/// One name: the position of its log entry, and the inode that it refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameSlot {
-    /// Place in the order of listing; never 0.
+    /// Position in the listing order; never 0.
     pub cookie: u64,
-    /// Inode it names.
+    /// The inode that it refers to.
     pub ino: u64,
     /// Position of its log entry, and the kind of inode in the low bits (positions are multiples of 64).
     position_kind: u64,
@@ -24,12 +24,12 @@ pub struct NameSlot {
 }
 
 impl NameSlot {
-    /// What it names.
+    /// Returns the kind of inode that it refers to.
     pub fn kind(&self) -> FileKind {
         FileKind::from_byte((self.position_kind & 63) as u8).unwrap_or(FileKind::Regular)
     }
 
-    /// The name's bytes, read from the log.
+    /// Reads the bytes of the name from the log.
     pub fn name(&self, region: &Region) -> Vec<u8> {
         let mut name = vec![0; usize::from(self.name_bytes)];
         region.read_into(self.name_address(), &mut name);
@@ -48,7 +48,7 @@ impl NameSlot {
 /// The names of one directory.
 #[derive(Default)]
 pub struct Directory {
-    /// In order of cookie; dead ones stay until they are the majority.
+    /// In the order of cookies. Removed ones stay until they are the majority.
     slots: Vec<NameSlot>,
     dead: usize,
     by_name: HashTable<u32>,
@@ -61,22 +61,22 @@ fn hash(name: &[u8]) -> u32 {
 }
 
 impl Directory {
-    /// Names in it.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.slots.len() - self.dead
     }
 
-    /// Whether it has no names.
+    /// True if it has no names.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Subdirectories in it.
+    /// Returns the number of subdirectories.
     pub fn subdirectories(&self) -> u32 {
         self.subdirectories
     }
 
-    /// A cookie that was never used.
+    /// Returns a cookie that was never used.
     pub fn next_cookie(&self) -> u64 {
         self.last_cookie + 1
     }
@@ -91,8 +91,8 @@ impl Directory {
         self.by_name.find(u64::from(hash) << 32 | u64::from(hash), same).map(|at| self.slots[*at as usize])
     }
 
-    /// Adds a name whose log entry lies at `position`. The caller knows that it is not there, and
-    /// that the cookie is younger than all others.
+    /// Adds a name whose log entry is at `position`. The caller has checked that the name does not exist, and that
+    /// the cookie is larger than all others.
     pub fn add(&mut self, name: &[u8], ino: u64, kind: FileKind, cookie: u64, position: u64) {
         let hash = hash(name);
         let slot = NameSlot {
@@ -109,7 +109,7 @@ impl Directory {
         self.subdirectories += u32::from(kind == FileKind::Directory);
     }
 
-    /// Removes the name with this cookie; false when there is none.
+    /// Removes the name with this cookie. Returns false if there is none.
     pub fn remove(&mut self, cookie: u64) -> bool {
         let Ok(at) = self.slots.binary_search_by_key(&cookie, |slot| slot.cookie) else { return false };
         let slot = self.slots[at];
@@ -129,13 +129,13 @@ impl Directory {
         true
     }
 
-    /// Names after `cookie`, in order.
+    /// Returns the names after `cookie`, in order.
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = &NameSlot> {
         let from = self.slots.partition_point(|slot| slot.cookie <= cookie);
         self.slots[from..].iter().filter(|slot| slot.live)
     }
 
-    /// DRAM it takes, bytes.
+    /// Returns the number of bytes that it takes in DRAM.
     pub fn dram_bytes(&self) -> u64 {
         (self.slots.capacity() * size_of::<NameSlot>() + self.by_name.capacity() * 5) as u64
     }

@@ -1,12 +1,14 @@
-//! Extents: which media bytes a file range names.
+//! Extents: which media bytes each range of a file maps.
 //!
-//! The map is a pure function of the log: replaying the entries in order gives the same extents, so the
-//! reference counts that follow from it - a block's count is the number of extents that touch any byte of
-//! it, a packed chunk's the number of extents that name it - are the same before and after a crash.
+//! The problem: reference counts must be the same before and after a crash, although only the log is stored. So the
+//! map is a pure function of the log: replaying the entries in order gives the same extents, and the counts follow
+//! from these. The count of a block is the number of extents that touch any byte of it; the count of a packed chunk
+//! is the number of extents that map a part of it.
 //!
-//! Neighbours in blocks are merged only where the seam lies on a block boundary of the media. There no block is
-//! touched by both, so merging never changes a count, and a file written in 4 KiB steps is still one extent.
-//! Neighbours in a packed chunk are always merged, and count once: [`Extents::plan`] says what merging changes.
+//! Neighbours in blocks are merged only if the seam is on a block boundary of the media. No block is touched by both
+//! then, so merging never changes a count, and a file that is written in steps of 4 KiB is still one extent.
+//! Neighbours in a packed chunk are always merged and count once; [`Extents::plan`] returns the references that
+//! merging makes superfluous.
 
 use crate::media::location_word::LocationWord;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
@@ -14,32 +16,33 @@ use crate::space::{BlockRun, Runs};
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// What one file range names.
+/// The media bytes that one range of a file maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes; never 0.
+    /// Length in bytes; never 0.
     pub length: u64,
-    /// Where the first byte lies.
+    /// Location of the first byte.
     pub location: Location,
-    /// Reserved: the bytes on the media mean nothing and read as zeros. Never of a packed chunk.
+    /// True for reserved space: the bytes on the media have no meaning, and reads return zeros. Never true for a
+    /// packed chunk.
     pub unwritten: bool,
 }
 
 impl Extent {
-    /// One that names media bytes from this address on.
+    /// Makes an extent of media bytes from this address on.
     #[inline]
     pub fn media(length: u64, address: u64, unwritten: bool) -> Extent {
         Extent { length, location: Location::Media(address), unwritten }
     }
 
-    /// The blocks it touches; none of a packed chunk.
+    /// Returns the blocks that it touches; an empty run for a packed chunk.
     #[inline]
     pub fn blocks(&self) -> BlockRun {
         let Location::Media(address) = self.location else { return BlockRun { start: BlockNumber(0), count: 0 } };
         blocks_touched(address, self.length)
     }
 
-    /// The packed chunk that it names a part of.
+    /// Returns the packed chunk of which it maps a part.
     #[inline]
     pub fn packed(&self) -> Option<PackedNumber> {
         match self.location {
@@ -48,7 +51,7 @@ impl Extent {
         }
     }
 
-    /// Media address of the first byte; `None` of a packed chunk, whose bytes move.
+    /// Returns the media address of the first byte; `None` for a packed chunk, because its bytes can move.
     #[inline]
     pub fn media_address(&self) -> Option<u64> {
         match self.location {
@@ -57,7 +60,7 @@ impl Extent {
         }
     }
 
-    /// Whether it is whole blocks of a file that lie in whole blocks of the device.
+    /// True if it maps whole blocks of the file, beginning at `offset`, to whole blocks of the device.
     pub fn is_whole_blocks(&self, offset: u64) -> bool {
         let Location::Media(address) = self.location else { return false };
         (offset | address | self.length).is_multiple_of(BLOCK_BYTES)
@@ -70,28 +73,28 @@ fn blocks_touched(address: u64, length: u64) -> BlockRun {
     BlockRun { start: BlockNumber(start), count: (address + length).div_ceil(BLOCK_BYTES) - start }
 }
 
-/// What loses a reference: to be released after the commit.
+/// References that are lost in a change, and must be released after the commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Each block of them one.
+    /// Each block of these runs loses one reference.
     pub blocks: Runs,
-    /// Each one; a chunk that loses several is named as often.
+    /// Each of these chunks loses one reference; a chunk that loses several occurs several times.
     pub packed: SmallVec<[PackedNumber; 2]>,
 }
 
 impl Dropped {
-    /// Whether it is nothing.
+    /// True if no reference is lost.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.packed.is_empty()
     }
 
-    /// Each reference that is lost.
+    /// Returns each reference that is lost.
     pub fn chunks(&self) -> impl Iterator<Item = ChunkRef> + '_ {
         let blocks = self.blocks.iter().flat_map(|run| run.blocks()).map(ChunkRef::Block);
         blocks.chain(self.packed.iter().map(|chunk| ChunkRef::Packed(*chunk)))
     }
 
-    /// Adds what one whole extent names.
+    /// Adds the references of one whole extent.
     pub fn push(&mut self, extent: &Extent) {
         match extent.location {
             Location::Media(_) => self.blocks.push(extent.blocks()),
@@ -119,29 +122,29 @@ impl From<Runs> for Dropped {
     }
 }
 
-/// How references change when a range of the map is replaced. Each extent that replaces it has one reference on each
-/// block that it touches, or on the packed chunk that it names a part of, already.
+/// How reference counts change when a range of the map is replaced. It assumes that each new extent already holds one
+/// reference on each block that it touches, or on its packed chunk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What loses a reference: release it after the commit. Of a packed chunk also what new extents have too much, for
-    /// they are merged with a neighbour.
+    /// References to release after the commit. For packed chunks these include the references of new extents that are
+    /// merged with a neighbour.
     pub dropped: Dropped,
-    /// What gains one, because an extent falls into two that touch the same block or name the same packed chunk: share
-    /// it before.
+    /// References to take before the commit, because an extent is split in two that touch the same block or map the
+    /// same packed chunk.
     pub split: SmallVec<[ChunkRef; 2]>,
-    /// Bytes that are named no more of chunks that may be named by others, or by the rest of the file.
+    /// Number of bytes that are no longer mapped, of chunks that may have other references.
     pub may_be_dead: u64,
 }
 
-/// Most extents in one leaf.
+/// The largest number of extents in one leaf.
 const LEAF_MAX: usize = 128;
-/// Longest extent in one item. What is longer is held in pieces whose seams lie on block boundaries of the media.
+/// The longest extent in one item. A longer one is held in pieces whose seams are on block boundaries of the media.
 const PIECE_BYTES_MAX: u64 = 1 << 31;
 
-/// An extent as a leaf holds it: 16 bytes, which is what sharing small ranges costs in DRAM.
+/// An extent as a leaf stores it. Its 16 bytes are the DRAM cost of sharing a small range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Item {
-    /// File offset, from the leaf's base on.
+    /// File offset relative to the leaf's base.
     offset: u32,
     length: u32,
     word: LocationWord,
@@ -156,7 +159,7 @@ impl Item {
     }
 }
 
-/// The same by itself: a range of the file and what it names.
+/// An extent by itself: a range of the file and its location.
 #[derive(Clone, Copy)]
 struct Span {
     offset: u64,
@@ -176,7 +179,7 @@ impl Span {
         (self.offset, Extent { length: self.length, location, unwritten })
     }
 
-    /// The blocks that one of no packed chunk touches.
+    /// Returns the blocks that it touches. It must not be in a packed chunk.
     #[inline]
     fn blocks(self) -> BlockRun {
         debug_assert!(!self.word.is_packed());
@@ -188,18 +191,18 @@ impl Span {
         self.offset + self.length
     }
 
-    /// The part from `start` to `end`.
+    /// Returns the part from file offset `start` to `end`.
     #[inline]
     fn cut(&self, start: u64, end: u64) -> Span {
         Span { offset: start, length: end - start, word: self.word.plus(start - self.offset) }
     }
 
-    /// Whether a seam at its end lies on a block boundary of the media.
+    /// True if its end is on a block boundary of the media.
     fn ends_a_block(&self) -> bool {
         self.word.plus(self.length).offset_in_block() == 0
     }
 
-    /// Whether `next` is merged with it.
+    /// True if `next` can be merged with it.
     #[inline]
     fn continues(&self, next: &Span) -> bool {
         self.end() == next.offset
@@ -208,19 +211,20 @@ impl Span {
             && self.length + next.length <= PIECE_BYTES_MAX
     }
 
-    /// Whether `other` lies within its range.
+    /// True if `other` is inside its range.
     #[inline]
     fn covers(&self, other: &Span) -> bool {
         self.offset <= other.offset && other.end() <= self.end()
     }
 
-    /// Whether it may be cut inside a block where the file is cut between blocks. One of a packed chunk counts as such.
+    /// True if a cut between blocks of the file may cut this extent inside a block of the media. Always true for a
+    /// packed chunk.
     #[inline]
     fn is_shifted(&self) -> bool {
         self.word.is_packed() || self.word.offset_in_block() != self.offset % BLOCK_BYTES
     }
 
-    /// The first piece that an item can hold, and the rest.
+    /// Returns the first piece that fits an item, and the rest.
     #[inline]
     fn split_piece(self) -> (Span, Option<Span>) {
         if self.length <= PIECE_BYTES_MAX {
@@ -231,10 +235,10 @@ impl Span {
     }
 }
 
-/// Extents that lie near one another in the file.
+/// Extents that are close to each other in the file.
 #[derive(Clone, Debug)]
 struct Leaf {
-    /// Offsets of the items count from here: a multiple of 2 GiB, so that it seldom changes.
+    /// The base of the items' offsets. It is a multiple of 2 GiB, so that it rarely changes.
     base: u64,
     items: Vec<Item>,
 }
@@ -244,7 +248,7 @@ impl Leaf {
         Leaf { base: offset / PIECE_BYTES_MAX * PIECE_BYTES_MAX, items: Vec::new() }
     }
 
-    /// The item that says so, if it is near enough.
+    /// Returns the item for a span, if its offset is within 4 GiB of the base.
     #[inline]
     fn item(&self, span: &Span) -> Option<Item> {
         let offset = u32::try_from(span.offset.wrapping_sub(self.base)).ok()?;
@@ -257,9 +261,9 @@ impl Leaf {
     }
 }
 
-/// The extents of one file, sorted by file offset, in leaves of at most 128 that span less than 4 GiB: a search is two
-/// binary searches, and an insertion moves one leaf at most. A file that was written in order has a leaf of one extent,
-/// and overwriting it in order changes that in place.
+/// The extents of one file, sorted by file offset. They are in leaves of at most 128 extents, each of which spans
+/// less than 4 GiB. A search is two binary searches, and an insertion moves the items of at most one leaf. A file
+/// that is written in order has one leaf with one extent, and overwriting it in order changes that leaf in place.
 #[derive(Clone, Debug, Default)]
 pub struct Extents {
     leaves: Vec<Leaf>,
@@ -268,19 +272,19 @@ pub struct Extents {
     count: usize,
     bytes: u64,
     unwritten_bytes: u64,
-    /// Extents whose bytes do not lie at the same place in a block as in the file (from byte-granular clones), and those
-    /// of packed chunks.
+    /// Number of extents whose bytes have another offset in a media block than in the file block (after byte-granular
+    /// clones), plus the number of extents of packed chunks.
     shifted: usize,
 }
 
-/// A place between extents.
+/// A position between extents.
 #[derive(Clone, Copy)]
 struct Cursor {
     leaf: usize,
     at: usize,
 }
 
-/// The extents behind a place, in order.
+/// The extents after a position, in order.
 #[derive(Clone)]
 struct Spans<'e> {
     base: u64,
@@ -304,39 +308,40 @@ impl Iterator for Spans<'_> {
 }
 
 impl Extents {
-    /// Bytes that the extents name, reserved ones included.
+    /// Returns the number of bytes that the extents map, including reserved ones.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether any range is reserved but unwritten.
+    /// True if any range is reserved but not written yet.
     pub fn has_unwritten(&self) -> bool {
         self.unwritten_bytes > 0
     }
 
-    /// How many extents.
+    /// Returns the number of extents.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// DRAM it takes, bytes.
+    /// Returns the number of bytes that they take in DRAM.
     pub fn dram_bytes(&self) -> u64 {
         let items: usize = self.leaves.iter().map(|leaf| leaf.items.capacity()).sum();
         (items * size_of::<Item>() + self.leaves.capacity() * (size_of::<Leaf>() + size_of::<u64>())) as u64
     }
 
-    /// All extents in order of file offset. One of more than 2 GiB comes in pieces, none of which share a block.
+    /// Returns all extents in order of file offset. An extent of more than 2 GiB is returned in pieces, no two of
+    /// which touch the same block.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
         self.spans_from(Cursor { leaf: 0, at: 0 }).map(Span::extent)
     }
 
-    /// The parts of extents that lie in `start..end`, in order.
+    /// Returns the parts of extents that are inside `start..end`, in order.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
         self.overlapping(start, end).map(move |span| span.cut(span.offset.max(start), span.end().min(end)).extent())
     }
 
-    /// How references change when `start..end` is replaced by those of the extents `mapped` (sorted by file offset) that
-    /// begin in it. Ranges of one change that touch one another are to be planned as one.
+    /// Plans how references change when `start..end` is replaced by those of the extents `mapped` (sorted by file
+    /// offset) that begin in it. Adjacent ranges of one change must be planned as one.
     pub fn plan(&self, start: u64, end: u64, mapped: &[(u64, Extent)]) -> Plan {
         let mut plan = Plan::default();
         for span in self.overlapping(start, end) {
@@ -380,9 +385,10 @@ impl Extents {
         plan
     }
 
-    /// The references that are too many once these extents are merged with one another and with their neighbours.
+    /// Adds to `dropped` the references that become superfluous when these extents are merged with each other and
+    /// with their neighbours.
     fn plan_merges(&self, start: u64, end: u64, mapped: &[(u64, Extent)], dropped: &mut Dropped) {
-        // One byte of a neighbour tells what it continues, and what continues it.
+        // One byte of each neighbour suffices to see whether it can be merged.
         let left = start.checked_sub(1).and_then(|last| self.within(last, start).next());
         let right = self.within(end, end.saturating_add(1)).next();
         let all = left.iter().chain(mapped).chain(&right).map(|(offset, extent)| Span::of(*offset, extent));
@@ -394,25 +400,25 @@ impl Extents {
         }
     }
 
-    /// Whether replacing a range of whole blocks can never split an extent inside a block, so that no plan is
-    /// needed before the commit.
+    /// True if replacing a range of whole blocks can never split an extent inside a block, so that no plan is needed
+    /// before the commit.
     pub fn splits_only_between_blocks(&self) -> bool {
         self.shifted == 0
     }
 
-    /// Makes `start..end` name nothing.
+    /// Makes `start..end` a hole.
     pub fn remove(&mut self, start: u64, end: u64) {
         if start < end {
             self.replace(self.seek(start), start, end, None, None);
         }
     }
 
-    /// Makes the range at `offset` name `extent`.
+    /// Maps the file range at `offset` to `extent`.
     pub fn insert(&mut self, offset: u64, extent: Extent) {
         self.put(Span::of(offset, &extent), None);
     }
 
-    /// Plan and insertion in one pass, for a range of whole blocks when `splits_only_between_blocks`.
+    /// Does plan and insertion in one pass, for a range of whole blocks when `splits_only_between_blocks` is true.
     pub fn exchange(&mut self, offset: u64, extent: Extent, dropped: &mut Dropped) {
         debug_assert!(self.shifted == 0);
         self.put(Span::of(offset, &extent), Some(dropped));
@@ -429,7 +435,7 @@ impl Extents {
         }
     }
 
-    /// `put` behind all extents, if that takes no new leaf: what writing a file in order does.
+    /// Does `put` after the last extent, if no new leaf is needed. Writing a file in order takes this path.
     #[inline]
     fn append(&mut self, span: &Span) -> bool {
         let Some(leaf) = self.leaves.last_mut() else { return false };
@@ -450,21 +456,22 @@ impl Extents {
         true
     }
 
-    /// `put` inside one extent, if that leaves as many as there are: in place of all of it (a small file written anew, a
-    /// record of a database), or at an end of it where it moves the seam to a neighbour (a file overwritten in order).
+    /// Does `put` inside one extent if the number of extents stays the same. It either replaces the whole extent (a
+    /// rewritten small file, a database record), or moves the seam to a neighbour (a file that is overwritten in
+    /// order).
     #[inline]
     fn put_in_place(&mut self, from: Cursor, span: &Span, dropped: Option<&mut Dropped>) -> bool {
         let is_last_leaf = from.leaf + 1 == self.leaves.len();
         let Some(Leaf { base, items }) = self.leaves.get_mut(from.leaf) else { return false };
         let Some((before, [item, after @ ..])) = items.split_at_mut_checked(from.at) else { return false };
-        // Neighbours in other leaves are for `replace`.
+        // Neighbours in other leaves are left to `replace`.
         let is_at_edge = before.is_empty() && from.leaf > 0 || after.is_empty() && !is_last_leaf;
         let old = item.span(*base);
         if is_at_edge || !old.covers(span) {
             return false;
         }
         let replaced = old.cut(span.offset, span.end());
-        // What lies where it lay is merged with the rest of the extent.
+        // A range with an unchanged location is merged with the rest of the extent.
         if replaced.word == span.word || !replaced.word.is_like(span.word) {
             return false;
         }
@@ -499,7 +506,7 @@ impl Extents {
         }
     }
 
-    /// Media address of the reserved block at file offset `offset` (a multiple of 4096), if there is one.
+    /// Returns the media address of the reserved block at file offset `offset` (a multiple of 4096), if there is one.
     pub fn reserved_block(&self, offset: u64) -> Option<u64> {
         let span = self.overlapping(offset, offset + BLOCK_BYTES).next()?;
         if !span.word.is_reserved() || span.offset > offset || span.end() < offset + BLOCK_BYTES {
@@ -509,12 +516,12 @@ impl Extents {
         extent.media_address().filter(|address| address.is_multiple_of(BLOCK_BYTES))
     }
 
-    /// First byte at or after `offset` that is data (not a hole, not reserved), if any.
+    /// Returns the first byte at or after `offset` that is data (neither a hole nor reserved), if there is one.
     pub fn next_data(&self, offset: u64) -> Option<u64> {
         self.overlapping(offset, u64::MAX).find(|span| !span.word.is_reserved()).map(|span| span.offset.max(offset))
     }
 
-    /// First byte at or after `offset` that is a hole or reserved.
+    /// Returns the first byte at or after `offset` that is a hole or reserved.
     pub fn next_hole(&self, offset: u64) -> u64 {
         let mut at = offset;
         for span in self.overlapping(offset, u64::MAX) {
@@ -526,8 +533,8 @@ impl Extents {
         at
     }
 
-    /// Cuts `start..end` out of the extents it overlaps, which are those from `from` on, and puts `new` there, merged with
-    /// what it continues. `dropped` gets the blocks that lost their reference.
+    /// Cuts `start..end` out of the extents that it overlaps, which are those from `from` on. Then it inserts `new`
+    /// and merges it with its neighbours. The blocks that lost a reference are added to `dropped`.
     fn replace(
         &mut self,
         mut from: Cursor,
@@ -552,7 +559,7 @@ impl Extents {
         }
         let mut middle = None;
         if let Some(mut span) = new {
-            // Neighbours that are not cut may be continued as well; they are taken out and merged.
+            // Neighbours that are not cut may still be merged, so they are taken out as well.
             if left.is_none()
                 && let Some((cursor, before)) = self.before(from)
                 && before.continues(&span)
@@ -589,7 +596,7 @@ impl Extents {
         self.spans_from(self.seek(start)).take_while(move |span| span.offset < end)
     }
 
-    /// The place before the first extent that ends after `offset`.
+    /// Returns the position before the first extent that ends after `offset`.
     fn seek(&self, offset: u64) -> Cursor {
         let leaf = self.firsts.partition_point(|first| *first <= offset).saturating_sub(1);
         let Some(Leaf { base, items }) = self.leaves.get(leaf) else { return Cursor { leaf: 0, at: 0 } };
@@ -616,7 +623,7 @@ impl Extents {
         Some((Cursor { leaf, at }, of.span(&of.items[at])))
     }
 
-    /// Takes `gone` extents out at `from` and puts `spans` there.
+    /// Replaces `gone` extents at `from` by `spans`.
     fn splice(&mut self, from: Cursor, gone: usize, spans: &[Span]) {
         if self.leaves.is_empty() {
             let Some(first) = spans.first() else { return };
@@ -642,7 +649,7 @@ impl Extents {
         }
     }
 
-    /// As `splice`, of one leaf; false when it does not reach as far as the new extents.
+    /// Does `splice` in one leaf. Returns false if a new extent is out of its reach.
     fn splice_leaf(&mut self, from: Cursor, gone: usize, spans: &[Span]) -> bool {
         let leaf = &mut self.leaves[from.leaf];
         let mut items = [Item { offset: 0, length: 0, word: LocationWord::HOLE }; 3];
@@ -650,7 +657,7 @@ impl Extents {
             let Some(new) = leaf.item(span) else { return false };
             *item = new;
         }
-        // What fits is written over what goes; then one insertion or removal makes up the difference.
+        // Overwrite as many items as possible; one insertion or removal then makes up the difference.
         let over = gone.min(spans.len());
         leaf.items[from.at..from.at + over].copy_from_slice(&items[..over]);
         if over < spans.len() {
@@ -662,7 +669,7 @@ impl Extents {
         true
     }
 
-    /// As `splice_leaf`, with as many new leaves as it takes.
+    /// Does `splice_leaf` with as many new leaves as needed.
     #[cold]
     fn replace_leaf(&mut self, from: Cursor, gone: usize, spans: &[Span]) {
         let old = self.leaves.remove(from.leaf);
@@ -709,7 +716,7 @@ impl Extents {
         }
     }
 
-    /// Splits a leaf that is too long, drops an empty one, and records where it begins.
+    /// Splits a leaf that is too long, removes an empty one, and updates the offset of its first extent.
     fn rebalance(&mut self, leaf: usize) {
         let Leaf { base, items } = &mut self.leaves[leaf];
         let base = *base;
@@ -737,7 +744,7 @@ mod tests {
 
     const FILE: usize = 64_000;
 
-    /// What each byte of a file names.
+    /// The location of each byte of a file.
     type Bytes = Vec<Option<Location>>;
     type Counts = HashMap<ChunkRef, i64>;
 
@@ -763,7 +770,7 @@ mod tests {
         bytes
     }
 
-    /// Maximal runs of bytes that lie one behind the other in a packed chunk.
+    /// Returns the number of maximal runs of contiguous bytes for each packed chunk.
     fn packed_runs(bytes: &Bytes) -> Counts {
         let mut counts = HashMap::new();
         let mut before = None;
@@ -779,7 +786,7 @@ mod tests {
         counts
     }
 
-    /// One change, as an operation makes it: a range, and the extents that replace it.
+    /// One change as an operation makes it: a range, and the extents that replace it.
     #[derive(Clone, Debug)]
     struct Step {
         start: u64,
@@ -797,7 +804,7 @@ mod tests {
                 Step { start, length, mapped: Vec::from_iter(new) }
             },
         );
-        // Of few chunks, and often where the file had them before, so that neighbours merge.
+        // Few chunks, often at the place where the file had them before, so that neighbours merge.
         let part = (0u64..300, 1u64..300, 0u32..2, prop_oneof![Just(0u64), Just(7)]);
         let packed = (0u64..2_000, prop::collection::vec(part, 0..4)).prop_map(|(start, parts)| {
             let mut at = start;
@@ -833,7 +840,7 @@ mod tests {
                 prop_assert!(expected.values().all(|count| *count >= 0), "{:?}", expected);
                 expected.retain(|_, count| *count != 0);
 
-                // The log says it entry by entry.
+                // The log replays entry by entry.
                 extents.remove(start, end);
                 bytes[start as usize..end as usize].fill(None);
                 for (offset, extent) in mapped {
@@ -849,13 +856,13 @@ mod tests {
             prop_assert_eq!(counts, packed_runs(&bytes));
         }
 
-        /// The fast path says what it drops as it goes.
+        /// The fast path returns the references that it drops.
         #[test]
         fn exchanging_blocks_drops_what_they_replace(steps in prop::collection::vec(
             (0u64..40, prop_oneof![Just(1u64), 1u64..5], 0u64..100, any::<bool>()), 1..100)) {
             let mut extents = Extents::default();
             for (start, length, address, is_reserved) in steps {
-                // Half of them lie where they continue others that are placed so.
+                // Half of them continue other extents.
                 let address = if address < 50 { address } else { start + 10 * (address % 3) };
                 let extent = Extent::media(length * BLOCK_BYTES, address * BLOCK_BYTES, is_reserved);
                 let mut other = extents.clone();
@@ -878,7 +885,7 @@ mod tests {
             }
         }
 
-        /// What is put in place of extents is put as where nothing is.
+        /// Inserting over extents has the same result as removing the range first.
         #[test]
         fn inserting_over_extents_is_removing_and_inserting(steps in prop::collection::vec(step(), 1..60)) {
             let mut extents = Extents::default();
@@ -895,7 +902,7 @@ mod tests {
             }
         }
 
-        /// Extents of many GiB in pieces, and leaves that cannot reach from one to the next.
+        /// Extents of many GiB are stored in pieces, and leaves may be too far apart to reach each other.
         #[test]
         fn large_and_distant_extents_agree_with_a_map_of_their_parts(steps in prop::collection::vec(
             (0u64..300, 1u64..20, 0u64..1000, prop_oneof![Just(0u64), Just(100)], any::<bool>()), 1..200)) {
@@ -942,7 +949,7 @@ mod tests {
             extents.insert(at * 100, Extent { length: 100, location, unwritten: false });
         }
         assert_eq!(extents.len(), 1 << 16);
-        // Leaves are between half and wholly full, and a vector's room may be twice what it holds.
+        // Leaves are between half full and full, and the capacity of a vector may be twice its length.
         assert!(extents.dram_bytes() < (1 << 16) * 40, "{}", extents.dram_bytes());
     }
 }

@@ -1,10 +1,12 @@
 //! The log of one inode: walking it and adding to it.
 //!
-//! The problem: most logs have a line or two, a directory of a dozen names a few more, and some have thousands; a page of
-//! 4 KiB for each that outgrows its slot would be most of what a tree of small files takes. The idea: a log goes on in
-//! **parts** that grow with it: five lines in the inode's slot, then (directories) up to eight log areas of seven lines,
-//! then pages of 63.
-//! Each part has a word that names the first line of the next one, and the address of a first line tells what it is in:
+//! The problem: most logs have one or two lines, that of a directory of a dozen names a few more, and some have
+//! thousands. If each log that outgrows its slot took a page of 4 KiB, pages would be most of the space of a tree of
+//! small files.
+//!
+//! The idea: a log consists of **parts** that grow with it: five lines in the inode's slot, then (directories only)
+//! up to eight log areas of seven lines, then pages of 63. Each part has a word with the address of the first line of
+//! the next part, and that address alone tells the kind of the part:
 //!
 //! ```text
 //! slot: | head | A | B | e e e e e |      area: | head | e e e e e e e |      page: | e e e ... e | next |
@@ -12,10 +14,11 @@
 //! first line:  512 n + 192                        512 n + 64                       4096 n
 //! ```
 //!
-//! An area is a slot of the inode table ([`crate::media::log_area`]); where the table has none left, a page serves.
+//! An area is a slot of the inode table ([`crate::media::log_area`]). If the table has no free slot, a page is used
+//! instead.
 //!
-//! Adding writes beyond the tail, where nothing is read; the commit word moves the tail over it. A new part is chained
-//! before that and is unreachable until then, because a walk ends at the tail.
+//! An addition writes beyond the tail, where nothing is read; the commit word then moves the tail past it. A new part
+//! is linked before the commit and cannot be reached until then, because a walk ends at the tail.
 
 use super::table::InodeTable;
 use crate::error::{Error, Result};
@@ -28,32 +31,32 @@ use crate::space::{BlockRun, Purpose, Space};
 use crate::words::FileKind;
 use pmem::{Flight, InFlight, Pm, Region};
 
-/// Lines of a log that lie next to one another, named by the media address of the first one.
+/// A part of a log: contiguous lines, identified by the media address of the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part(u64);
 
 impl Part {
-    /// The five lines in an inode's slot.
+    /// Returns the part with the five lines in an inode's slot.
     fn inline(slot: u64) -> Part {
         Part(slot + INLINE_LOG)
     }
 
-    /// The slot of a log area; `None` of other parts.
+    /// Returns the slot of a log area; `None` for other parts.
     pub fn area(self) -> Option<u64> {
         (self.0 % INODE_BYTES == AREA_LOG).then(|| self.0 - AREA_LOG)
     }
 
-    /// The block of a log page; `None` of other parts.
+    /// Returns the block of a log page; `None` for other parts.
     pub fn page(self) -> Option<BlockNumber> {
         self.0.is_multiple_of(BLOCK_BYTES).then(|| BlockNumber::containing(self.0))
     }
 
-    /// Behind the last line.
+    /// Returns the media address after the last line.
     fn end(self) -> u64 {
         if self.page().is_some() { self.0 + ENTRY_BYTES_MAX as u64 } else { self.0.next_multiple_of(INODE_BYTES) }
     }
 
-    /// Where the first line of the next part is named.
+    /// Returns the media address of the word that points to the next part.
     fn next_word(self) -> u64 {
         match self.area() {
             Some(slot) => slot + NEXT_WORD,
@@ -62,7 +65,7 @@ impl Part {
         }
     }
 
-    /// What it takes on the device: start and length in bytes.
+    /// Returns what it takes on the device: media address and length in bytes.
     pub fn extent(self) -> (u64, u64) {
         match self.area() {
             Some(slot) => (slot, INODE_BYTES),
@@ -71,21 +74,21 @@ impl Part {
     }
 }
 
-/// Where a log lies, kept while its inode is cached.
+/// The location of a log, kept while its inode is cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// First line.
     pub head: u64,
     /// First byte after the last entry.
     pub tail: u64,
-    /// Its parts outside of the slot, in order. The tail lies in the last one; in the slot when there is none.
+    /// Its parts outside the slot, in order. The tail is in the last one, or in the slot if there is none.
     pub parts: Vec<Part>,
-    /// Lines in use, dead ones included.
+    /// Number of lines in use, including those of dead entries.
     pub lines: u64,
 }
 
 impl Log {
-    /// Whether a line of it, not just of a part that was its own once, lies at `position`.
+    /// True if `position` is a line of this log. A line of a part that once belonged to the log does not count.
     pub fn holds(&self, slot: u64, position: u64) -> bool {
         let last = self.last_part(slot);
         let is_line = |part: &Part| {
@@ -96,29 +99,29 @@ impl Log {
         position.is_multiple_of(LINE) && inline.iter().chain(&self.parts).any(is_line)
     }
 
-    /// Bytes that fit behind the tail without a new part.
+    /// Returns the number of bytes that fit after the tail without a new part.
     pub fn room(&self, slot: u64) -> u64 {
         self.last_part(slot).end() - self.tail
     }
 
-    /// Bytes from a position on to the end of the part that it lies in; a line when it lies in none.
+    /// Returns the number of bytes from `position` to the end of its part, or one line if it is in no part.
     pub fn room_at(&self, slot: u64, position: u64) -> u64 {
         let inline = Part::inline(slot);
         let mut parts = std::iter::once(&inline).chain(&self.parts);
         parts.find(|part| (part.0..part.end()).contains(&position)).map_or(LINE, |part| part.end() - position)
     }
 
-    /// Slots of its log areas.
+    /// Returns the slots of its log areas.
     pub fn areas(&self) -> impl Iterator<Item = u64> + '_ {
         self.parts.iter().filter_map(|part| part.area())
     }
 
-    /// Its pages.
+    /// Returns its pages.
     pub fn pages(&self) -> impl Iterator<Item = BlockNumber> + '_ {
         self.parts.iter().filter_map(|part| part.page())
     }
 
-    /// Bytes that it takes outside of the slot.
+    /// Returns the number of bytes that it takes outside the slot.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.extent().1).sum()
     }
@@ -128,13 +131,14 @@ impl Log {
     }
 }
 
-/// Where the inline lines end. In the last slot of a table segment this is the first byte of the next segment: the
-/// block there is never a page of this log, for a position once told its part by itself.
+/// Returns the media address where the inline lines end. In the last slot of a table segment this is the first byte
+/// of the next segment. The block there is never used as a page of this log, because the position would be ambiguous.
 fn inline_end_position(slot: u64) -> u64 {
     slot + INODE_BYTES
 }
 
-/// The entry at `position` of a log that holds a line there, if it is one, and its length in bytes.
+/// Returns the entry at `position`, which must be a line of the log, and the entry's length in bytes. The entry is
+/// `None` if it cannot be decoded.
 pub fn entry_at(region: &Region, slot: u64, ino: u64, log: &Log, position: u64) -> (Option<LogEntry>, u64) {
     let mut line = [0; LINE as usize];
     region.read_into(position, &mut line);
@@ -148,8 +152,11 @@ pub fn entry_at(region: &Region, slot: u64, ino: u64, log: &Log, position: u64) 
     (decode(&lines), length)
 }
 
-/// Reads the log that `head` commits, oldest entry first: `each` gets the position of the entry, the position
-/// after it, and the entry. Every address is checked before it is followed.
+/// Reads the log that `head` commits, oldest entry first. `each` gets the position of the entry, the position after
+/// it, and the entry. Every address is checked before it is followed.
+///
+/// # Errors
+/// EIO if the log is damaged; those of `each`.
 pub fn walk(
     region: &Region,
     geometry: &Geometry,
@@ -162,7 +169,7 @@ pub fn walk(
     let mut log = Log { head: head.head, tail: head.tail(), parts: Vec::new(), lines: 0 };
     let mut part = Part::inline(slot);
     let mut buffer = [0u8; ENTRY_BYTES_MAX];
-    // A loop of parts comes back to the one noted at the last power of two (Brent).
+    // Detect a loop of parts: it returns to the part that was recorded at the last power of two (Brent).
     let mut noted = 0;
     if head.head != part.0 {
         part = enter(region, geometry, slot, head.ino, head.head).map_err(|what| corrupt(what, slot))?;
@@ -189,8 +196,8 @@ pub fn walk(
         let next = region.load_u64(part.next_word());
         let found = enter(region, geometry, slot, head.ino, next);
         let following = found.map_err(|what| corrupt(what, part.next_word()))?;
-        // A part is chained with its first entry. A tail in front of it would be a second name for the place where the
-        // part before it ends.
+        // A part is linked together with its first entry. A tail at its first line would be an alias of the end of
+        // the part before it.
         if next == log.tail {
             return Err(corrupt("log tail", slot));
         }
@@ -205,7 +212,7 @@ pub fn walk(
     }
 }
 
-/// The part whose first line lies at `first`, if it is one of this inode's log.
+/// Returns the part whose first line is at `first`, if it belongs to this inode's log.
 fn enter(
     region: &Region,
     geometry: &Geometry,
@@ -229,25 +236,26 @@ fn enter(
     if footer.belongs(first, ino) { Ok(part) } else { Err("log page of another inode") }
 }
 
-/// Log areas that the log of such an inode may have. Only directories outgrow their slot by a few lines and stay so; a file
-/// that does is being written to, and each part costs its writer the long way of publishing.
+/// Returns the largest number of log areas for an inode of this kind. Only directories outgrow their slot by a few
+/// lines and stay at that size. A file that outgrows it is being written, and each new part would take its writes off
+/// the fast path.
 pub fn areas_of(kind: FileKind) -> usize {
     if kind == FileKind::Directory { AREAS_MAX } else { 0 }
 }
 
-/// What logs are made of.
+/// What additions to logs need.
 #[derive(Clone, Copy)]
 pub struct Ground<'a> {
     /// The device.
     pub region: &'a Region,
-    /// Where pages come from.
+    /// Allocates pages.
     pub space: &'a Space,
-    /// Where areas come from.
+    /// Allocates log areas.
     pub table: &'a InodeTable,
 }
 
 impl Ground<'_> {
-    /// Frees parts that no log names any more.
+    /// Frees parts that no log references any more.
     pub fn free(&self, parts: &[Part]) {
         for start in parts.iter().filter_map(|part| part.page()) {
             self.space.free(BlockRun { start, count: 1 });
@@ -256,27 +264,27 @@ impl Ground<'_> {
     }
 }
 
-/// Entries written beyond the tail of a log, not yet committed. Dropped without `keep`, its new parts
-/// are freed again.
+/// Entries that were written beyond the tail of a log and are not committed yet. Dropping it without `keep` frees its
+/// new parts.
 pub struct Addition<'a> {
     ground: Ground<'a>,
     slot: u64,
     ino: u64,
     purpose: Purpose,
-    /// The tail once committed.
+    /// The tail after the commit.
     pub tail: u64,
-    /// The last entry. Kept out of the flight, for the commit word is made from it once it is durable.
+    /// The last entry. It is not in the flight, because the commit word is made from its handle once it is durable.
     newest: Option<Pm<'a, [u8], InFlight>>,
     lines: u64,
-    /// The part that the tail lies in.
+    /// The part that contains the tail.
     last: Part,
-    /// Log areas that the log may still have.
+    /// The number of areas that the log may still get.
     areas_left: usize,
     parts: Vec<Part>,
 }
 
 impl<'a> Addition<'a> {
-    /// An addition of nothing yet at the tail of `log`, which may have `areas` areas in all.
+    /// Begins an addition at the tail of `log`, which may have at most `areas` areas in total.
     pub fn new(ground: Ground<'a>, slot: u64, ino: u64, log: &Log, areas: usize, purpose: Purpose) -> Addition<'a> {
         let (tail, last) = (log.tail, log.last_part(slot));
         // Areas come before pages.
@@ -284,7 +292,7 @@ impl<'a> Addition<'a> {
         Addition { ground, slot, ino, purpose, tail, newest: None, lines: 0, last, areas_left, parts: Vec::new() }
     }
 
-    /// An addition that begins a new chain (log compaction): in the inline lines, or outside of the slot.
+    /// Begins an addition that starts a new chain (for compaction), in the inline lines or outside the slot.
     pub fn new_chain(
         ground: Ground<'a>,
         slot: u64,
@@ -302,7 +310,10 @@ impl<'a> Addition<'a> {
         Ok(addition)
     }
 
-    /// Writes one encoded entry. Returns its position.
+    /// Writes one encoded entry, and returns its position.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no page for a new part.
     pub fn push(&mut self, entry: &[u8], flight: &mut Flight) -> Result<u64> {
         debug_assert!(!entry.is_empty() && entry.len().is_multiple_of(LINE as usize) && entry.len() <= ENTRY_BYTES_MAX);
         let region = self.ground.region;
@@ -326,24 +337,25 @@ impl<'a> Addition<'a> {
         Ok(position)
     }
 
-    /// The last entry, to be fenced together with the flight that took the others. `None` when there are no entries.
+    /// Takes the last entry, to be fenced together with the flight that has the others. `None` if there are no
+    /// entries.
     pub fn take_newest(&mut self) -> Option<Pm<'a, [u8], InFlight>> {
         self.newest.take()
     }
 
-    /// Whether it needed new parts.
+    /// True if it needed new parts.
     pub fn has_parts(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// The addition is committed: it becomes part of `log`.
+    /// Makes the addition part of `log`, after it was committed.
     pub fn keep(mut self, log: &mut Log) {
         log.tail = self.tail;
         log.lines += self.lines;
         log.parts.append(&mut self.parts);
     }
 
-    /// A part with room for an entry of `length` bytes.
+    /// Makes a part with room for an entry of `length` bytes.
     fn new_part(&mut self, length: u64, flight: &mut Flight) -> Result<Part> {
         let part = match self.new_area(length, flight) {
             Some(area) => area,
@@ -411,7 +423,7 @@ mod tests {
         let mut head = InodeHead::new(slot, ino, FileKind::Regular, 0, 1, 0);
         let mut log = Log { head: head.head, tail: head.head, ..Log::default() };
         let mut flight = Flight::new();
-        // A full table: no areas.
+        // Without segments the table is full, so there are no areas.
         let table = InodeTable::new(region.clone(), Vec::new());
         let ground = Ground { region: &region, space: &space, table: &table };
         let mut addition = Addition::new(ground, slot, ino, &log, AREAS_MAX, Purpose::Promised);

@@ -1,15 +1,15 @@
-//! One inode in DRAM: what its slot and its log say, and how it is built from them.
+//! One inode in DRAM: the content of its slot and its log, and how it is built from them.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | [`extents`] | a file's bytes: from file offsets to media addresses |
 //! | [`directory`] | names |
 //! | [`log`] | the log of an inode: reading it and adding to it |
 //! | [`table`] | the slots, and which are in use |
 //!
-//! **A gone inode.** An inode may be freed while a thread still holds a pointer to it. A thread that locks it with [`Inode::read`],
-//! [`Inode::write`] or [`Inode::upgradable_read`] is told by ENOENT, everywhere; [`Inode::peek`] and [`Inode::lock`] are
-//! for those who must not care.
+//! **A freed inode.** An inode may be freed while a thread still has a pointer to it. A thread that then locks it
+//! with [`Inode::read`], [`Inode::write`] or [`Inode::upgradable_read`] gets ENOENT. [`Inode::peek`] and
+//! [`Inode::lock`] do not check this, for callers that must not fail.
 
 pub mod directory;
 pub mod extents;
@@ -34,39 +34,39 @@ use std::ops::Range;
 
 /// Largest file offset (off_t).
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// xattr that holds the target of a symlink; no name that a user gives contains a NUL.
+/// xattr that holds the target of a symlink. It cannot collide with a name from a user, because those contain no NUL.
 pub const SYMLINK_TARGET: &[u8] = b"\0target";
 
-/// [`Inode::own_policy`] and [`Inode::own_compression`] of an inode that has none.
+/// Value of [`Inode::own_policy`] and [`Inode::own_compression`] for an inode that has neither.
 const NONE_OF_ITS_OWN: u8 = u8::MAX;
 
 /// A cached inode.
 pub struct Inode {
-    /// Its number.
+    /// Inode number.
     pub ino: u64,
     /// Device offset of its slot.
     pub slot: u64,
-    /// What it is.
+    /// File type.
     pub kind: FileKind,
-    /// Tells users of the slot apart.
+    /// Distinguishes the users that the slot has had.
     pub generation: u32,
     /// Birth time.
     pub btime: TimeNs,
     /// Directories: number of the parent. Changes under the tree lock.
     pub parent: AtomicU64,
-    /// Open `File`s.
+    /// Number of open `File`s.
     pub pins: AtomicUsize,
     /// See [`Inode::own_policy`].
     own_policy: AtomicU8,
     /// See [`Inode::own_compression`].
     own_compression: AtomicU8,
-    /// Whether it is recorded that some of its data was stored without a fingerprint.
+    /// True once it is recorded that some of its data was stored without a fingerprint.
     lacks_fingerprints: AtomicBool,
     /// Everything that changes, under the inode's lock.
     state: RwLock<State>,
 }
 
-/// What an inode's kind adds to it.
+/// The part of the state that depends on the file type.
 pub enum Body {
     /// Regular file.
     File(Extents),
@@ -82,21 +82,21 @@ pub struct State {
     pub attributes: AttributeLine,
     /// Which attribute line the commit word selects.
     pub selector: u64,
-    /// Where its log lies.
+    /// Location of its log.
     pub log: Log,
     /// Extents or names.
     pub body: Body,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, XattrValue>,
-    /// Entries of the log whose dedupe-flag says that they still wait to be shared.
+    /// Number of log entries whose dedupe-flag says that they are still to be shared.
     pub needed: AtomicU64,
-    /// While there are any: all of the file that they ask for lies in this range.
+    /// A file range that contains the ranges of all those entries. Valid only while there are any.
     pub waiting: Range<u64>,
-    /// Counts the changes after which a block that the file named may be another's.
+    /// Counts the changes after which a block that the file mapped may have another user.
     pub drops: u64,
-    /// When it was made shorter last, since it was loaded.
+    /// When the file was last truncated since it was loaded.
     pub truncated: Option<TimeNs>,
-    /// The slot has been freed: a thread that still finds this object must drop it.
+    /// True once the slot was freed: a thread that still finds this object must drop it.
     pub freed: bool,
 }
 
@@ -122,7 +122,7 @@ impl State {
         }
     }
 
-    /// The extents; an empty map for what has none.
+    /// Returns the extents of a regular file, `None` for other inodes.
     pub fn extents(&self) -> Option<&Extents> {
         match &self.body {
             Body::File(extents) => Some(extents),
@@ -130,19 +130,19 @@ impl State {
         }
     }
 
-    /// An entry of the log that writes this range of the file waits to be shared.
+    /// Records a log entry that is still to be shared, and the file range that it writes.
     pub fn add_waiting(&mut self, offset: u64, length: u64) {
         let (start, end) = (offset, offset.saturating_add(length));
         let is_first = self.needed.fetch_add(1, Ordering::Relaxed) == 0;
         self.waiting = if is_first { start..end } else { self.waiting.start.min(start)..self.waiting.end.max(end) };
     }
 
-    /// Bytes that extents name.
+    /// Returns the number of bytes that the extents map.
     pub fn mapped_bytes(&self) -> u64 {
         self.extents().map_or(0, Extents::bytes)
     }
 
-    /// Lines that a compacted log would need, roughly.
+    /// Returns the approximate number of lines of a compacted log.
     pub fn live_lines(&self) -> u64 {
         let body = match &self.body {
             Body::File(extents) => extents.len() as u64,
@@ -152,7 +152,7 @@ impl State {
         body + self.xattrs.len() as u64 * 4
     }
 
-    /// Value of an extended attribute that is short enough for the log.
+    /// Returns the value of an extended attribute that is short enough to be stored in the log.
     pub fn short_attribute(&self, name: &[u8]) -> Option<&[u8]> {
         match self.xattrs.get(name)? {
             XattrValue::Inline(value) => Some(value),
@@ -160,12 +160,12 @@ impl State {
         }
     }
 
-    /// Blocks that hold xattr values.
+    /// Returns the blocks that hold values of extended attributes.
     pub fn xattr_blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
         self.xattrs.values().flat_map(value_blocks)
     }
 
-    /// DRAM it takes, bytes, roughly.
+    /// Returns the approximate number of bytes that it takes in DRAM.
     pub fn dram_bytes(&self) -> u64 {
         let body = match &self.body {
             Body::File(extents) => extents.dram_bytes(),
@@ -176,8 +176,11 @@ impl State {
         size_of::<Inode>() as u64 + body + xattrs as u64 + self.log.parts.capacity() as u64 * 8
     }
 
-    /// Takes a committed log entry into the state. The same function serves the operation that wrote the
-    /// entry and the replay after it, so both always agree. `newer`: the entry is younger than the attributes.
+    /// Applies a committed log entry to the state. The operation that wrote the entry and the replay of the log both
+    /// use this function, so they always agree. `newer` is true if the entry is younger than the attributes.
+    ///
+    /// # Errors
+    /// A reason why the entry does not fit the inode, which means that the log is damaged.
     pub fn apply(&mut self, position: u64, entry: &LogEntry, newer: bool) -> std::result::Result<(), &'static str> {
         let time = match entry {
             LogEntry::Extent(entry) => {
@@ -221,7 +224,7 @@ impl State {
                 let Body::Directory(directory) = &mut self.body else {
                     return Err("name in something that is no directory");
                 };
-                // Also keeps a damaged log from making every addition a search.
+                // The check also keeps a damaged log from making every addition a search.
                 if *cookie < directory.next_cookie() {
                     return Err("name out of order");
                 }
@@ -260,7 +263,7 @@ impl State {
     }
 }
 
-/// Blocks of one xattr value.
+/// Returns the blocks of one value of an extended attribute.
 pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '_ {
     let blocks = match value {
         XattrValue::Inline(_) => &[][..],
@@ -270,13 +273,16 @@ pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '
 }
 
 impl Inode {
-    /// Reads the inode in `slot`; `None` when the slot is free. Everything on the media is checked.
+    /// Reads the inode in `slot`; `None` if the slot is free. Everything on the media is checked.
+    ///
+    /// # Errors
+    /// EIO for damage and bad memory.
     pub fn load(region: &Region, geometry: &Geometry, slot: u64, ino: u64) -> Result<Option<Inode>> {
         let head = region.read(slot);
         Inode::load_with_head(region, geometry, slot, ino, head)
     }
 
-    /// As `load`, with the head as it will be once the journal has been replayed.
+    /// The same as `load`, with the head as it will be after the journal was replayed.
     pub fn load_with_head(
         region: &Region,
         geometry: &Geometry,
@@ -285,7 +291,7 @@ impl Inode {
         head: InodeHead,
     ) -> Result<Option<Inode>> {
         let loaded = Inode::load_unchecked(region, geometry, slot, ino, head);
-        // What cannot be read looks like damage, or like a free slot: the reason comes first.
+        // Bad memory reads like damage or a free slot, so it must be reported first.
         region.check().map_err(Error::of(|| format!("inode {ino}")))?;
         loaded
     }
@@ -321,8 +327,8 @@ impl Inode {
         Ok(Some(Inode::new(ino, slot, &head, kind, state)))
     }
 
-    /// Whether a slot that cannot be read may be one whose making a crash cut off: its log is empty, or has the one
-    /// attribute that an inode is born with. Such an inode names nothing that could be lost with it.
+    /// True if the creation of an unreadable inode may have been cut off by a crash: its log is empty, or begins with
+    /// an attribute that an inode is created with. Such an inode has no data that could be lost.
     pub fn may_be_half_created(region: &Region, slot: u64, ino: u64) -> bool {
         let head: InodeHead = region.read(slot);
         let (tail, start) = (head.tail(), slot + INLINE_LOG);
@@ -353,7 +359,8 @@ impl Inode {
         }
     }
 
-    /// The directory whose data it belongs to: a directory's is itself, a file's the one that it was made in.
+    /// Returns the number of the directory whose policy applies to it: a directory itself, or for other inodes the
+    /// directory in which they were created.
     #[inline]
     pub fn directory(&self) -> u64 {
         match self.kind {
@@ -362,80 +369,83 @@ impl Inode {
         }
     }
 
-    /// Number of the policy that it has of its own, which `fs` knows. A write asks for it before it takes the lock.
+    /// Returns the number of the inode's own policy, if it has one; `fs` knows what it means. A write asks for it
+    /// before it takes the lock.
     #[inline]
     pub fn own_policy(&self) -> Option<u8> {
         Some(self.own_policy.load(Ordering::Relaxed)).filter(|number| *number != NONE_OF_ITS_OWN)
     }
 
-    /// Sets it; `None`: it has none.
+    /// Sets the inode's own policy; `None` removes it.
     pub fn set_own_policy(&self, number: Option<u8>) {
         self.own_policy.store(number.unwrap_or(NONE_OF_ITS_OWN), Ordering::Relaxed);
     }
 
-    /// Number of the compression that it has of its own, which `fs` knows.
+    /// Returns the number of the inode's own compression, if it has one; `fs` knows what it means.
     #[inline]
     pub fn own_compression(&self) -> Option<u8> {
         Some(self.own_compression.load(Ordering::Relaxed)).filter(|number| *number != NONE_OF_ITS_OWN)
     }
 
-    /// Sets it; `None`: it has none.
+    /// Sets the inode's own compression; `None` removes it.
     pub fn set_own_compression(&self, number: Option<u8>) {
         self.own_compression.store(number.unwrap_or(NONE_OF_ITS_OWN), Ordering::Relaxed);
     }
 
-    /// Records that some of its data was stored without a fingerprint; whether that is news.
+    /// Records that some of its data was stored without a fingerprint. Returns true if that was not recorded yet.
     #[inline]
     pub fn record_lacking(&self) -> bool {
         let lacks = &self.lacks_fingerprints;
         !lacks.load(Ordering::Relaxed) && !lacks.swap(true, Ordering::Relaxed)
     }
 
-    /// What is recorded is gone over from here on.
+    /// Clears that record, when the data is about to be fingerprinted.
     pub fn clear_lacking(&self) {
         self.lacks_fingerprints.store(false, Ordering::Relaxed);
     }
 
-    /// Locks it for reading. ENOENT when it was freed meanwhile.
+    /// Locks the inode for reading. Returns ENOENT if it was freed in the meantime.
     #[inline(always)]
     pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
         let state = self.state.read();
         if state.freed { Err(self.gone()) } else { Ok(state) }
     }
 
-    /// Locks it for reading if nobody changes it now: for who holds the lock of another inode, and must not wait.
+    /// Locks the inode for reading if no writer has it now, for a thread that holds the lock of another inode and
+    /// must not wait. Returns `None` if it is locked or was freed.
     #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, State>> {
         self.state.try_read().filter(|state| !state.freed)
     }
 
-    /// Locks it for a change. ENOENT when it was freed meanwhile: its slot may be another's by now.
+    /// Locks the inode for a change. Returns ENOENT if it was freed in the meantime, because its slot may have been
+    /// reused.
     #[inline(always)]
     pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
         let state = self.state.write();
         if state.freed { Err(self.gone()) } else { Ok(state) }
     }
 
-    /// Locks it against changes; readers come in. ENOENT when it was freed meanwhile.
+    /// Locks the inode against changes but not against readers. Returns ENOENT if it was freed in the meantime.
     #[inline]
     pub fn upgradable_read(&self) -> Result<RwLockUpgradableReadGuard<'_, State>> {
         let state = self.state.upgradable_read();
         if state.freed { Err(self.gone()) } else { Ok(state) }
     }
 
-    /// Locks it for reading, gone or not.
+    /// Locks the inode for reading, freed or not.
     #[inline]
     pub fn peek(&self) -> RwLockReadGuard<'_, State> {
         self.state.read()
     }
 
-    /// Locks it for a change, gone or not: for its birth, and for freeing it.
+    /// Locks the inode for a change, freed or not. Used to make and to free it.
     #[inline]
     pub fn lock(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write()
     }
 
-    /// Its state, of an inode that nobody else has.
+    /// Returns the state of an inode that no other thread can reach.
     pub fn into_state(self) -> State {
         self.state.into_inner()
     }
@@ -445,7 +455,7 @@ impl Inode {
         Error::NotFound { what: format!("inode {}", self.ino) }
     }
 
-    /// What `stat` tells.
+    /// Returns the attributes as `stat` shows them.
     pub fn attr(&self, state: &State) -> Attr {
         let attributes = &state.attributes;
         let (nlink, size, bytes) = match &state.body {
@@ -474,14 +484,14 @@ impl Inode {
         }
     }
 
-    /// Whether some `File` holds it.
+    /// True if the inode is open.
     #[inline]
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::SeqCst) > 0
     }
 }
 
-/// What must hold of an entry before its numbers are used.
+/// Checks the values of a log entry before they are used.
 fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(), &'static str> {
     let holds = |address, length| geometry.holds_data(address, length);
     match entry {
@@ -503,10 +513,10 @@ fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(),
     }
 }
 
-/// What must hold of a range of a file that an entry names, and of the file's size after it.
+/// Checks the file range of a log entry and the file size after it.
 fn check_range(offset: u64, length: u64, size: u64) -> std::result::Result<(), &'static str> {
     let end = offset.checked_add(length);
-    // A file's last block may reach past the largest offset.
+    // The last block of a file may extend past the largest offset.
     let is_valid = length > 0 && end.is_some_and(|end| end <= FILE_BYTES_MAX + BLOCK_BYTES) && size <= FILE_BYTES_MAX;
     if is_valid { Ok(()) } else { Err("extent length") }
 }

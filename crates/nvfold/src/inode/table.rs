@@ -1,12 +1,13 @@
-//! The inode table: where inode slots lie, and which are free.
+//! The inode table: where inode slots are, and which of them are free.
 //!
-//! The table grows by whole segments of 4096 slots, marked in the segment table with their ordinal, so
-//! inode number -> slot is one division. The lowest free number is used first: a table that emptied can
-//! give its last segments back.
+//! The table grows by whole segments of 4096 slots. A segment's entry in the segment table holds its ordinal, so a
+//! slot is found from its inode number with one division. The lowest free number is used first, so that a table with
+//! many free slots can give its last segments back.
 //!
-//! **Log areas** ([`crate::media::log_area`]) are slots too: a number is an inode's or an area's, and both are in use. The
-//! table never grows for an area, for a log can have a page instead: so what is promised to an operation on a full device
-//! does not depend on them. After a crash an area that no log names is found as an inode without a name is.
+//! **Log areas** ([`crate::media::log_area`]) are slots too: a used number belongs to an inode or to an area. The
+//! table never grows for an area, because a log can use a page instead; so the space promised to operations on a full
+//! device does not depend on areas. After a crash, areas that no log references are found in the same way as inodes
+//! without a name.
 
 use crate::error::{Error, Result, errno};
 use crate::media::inode::{COMMIT_WORD, INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, USE_WORD};
@@ -20,17 +21,17 @@ use crate::sync::{Mutex, RwLock};
 use pmem::{Dirty, Flight, Pm, Region};
 use zerocopy::IntoBytes;
 
-/// The table of one device.
+/// The inode table of one device.
 pub struct InodeTable {
     region: Region,
     /// Segment numbers by ordinal.
     segments: RwLock<Vec<u64>>,
     used: Mutex<Used>,
-    /// After a crash: inodes that no name is known to lead to, one bit each; empty when nobody looks for them.
+    /// After a crash: inodes for which no name has been found yet, one bit each. Empty when no search is under way.
     unnamed: Mutex<Vec<u64>>,
     looking: AtomicBool,
-    /// While names are looked for: words of numbers below this one are not handed out. A slot that looks free may be one
-    /// that was damaged, and whose name is still to be found.
+    /// During the search, numbers in words below this one are not handed out. A slot that looks free may be damaged,
+    /// and its name may not have been found yet.
     barred_words: AtomicUsize,
 }
 
@@ -38,14 +39,14 @@ pub struct InodeTable {
 struct Used {
     words: Vec<u64>,
     count: u64,
-    /// Of them log areas.
+    /// The number of these that are log areas.
     areas: u64,
-    /// No word before this one has a free bit.
+    /// Words before this one have no free bit.
     search_from: usize,
 }
 
 impl InodeTable {
-    /// A table in these segments (by ordinal), all of it free but inode 0, which is never used.
+    /// Makes a table in these segments (by ordinal). All of it is free except inode 0, which is never used.
     pub fn new(region: Region, segments: Vec<u64>) -> InodeTable {
         let mut used = Used { words: vec![0; segments.len() * (INODES_PER_SEGMENT / 64) as usize], ..Used::default() };
         if let Some(first) = used.words.first_mut() {
@@ -61,66 +62,69 @@ impl InodeTable {
         }
     }
 
-    /// Device offset of the slot of an inode that stays in use; `None` past the end of the table.
+    /// Returns the device offset of an inode's slot, for an inode that stays in use; `None` past the end of the
+    /// table.
     pub fn slot(&self, ino: u64) -> Option<u64> {
         slot_in(&self.segments.read(), ino)
     }
 
-    /// What `read` makes of an inode's slot, which stays part of the table meanwhile; `None` past the end of the table.
+    /// Calls `read` with an inode's slot, which stays part of the table meanwhile. Returns `None` past the end of the
+    /// table.
     pub fn with_slot<T>(&self, ino: u64, read: impl FnOnce(u64) -> T) -> Option<T> {
         let segments = self.segments.read();
         Some(read(slot_in(&segments, ino)?))
     }
 
-    /// Inode numbers that have a slot: `1..end`.
+    /// Returns the end of the inode numbers that have a slot: `1..end`.
     pub fn end(&self) -> u64 {
         self.segments.read().len() as u64 * INODES_PER_SEGMENT
     }
 
-    /// Whether an inode is in use.
+    /// True if an inode number is in use.
     pub fn is_used(&self, ino: u64) -> bool {
         self.used.lock().words.get((ino / 64) as usize).is_some_and(|word| word & 1 << (ino % 64) != 0)
     }
 
-    /// The first inode in use at or after `from`; [`InodeTable::end`] when there is none.
+    /// Returns the first used inode number at or after `from`, or [`InodeTable::end`] if there is none.
     pub fn next_used(&self, from: u64) -> u64 {
         let used = self.used.lock();
         let end = used.words.len() as u64 * 64;
         let Some(first) = used.words.get((from / 64) as usize) else { return end };
-        // Of the first word the bits before `from` do not count.
+        // In the first word, bits before `from` do not count.
         let words = std::iter::once(first >> (from % 64) << (from % 64));
         let words = words.chain(used.words[(from / 64) as usize + 1..].iter().copied());
         let found = (from / 64..).zip(words).find(|(_, word)| *word != 0);
         found.map_or(end, |(at, word)| at * 64 + u64::from(word.trailing_zeros()))
     }
 
-    /// Segments of the table, by ordinal.
+    /// Returns the segments of the table by ordinal.
     pub fn segments(&self) -> Vec<u64> {
         self.segments.read().clone()
     }
 
-    /// Inodes in use.
+    /// Returns the number of inodes in use.
     pub fn in_use(&self) -> u64 {
         let used = self.used.lock();
         used.count.saturating_sub(used.areas)
     }
 
-    /// Log areas in use.
+    /// Returns the number of log areas in use.
     pub fn areas(&self) -> u64 {
         self.used.lock().areas
     }
 
-    /// Mount: takes the used bits in, as [`InodeTable::used_words`] gave them, and how many of them are log areas.
+    /// Mount: adopts the used bits, as [`InodeTable::used_words`] returned them, and the number of log areas among
+    /// them.
     pub fn adopt(&self, words: &[u64], areas: u64) {
         let mut used = self.used.lock();
         used.words.copy_from_slice(words);
         used.words[0] |= 1;
         used.count = used.words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() - 1;
-        // What was saved may be damaged.
+        // The saved number may be damaged.
         used.areas = areas.min(used.count);
     }
 
-    /// Begins to look for inodes without a name: all in use are suspected.
+    /// Begins the search for inodes without a name, with all used inodes as candidates.
     pub fn look_for_unnamed(&self) {
         let words = self.used_words();
         let barred = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
@@ -140,8 +144,8 @@ impl InodeTable {
         found
     }
 
-    /// The number is never handed out: its slot looks free, and a name leads to it. False when it was in use already, or
-    /// the table does not reach so far.
+    /// Marks a number as used forever, because a name refers to it although its slot looks free. Returns false if it
+    /// was in use already or is past the end of the table.
     pub fn keep(&self, ino: u64) -> bool {
         let mut used = self.used.lock();
         let Some(word) = used.words.get_mut((ino / 64) as usize) else { return false };
@@ -151,7 +155,7 @@ impl InodeTable {
         is_new
     }
 
-    /// Notes that a name leads to this inode, or that the operation which made it will give it one.
+    /// Records that an inode has a name, or that the operation which made it will give it one.
     pub fn note_name_found(&self, ino: u64) {
         if self.looking.load(Ordering::Acquire)
             && let Some(word) = self.unnamed.lock().get_mut((ino / 64) as usize)
@@ -160,18 +164,18 @@ impl InodeTable {
         }
     }
 
-    /// Whether no name was found for an inode yet.
+    /// True if no name has been found for an inode yet.
     pub fn is_unnamed(&self, ino: u64) -> bool {
         self.unnamed.lock().get((ino / 64) as usize).is_some_and(|word| word & 1 << (ino % 64) != 0)
     }
 
-    /// The first inode at or after `from` that no name was found for; the search goes on.
+    /// Returns the first inode at or after `from` for which no name has been found. The search stays open.
     pub fn first_unnamed(&self, from: u64) -> Option<u64> {
         let unnamed = self.unnamed.lock();
         (from..unnamed.len() as u64 * 64).find(|ino| unnamed[(ino / 64) as usize] & 1 << (ino % 64) != 0)
     }
 
-    /// The first inode at or after `from` that no name was found for. `None` ends the search.
+    /// The same, but ends the search if it returns `None`.
     pub fn next_unnamed(&self, from: u64) -> Option<u64> {
         let mut unnamed = self.unnamed.lock();
         let is_set = |words: &[u64], ino: u64| words[(ino / 64) as usize] & 1 << (ino % 64) != 0;
@@ -184,13 +188,16 @@ impl InodeTable {
         found
     }
 
-    /// Returns one bit for each inode: in use. Bit 0 is always set.
+    /// Returns the used bits, one for each inode number. Bit 0 is always set.
     pub fn used_words(&self) -> Vec<u64> {
         self.used.lock().words.clone()
     }
 
-    /// Takes the lowest free inode number (while names are looked for after a crash: the lowest behind all that were in
-    /// use); the table grows when there is none.
+    /// Takes the lowest free inode number, and grows the table if there is none. During the search after a crash it
+    /// takes the lowest number above all that were in use.
+    ///
+    /// # Errors
+    /// ENOSPC if the table cannot grow.
     pub fn allocate(&self, space: &Space) -> Result<u64> {
         let mut used = self.used.lock();
         loop {
@@ -217,8 +224,8 @@ impl InodeTable {
         Some(word as u64 * 64 + u64::from(bit))
     }
 
-    /// Takes the lowest free number for a log area of `owner`: its head, and the slot to write it to. `None` when the table
-    /// is full. One whose slot lies in bad memory is never given back.
+    /// Takes the lowest free number for a log area of `owner`. Returns the slot and the head to write to it, or
+    /// `None` if the table is full. A number whose slot is in bad memory is never used again.
     pub fn allocate_area(&self, owner: u64) -> Option<(u64, AreaHead)> {
         loop {
             let number = self.take_free(&mut self.used.lock())?;
@@ -233,19 +240,19 @@ impl InodeTable {
         }
     }
 
-    /// The log area in this slot, if there is one and the slot is of this table.
+    /// Returns the log area in this slot, if there is one and the slot belongs to this table.
     pub fn area_in(&self, slot: u64) -> Option<AreaHead> {
         let area: AreaHead = self.region.read(slot);
         (area.is_whole(slot) && self.slot(area.number) == Some(slot)).then_some(area)
     }
 
-    /// The log area of this number, if it is one's.
+    /// Returns the log area with this number, if it is one.
     pub fn area(&self, number: u64) -> Option<AreaHead> {
         self.area_in(self.slot(number)?)
     }
 
-    /// Frees log areas that no log names any more: on the media, before their numbers have other users. What is no area of
-    /// this table, or lies in bad memory, stays as it is.
+    /// Frees log areas that no log references any more. They are durably free on the media before their numbers get
+    /// other users. A slot that is no area of this table, or that is in bad memory, stays as it is.
     pub fn free_areas(&self, slots: impl Iterator<Item = u64>) {
         let mut flight = Flight::new();
         let mut freed = Vec::new();
@@ -268,7 +275,7 @@ impl InodeTable {
         }
     }
 
-    /// Returns an inode number whose slot is marked free on the media.
+    /// Frees an inode number whose slot is already marked free on the media.
     pub fn free(&self, ino: u64) {
         let mut used = self.used.lock();
         let word = (ino / 64) as usize;
@@ -277,12 +284,12 @@ impl InodeTable {
         used.search_from = used.search_from.min(word);
     }
 
-    /// Gives segments at the end of the table that hold no inode back to the allocator. The first stays. Not before
-    /// reconcile is done: it knows which segments were the table's when it began.
+    /// Gives free segments at the end of the table back to the allocator, except the first one. Must not run before
+    /// reconcile is done, because reconcile relies on the segments that the table had when it began.
     ///
-    /// No inode can be in use there, or about to be: its number was taken under `used`, which is held meanwhile, and is
-    /// returned last, when its slot is free on the media and nobody gets it from the cache any more. Who looks for an
-    /// inode by number reads its slot under `segments`.
+    /// No inode there can be in use or about to be: numbers are taken under `used`, which is held here, and a number
+    /// is freed last, when its slot is free on the media and the inode is no longer in the cache. A lookup by number
+    /// reads the slot under `segments`.
     pub fn shrink(&self, space: &Space) {
         let mut used = self.used.lock();
         let per_segment = (INODES_PER_SEGMENT / 64) as usize;
@@ -316,8 +323,8 @@ fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
     (ino != 0).then(|| segment * SEGMENT_BYTES + ino % INODES_PER_SEGMENT * INODE_BYTES)
 }
 
-/// Marks an inode slot free on the media. Its log is emptied in the same line: until the next user's head is whole, a
-/// crash may leave the new identity beside the old commit word, and nothing of the old log must come back.
+/// Marks an inode slot free on the media, and empties its log in the same line. Until the head of the next user is
+/// complete, a crash may combine the new identity with the old commit word; the old log must not come back then.
 pub fn free_slot(region: &Region, slot: u64) {
     let head: InodeHead = region.read(slot);
     let _ = empty_log(region, slot);
@@ -325,34 +332,34 @@ pub fn free_slot(region: &Region, slot: u64) {
     let _ = region.fence(line);
 }
 
-/// Empties the log of a free slot if a crash cut off the freeing of its last user.
+/// Empties the log of a free slot, in case a crash cut off the freeing of its last user.
 pub fn empty_old_log(region: &Region, slot: u64, old: &InodeHead) {
     if old.commit != 0 && old.commit != slot + INLINE_LOG {
         let _ = region.fence(empty_log(region, slot).flush());
     }
 }
 
-/// Commit word and head of an empty log, to be flushed with what else is stored in the line.
+/// Stores commit word and head of an empty log, to be flushed together with other stores to the line.
 fn empty_log(region: &Region, slot: u64) -> Pm<'_, u128, Dirty> {
     let start = u128::from(slot + INLINE_LOG);
     region.store_u128(slot + COMMIT_WORD, start << 64 | start)
 }
 
-/// Makes a segment of a device that nobody has mounted part of a table, as `entry` says: old bytes are cleared, a hole
-/// stays a hole.
+/// Makes a segment of an unmounted device part of a table, as `entry` says. Old bytes are cleared; a hole stays a
+/// hole.
 pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, entry: &SegmentEntry) -> Result<()> {
     clear_segment(region, segment)?;
     let _ = region.fence(region.write(geometry.segment_entry_offset(segment), entry).flush());
     Ok(())
 }
 
-/// What each segment is used for, of those that are used for anything.
+/// Returns the use of each segment that is not free.
 pub fn uses_of(entries: &[(u64, SegmentEntry)]) -> Vec<(u64, SegmentUse)> {
     let uses = entries.iter().map(|(segment, entry)| (*segment, entry.usage(*segment)));
     uses.filter(|(_, usage)| *usage != SegmentUse::Free).collect()
 }
 
-/// The segment table, but for entries that are zero.
+/// Returns the segment table without entries that are all zeros.
 pub fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentEntry)> {
     const AT_ONCE: usize = 4096;
     let segments = (geometry.segments() - geometry.first_segment()) as usize;
@@ -366,7 +373,10 @@ pub fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentEn
     found
 }
 
-/// The segments of the inode table by ordinal, of those in use; what is wrong with it otherwise.
+/// Returns the segments of the inode table by ordinal.
+///
+/// # Errors
+/// EIO if segments of the table are missing or damaged.
 pub fn table_segments(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Result<Vec<u64>> {
     let part = |(segment, usage): &(u64, SegmentUse)| match usage {
         SegmentUse::Inodes(ordinal) => Some((*ordinal, *segment)),
@@ -374,7 +384,7 @@ pub fn table_segments(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Result
     };
     let mut found: Vec<(u32, u64)> = uses.iter().filter_map(part).collect();
     found.sort_unstable();
-    // A crash may leave the last segments half given back, never a hole before a segment in use.
+    // A crash may leave the last segments partly given back, but never a gap before a used segment.
     let contiguous = found.iter().enumerate().take_while(|(at, (ordinal, _))| *at as u32 == *ordinal).count();
     let is_short = |segment: u64| geometry.blocks_in_segment(segment) != SEGMENT_BLOCKS;
     if contiguous == 0 || contiguous != found.len() || found.iter().any(|(_, segment)| is_short(*segment)) {
