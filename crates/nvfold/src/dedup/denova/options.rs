@@ -45,8 +45,9 @@ impl DedupMode {
     }
 }
 
-/// Options of policy `denova`. The fingerprint functions and `verify` are those of [`NvDedupOptions`]; in the paper
-/// they are `weak=sha1`, `strong=sha1`, `verify=strong`.
+/// Options of policy `denova`. The fingerprint functions and `verify` are those of
+/// [`NvDedupOptions`](crate::dedup::nv_dedup::options::NvDedupOptions); in the paper they are `weak=sha1`,
+/// `strong=sha1`, `verify=strong`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeNovaOptions {
     /// When it shares.
