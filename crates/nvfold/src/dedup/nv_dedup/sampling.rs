@@ -8,6 +8,10 @@
 //!
 //! - `Paper` looks all pieces up in every other period. So it takes up to two periods to notice a change, and
 //!   watching costs half of what w_s_Fin does.
+//! - `Auto` always looks up the pieces of one *content* in 32. Three words of the piece decide whether it is watched,
+//!   so all copies of a content are watched or none, and the ratio among the watched pieces is that of the workload.
+//!   Watching costs a 32nd, and one period suffices. Where contents do not differ in those words, too few pieces are
+//!   watched to tell the ratio; then the next period looks all pieces up, as with `Paper`.
 //!
 //! Each thread has its own counters, which are summed at the end of a period; threads add to the length of the period
 //! in batches. So a period is longer than its nominal length by up to one batch for each thread, and pieces that
