@@ -124,8 +124,7 @@ pub trait Dedup: Send + Sync {
     /// chunk is not reused before this returns.
     fn released(&self, _chunk: ChunkRef, _left: Released) {}
 
-    /// Called after a request of `bytes` bytes, without any lock: the place for work that is due every so many
-    /// pieces.
+    /// Called after a request of `bytes` bytes, without any lock: the place for work that is due every so many pieces.
     fn request_done(&self, _bytes: u64, _ground: &Ground<'_>) {}
 
     /// Says how data that was stored without a fingerprint is handled.

@@ -146,8 +146,7 @@ impl Common {
     }
 }
 
-/// Returns the time to compress a block, nanoseconds: the median of three runs over 16 KiB that shrink to about a
-/// half.
+/// Returns the time to compress a block, nanoseconds: the median of three runs over 16 KiB that shrink to about a half.
 fn measure_compression(compression: Compression, stopwatch: &Stopwatch) -> u64 {
     const BLOCKS: u64 = 4;
     let mix = |at: u64| at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;

@@ -145,8 +145,7 @@ impl State {
         let ratio = Range::of(found, blocks).filter(|_| blocks >= BLOCKS_MIN);
         let compressible =
             Range::of_checks(window.compressible, window.checked).filter(|_| window.checked >= CHECKS_MIN);
-        // Observations that agree with what is known are forgotten. The others are kept until they are certain or
-        // old.
+        // Observations that agree with what is known are forgotten. The others are kept until they are certain or old.
         let new_ratio = ratio.filter(|range| !range.contains(known.0));
         let new_part = compressible.filter(|range| !range.contains(known.1));
         if ratio != new_ratio || blocks >= WINDOW * BLOCKS_MIN {

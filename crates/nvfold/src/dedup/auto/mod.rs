@@ -199,8 +199,7 @@ impl Auto {
         places.filter(|place| place.directory.ino.load(Ordering::Relaxed) > 0)
     }
 
-    /// Returns what the policy does and why; `None` when it is not the mount's policy and no data was written under
-    /// it.
+    /// Returns what the policy does and why; `None` when it is not the mount's policy and no data was written under it.
     pub(super) fn stats(&self, is_default: bool) -> Option<AutoStats> {
         let mut device = self.device.directory.chosen();
         let places = self.table.get().into_iter().flatten();

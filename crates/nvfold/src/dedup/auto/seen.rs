@@ -1,5 +1,4 @@
-//! Counters of what was written in a directory: one cache line for each thread, summed at the end of a sampling
-//! period.
+//! Counters of what was written in a directory: one cache line for each thread, summed at the end of a sampling period.
 
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};

@@ -115,7 +115,7 @@ impl Sorted {
         self.blocks -= u64::from(node.blocks);
         self.taken += 1;
         if self.lists[list].is_empty() {
-            // Give the memory of a once long queue back.
+            // Free the memory of a queue that was long once.
             self.lists[list] = VecDeque::new();
         }
         Some(node)

@@ -11,7 +11,7 @@
 //! manners      an operation came in meanwhile: rest after a tenth of a millisecond, as long as it has worked
 //!              CPU share: rest until it has worked no more than its percentage
 //! no limits    free space below the guard; an operation that found too little; a drain
-//! nothing      paused (but for those that found too little space, and a drain)
+//! nothing      paused (except for an operation that found too little space, and for a drain)
 //! ```
 //!
 //! The schedule has neither a clock nor a thread: a front end calls [`Schedule::turn`] and waits as long as that

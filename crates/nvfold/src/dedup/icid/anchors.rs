@@ -6,8 +6,7 @@
 //! The idea: sample the data where its own content says so, about once per KiB. Where a sum of four bytes is one of
 //! 64 numbers, the 64 bytes from there on are an **anchor**. Equal bytes have equal anchors wherever they are. So a
 //! write that contains a known anchor was probably copied from the anchor's file, and probably around the anchor,
-//! too. That is a hint, like a record of the rec-tree: the bytes are compared, to the byte, before anything is
-//! shared.
+//! too. That is a hint, like a record of the rec-tree: the bytes are compared, to the byte, before anything is shared.
 //!
 //! ```text
 //! read of a     ....x.........x..........x....x......      x: anchors, noted with file and offset

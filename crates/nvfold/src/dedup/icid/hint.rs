@@ -5,8 +5,7 @@
 //!
 //! The idea: the process sends a hint first. It contains the range that the process is about to write, and the ranges
 //! of files from which the bytes were copied. When the bytes arrive, the server compares them with those ranges and
-//! shares them where they are equal. A hint that is wrong, or whose bytes never come, costs a compare and nothing
-//! else.
+//! shares them where they are equal. A hint that is wrong, or whose bytes never come, costs a compare and nothing else.
 //!
 //! A source is identified by a [`Token`], the value of the attribute [`TOKEN_ATTRIBUTE`]. The kernel returns user
 //! attributes only to processes that may read the file. So a hint cannot reveal the content of a file that its sender

@@ -244,8 +244,7 @@ impl Pages {
         self.delete_last_while(node, |_| true);
         let is_whole = self.append(node, record, reserve);
         let moved = above.iter().rev().take_while(|old| self.append(node, **old, reserve)).count();
-        // They were counted when they were first inserted. A record for which there is no memory now counts as
-        // deleted.
+        // They were counted when they were first inserted. A record for which there is no memory now counts as deleted.
         let is_one_lost = moved < above.len();
         self.counts.insertions -= moved as u64 + u64::from(is_one_lost);
         self.counts.given_up -= u64::from(is_one_lost);
@@ -432,8 +431,7 @@ impl Pages {
             return false;
         }
         last.touch();
-        // Walk from the last array back to the one in which the range begins, by their first records (optimisation
-        // 2).
+        // Walk from the last array back to the one in which the range begins, by their first records (optimisation 2).
         let (mut arrays, mut depth, mut at) = ([NONE; ARRAYS_IN_ORDER], 0, node);
         loop {
             let array = &self.slots[at as usize];

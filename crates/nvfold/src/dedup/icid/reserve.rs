@@ -8,8 +8,7 @@
 use super::record::PAGE_BYTES;
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Bytes of memory whose pages are under one lock. The pages are neighbours, so that a copy of some KiB takes one
-/// lock.
+/// Bytes of memory whose pages are under one lock. The pages are neighbours, so that a copy of some KiB takes one lock.
 pub const GROUP_BYTES: u64 = 16 * PAGE_BYTES;
 
 /// Number of counters of a part that tell where it has pages.

@@ -9,8 +9,7 @@
 //! at the end of each has no visible cost, and the results include the load.
 //!
 //! The paper's lambda is a search in DRAM tables, 0.1 us, and leaves out the cost of an entry on the media. Here
-//! lambda includes everything that a fingerprint causes; otherwise the model would fingerprint where that does not
-//! pay:
+//! lambda includes everything that a fingerprint causes; otherwise the model would fingerprint where that does not pay:
 //!
 //! - the searches;
 //! - when the block is added, the lines of the entry and of the generator;

@@ -70,8 +70,8 @@ fn a_copy_over_several_pages_gives_a_record_a_page_and_is_found_as_one() {
 
 // --- 4.3: what an insertion deletes ----------------------------------------------------------------------------------
 
-/// Figure 7 (a): four records in ascending order. The figure's addresses span more than a page, so distances are halved:
-/// (address - 20480) / 2 in a page.
+/// Figure 7 (a): four records in ascending order. The figure's addresses span more than a page, so distances are
+/// halved: (address - 20480) / 2 in a page.
 fn figure_7(variant: Variant) -> (RecTree, FileToken) {
     let tree = of(variant);
     let file = tree.open_file().unwrap();
