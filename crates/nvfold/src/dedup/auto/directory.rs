@@ -24,8 +24,8 @@ const SHORT: u64 = 64;
 const BLOCKS_MIN: u64 = 12;
 /// The fewest checks that tell the compressibility.
 const CHECKS_MIN: u64 = 4;
-/// Observations inside a period are forgotten after this many times the fewest that tell something, so that new data
-/// stands out soon.
+/// Observations inside a period are forgotten once there are this many times the fewest that tell something. So new
+/// data soon stands out.
 const WINDOW: u64 = 4;
 
 /// Bits of [`Directory::attention`]: duplicates matter for the choice; compressibility does. The bits above them hold

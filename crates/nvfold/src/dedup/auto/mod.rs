@@ -186,7 +186,7 @@ impl Auto {
         self.common.daemon_works();
     }
 
-    /// Whether any directory looks new data up inline. Only then are fingerprints of blocks that were stored
+    /// True if any directory looks new data up inline. Only then are fingerprints of blocks that were stored
     /// meanwhile of use.
     pub(super) fn looks_for_fingerprints(&self) -> bool {
         let looks = |place: &Place| place.directory.policy() == Policy::Inline;

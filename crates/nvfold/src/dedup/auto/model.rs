@@ -23,11 +23,11 @@
 //! `denova` looks for duplicates later, so its time does not depend on r; q is the cost of queueing.
 //!
 //! `deext` is considered only where packed chunks are compressed. The model assumes that compressible data shrinks to
-//! a half, and that r is the duplicate ratio of blocks. z is the cost of compressing a block, which is measured, plus
-//! a constant for cutting it by content. cut(n) is the cost of cutting: a constant for each block, and more for each
-//! request, whose last piece is written again when the next request continues it. Where less than a fiftieth of the
-//! data is compressible, `deext` is not considered: it would save a percent at most, and its pieces are longer than
-//! blocks, so it finds fewer duplicates.
+//! a half, and that r is the duplicate ratio of blocks. The cost z of a compressible block is that of compressing it,
+//! which is measured, plus a constant for cutting it by content. The term cut(n) is the cost of cutting: a constant
+//! for each block, and more for each request, whose last piece is written again when the next request continues it.
+//! Where less than a fiftieth of the data is compressible, `deext` is not considered: it would save a percent at
+//! most, and its pieces are longer than blocks, so it finds fewer duplicates.
 //!
 //! A preference combines the three numbers into a *score*; the policy with the least score is the best:
 //!
