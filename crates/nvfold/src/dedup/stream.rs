@@ -43,9 +43,9 @@ pub enum Classes {
     /// The compressible check: dual chunking (III-A).
     #[default]
     Dual,
-    /// Nothing: every piece is cut every 16 KiB.
+    /// No check: all data is cut every 16 KiB.
     FixedOnly,
-    /// Nothing: every piece is cut by its content.
+    /// No check: all data is cut by its content.
     ContentOnly,
 }
 

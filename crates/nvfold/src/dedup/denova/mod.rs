@@ -204,7 +204,8 @@ impl DeNova {
         }
     }
 
-    /// True if a block holds the bytes of the piece. The caller holds a reference, so that the block cannot change.
+    /// True if a block holds the bytes of the piece. The caller has a reference or a hold on it, so that it cannot
+    /// change.
     fn is_equal(
         &self,
         block: impl Into<ChunkRef>,

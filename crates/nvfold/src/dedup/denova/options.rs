@@ -10,8 +10,8 @@ pub enum DedupMode {
     /// The daemon works whenever anything is queued.
     #[default]
     Immediate,
-    /// The daemon works every `interval_ms` milliseconds, on at most `entries` entries of the queue: the paper's (n,
-    /// m).
+    /// The paper's (n, m): the daemon works every `interval_ms` milliseconds, on at most `entries` entries of the
+    /// queue.
     Delayed {
         /// Milliseconds between two runs, at least 1.
         interval_ms: u64,

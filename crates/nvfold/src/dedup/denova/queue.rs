@@ -3,7 +3,7 @@
 //! The problem: every write adds to the queue and must not pay for it. The daemon wants the oldest node or, when it
 //! is far behind, the node that saves most for its work.
 //!
-//! The idea: each writer pushes into its own stripe, a vector behind a lock that other writers do not take. The
+//! The idea: each writer pushes into one of 16 stripes, a vector behind a lock that other writers rarely take. The
 //! daemon collects the stripes and sorts the nodes by length: one FIFO list for each power of two. The oldest node is
 //! the oldest of the lists' first nodes; the largest is in the highest list that is not empty.
 //!

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// A turn ends after this many nanoseconds.
 const TURN_NS: u64 = 1_000_000;
-/// An idle daemon waits the first time, and each time twice as long, up to the second time.
+/// An idle daemon waits `IDLE_LEAST` first, and twice as long each time, up to `IDLE_MOST`.
 const IDLE_LEAST: Duration = Duration::from_micros(50);
 const IDLE_MOST: Duration = Duration::from_millis(10);
 /// A turn ends after this many nanoseconds if operations came in meanwhile.
