@@ -1,14 +1,19 @@
-//! The pieces of one request, and how a policy that goes by the index places them.
+//! The pieces of one request, and how policies that use the index place them.
 //!
-//! The problem: looking one block up is a chain of cache misses, slot of the index, chunk entry, candidate, and a
-//! request of 32 blocks that goes through the chain block by block waits for each of them.
+//! The problem: looking up one block is a chain of cache misses: index slot, chunk entry, candidate. A request of 32
+//! blocks that follows the chain block by block waits for each miss.
 //!
-//! The idea: the pieces are placed together, in rounds, so that the misses of each overlap (Light-Dedup's speculative
-//! prefetch does this for one block). The slots of all pieces are asked for. Then the first candidate of each piece is
-//! looked up without a reference, and all entries and bytes of these are asked for at once: a wrong guess costs nothing
-//! else. Then each piece takes a reference on its candidate, and then they are compared, which the references make safe.
-//! A candidate that differs is given back and the next one is looked for. All but the first round take a few pieces at a
-//! time, whose candidates fit into the processor's caches: what one round touched is there for the next.
+//! The idea: place the pieces together, in rounds, so that their misses overlap (Light-Dedup's speculative prefetch
+//! does this for one block):
+//!
+//! 1. Prefetch the index slots of all pieces.
+//! 2. Look up the first candidate of each piece without a reference, and prefetch the entries and bytes of these
+//!    candidates together. A wrong guess costs nothing but the prefetch.
+//! 3. Take a reference on the candidate of each piece.
+//! 4. Compare, which the references make safe. If a candidate differs, give it back and look up the next one.
+//!
+//! All rounds but the first take a few pieces at a time, so that their candidates still are in the CPU's caches in
+//! the next round.
 
 use super::policy::{Policy, PolicyStats};
 use crate::chunk::Chunks;
@@ -21,75 +26,75 @@ use crate::padded::Sum;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
-/// Pieces whose candidates are fetched and compared together: 32 KiB of them.
+/// Number of pieces whose candidates are fetched and compared together: 32 KiB.
 const GROUP: usize = 8;
 
 /// How a policy searches the index.
 pub(super) struct Search<'s> {
-    /// Counts candidates that differed.
+    /// Counts candidates whose bytes differed.
     pub(super) collisions: &'s AtomicU64,
-    /// Which chunks are candidates.
+    /// Tells which chunks are candidates.
     pub(super) fits: fn(&ChunkRef) -> bool,
-    /// Whether the bytes of a candidate are read, and not its strong fingerprint alone.
+    /// True if the bytes of a candidate are read, false if only its strong fingerprint is.
     pub(super) reads_bytes: bool,
 }
 
-/// Answer to "share or store?".
+/// The answer to "share or store?".
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place {
     /// Store these bytes.
     Store,
-    /// These bytes are there: the caller's extent may name this block.
+    /// These bytes are stored already: the caller's extent may refer to this chunk.
     Shared(Reference),
-    /// As the piece of this place in the request.
+    /// The bytes equal those of the piece at this position of the request and are handled like it.
     Twin(usize),
 }
 
-/// Which blocks of a request a policy looks at. All others are stored as policy `off` stores them: in runs.
+/// Which blocks of a request a policy looks at. The others are stored as under policy `off`: in runs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Looks {
     /// All of them.
     All,
-    /// The blocks at these places of the request, in ascending order. None: it stores everything.
+    /// The blocks at these positions of the request, in ascending order. If empty, everything is stored.
     Only(Places),
 }
 
-/// Places of blocks in a request, in blocks from its first whole block.
+/// Positions of blocks in a request, in blocks from its first whole block.
 pub type Places = SmallVec<[usize; 4]>;
 
-/// One block of a request.
+/// One piece of a request.
 #[derive(Debug)]
 pub struct Piece<'p> {
-    /// What is written: 4 KiB.
+    /// The bytes to write: 4 KiB, or any length up to 64 KiB for a packed chunk.
     pub bytes: &'p [u8],
-    /// What is known of it.
+    /// The fingerprint, as far as it is computed.
     pub fingerprint: Fingerprint,
-    /// What becomes of it.
+    /// The decision.
     pub place: Place,
-    /// Its place among the blocks of the request, where only some of them are looked at ([`Looks::Only`]).
+    /// Its position among the blocks of the request, where only some are looked at ([`Looks::Only`]).
     pub(crate) at: usize,
 }
 
 impl<'p> Piece<'p> {
-    /// One that is to be stored so far.
+    /// Creates a piece that will be stored unless the policy decides otherwise.
     pub fn new(bytes: &'p [u8], fingerprint: Fingerprint) -> Piece<'p> {
         Piece { bytes, fingerprint, place: Place::Store, at: 0 }
     }
 
-    /// The same, at this place of a request of which only some blocks are looked at.
+    /// Creates the same for a request of which only some blocks are looked at; `at` is its position.
     pub(crate) fn new_at(at: usize, bytes: &'p [u8], fingerprint: Fingerprint) -> Piece<'p> {
         Piece { at, ..Piece::new(bytes, fingerprint) }
     }
 }
 
-/// What a policy saw since mount.
+/// Counters of a policy since mount.
 #[derive(Default)]
 pub struct Tally {
-    /// Pieces it was asked about.
+    /// Number of pieces that it was asked about.
     pub offered: Sum,
-    /// Pieces it shared.
+    /// Number of pieces that it shared.
     pub shared: Sum,
-    /// Weak fingerprints that matched where bytes did not.
+    /// Number of times that a weak fingerprint matched and the bytes did not.
     pub collisions: AtomicU64,
 }
 
@@ -113,9 +118,9 @@ impl Tally {
     }
 }
 
-/// [`Dedup::place`](super::Dedup::place) of a policy that finds chunks by their weak fingerprints in the index.
-/// `is_equal` is asked with a reference taken. Returns how many pieces were offered and how many of them are shared,
-/// twins among both.
+/// Implements [`Dedup::place`](super::Dedup::place) for policies that find chunks in the index by their weak
+/// fingerprints. `is_equal` is called with a reference taken. Returns how many pieces were offered and how many of
+/// them are shared. Pieces that equal another one of the request count in both.
 pub(super) fn share_all<'t>(
     pieces: &mut [Piece<'_>],
     tx: &mut Transaction<'t>,
@@ -146,7 +151,7 @@ pub(super) fn share_all<'t>(
     (offered, shared)
 }
 
-/// Asks for the first candidates of a group, all at once. Bit n: the n-th piece may have one.
+/// Prefetches the first candidates of a group together. Bit n of the result says that the n-th piece may have one.
 fn fetch_candidates(group: &[Piece<'_>], chunks: &Chunks, search: &Search<'_>) -> u32 {
     let mut promising = 0;
     let mut seen: SmallVec<[ChunkRef; GROUP]> = SmallVec::new();
@@ -164,7 +169,7 @@ fn fetch_candidates(group: &[Piece<'_>], chunks: &Chunks, search: &Search<'_>) -
     promising
 }
 
-/// Keeps the candidate of a piece if that is equal, or else the next one that is.
+/// Keeps the candidate of a piece if it is equal, or else finds the next one that is.
 fn first_equal<'t>(
     piece: &mut Piece<'_>,
     weak: u32,
@@ -185,8 +190,8 @@ fn first_equal<'t>(
     }
 }
 
-/// The next chunk behind `after` that may be equal. Its entry and its bytes are asked for if they were not before
-/// (`fetches`): the bytes come while its count changes.
+/// Takes a reference on the next chunk after `after` that may be equal. With `fetches`, prefetches its entry and
+/// bytes, which arrive while its count changes; false if they were prefetched before.
 fn candidate(weak: u32, after: ChunkRef, fetches: bool, search: &Search<'_>, tx: &mut Transaction<'_>) -> Place {
     let chunks = tx.chunks();
     let fits = |chunk: &ChunkRef| {
@@ -199,17 +204,17 @@ fn candidate(weak: u32, after: ChunkRef, fetches: bool, search: &Search<'_>, tx:
     tx.share_candidate_that(weak, after, fits).map_or(Place::Store, Place::Shared)
 }
 
-/// Does [`Dedup::published`](super::Dedup::published) for such a policy.
+/// Implements [`Dedup::published`](super::Dedup::published) for such policies.
 pub(super) fn enter(chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
     fingerprint.weak.is_none_or(|weak| chunks.index.insert_first(weak, chunk, known))
 }
 
-/// Candidates of a policy that shares blocks.
+/// True for the candidates of policies that share blocks.
 pub(super) fn is_block(chunk: &ChunkRef) -> bool {
     chunk.block().is_some()
 }
 
-/// Candidates of a policy that shares packed chunks.
+/// True for the candidates of policies that share packed chunks.
 pub(super) fn is_packed(chunk: &ChunkRef) -> bool {
     chunk.packed().is_some()
 }

@@ -1,14 +1,15 @@
-//! DeEXT: dual chunking by compressibility, packed chunks (Chen et al.).
+//! Policy `deext`: dual chunking by compressibility, and packed chunks (DeEXT, Chen et al.).
 //!
-//! The problem: data that is cut every so many bytes is not found again behind an inserted byte, and to cut all data by its
-//! content costs more than encoded data ever gives back.
+//! The problem: fixed-size chunks miss duplicates behind an inserted byte, and cutting all data by content costs more
+//! than it saves for encoded data.
 //!
-//! The idea: each stream is sampled. Compressible data is cut by content, the rest every 16 KiB (III-A). A piece is shared
-//! if an equal one is stored, and stored as a packed chunk otherwise; the class of its entry says how it was cut (III-B).
+//! The idea: sample the data. Compressible data is cut by content, other data every 16 KiB (III-A); the unit of the
+//! check is a piece. A piece is shared if an equal one is stored, and otherwise stored as a packed chunk. The class
+//! of its entry records how it was cut (III-B).
 //!
-//! What cuts a file that is written piece by piece is [`super::stream`]; the streams under way are in [`super::streams`].
+//! [`super::stream`] cuts a file that is written in several requests; [`super::streams`] holds the open streams.
 //!
-//! The table of packed entries is the paper's hidden dedupe file, and the index of the device stands in for its RB-tree
+//! The table of packed entries stands in for the paper's hidden dedupe file, and the device's index for its RB-tree
 //! (docs/papers.md).
 
 use super::batch::{Search, Tally, enter, is_packed, share_all};
@@ -27,15 +28,16 @@ use crate::words::Stopwatch;
 /// Policy `deext`.
 pub struct DeExt {
     weak: WeakFunction,
-    /// What decides, where fingerprints are trusted.
+    /// The strong function that decides, where fingerprints are trusted.
     strong: Option<StrongFunction>,
-    /// The streams under way.
+    /// The open streams.
     pub(crate) streams: Streams,
     pub(super) tally: Tally,
 }
 
 impl DeExt {
-    /// Makes the policy with the device's index. Bytes are compared unless `verify` trusts strong fingerprints, as the paper does (IV-A).
+    /// Creates the policy, which uses the device's index. Bytes are compared, unless `verify` trusts strong
+    /// fingerprints as the paper does (IV-A).
     pub fn new(
         weak: WeakFunction,
         strong: Option<StrongFunction>,
@@ -74,7 +76,7 @@ impl Dedup for DeExt {
         enter(chunk, fingerprint, known, chunks)
     }
 
-    /// Ends a stream that nobody has written to for a while, or cuts a seam anew.
+    /// Ends a stream that was not written to for a while, or cuts a seam again.
     fn step(&self, host: &dyn Host) -> Result<bool> {
         if let Some((file, stream)) = self.streams.take_idle() {
             host.end_stream(file, stream)?;

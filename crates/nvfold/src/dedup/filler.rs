@@ -1,13 +1,15 @@
-//! The filler: gives stored chunks the weak fingerprints that they lack (NV-Dedup 4.4.2). Policies that go by the index
-//! share it.
+//! The filler: gives stored chunks the weak fingerprints that they lack (NV-Dedup 4.4.2). All policies that use the
+//! index share it.
 //!
-//! The problem: while a policy does not fingerprint, nobody can find what is stored, and when it begins to, copies of
-//! that are missed. The paper flags such chunks in the metadata table and has a thread that scans it.
+//! The problem: data that is stored while a policy does not fingerprint cannot be found later, so copies of it are
+//! missed. The paper flags such chunks in the metadata table, and a thread scans the table for them.
 //!
-//! The idea: a chunk without a fingerprint has no entry at all (or one without), so nothing is written for it when it
-//! is stored. Files know their blocks: those that were written without fingerprints are listed in DRAM, and gone over
-//! in bounded steps when fingerprints are looked for again. After a mount all files are, once, unless the unmount
-//! recorded that nothing was missing: a crash loses what only the dram index knew.
+//! The idea: a chunk without a fingerprint needs no chunk entry, or an entry with an empty fingerprint, so storing it
+//! writes no metadata. Files know their blocks: files that were written without fingerprints are listed in DRAM. Once
+//! fingerprints are looked up again, the filler processes the list in bounded steps.
+//!
+//! After a mount it processes all files once, unless the last unmount recorded that no fingerprint was missing: a
+//! crash loses the fingerprints that only the dram index held.
 
 use crate::dedup::work::Host;
 use crate::error::Result;
@@ -15,20 +17,20 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 
-/// What is to be filled.
+/// The files to fill, and the progress.
 pub(crate) struct Filler {
     waiting: Mutex<VecDeque<u64>>,
-    /// Where the filler is. Held over a step; adding a file does not wait for it.
+    /// The filler's position. Its lock is held during a step; adding a file does not wait for it.
     cursor: Mutex<Cursor>,
     filled: AtomicU64,
-    /// Position of the pass over all files; 0 once it is over.
+    /// Next file of the pass over all files; 0 when the pass is over.
     swept_to: AtomicU64,
 }
 
 struct Cursor {
-    /// The file under way, and the offset to go on at.
+    /// The current file and the offset at which to continue.
     file: Option<(u64, u64)>,
-    /// The next file of the pass over all of them, if it is not done.
+    /// The next file of the pass over all files; `None` when the pass is over.
     sweep: Option<u64>,
 }
 
@@ -38,40 +40,41 @@ impl Filler {
         Filler { waiting: Mutex::default(), cursor, filled: AtomicU64::new(0), swept_to: AtomicU64::new(0) }
     }
 
-    /// All files of before the mount are looked at once.
+    /// Starts a pass over all files that existed before the mount.
     pub(super) fn sweep(&self) {
         self.cursor.lock().sweep = Some(1);
         self.swept_to.store(1, Ordering::Relaxed);
     }
 
-    /// The unmount before recorded that no fingerprint was missing.
+    /// Cancels the pass, because the last unmount recorded that no fingerprint was missing.
     pub(super) fn skip_sweep(&self) {
         self.cursor.lock().sweep = None;
         self.swept_to.store(0, Ordering::Relaxed);
     }
 
-    /// The next file of the pass over all of them; `None` when that is over.
+    /// Returns the next file of the pass over all files; `None` when the pass is over.
     pub(crate) fn sweeps_at(&self) -> Option<u64> {
         Some(self.swept_to.load(Ordering::Relaxed)).filter(|file| *file > 0)
     }
 
-    /// Whether no file waits.
+    /// True if no file waits.
     pub(super) fn is_done(&self) -> bool {
         let cursor = self.cursor.lock();
         cursor.file.is_none() && cursor.sweep.is_none() && self.waiting.lock().is_empty()
     }
 
-    /// Chunks that got their fingerprint since mount.
+    /// Returns the number of chunks that got their fingerprint since mount.
     pub(crate) fn filled(&self) -> u64 {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// A file of which chunks were stored without fingerprints; each once until a step comes to it.
+    /// Adds a file with chunks that were stored without fingerprints. The caller adds a file once until a step takes
+    /// it.
     pub(super) fn add(&self, file: u64) {
         self.waiting.lock().push_back(file);
     }
 
-    /// Fills some blocks of the next file; true when no file waits.
+    /// Fills some blocks of the next file. Returns true when no file waits.
     pub(super) fn step(&self, host: &dyn Host) -> Result<bool> {
         let mut cursor = self.cursor.lock();
         let Some((file, from)) = cursor.file.take().or_else(|| self.next(&mut cursor, host)) else { return Ok(true) };
@@ -81,7 +84,7 @@ impl Filler {
         Ok(false)
     }
 
-    /// The next file, of those that wait, and then of all.
+    /// Returns the next file: first those that wait, then those of the pass.
     fn next(&self, cursor: &mut Cursor, host: &dyn Host) -> Option<(u64, u64)> {
         if let Some(file) = self.waiting.lock().pop_front() {
             return Some((file, 0));

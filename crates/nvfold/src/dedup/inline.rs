@@ -1,11 +1,14 @@
-//! Policy `inline`: share equal 4 KiB blocks as they are written.
+//! Policy `inline`: shares equal 4 KiB blocks as they are written.
 //!
-//! The simple ancestor of NV-Dedup (its w_s_Fin path of 4.4 with a byte compare in place of the strong
-//! fingerprint): a weak fingerprint finds candidates, the reference is taken first so that the candidate
-//! can no longer change, then the bytes decide.
+//! The problem: sharing while writing needs a fast way to find equal blocks, and a strong fingerprint costs more than
+//! reading a candidate.
 //!
-//! With a dram index what it stores has no chunk entry until it is shared, so a crash loses the fingerprints: the filler
-//! makes them anew.
+//! The idea: NV-Dedup's method w_s_Fin (4.4.1) with a byte compare in place of the strong fingerprint. A weak
+//! fingerprint finds candidates. The policy takes a reference on a candidate first, so that its bytes cannot change,
+//! and then compares them.
+//!
+//! With a dram index, a stored block has no chunk entry until it is shared. A crash loses the fingerprints of such
+//! blocks; the filler computes them again.
 
 use super::batch::{Search, Tally, enter, is_block, share_all};
 use super::filler::Filler;
@@ -18,7 +21,7 @@ use crate::fingerprint::{Fingerprint, WeakFunction};
 use crate::media::ChunkRef;
 use std::sync::Arc;
 
-/// See the module.
+/// Policy `inline`; see the module.
 pub struct Inline {
     weak: WeakFunction,
     filler: Arc<Filler>,
@@ -26,7 +29,7 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// Makes the policy with the device's index.
+    /// Creates the policy, which uses the device's index.
     pub(super) fn new(weak: WeakFunction, filler: Arc<Filler>) -> Inline {
         Inline { weak, filler, tally: Tally::default() }
     }

@@ -1,23 +1,23 @@
 //! Share or store? The one question the write path asks of each piece of data.
 //!
-//! A policy proposes, `fs` publishes: a policy sees bytes and blocks, never inodes, logs or names. It takes
+//! A policy proposes, `fs` publishes. A policy sees bytes and blocks, never inodes, logs or names. It takes
 //! [references](crate::chunk::reference) through the chunk table; `fs` publishes the extents that use them, or gives
-//! them back. What a policy wants of `fs` in the background it asks of a [`Host`](work::Host), with tokens that only
+//! the references back. For background work a policy calls `fs` through a [`Host`](work::Host), with tokens that only
 //! `fs` can read.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`policy`] | which policies there are, by number and name |
-//! | `batch` | the pieces of one request, and how a policy that goes by the index places them |
-//! | [`stream`], [`streams`] | files that are written piece by piece: where to cut, and what waits for the end of its piece |
-//! | [`work`] | work in the background |
-//! | `filler` | fingerprints that stored blocks lack |
-//! | [`icid`] | which file memory was copied from: the rec-tree of a process, which knows nothing of devices |
-//! | [`auto`] | which of them is the best for a directory's data now |
-//! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | a policy each, whole: its options, queue, cost model, schedule |
+//! | `batch` | the pieces of one request, and how policies that use the index place them |
+//! | [`stream`], [`streams`] | files written in several requests: where to cut, and the tails that wait for more |
+//! | [`work`] | background work |
+//! | `filler` | adds the fingerprints that stored blocks lack |
+//! | [`icid`] | the rec-tree of a process: from which file memory was copied. It knows nothing of devices |
+//! | [`auto`] | chooses the policy that suits a directory's data now |
+//! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | one complete policy each: options, queue, costs, schedule |
 //!
-//! A new policy is one file or folder, and one line each in [`policy::Policy`] and [`Policies::new`]. A program can also
-//! bring one of its own ([`crate::MountOptions::foreign`]).
+//! A new policy is one file or folder, and one line each in [`policy::Policy`] and [`Policies::new`]. A program can
+//! also bring its own policy ([`crate::MountOptions::foreign`]).
 
 pub mod auto;
 mod batch;
@@ -58,7 +58,7 @@ use std::sync::Arc;
 use streams::Streams;
 use work::{Host, Token, Unfingerprinted};
 
-/// What policies stand on.
+/// The parts of a mounted device that policies use.
 #[derive(Clone, Copy)]
 pub struct Ground<'g> {
     /// The device.
@@ -69,96 +69,103 @@ pub struct Ground<'g> {
     pub(crate) chunks: &'g Chunks,
 }
 
-/// A dedup system, in the order in which a write meets it.
+/// A dedup system; the methods are in the order in which a write calls them.
 ///
-/// A program can bring one of its own ([`crate::MountOptions::foreign`]): it may keep fingerprints wherever it likes;
-/// the references are counted in the chunk table for every policy.
+/// A program can bring its own ([`crate::MountOptions::foreign`]). It may keep fingerprints wherever it likes;
+/// references are counted in the chunk table for every policy.
 pub trait Dedup: Send + Sync {
-    /// Fingerprint of a piece of one block, made before the inode is locked. With an empty one the piece is not entered
-    /// in the chunk table.
+    /// Returns the fingerprint of a piece, computed before the inode is locked. If it is empty, the piece is not
+    /// entered in the chunk table.
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint;
 
-    /// Whether it never shares and never fingerprints, so that a write need not be looked at block by block.
+    /// True if the policy never shares and never fingerprints, so that a write need not be examined block by block.
     fn stores_everything(&self) -> bool {
         false
     }
 
-    /// Is shown the whole blocks of a request before the inode is locked, if it stores everything: it places none of them.
+    /// Called with the whole blocks of a request before the inode is locked, if the policy stores everything. The
+    /// policy places none of them.
     fn lets_pass(&self, _blocks: &[u8]) {}
 
-    /// Which of the whole blocks of a request, one behind the other in `blocks`, it looks at, if it does not store
-    /// everything. Asked before the inode is locked. The others get no [`Dedup::fingerprint`] and are not placed.
+    /// Returns which of the whole blocks of a request the policy looks at; `blocks` has them one after another.
+    /// Called before the inode is locked, if the policy does not store everything. The other blocks get no
+    /// [`Dedup::fingerprint`] and are not placed.
     fn looks_for(&self, _blocks: &[u8]) -> Looks {
         Looks::All
     }
 
-    /// Whether it finds blocks through the index of the device alone. With a dram index a block that nobody shares needs no
-    /// chunk entry then: the index names it, and after a crash it gets its fingerprint anew in the background.
+    /// True if the policy finds blocks through the device's index alone. With a dram index, an unshared block then
+    /// needs no chunk entry: the index refers to it. After a crash the background filler computes its fingerprint
+    /// again.
     fn goes_by_index(&self) -> bool {
         false
     }
 
-    /// The streams of a policy that cuts them into packed chunks. Its pieces may be of any length up to 64 KiB, and it
-    /// shares packed chunks; others are offered whole blocks, and share blocks.
+    /// Returns the streams of a policy that cuts them into packed chunks. Its pieces may have any length up to 64
+    /// KiB, and it shares packed chunks. Other policies are offered whole blocks and share blocks.
     fn streams(&self) -> Option<&Streams> {
         None
     }
 
-    /// Decides on the pieces of one request together, under the lock of the inode that is written: each stays
-    /// [`Place::Store`], or becomes [`Place::Shared`] if an equal block is stored. One that `fs` has found equal to
-    /// another of the request ([`Place::Twin`]) is decided already, and only counts. Candidates whose bytes differ are
-    /// given back to the transaction. What it learns of a piece on the way it adds to its fingerprint.
+    /// Decides about the pieces of one request together, under the lock of the inode that is written. Each piece
+    /// stays [`Place::Store`], or becomes [`Place::Shared`] if an equal block is stored. A piece that `fs` has found
+    /// equal to another one of the request ([`Place::Twin`]) is decided already and is only counted.
+    ///
+    /// Candidates whose bytes differ are given back to the transaction. Whatever the policy learns about a piece it
+    /// adds to the piece's fingerprint.
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>);
 
-    /// A stored piece can be reached now: others may share it. False if another writer indexed a candidate after `place`
-    /// looked, one that is none of `known`: `fs` asks again then, and offers this chunk only if they differ.
+    /// Makes a stored piece available to others, now that it can be reached. Returns false if another writer indexed
+    /// a candidate after `place` looked, and `known` does not contain it. `fs` then looks again, and offers this
+    /// chunk only if the candidate differs.
     fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool;
 
-    /// One extent less names the chunk: others still do, or it is free. A free one gets no other user before this
-    /// returns.
+    /// Called when one reference to the chunk was dropped; `left` says whether it is still referenced or free. A free
+    /// chunk is not reused before this returns.
     fn released(&self, _chunk: ChunkRef, _left: Released) {}
 
-    /// A request of so many bytes is done and no lock is held: time for what a policy does every so many pieces.
+    /// Called after a request of `bytes` bytes, without any lock: the place for work that is due every so many pieces.
     fn request_done(&self, _bytes: u64, _ground: &Ground<'_>) {}
 
-    /// What becomes of data that was stored without a fingerprint.
+    /// Says how data that was stored without a fingerprint is handled.
     fn unfingerprinted(&self) -> Unfingerprinted {
         Unfingerprinted::Stays
     }
 
-    /// [`Unfingerprinted::Filed`]: this file has such data.
+    /// Records that a file has data without fingerprints; for [`Unfingerprinted::Filed`].
     fn file_lacks(&self, _file: u64) {}
 
-    /// [`Unfingerprinted::Queued`]: this log entry, published at `time` by the clock of the file system, names such data.
+    /// Records that a log entry refers to data without fingerprints; for [`Unfingerprinted::Queued`]. `time` is when
+    /// the entry was published, by the clock of the file system.
     fn entry_lacks(&self, _entry: Token, _blocks: u32, _time: i64) {}
 
-    /// Does a bounded part of its work in the background; true when there is nothing to do now.
+    /// Does a bounded part of the background work. Returns true when nothing is left to do now.
     ///
     /// # Errors
-    /// ENOSPC, EROFS, those of the device; what was not done is tried again.
+    /// ENOSPC, EROFS and errors of the device. Work that failed is tried again.
     fn step(&self, _host: &dyn Host) -> Result<bool> {
         Ok(true)
     }
 
-    /// Whether steps that are left may free space.
+    /// True if the steps that are left may free space.
     fn may_free_space(&self) -> bool {
         false
     }
 }
 
-/// What the policies of a mount are made from.
+/// Options from which the policies of a mount are created.
 pub struct PolicyOptions<'o> {
-    /// For new data.
+    /// The policy for new data.
     pub policy: Policy,
-    /// See there.
+    /// Options of that policy.
     pub nv_dedup: &'o nv_dedup::options::NvDedupOptions,
-    /// See there.
+    /// Options of that policy.
     pub denova: &'o denova::options::DeNovaOptions,
-    /// See there.
+    /// Options of that policy.
     pub deext: stream::DeExtOptions,
-    /// See there.
+    /// Options of that policy.
     pub auto: auto::options::AutoOptions,
-    /// How packed chunks of the mount are stored.
+    /// How packed chunks of the mount are compressed.
     pub compression: Compression,
     /// See [`crate::MountOptions::stopwatch`].
     pub stopwatch: Option<Stopwatch>,
@@ -166,25 +173,25 @@ pub struct PolicyOptions<'o> {
     pub foreign: Option<Arc<dyn Dedup>>,
 }
 
-/// The policies of a mount.
+/// Holds the policies of a mount.
 pub struct Policies {
-    /// Default policy.
+    /// The default policy, for files without their own.
     pub policy: Policy,
-    /// Policy `nv-dedup`, with what it has learnt.
+    /// Policy `nv-dedup`, with the costs and ratios that it has measured.
     pub nv_dedup: NvDedup,
-    /// Policy `denova`, with its queue; its daemon works whatever the policy of the mount is.
+    /// Policy `denova`, with its queue. Its daemon works whatever the policy of the mount is.
     pub denova: Arc<DeNova>,
     deext: Arc<DeExt>,
     inline: Arc<Inline>,
     off: Off,
     auto: Auto,
     foreign: Option<Arc<dyn Dedup>>,
-    /// What gives blocks the fingerprints that they lack.
+    /// Adds the fingerprints that stored blocks lack.
     pub(crate) filler: Arc<Filler>,
 }
 
 impl Policies {
-    /// All of them, and which one new data goes to.
+    /// Creates all policies of a mount, with the one that new data uses.
     pub fn new(options: PolicyOptions<'_>) -> Policies {
         let PolicyOptions { policy, nv_dedup, denova, deext, auto, compression, stopwatch, foreign } = options;
         let for_streams = stopwatch.clone();
@@ -211,12 +218,13 @@ impl Policies {
         }
     }
 
-    /// The policy that places new data where there is no file: the one named, or else that of the mount.
+    /// Returns the policy for new data that belongs to no file: `own`, or else that of the mount.
     pub fn of(&self, own: Option<Policy>) -> &dyn Dedup {
         self.of_file(own, 0)
     }
 
-    /// The policy that places new data of a file: its own, or else that of the mount. `directory`: the one it belongs to.
+    /// Returns the policy that places new data of a file: its own, or else that of the mount. `directory` is the
+    /// inode number of the directory that the file belongs to, or 0.
     #[inline]
     pub fn of_file(&self, own: Option<Policy>, directory: u64) -> &dyn Dedup {
         match (own, &self.foreign) {
@@ -225,7 +233,8 @@ impl Policies {
         }
     }
 
-    /// Its name: where it chooses another, that one.
+    /// Returns the name of the policy for new data of a file. For `auto` that is the policy that it chose for the
+    /// directory.
     pub fn chosen(&self, own: Option<Policy>, directory: u64) -> Policy {
         match own.unwrap_or(self.policy) {
             Policy::Auto => self.auto.policy_of(directory),
@@ -233,7 +242,7 @@ impl Policies {
         }
     }
 
-    /// Whether new data of a file is shared with what it was copied from.
+    /// True if new data of a file is shared with the data that it was copied from.
     pub fn follow_origins(&self, own: Option<Policy>) -> bool {
         match (own, &self.foreign) {
             (None, Some(_)) => false,
@@ -252,17 +261,17 @@ impl Policies {
         }
     }
 
-    /// What writes to blocks where a policy that packs has no room.
+    /// Returns the policy that stores blocks where a packing policy finds no room.
     pub fn of_blocks(&self) -> &dyn Dedup {
         &*self.inline
     }
 
-    /// Whether any stream is under way.
+    /// True if any stream is open.
     pub fn has_streams(&self) -> bool {
         !self.deext.streams.is_empty()
     }
 
-    /// Shares ends of files with equal packed chunks, for a policy that shares blocks. They are compared byte by byte.
+    /// Shares ends of files with equal packed chunks, under policies that share blocks. The bytes are compared.
     pub fn place_ends(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         let is_equal = |piece: &mut Piece<'_>, chunk, tx: &mut Transaction<'_>| tx.chunks().equal(chunk, piece.bytes);
         let collisions = &self.inline.tally.collisions;
@@ -270,27 +279,28 @@ impl Policies {
         batch::share_all(pieces, tx, &search, is_equal);
     }
 
-    /// The streams under way.
+    /// Returns the open streams.
     pub fn streams(&self) -> Option<&Streams> {
         self.deext.streams()
     }
 
-    /// Returns policy `deext`, for its work in the background.
+    /// Returns policy `deext`, for its background work.
     pub fn deext(&self) -> &dyn Dedup {
         &*self.deext
     }
 
-    /// Queues a log entry that is flagged dedupe_needed, whatever policy its file has by now.
+    /// Queues a log entry that is flagged dedupe_needed, even if its file has another policy by now.
     pub fn queue(&self, entry: Token, blocks: u32, time: i64) {
         self.denova.entry_lacks(entry, blocks, time);
     }
 
-    /// The entries that are queued or under way, the oldest first; for an unmount, when nobody adds or takes any more.
+    /// Returns the entries that are queued or in process, the oldest first. For an unmount, when no thread adds or
+    /// takes entries any longer.
     pub fn queued(&self) -> Vec<Token> {
         self.denova.nodes().into_iter().map(|node| node.entry).collect()
     }
 
-    /// Queues entries of before the mount.
+    /// Queues entries that an earlier mount left.
     pub fn restore(&self, entries: impl IntoIterator<Item = (Token, u32)>) {
         self.denova.restore(entries.into_iter().map(|(entry, blocks)| Node::new(entry, blocks)));
     }
@@ -300,14 +310,14 @@ impl Policies {
         self.foreign.is_some()
     }
 
-    /// One extent less names the chunk.
+    /// Tells a foreign policy that one reference to the chunk was dropped.
     pub fn released(&self, chunk: ChunkRef, left: Released) {
         if let Some(foreign) = &self.foreign {
             foreign.released(chunk, left);
         }
     }
 
-    /// Mount: the policy of new data measures what it has to know of the device.
+    /// Measures costs at mount, if the mount's policy depends on them.
     pub fn mounted(&self, ground: &Ground<'_>) {
         if self.policy == Policy::NvDedup {
             self.nv_dedup.measure(ground);
@@ -317,67 +327,69 @@ impl Policies {
         }
     }
 
-    /// The policy whose work in the background frees space.
+    /// Returns the policy whose background work frees space.
     pub fn that_frees_space(&self) -> &dyn Dedup {
         &*self.denova
     }
 
-    /// For an unmount: whose blocks are known not to lack fingerprints. While files wait nobody's; where the policy of the
-    /// mount wants none, what it stored has none.
+    /// Returns which files are known to lack no fingerprints, for the saved state of an unmount. None while files
+    /// wait to be filled; only files with their own policy where the mount's policy wants no fingerprints, because
+    /// its blocks have none.
     pub fn filled(&self) -> u64 {
         match self.filler.is_done() {
             false => 0,
-            // What was stored to be shared later is not in the list of what lacks fingerprints.
+            // Blocks that `denova` stored to share later are not on the list of blocks without fingerprints.
             true if self.is_default(Policy::Auto) && self.denova.has_worked() => 0,
             true if self.wants_fingerprints() => FILLED_ALL,
             true => FILLED_OWN,
         }
     }
 
-    /// Mount: what the unmount before recorded.
+    /// Skips the filler's pass over all files at mount, if the last unmount recorded that no fingerprint is missing.
     pub fn adopt_filled(&self, filled: u64) {
         if filled == FILLED_ALL || filled == FILLED_OWN && !self.wants_fingerprints() {
             self.filler.skip_sweep();
         }
     }
 
-    /// Whether what the policy of the mount stores is to have fingerprints, at once or in the background.
+    /// True if data that the mount's policy stores must get fingerprints, at once or in the background.
     fn wants_fingerprints(&self) -> bool {
         self.of(None).unfingerprinted() == Unfingerprinted::Filed
     }
 
-    /// Fills in fingerprints: what the policy of the mount looks for, if it does at all.
+    /// Returns the policy that fills in the fingerprints that the mount's policy looks for, or `off` if it looks for
+    /// none.
     pub fn that_fills(&self) -> &dyn Dedup {
         match self.is_default(Policy::NvDedup) {
             true => &self.nv_dedup,
-            // Nobody looks for what it would fill in.
+            // No look-up would use the fingerprints.
             false if self.is_default(Policy::Auto) && !self.auto.looks_for_fingerprints() => &self.off,
             false => &*self.inline,
         }
     }
 
-    /// Whether new data goes to this policy unless its file says otherwise.
+    /// True if this is the policy of new data whose file has no policy.
     pub fn is_default(&self, policy: Policy) -> bool {
         self.policy == policy && self.foreign.is_none()
     }
 
-    /// What `auto` does, if any data goes by it.
+    /// Returns the statistics of `auto`, if any data uses it.
     pub fn auto_stats(&self) -> Option<auto::options::AutoStats> {
         self.auto.stats(self.is_default(Policy::Auto))
     }
 
-    /// A daemon works on what `denova` has queued.
+    /// Records that a daemon works on the queue of `denova`.
     pub fn daemon_works(&self) {
         self.auto.daemon_works();
     }
 
-    /// What `nv-dedup` does, if new data goes there.
+    /// Returns the statistics of `nv-dedup`, if new data uses it.
     pub fn nv_dedup_stats(&self) -> Option<nv_dedup::options::NvDedupStats> {
         let sampling = &self.nv_dedup.sampling;
         (self.is_default(Policy::NvDedup) || sampling.totals().0 > 0).then(|| sampling.stats())
     }
 
-    /// What each of the sharing policies saw.
+    /// Returns the counters of each policy that shares.
     pub fn stats(&self) -> Vec<PolicyStats> {
         vec![
             self.inline.tally.stats(Policy::Inline),

@@ -1,4 +1,4 @@
-//! Policy `off`: everything is stored, nothing is fingerprinted, no chunk entry is written.
+//! Policy `off`: stores everything, fingerprints nothing and writes no chunk entry.
 
 use super::{Dedup, Piece};
 use crate::chunk::Chunks;
@@ -6,7 +6,7 @@ use crate::chunk::transaction::Transaction;
 use crate::fingerprint::Fingerprint;
 use crate::media::ChunkRef;
 
-/// See the module.
+/// Policy `off`.
 pub struct Off;
 
 impl Dedup for Off {

@@ -1,10 +1,10 @@
-//! Which policy places data, and the names that users know policies by.
+//! Which policy places data, and the names that users know the policies by.
 
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::packed::HEADER_BYTES;
 use crate::media::{BLOCK_BYTES, PACKED_DEVICE_BYTES_MAX};
 
-/// Which dedup system places data (docs/papers.md).
+/// The dedup system that places data (docs/papers.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// Store everything.
@@ -12,24 +12,25 @@ pub enum Policy {
     /// Share equal 4 KiB blocks as they are written: weak fingerprint, index, byte compare.
     #[default]
     Inline,
-    /// Fingerprint as much as pays: the method follows from measured costs and the workload's duplicate ratio.
+    /// Fingerprint as much as pays off: the method follows from measured costs and the workload's duplicate ratio.
     NvDedup,
-    /// Store now, share later: writes are queued, and a daemon shares what they stored ([`crate::Daemon`]).
+    /// Store now, share later: writes are queued, and a daemon shares the stored blocks ([`crate::Daemon`]).
     DeNova,
-    /// Cut compressible data by its content and other data every 16 KiB, and share equal pieces as they are written.
+    /// Cut compressible data by content and other data every 16 KiB, and share equal pieces as they are written.
     DeExt,
-    /// Share bytes that were copied from files, as the writer says ([`crate::Origin`]); store everything else.
+    /// Share bytes that were copied from files, as the writer declares ([`crate::Origin`]); store all other bytes.
     Icid,
-    /// As [`Policy::Icid`], and what was copied from nowhere goes the way of [`Policy::Inline`] (ICID section 6).
+    /// As [`Policy::Icid`], and data without an origin is handled by [`Policy::Inline`] (ICID section 6).
     IcidInline,
-    /// As [`Policy::Icid`], and what was copied from nowhere goes the way of [`Policy::DeExt`].
+    /// As [`Policy::Icid`], and data without an origin is handled by [`Policy::DeExt`].
     IcidDeExt,
-    /// In each directory the one of `off`, `inline`, `denova` and `deext` that is the best for its data on this device now.
+    /// Choose, in each directory, whichever of `off`, `inline`, `denova` and `deext` is best for its data on this
+    /// device now.
     Auto,
 }
 
 impl Policy {
-    /// All of them.
+    /// All values.
     pub const ALL: [Policy; 9] = [
         Policy::Off,
         Policy::Inline,
@@ -45,22 +46,22 @@ impl Policy {
     const NAMES: [&'static str; Policy::ALL.len()] =
         ["off", "inline", "nv-dedup", "denova", "deext", "icid", "icid+inline", "icid+deext", "auto"];
 
-    /// Its name, in attributes, in options and in reports.
+    /// Returns its name in attributes, options and reports.
     pub fn name(self) -> &'static str {
         Policy::NAMES[self as usize]
     }
 
-    /// The policy of this name.
+    /// Returns the policy with this name, if there is one.
     pub fn named(name: &[u8]) -> Option<Policy> {
         Policy::ALL.into_iter().find(|policy| policy.name().as_bytes() == name)
     }
 
-    /// Whether it shares what was copied from files, where the writer says so.
+    /// True if it shares data that was copied from files, where the writer declares the origin.
     pub fn follows_origins(self) -> bool {
         matches!(self, Policy::Icid | Policy::IcidInline | Policy::IcidDeExt)
     }
 
-    /// The policy that places what has no origin: itself, unless it follows origins.
+    /// Returns the policy that places data without an origin: itself, unless it follows origins.
     pub fn without_origins(self) -> Policy {
         match self {
             Policy::Icid => Policy::Off,
@@ -70,38 +71,38 @@ impl Policy {
         }
     }
 
-    /// Its number, as an inode keeps it in DRAM.
+    /// Returns its number, as an inode keeps it in DRAM.
     pub(crate) fn number(self) -> u8 {
         self as u8
     }
 
-    /// The policy of this number.
+    /// Returns the policy with this number, if there is one.
     pub(crate) fn numbered(number: u8) -> Option<Policy> {
         Policy::ALL.get(usize::from(number)).copied()
     }
 
-    /// The names of all in one line, for messages.
+    /// Returns the names of all policies in one line, for messages.
     pub fn names() -> String {
         Policy::ALL.map(Policy::name).join(", ")
     }
 }
 
-/// Extended attribute with which a file or directory has a policy of its own for new data: its value is the name of
-/// a [`Policy`]. What is made in a directory that has it gets a copy. A value that is no policy's name (of a newer
-/// version) counts as none.
+/// Extended attribute that gives a file or directory its own policy for new data. The value is the name of a
+/// [`Policy`]. Files and directories that are created in a directory with the attribute get a copy of it. A value
+/// that is not a policy's name (of a newer version) is ignored.
 pub const POLICY_ATTRIBUTE: &[u8] = b"user.nvfold.dedup";
 
-/// The policy for new data of a file, or of what is made in a directory.
+/// The policy for new data of a file, or for files created in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyOf {
     /// Its own, from its attribute ([`POLICY_ATTRIBUTE`]).
     Own(Policy),
-    /// It has none: that of the mount.
+    /// That of the mount, because it has no attribute.
     Mount(Policy),
 }
 
 impl PolicyOf {
-    /// Which one it is.
+    /// Returns the policy itself.
     pub fn policy(self) -> Policy {
         match self {
             PolicyOf::Own(policy) | PolicyOf::Mount(policy) => policy,
@@ -109,20 +110,20 @@ impl PolicyOf {
     }
 }
 
-/// Whether the ends of files that do not fill a block are stored as packed chunks, under policies that store blocks.
+/// Whether ends of files that do not fill a block are stored as packed chunks, under policies that store blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Pack {
-    /// Where it pays: ends of at most 3 KiB, on devices of at least 128 MiB.
+    /// Where it pays off: ends of at most 3 KiB, on devices of at least 128 MiB.
     #[default]
     Auto,
     /// Wherever it saves space.
     On,
-    /// Never: they take a block each.
+    /// Never: each end takes a block.
     Off,
 }
 
 impl Pack {
-    /// All of them.
+    /// All values.
     pub const ALL: [Pack; 3] = [Pack::Auto, Pack::On, Pack::Off];
 
     /// Returns its name on the command line.
@@ -134,12 +135,12 @@ impl Pack {
         }
     }
 
-    /// The one with this name.
+    /// Returns the value with this name, if there is one.
     pub fn from_name(name: &str) -> Option<Pack> {
         Pack::ALL.into_iter().find(|pack| pack.name() == name)
     }
 
-    /// The longest end of a file that is packed on a device of so many bytes.
+    /// Returns the longest end of a file, in bytes, that is packed on a device of `device_bytes` bytes; 0 if none is.
     pub(crate) fn bytes_max(self, device_bytes: u64) -> u64 {
         match self {
             _ if device_bytes > PACKED_DEVICE_BYTES_MAX => 0,
@@ -151,30 +152,31 @@ impl Pack {
     }
 }
 
-/// A segment of packed chunks and one of their entries must be little of the device.
+/// The smallest device on which `auto` packs: a segment of packed chunks and one of their entries must be a small
+/// part of it.
 const AUTO_DEVICE_BYTES_MIN: u64 = 128 << 20;
-/// What grows beyond a block soon is not worth packing.
+/// The longest end that `auto` packs. A longer one soon grows beyond a block and is not worth packing.
 const AUTO_BYTES_MAX: u64 = 3 << 10;
 
-/// What must be equal before a piece is shared.
+/// What must be equal before a piece is shared with a stored chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verify {
-    /// The bytes, whatever else is equal.
+    /// The bytes, in every case.
     #[default]
     Bytes,
-    /// A strong fingerprint is trusted, as in the paper; methods without one compare bytes.
+    /// The strong fingerprint, as in the papers. Methods without one compare bytes.
     Strong,
 }
 
-/// What one policy saw since mount.
+/// Counters of one policy since mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyStats {
-    /// Which one.
+    /// The policy.
     pub policy: Policy,
-    /// Pieces offered to it.
+    /// Number of pieces offered to it.
     pub offered: u64,
-    /// Pieces shared.
+    /// Number of pieces shared.
     pub shared: u64,
-    /// Pieces whose weak fingerprint matched and whose bytes did not.
+    /// Number of times that a weak fingerprint matched and the bytes did not.
     pub collisions: u64,
 }

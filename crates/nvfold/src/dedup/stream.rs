@@ -1,58 +1,58 @@
-//! A file that is written piece by piece: where to cut, and what waits for the end of its piece.
+//! A file that is written in several requests: where to cut, and which bytes wait for the end of their piece.
 //!
-//! The problem: what is chunked is a stream, and what comes is requests. A piece rarely ends where a request does, and
-//! what was written must be durable at once.
+//! The problem: the chunker works on a stream, but data arrives in requests. A piece rarely ends where a request
+//! ends, and written data must be durable at once.
 //!
-//! The idea: the last bytes of a request, behind its last cut, are the **tail**: published like the rest, kept in DRAM
-//! too, and gone on with by the next request. A tail is first stored as a piece of its own that others can find, for
-//! most files are written at once, and what follows never comes. Only when it does come the tail **grows**: without a
-//! fingerprint, in its place, until its piece ends.
+//! The idea: the last bytes of a request, after its last cut, are the **tail**. It is published like the rest, and
+//! also kept in DRAM, so that the next request can continue it. A tail is first stored as a complete piece with a
+//! fingerprint, because most files are written at once and nothing follows. When more data does follow, the tail
+//! **grows** in place, without a fingerprint, until its piece ends.
 //!
 //! ```text
 //! request 1   |---- piece ----|-- piece --|- tail |                  found by its fingerprint
 //! request 2                               |- tail + |-- piece --|--  tail grows
 //! ```
 //!
-//! Fixed pieces end at multiples of 16 KiB of the file, so that copies agree however they are written.
+//! Fixed pieces end at file offsets that are multiples of 16 KiB, so that copies agree however they are written.
 
 use crate::chunking::{Chunker, Compressibility, Cutter, Verdict};
 use crate::media::PackedNumber;
 use crate::space::packed::Pool;
 use std::borrow::Cow;
 
-/// The first bytes of a piece, from which the check tells how it is to be cut. No piece is shorter but the last.
+/// The first bytes of a piece, from which the check decides how it is cut. Only the last piece may be shorter.
 const SAMPLE_BYTES: usize = 4 << 10;
-/// Bytes from one sample of the check to the next: all of them lie in one piece, so they lie close together.
+/// Distance between samples of the check in bytes. Samples are dense because all of them lie in one piece.
 const SAMPLE_STEP: usize = 16;
-/// DeEXT's FSC (IV-A).
+/// DeEXT's fixed-size chunking (IV-A).
 const FIXED: Chunker = Chunker::Fixed16K;
 const FIXED_BYTES: u64 = FIXED.lengths().max() as u64;
 
-/// How policy `deext` cuts. What is not the default is there to be measured beside it.
+/// How policy `deext` cuts. Values other than the defaults exist to be measured against them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeExtOptions {
-    /// Who decides how a piece is cut.
+    /// What decides how a piece is cut.
     pub classes: Classes,
-    /// How long content-defined pieces are.
+    /// The mean length of content-defined pieces.
     pub mean: Mean,
 }
 
-/// Who decides how a piece is cut.
+/// What decides how a piece is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Classes {
-    /// The compressible check: dual chunking.
+    /// The compressible check: dual chunking (III-A).
     #[default]
     Dual,
-    /// Nobody: every 16 KiB.
+    /// No check: all data is cut every 16 KiB.
     FixedOnly,
-    /// Nobody: by its content.
+    /// No check: all data is cut by its content.
     ContentOnly,
 }
 
-/// Length of content-defined pieces on average.
+/// Mean length of content-defined pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mean {
-    /// What measurement advises: [`Cutter::default`].
+    /// The length that measured best: [`Cutter::default`].
     #[default]
     Ours,
     /// The paper's 16 KiB (IV-A).
@@ -67,7 +67,7 @@ impl DeExtOptions {
         }
     }
 
-    /// How a piece with these first bytes is cut.
+    /// Returns how a piece with these first bytes is cut.
     fn verdict(self, before: &[u8], next: &[u8]) -> Verdict {
         match self.classes {
             Classes::Dual => check(before, next),
@@ -77,65 +77,66 @@ impl DeExtOptions {
     }
 }
 
-/// A piece that a request brings, whole or its first bytes.
+/// A piece of a request, complete or only its first bytes.
 #[derive(Debug)]
 pub struct CutPiece<'d> {
-    /// All of its bytes so far: those of the tail before it, too.
+    /// All of its bytes so far, including those of the tail that it continues.
     pub bytes: Cow<'d, [u8]>,
-    /// Who cut it.
+    /// The chunker that cut it.
     pub chunker: Chunker,
-    /// Whether it ends here.
+    /// True if the piece ends here.
     pub is_whole: bool,
 }
 
 impl CutPiece<'_> {
-    /// Where it is stored (DeEXT III-C).
+    /// Returns the pool in which it is stored (DeEXT III-C).
     pub fn pool(&self) -> Pool {
         if self.chunker.is_content_defined() { Pool::ContentDefined } else { Pool::Fixed }
     }
 
-    /// Returns the class of its entry (III-B).
+    /// Returns the class that its chunk entry records (III-B).
     pub fn class(&self) -> u8 {
         self.chunker as u8 + 1
     }
 }
 
-/// Where new chunks of a class are stored.
+/// Returns the pool in which new chunks of a class are stored.
 pub fn pool_of(class: u8) -> Pool {
     if class == FIXED as u8 + 1 { Pool::Fixed } else { Pool::ContentDefined }
 }
 
-/// What of the stream was published and waits for the end of its piece.
+/// The published end of a stream, which waits for the rest of its piece.
 #[derive(Clone, Debug)]
 pub struct Tail {
     /// File offset of its first byte.
     pub start: u64,
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// The chunk that holds them, from its first byte on.
+    /// The chunk that holds them, starting at its first byte.
     pub chunk: PackedNumber,
-    /// Whether it has no fingerprint, and more bytes can be put behind it.
+    /// True if the chunk has no fingerprint and can be extended in place.
     pub is_growing: bool,
-    /// How often the file had lost chunks when it was published: a higher number says that this one may be gone.
+    /// The file's count of dropped chunks when the tail was published. If the count is higher now, the tail may be
+    /// gone.
     pub drops: u64,
 }
 
-/// A stream: what it takes to cut what comes next.
+/// The state that is needed to cut the next bytes of a file.
 pub struct Stream {
     options: DeExtOptions,
     content: Cutter,
-    /// File offset of the first byte of the piece under way.
+    /// File offset of the first byte of the current piece.
     start: u64,
     /// File offset of the next byte.
     end: u64,
-    /// How the piece is cut; `None` before its first 4 KiB are there.
+    /// How the piece is cut; `None` before its first 4 KiB have come.
     verdict: Option<Verdict>,
-    /// See there. `None` at the start of a piece.
+    /// The tail; `None` at the start of a piece.
     pub tail: Option<Tail>,
 }
 
 impl Stream {
-    /// One that begins at this offset of its file.
+    /// Creates a stream that begins at this file offset.
     pub fn new(offset: u64, options: DeExtOptions) -> Stream {
         let content = options.cutter();
         debug_assert!(content.lengths().min() >= SAMPLE_BYTES, "no piece ends before it is known how it is cut");
@@ -147,8 +148,8 @@ impl Stream {
         self.end
     }
 
-    /// Cuts the next bytes. The first piece has those of the tail, which is taken out: the caller publishes a new one if
-    /// the last piece is not whole.
+    /// Cuts the next bytes. The first piece includes the bytes of `tail`; the caller publishes a new tail if the last
+    /// piece is not whole.
     pub fn cut<'d>(&mut self, data: &'d [u8], tail: Option<&Tail>) -> Vec<CutPiece<'d>> {
         let mut pieces = Vec::new();
         let mut before = tail.map_or(&[][..], |tail| &tail.bytes);
@@ -177,7 +178,7 @@ impl Stream {
         }
     }
 
-    /// How many of the next bytes end the piece that began with `before`.
+    /// Returns how many of the next bytes complete the piece that began with `before`.
     fn next_cut(&mut self, before: &[u8], next: &[u8]) -> Option<usize> {
         let verdict = match self.verdict {
             Some(verdict) => verdict,
@@ -200,8 +201,8 @@ impl Stream {
     }
 }
 
-/// Asks how a piece is to be cut (III-A), of its first bytes and of nothing else: the same piece is cut in the same way
-/// wherever it lies and however it comes.
+/// Decides how a piece is cut (III-A), from its first bytes alone: the same piece is cut in the same way wherever it
+/// is and however it arrives.
 fn check(before: &[u8], next: &[u8]) -> Verdict {
     let sample: Cow<'_, [u8]> = match before {
         [] => Cow::Borrowed(&next[..SAMPLE_BYTES]),
@@ -216,7 +217,7 @@ fn check(before: &[u8], next: &[u8]) -> Verdict {
 mod tests {
     use super::*;
 
-    /// Bytes that repeat at random distances.
+    /// Returns text whose words repeat at random distances.
     fn text(bytes: usize) -> Vec<u8> {
         let mut state = 1u64;
         let mut next = || {

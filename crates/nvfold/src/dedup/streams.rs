@@ -1,11 +1,11 @@
 //! The open streams, and the seams between pieces.
 //!
-//! The problem: no call says that a file will not be written any more, there may be any number of files, and data that
-//! comes out of order is cut where the request happens to end.
+//! The problem: no call tells that a file will not be written any more, the number of files is unbounded, and data
+//! that comes out of order is cut where the request happens to end.
 //!
-//! The idea: at most 64 streams are kept, in LRU order; a background step ends a stream that was idle for a second. Where
-//! a request does not continue a stream, the **seams** before and after it are listed, and a step cuts them again. If an
-//! entry of the list is lost, that costs only savings.
+//! The idea: keep at most 64 streams in LRU order; a background step ends a stream that was idle for a second. Where
+//! a request does not continue a stream, list the **seams** before and after it; a step cuts them again. Losing an
+//! entry of the list costs only savings.
 
 use super::stream::{DeExtOptions, Stream};
 use crate::sync::Mutex;
@@ -13,19 +13,19 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::words::Stopwatch;
 use std::collections::VecDeque;
 
-/// Streams that are kept.
+/// The largest number of streams that are kept.
 const STREAMS_MAX: usize = 64;
-/// A stream that nobody has written to for so long is over.
+/// A stream that was not written to for this many nanoseconds is over.
 const IDLE_NS: u64 = 1_000_000_000;
-/// Seams that are remembered.
+/// The largest number of seams that are listed.
 const SEAMS_MAX: usize = 65_536;
 
-/// A place where two parts of a file meet that were cut each by itself.
+/// A file offset where two parts of a file meet that were cut independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seam {
     /// The file, by a number that only `fs` understands.
     pub file: u64,
-    /// First byte of the second part.
+    /// File offset of the first byte of the second part.
     pub offset: u64,
 }
 
@@ -35,11 +35,11 @@ struct Held {
     written_ns: u64,
 }
 
-/// The streams of a mount.
+/// Holds the open streams of a mount.
 pub struct Streams {
-    /// The one written last is the last.
+    /// In the order of their last write, the oldest first.
     held: Mutex<VecDeque<Held>>,
-    /// How many, as of a moment ago: looked at without the lock.
+    /// The number of streams, which is read without the lock and may be slightly out of date.
     count: AtomicUsize,
     seams: Mutex<VecDeque<Seam>>,
     options: DeExtOptions,
@@ -47,23 +47,23 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Makes an empty one. Without a stopwatch a stream is over with the next step.
+    /// Creates an empty set. Without a stopwatch, the next step ends every stream.
     pub fn new(options: DeExtOptions, stopwatch: Option<Stopwatch>) -> Streams {
         let (held, count, seams) = (Mutex::default(), AtomicUsize::new(0), Mutex::default());
         Streams { held, count, seams, options, stopwatch }
     }
 
-    /// A stream that begins at this offset of its file; nobody knows of it until it is kept.
+    /// Creates a stream that begins at this file offset. It is not in the set until it is kept.
     pub fn begin(&self, offset: u64) -> Stream {
         Stream::new(offset, self.options)
     }
 
-    /// Whether there are none.
+    /// True if no stream is open, as of a moment ago.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes the stream of a file: the writer then has it alone.
+    /// Takes the stream of a file out of the set: the writer then owns it.
     pub fn take(&self, file: u64) -> Option<Stream> {
         let mut held = self.held.lock();
         let at = held.iter().position(|held| held.file == file)?;
@@ -72,7 +72,8 @@ impl Streams {
         taken.map(|held| held.stream)
     }
 
-    /// Keeps the stream of a file; what has to end for it: another one of the file, and the oldest if there are too many.
+    /// Keeps the stream of a file. Returns the streams that must end for it: another one of the same file, and the
+    /// oldest one if there are too many.
     pub fn keep(&self, file: u64, stream: Stream) -> Vec<(u64, Stream)> {
         let mut held = self.held.lock();
         let mut over = Vec::new();
@@ -87,7 +88,7 @@ impl Streams {
         over.into_iter().map(|held| (held.file, held.stream)).collect()
     }
 
-    /// Takes a stream that nobody has written to for a while.
+    /// Takes a stream that was not written to for a while.
     pub fn take_idle(&self) -> Option<(u64, Stream)> {
         let now = self.now();
         let mut held = self.held.lock();
@@ -105,7 +106,7 @@ impl Streams {
         taken.map(|held| (held.file, held.stream))
     }
 
-    /// Lists a seam.
+    /// Adds a seam to the list, unless the list is full.
     pub fn add_seam(&self, seam: Seam) {
         let mut seams = self.seams.lock();
         if seams.len() < SEAMS_MAX && seams.back() != Some(&seam) {

@@ -2,9 +2,9 @@
 //!
 //! The problem: a policy that defers work has to return to files, entries and inodes, which it must not know.
 //!
-//! The idea: `fs` gives the policy opaque [`Token`]s and file numbers, and takes them back through [`Host`]. The policy's
-//! [`step`](super::Dedup::step) chooses what to do next. `fs` then reads what the token names, lets the policy propose
-//! ([`Finder`]), locks the file, checks that nothing has changed, and publishes.
+//! The idea: `fs` gives the policy opaque [`Token`]s and file numbers, and takes them back through [`Host`]. The
+//! policy's [`step`](super::Dedup::step) chooses what to do next. `fs` then reads the entry or file, lets the policy
+//! propose ([`Finder`]), locks the file, checks that nothing has changed, and publishes.
 
 use super::stream::Stream;
 use crate::chunk::Chunks;
@@ -17,160 +17,160 @@ use smallvec::SmallVec;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Names a log entry; only `fs` looks inside.
+/// Identifies a log entry; only `fs` can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     pub(crate) words: [u64; 3],
     pub(crate) tail: u32,
 }
 
-/// What becomes of data that was stored without a fingerprint.
+/// How data that was stored without a fingerprint is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfingerprinted {
-    /// Nothing.
+    /// It is left as it is.
     Stays,
-    /// Its file is told to the policy, and its chunks get their fingerprints in the background.
+    /// The policy is told its file, and the chunks get their fingerprints in the background.
     Filed,
-    /// Its log entry is flagged dedupe_needed, and told to the policy.
+    /// Its log entry is flagged dedupe_needed, and the policy is told the entry (DeNOVA IV-D).
     Queued,
 }
 
-/// What a policy may ask of `fs` for its work in the background.
+/// The calls that a policy makes to `fs` for its background work.
 pub trait Host {
-    /// The first file in use whose number is not below `from`.
+    /// Returns the first file in use whose number is at least `from`.
     fn next_file(&self, from: u64) -> Option<u64>;
 
-    /// Gives blocks of a file from an offset on, a bounded number of them, the weak fingerprints that they lack. Files
-    /// whose own policy keeps its data to itself are left out, and so is what cannot be read.
+    /// Gives a bounded number of a file's blocks, from offset `from` on, the weak fingerprints that they lack. Skips
+    /// files whose policy does not share its data with others, and blocks that cannot be read.
     ///
     /// # Errors
-    /// Those of the whole device.
+    /// Errors of the whole device.
     fn fill(&self, file: u64, from: u64) -> Result<Filled>;
 
-    /// A stream of a file is over: nobody goes on with its tail.
+    /// Ends a stream of a file: its tail will not grow any more.
     ///
     /// # Errors
-    /// ENOSPC, those of the whole device.
+    /// ENOSPC and errors of the whole device.
     fn end_stream(&self, file: u64, stream: Stream) -> Result<()>;
 
-    /// Cuts the pieces around a seam of a file anew.
+    /// Cuts the pieces around a seam of a file again.
     ///
     /// # Errors
-    /// ENOSPC, those of the whole device.
+    /// ENOSPC and errors of the whole device.
     fn cut_seam(&self, file: u64, seam: u64) -> Result<()>;
 
-    /// Shares a batch of the blocks that an entry still names from a file offset on, as `finder` proposes. `is_last_try`:
-    /// the batch is not to be looked at again, whatever other writers do. `bytes` is memory to work in. Of an entry that is
-    /// gone or cannot be read nothing is left.
+    /// Shares a batch of the blocks to which a log entry still refers, from a file offset on, as `finder` proposes.
+    /// Nothing is left to do for an entry that is gone or cannot be read.
     ///
     /// # Errors
-    /// ENOSPC, those of the whole device.
+    /// ENOSPC and errors of the whole device.
     fn share(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared>;
 }
 
-/// See [`Host::share`].
+/// The arguments of [`Host::share`].
 pub struct Share<'w> {
-    /// The entry.
+    /// The log entry.
     pub entry: Token,
-    /// File offset to go on at; 0: from its beginning.
+    /// File offset at which to continue; 0 means the beginning of the entry.
     pub from: u64,
-    /// Leave what other writers change.
+    /// True if the batch is not tried again: blocks that other writers change meanwhile are skipped.
     pub is_last_try: bool,
-    /// Memory to work in.
+    /// Scratch memory.
     pub bytes: &'w mut Vec<u8>,
 }
 
-/// What [`Host::fill`] did.
+/// The result of [`Host::fill`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filled {
-    /// Chunks that got a fingerprint.
+    /// Number of chunks that got a fingerprint.
     pub chunks: u64,
-    /// Where to go on.
+    /// File offset at which to continue; `None` at the end of the file.
     pub next: Option<u64>,
 }
 
-/// What [`Host::share`] did.
+/// The result of [`Host::share`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shared {
-    /// Blocks looked at.
+    /// Number of blocks looked at.
     pub blocks: u64,
-    /// Bytes that are shared now.
+    /// Number of bytes that are shared now.
     pub shared_bytes: u64,
-    /// What is left of the entry.
+    /// The part of the entry that is left to do.
     pub left: Left,
 }
 
-/// What is left to do of an entry.
+/// The part of a log entry that is left to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Left {
-    /// Nothing: it is complete, or gone.
+    /// Nothing: the entry is complete or gone.
     #[default]
     Nothing,
-    /// Blocks from this file offset on.
+    /// The blocks from this file offset on.
     From(u64),
-    /// The same batch again: another writer was in between.
+    /// The same batch again, because another writer interfered.
     Again,
 }
 
-/// How a policy finds what is equal to stored blocks.
+/// Finds blocks that equal stored blocks, for a policy.
 pub trait Finder {
-    /// All that is to be known of a block's bytes.
+    /// Returns the fingerprint of a block, weak and strong as the policy needs them.
     fn fingerprint(&self, block: &[u8]) -> Fingerprint;
 
-    /// Proposes a [`Fate`] for each block of the batch that has a fingerprint. No lock is held; the batch has copies.
+    /// Proposes a [`Fate`] for each block of the batch that has a fingerprint. No lock is held: the batch works on
+    /// copies.
     fn find(&self, batch: &mut Batch<'_>, chunks: &Chunks);
 }
 
-/// What becomes of a stored block.
+/// What is to happen to a stored block.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It stays: nothing is known of it, or all is done.
+    /// It stays as it is: nothing is known about it, or it is done.
     Stays,
-    /// Nobody else has it. It can be found from now on.
+    /// No other block has this content. It can be found from now on.
     Unique,
-    /// As a unique one of this batch, by its place.
+    /// It equals the unique block at this position of the batch.
     Twin(usize),
-    /// This one is equal.
+    /// It equals the block that is held.
     Equal(Hold),
 }
 
-/// A stored block that a file names.
+/// A stored block to which a file refers.
 #[derive(Debug)]
 pub struct Stored {
     /// File offset.
     pub offset: u64,
-    /// Where it lies.
+    /// Number of the block.
     pub block: BlockNumber,
-    /// What is known of it.
+    /// The fingerprint; empty until it is computed.
     pub fingerprint: Fingerprint,
-    /// Blocks with the same weak fingerprint that differ, and its own.
+    /// Blocks with the same weak fingerprint and different bytes, and this block itself.
     pub known: SmallVec<[BlockNumber; 2]>,
-    /// What becomes of it.
+    /// What is to happen to it.
     pub fate: Fate,
 }
 
 impl Stored {
-    /// One that stays so far.
+    /// Creates one whose fate is [`Fate::Stays`].
     pub fn new(offset: u64, block: BlockNumber) -> Stored {
         let known = SmallVec::from_slice(&[block]);
         Stored { offset, block, fingerprint: Fingerprint::default(), known, fate: Fate::Stays }
     }
 }
 
-/// Some stored blocks that are looked at together.
+/// Stored blocks that are looked at together.
 pub struct Batch<'a> {
     /// The blocks.
     pub pieces: Vec<Stored>,
-    /// Copies of their bytes, one behind the other.
+    /// Copies of their bytes, one after another.
     pub bytes: &'a mut Vec<u8>,
-    /// With everything that was flushed meanwhile.
+    /// The transaction, with everything that was flushed meanwhile.
     pub tx: Transaction<'a>,
-    /// Holds that are not needed: they are given back when the search is over.
+    /// Holds that are not needed. They are given back when the search is over.
     pub given_back: Vec<Hold>,
 }
 
 impl Batch<'_> {
-    /// Returns the copy of a block.
+    /// Returns the copied bytes of the block at position `at`.
     pub fn bytes_of(&self, at: usize) -> &[u8] {
         &self.bytes[at * BLOCK..(at + 1) * BLOCK]
     }

@@ -1,48 +1,48 @@
-//! When is another policy better by enough, and for long enough, to change to it?
+//! When is another policy so much better, and for so long, that it pays to change to it?
 //!
-//! The problem: estimates move with the load and with what the samples happen to hold. A choice that follows each of
-//! them flips all the time, and what was stored under one policy lacks the fingerprints that the other looks for.
+//! The problem: estimates vary with the load and with what the samples happen to contain. A choice that follows every
+//! estimate changes all the time, and data stored under one policy lacks the fingerprints that the other looks for.
 //!
-//! The idea: the chosen policy is kept until another is better by a margin in two sampling periods in a row, or by four
-//! margins in one. What the margin is depends on the preference: times are noisy, and the ratio of duplicates is not.
+//! The idea: hysteresis. The chosen policy is kept until another is better by a margin in two sampling periods in a
+//! row, or by four margins in one. The margin depends on the preference: times are noisy, the duplicate ratio is not.
 
 use super::options::{Estimate, Prefer, Reason};
 use crate::dedup::policy::Policy;
 
-/// So many margins at once are believed.
+/// A gain of this many margins changes the policy at once.
 const CLEAR: f64 = 4.0;
 
-/// What is chosen, and what has been better.
+/// The chosen policy, and the policy that was better in the last period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The policy of new data.
     pub policy: Policy,
-    /// Why.
+    /// Why it was chosen.
     pub reason: Reason,
-    /// A policy that was better by a margin at the end of the period before.
+    /// The policy that was better by a margin at the end of the last period.
     rising: Option<Policy>,
 }
 
 impl Choice {
-    /// Before anything is compared.
+    /// Returns a choice for a directory whose estimates have not been compared yet.
     pub fn new(policy: Policy, reason: Reason) -> Choice {
         Choice { policy, reason, rising: None }
     }
 
-    /// What is seen contradicts the last comparison, and this policy is better: it is changed to at once.
+    /// Changes to `better` at once, because observations contradict the last comparison.
     pub fn change(&mut self, better: Policy) {
         *self = Choice::new(better, Reason::Best);
     }
 
-    /// Nothing that may be seen would speak for another policy. Whether the policy changes.
+    /// Chooses `policy`, which is the best whatever data may come. Returns true if the policy changes.
     pub fn settle(&mut self, policy: Policy) -> bool {
         let changes = policy != self.policy;
         *self = Choice::new(policy, Reason::AtAnyRatio);
         changes
     }
 
-    /// A period is over; `estimates` has the best first. Whether the policy changes. The first comparison needs no margin,
-    /// for nothing speaks for the policy that it began with.
+    /// Compares the estimates at the end of a period; `estimates` has the best first. Returns true if the policy
+    /// changes. The first comparison needs no margin, because the initial policy was not chosen for a reason.
     pub fn compare(&mut self, estimates: &[Estimate], prefer: Prefer) -> bool {
         let Some(best) = estimates.first() else { return false };
         let is_first = matches!(self.reason, Reason::Unknown);
@@ -63,8 +63,8 @@ impl Choice {
     }
 }
 
-/// By which part of the score of `policy` the best one is better, 0 to 1; `estimates` has the best first. A policy that is
-/// no longer to be had is left at once: 1.
+/// Returns by which part of the score of `policy` the best one is better, 0 to 1; `estimates` has the best first.
+/// Returns 1 if `policy` is no longer available, so that it is left at once.
 pub fn gain(policy: Policy, estimates: &[Estimate]) -> f64 {
     let (Some(best), Some(own)) = (estimates.first(), estimates.iter().find(|of| of.policy == policy)) else {
         return 1.0;
@@ -72,11 +72,11 @@ pub fn gain(policy: Policy, estimates: &[Estimate]) -> f64 {
     1.0 - best.score / own.score.max(f64::MIN_POSITIVE)
 }
 
-/// By which part of its score a policy must be better to be worth a change.
+/// Returns by which part of its score another policy must be better to be worth a change.
 pub fn margin(prefer: Prefer) -> f64 {
     match prefer {
         Prefer::Balanced | Prefer::Speed => 0.04,
-        // A percent of space must not be lost.
+        // A percent of space would be too much to lose.
         Prefer::Space | Prefer::Wear => 0.001,
     }
 }

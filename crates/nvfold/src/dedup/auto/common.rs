@@ -1,4 +1,4 @@
-//! What all directories of a mount share: options, measured costs, what the device allows.
+//! What all directories of a mount share: options, measured costs, and what the device allows.
 
 use super::model;
 use super::options::{AutoOptions, Prefer};
@@ -13,35 +13,35 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::words::Stopwatch;
 use std::sync::Arc;
 
-/// Threads tell of their bytes in parts of a period.
+/// Threads report their bytes in parts of a period, this many to a period.
 pub(super) const PARTS: u64 = 128;
-/// Costs are measured on one of so many nanoseconds at most.
+/// At most one nanosecond in this many is spent on measuring costs.
 const MEASURED_OF: u64 = 512;
 
-/// See the module.
+/// State that all directories share; see the module.
 pub(super) struct Common {
     options: AutoOptions,
     part_bytes: u64,
-    /// What costs are measured with; absent when they were given.
+    /// Clock for measuring costs; `None` when the costs were given.
     stopwatch: Option<Stopwatch>,
     measured: Mutex<Measured>,
     denova: Arc<DeNova>,
-    /// A daemon shares later what is stored now.
+    /// True once a dedup daemon runs, so that data may be stored now and shared later.
     has_daemon: AtomicBool,
-    /// How packed chunks are stored.
+    /// How packed chunks are compressed.
     compression: Compression,
-    /// Goes up with every end of a period.
+    /// Number of periods that ended, over all directories.
     changes: AtomicU64,
 }
 
-/// Costs, and whether they were measured.
+/// The costs, and whether they were measured.
 #[derive(Clone, Copy)]
 pub(super) struct Measured {
     pub(super) costs: Costs,
     pub(super) run_write_ns: u64,
     pub(super) compress_ns: u64,
     pub(super) measured: bool,
-    /// By the stopwatch: costs are not measured again before this.
+    /// Time of the stopwatch before which costs are not measured again, nanoseconds.
     not_before_ns: u64,
 }
 
@@ -85,30 +85,30 @@ impl Common {
         *self.measured.lock()
     }
 
-    /// A daemon works on what is queued.
+    /// Records that a dedup daemon works on the queue.
     pub(super) fn daemon_works(&self) {
         if !self.has_daemon.load(Ordering::Relaxed) {
             self.has_daemon.store(true, Ordering::Relaxed);
         }
     }
 
-    /// What the daemon of `denova` has looked at and shared since mount, bytes.
+    /// Returns the bytes that the daemon of `denova` has looked at and those that it has shared since mount.
     pub(super) fn shared_later(&self) -> (u64, u64) {
         self.denova.looked_at_and_shared()
     }
 
-    /// Ends of periods so far.
+    /// Returns the number of periods that ended so far.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// A period is over.
+    /// Counts the end of a period.
     pub(super) fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Measures what blocks cost now, unless that was done a short time ago. On a full device, or without a stopwatch, the
-    /// costs stay as they are.
+    /// Measures the costs of a block now, unless they were measured a short time ago. On a full device, or without a
+    /// stopwatch, the costs stay as they are.
     pub(super) fn measure(&self, ground: &Ground<'_>) {
         let Some(stopwatch) = &self.stopwatch else { return };
         let begun = stopwatch();
@@ -132,7 +132,7 @@ impl Common {
         *self.measured.lock() = Measured { costs, run_write_ns, compress_ns, measured: true, not_before_ns };
     }
 
-    /// What the model calculates with.
+    /// Returns what the model knows of the device.
     pub(super) fn model_ground(&self, ground: &Ground<'_>) -> model::Ground {
         let Measured { costs, run_write_ns, compress_ns, .. } = self.costs();
         let is_pm = ground.chunks.index.fact().is_some();
@@ -146,11 +146,11 @@ impl Common {
     }
 }
 
-/// What compressing a block takes, nanoseconds: the median of three pieces of 16 KiB, of data that shrinks to a half or so.
+/// Returns the time to compress a block, nanoseconds: the median of three runs over 16 KiB that shrink to about a half.
 fn measure_compression(compression: Compression, stopwatch: &Stopwatch) -> u64 {
     const BLOCKS: u64 = 4;
     let mix = |at: u64| at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    // Words of eight bytes in an order that does not repeat.
+    // Eight-byte words drawn from a small set, in an order that does not repeat.
     let word = |at: u64| (mix(mix(at) % 256) << 32 | mix(mix(at) % 256 + 1)).to_le_bytes();
     let content: Vec<u8> = (0..BLOCKS * BLOCK_BYTES / 8).flat_map(word).collect();
     let mut samples = [0; 3].map(|_: u64| {
@@ -162,7 +162,7 @@ fn measure_compression(compression: Compression, stopwatch: &Stopwatch) -> u64 {
     samples[1]
 }
 
-/// Bytes of a part of a period of so many blocks.
+/// Returns the bytes in a part of a period of `period` blocks.
 fn part_bytes(period: u64) -> u64 {
     (period.max(1).saturating_mul(BLOCK_BYTES) / PARTS).max(1)
 }

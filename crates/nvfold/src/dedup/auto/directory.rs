@@ -1,8 +1,8 @@
-//! The sampling periods of a directory, or of the whole device: what was seen becomes a ratio, estimates, a choice.
+//! Sampling periods of a directory or of the whole device: how observations become a ratio, estimates and a choice.
 //!
-//! A period is a number of blocks. The first one is short and looks for all blocks, for nothing is known. So is one that
-//! follows a period in which too few watched pieces came to tell anything. A period ends early when what is seen refutes
-//! the choice, and where nothing that may be seen would refute it, nothing is looked at ([`super::outlook`]).
+//! A period is a number of blocks. The first one is short and looks all blocks up, because nothing is known. So is a
+//! period after one that saw too few watched pieces to tell the ratio. A period ends early when the observations
+//! refute the choice. Where no observation could refute it, nothing is looked at ([`super::outlook`]).
 
 use super::choice::Choice;
 use super::common::{Common, PARTS};
@@ -18,56 +18,57 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// A short period is this part of a period: about as many blocks are looked at as watching sees in a whole one.
+/// A short period is this part of a whole one, so it looks up about as many blocks as watching does in a whole one.
 const SHORT: u64 = 64;
-/// Fewer blocks than this tell nothing.
+/// The fewest blocks that tell a duplicate ratio.
 const BLOCKS_MIN: u64 = 12;
-/// Fewer checks of compressibility than this do not either.
+/// The fewest checks that tell the compressibility.
 const CHECKS_MIN: u64 = 4;
-/// What is seen inside a period is forgotten when it is so many times what tells something: new data soon stands out.
+/// Observations inside a period are forgotten once there are this many times the fewest that tell something. So new
+/// data soon stands out.
 const WINDOW: u64 = 4;
 
-/// Bits of [`Directory::attention`]: duplicates matter for the choice, and compressibility does. Above them is how many bits
-/// choose the contents that are watched.
+/// Bits of [`Directory::attention`]: duplicates matter for the choice; compressibility does. The bits above them hold
+/// the number of bits that select the watched contents.
 const WATCHES: u8 = 1;
 const CHECKS: u8 = 2;
 const BITS_SHIFT: u32 = 4;
-/// Of 32 contents one is watched, and of as few as 4 where all looks together take no more than a 256th of the time.
+/// One content in 32 is watched, or as many as one in 4 where all look-ups together take at most a 256th of the time.
 const WATCHED_BITS_MIN: u32 = 2;
 const WATCHED_BITS_MAX: u32 = 5;
 const LOOKS_BITS: u32 = 8;
-/// Periods of the device in which nothing is written to a directory until it loses its place in the table.
+/// A directory leaves the table after more than this many periods of the device without a write to it.
 const IDLE_MAX: u32 = 16;
 
-/// What is looked at while nothing is known.
+/// The attention while nothing is known.
 const EVERYTHING: u8 = WATCHES | CHECKS | (WATCHED_BITS_MAX as u8) << BITS_SHIFT;
 
-/// See the module.
+/// A directory, or the whole device; see the module.
 pub(super) struct Directory {
-    /// Number of its inode; 0: the whole device, or a free place of the table.
+    /// Its inode number; 0 for the whole device and for a free place of the table.
     pub(super) ino: AtomicU64,
-    /// Number of the policy that requests go to now.
+    /// Number of the policy that new requests use.
     policy: AtomicU8,
-    /// What has to be looked at for the sake of the choice.
+    /// What must be looked at for the sake of the choice.
     attention: AtomicU8,
     seen: Seen,
-    /// Bytes of the period under way, and how many it takes.
+    /// Bytes written in the current period, and the length of the period in bytes.
     progress: Padded<AtomicU64>,
     length: AtomicU64,
     state: Mutex<State>,
-    /// The whole device; `None`: it is that.
+    /// The whole device; `None` if this is the whole device itself.
     device: Option<Arc<Directory>>,
     common: Arc<Common>,
 }
 
 struct State {
     choice: Choice,
-    /// What was seen when the period under way began, when what may refute the choice was forgotten last, and when the
-    /// directory came into the table.
+    /// The counters when the current period began, when the evidence against the choice was last forgotten, and when
+    /// the directory entered the table.
     before: Figures,
     window: Figures,
     first: Figures,
-    /// What the daemon of `denova` had looked at and shared by then.
+    /// The bytes that the daemon of `denova` had looked at and shared when the current period began.
     shared_later: (u64, u64),
     ratio: Option<f64>,
     compressible: Option<f64>,
@@ -75,8 +76,8 @@ struct State {
     estimates: Vec<Estimate>,
     periods: u64,
     switches: u64,
-    /// The period under way may end early: the choice has lasted for a whole one. Otherwise two policies that make one another
-    /// look better (what one stores, the other does not find) would take turns all the time.
+    /// True if the current period may end early: the choice has lasted for a whole period. Without this rule, two
+    /// policies that make one another look better would alternate for ever: one does not find what the other stores.
     may_end_early: bool,
     idle: u32,
     idle_since: u64,
@@ -102,7 +103,7 @@ impl State {
         }
     }
 
-    /// What is known of it; what is not counts as none.
+    /// Returns the known workload; unknown ratios count as 0.
     fn workload(&self) -> Workload {
         Workload {
             ratio: self.ratio.unwrap_or(0.0),
@@ -111,7 +112,7 @@ impl State {
         }
     }
 
-    /// Takes in what was seen in a period; whether that tells the ratio.
+    /// Learns from the counters of a period. Returns true if they tell the duplicate ratio.
     fn learn(&mut self, period: &Figures, shared_later: (u64, u64)) -> bool {
         self.request_blocks = (period.bytes as f64 / BLOCK_BYTES as f64 / period.requests.max(1) as f64).max(1.0);
         if period.checked > 0 {
@@ -124,7 +125,7 @@ impl State {
         let blocks = period.bytes / BLOCK_BYTES;
         let enough = (blocks / SHORT / 4).max(BLOCKS_MIN).min(blocks).max(1) * BLOCK_BYTES;
         let (looked_for, found) = match self.choice.policy {
-            // Its pieces are not looked for while they are written.
+            // The pieces of `denova` are not looked up while they are written, but by the daemon.
             Policy::DeNova if period.looked_for == 0 => later,
             _ => (period.looked_for, period.found),
         };
@@ -135,8 +136,8 @@ impl State {
         is_known || self.choice.policy == Policy::DeNova && self.ratio.is_some()
     }
 
-    /// Takes in what was seen since the window began, and forgets it when it is old. The policy that is certainly better
-    /// than the chosen one, if there is one.
+    /// Compares the counters since the window began with what is known, and restarts the window when it is old.
+    /// Returns the policy that is certainly better than the chosen one, if there is one.
     fn refute(&mut self, seen: &Figures, outlook: impl Fn() -> Outlook) -> Option<Policy> {
         let known = (self.ratio?, self.compressible.unwrap_or(0.0));
         let window = seen.since(&self.window);
@@ -144,7 +145,7 @@ impl State {
         let ratio = Range::of(found, blocks).filter(|_| blocks >= BLOCKS_MIN);
         let compressible =
             Range::of_checks(window.compressible, window.checked).filter(|_| window.checked >= CHECKS_MIN);
-        // What fits is forgotten, and what does not is watched on, until it is certain or old.
+        // Observations that agree with what is known are forgotten. The others are kept until they are certain or old.
         let new_ratio = ratio.filter(|range| !range.contains(known.0));
         let new_part = compressible.filter(|range| !range.contains(known.1));
         if ratio != new_ratio || blocks >= WINDOW * BLOCKS_MIN {
@@ -170,12 +171,12 @@ impl State {
 }
 
 impl Directory {
-    /// The whole device, of which nothing is known.
+    /// Creates the whole device, about which nothing is known yet.
     pub(super) fn of_device(common: Arc<Common>) -> Directory {
         Directory::with(Choice::new(Policy::Inline, Reason::Unknown), None, common)
     }
 
-    /// A free place of the table.
+    /// Creates a free place of the table.
     pub(super) fn free(device: &Arc<Directory>, common: Arc<Common>) -> Directory {
         Directory::with(Choice::new(Policy::Inline, Reason::AsDevice), Some(device.clone()), common)
     }
@@ -196,37 +197,38 @@ impl Directory {
         directory
     }
 
-    /// The policy that requests go to now.
+    /// Returns the policy that new requests use.
     #[inline]
     pub(super) fn policy(&self) -> Policy {
         Policy::numbered(self.policy.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
-    /// Whether duplicates are looked for although everything is stored.
+    /// True if duplicates matter for the choice, so that some pieces are looked up even under a policy that stores
+    /// everything.
     #[inline]
     pub(super) fn watches(&self) -> bool {
         self.attention.load(Ordering::Relaxed) & WATCHES != 0
     }
 
-    /// One content of so many bits is watched.
+    /// Returns the number of bits that select the watched contents: one content in 2 to that power is watched.
     #[inline]
     pub(super) fn watched_bits(&self) -> u32 {
         u32::from(self.attention.load(Ordering::Relaxed) >> BITS_SHIFT)
     }
 
-    /// Whether it is of interest what is compressible.
+    /// True if compressibility matters for the choice.
     #[inline]
     pub(super) fn checks(&self) -> bool {
         self.attention.load(Ordering::Relaxed) & CHECKS != 0
     }
 
-    /// Mount, after costs were measured: chooses if no data has to be seen for it.
+    /// Chooses at mount, after costs were measured, if the choice does not depend on the data.
     pub(super) fn begin_unseen(&self, ground: &Ground<'_>) {
         let outlook = self.outlook(ground);
         self.settle(&mut self.state.lock(), &outlook);
     }
 
-    /// A place of the table gets a directory, which begins with what is chosen on the whole device.
+    /// Prepares a place of the table for a new directory, which starts with the choice of the whole device.
     pub(super) fn adopt(&self) {
         let Some(device) = &self.device else { return };
         let seen = self.seen.figures();
@@ -248,7 +250,8 @@ impl Directory {
         self.begin(divisor);
     }
 
-    /// A period of the device is over: a directory that nobody writes to leaves the table.
+    /// Removes the directory from the table if it was not written to for too many periods. It is called at most once
+    /// a period.
     pub(super) fn age(&self) {
         let Some(mut state) = self.state.try_lock() else { return };
         let bytes = self.seen.figures().bytes;
@@ -259,7 +262,7 @@ impl Directory {
         }
     }
 
-    /// Counts here and on the whole device.
+    /// Counts both for this directory and for the whole device.
     pub(super) fn each_seen(&self, count: impl Fn(&Seen)) {
         count(&self.seen);
         if let Some(device) = &self.device {
@@ -267,19 +270,19 @@ impl Directory {
         }
     }
 
-    /// Places of the blocks, one of `one_of`, that are checked among the next `blocks` of this thread.
+    /// Returns the positions of the blocks to check among the next `blocks` blocks of this thread: one in `one_of`.
     pub(super) fn next_checked(&self, blocks: usize, one_of: u64) -> impl Iterator<Item = usize> {
         let before = self.seen.count_offered(blocks as u64);
         let first = (before.next_multiple_of(one_of) - before) as usize;
         (first..blocks).step_by(one_of as usize)
     }
 
-    /// A request is done and no lock is held: ends a period that has had its bytes. One thread does; the others go on. The
-    /// whole device is told once a part.
+    /// Counts a finished request and ends the period when it has had its bytes; no lock may be held. One thread ends
+    /// the period while the others go on. The whole device is told once per part.
     pub(super) fn request_done(&self, bytes: u64, ground: &Ground<'_>) {
         let before = self.seen.count_request(bytes);
         let part = self.common.part_bytes();
-        // Bytes of this thread: they cross the border of a part once a part.
+        // The counter is the thread's own, so it crosses the border of a part once per part.
         let parts = (before + bytes) / part - before / part;
         if parts == 0 {
             return;
@@ -300,12 +303,12 @@ impl Directory {
         }
     }
 
-    /// Blocks that were written here and the whole device does not know of yet.
+    /// Returns the blocks that were written here and not yet reported to the whole device.
     pub(super) fn untold_blocks(&self) -> u64 {
         self.seen.untold(self.common.part_bytes()) / BLOCK_BYTES
     }
 
-    /// Ends the period under way if what is seen refutes the choice.
+    /// Ends the current period if the observations refute the choice.
     fn end_if_refuted(&self, ground: &Ground<'_>) {
         let Some(mut state) = self.state.try_lock() else { return };
         if !state.may_end_early {
@@ -340,7 +343,7 @@ impl Directory {
             return;
         }
         if !is_known {
-            // Nothing can be told: the next period is short and looks for all.
+            // The ratio is unknown: the next period is short and looks everything up.
             self.policy.store(Policy::Inline.number(), Ordering::Relaxed);
             self.attention.store(EVERYTHING, Ordering::Relaxed);
             self.common.changed();
@@ -353,7 +356,8 @@ impl Directory {
         state.may_end_early = !changes;
     }
 
-    /// If one policy is the best whatever is written, it is chosen, and nothing is looked at.
+    /// Chooses the policy that is the best whatever data comes, if there is one; nothing is looked at then. Returns
+    /// true if it has chosen.
     fn settle(&self, state: &mut State, outlook: &Outlook) -> bool {
         let Some(policy) = outlook.best_at_any_ratio(state.choice.policy) else { return false };
         state.switches += u64::from(state.choice.settle(policy) && state.periods > 0);
@@ -361,7 +365,7 @@ impl Directory {
         true
     }
 
-    /// Begins a period under the policy that is chosen now.
+    /// Begins a period under the chosen policy.
     fn go_on(&self, state: &mut State, outlook: &Outlook) {
         state.estimates = outlook.estimates(&state.workload());
         let asks = outlook.asks_for_compressibility(state.choice.policy, state.request_blocks);
@@ -384,7 +388,7 @@ impl Directory {
         self.progress.store(0, Ordering::Relaxed);
     }
 
-    /// What is done here, and why.
+    /// Returns the choice and the reason for it.
     pub(super) fn chosen(&self) -> Chosen {
         let state = self.state.lock();
         let seen = self.seen.figures();
@@ -403,7 +407,8 @@ impl Directory {
     }
 }
 
-/// What has to be looked at on a device where duplicates matter; `checks`: what is compressible does, too.
+/// Returns what must be looked at on a device where duplicates matter; `checks` says whether compressibility matters,
+/// too.
 fn attention(ground: &model::Ground, checks: bool) -> u8 {
     let look_ns = ground.costs.weak_ns.saturating_add(ground.costs.lookup_ns);
     let is_cheap = |bits: &u32| look_ns.saturating_mul(1 << (LOOKS_BITS - bits)) <= ground.run_write_ns;

@@ -1,13 +1,13 @@
-//! Policy `auto`: in each directory the policy that is the best for its data on this device now.
+//! Policy `auto`: chooses, for each directory, the policy that suits its data on this device now.
 //!
-//! The problem: which policy is the best depends on the medium and on the workload, and the conclusions of the papers
-//! contradict one another: inline pays on slow media (NV-Dedup), offline on fast ones (DeNOVA), packing where data is
-//! compressible (DeEXT). Users do not know, and workloads change.
+//! The problem: which policy is best depends on the medium and on the workload, and the papers disagree: inline
+//! deduplication pays on slow media (NV-Dedup), offline on fast ones (DeNOVA), packing where data is compressible
+//! (DeEXT). Users do not know which case they have, and workloads change.
 //!
-//! The idea: it is no other way to place data but a chooser. Wherever `fs` asks for the policy of a file, `auto` answers
-//! with a concrete one, the one that is chosen for the directory that the file was made in. All that is stored is stored
-//! by the existing policies, and stays correct and shareable however often the choice changes. The choice follows from
-//! measured costs and from what was seen in the last sampling period.
+//! The idea: `auto` does not place data itself, it only chooses. When `fs` asks for the policy of a file, `auto`
+//! returns the concrete policy that is chosen for the directory in which the file was created. The existing policies
+//! store all data, so data stays correct and shareable however often the choice changes. The choice follows from
+//! measured costs and from what the last sampling period saw.
 //!
 //! ```text
 //! fs: a write            -> of(directory)        the directory's lane of the chosen policy
@@ -15,18 +15,18 @@
 //!     request_done       -> Directory            at the end of a period: ratio, estimates, choice with hysteresis
 //! ```
 //!
-//! The table of directories has room for [`PLACES`]; files of others go the way of the whole device, which is watched in the
-//! same way. A new directory begins with the choice of the whole device.
+//! The table of directories has room for [`PLACES`]. Files of other directories use the choice of the whole device,
+//! which is observed in the same way. A new directory starts with the choice of the whole device.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`options`] | options, estimates, reasons, statistics |
-//! | [`model`] | what each policy would do: the formulae |
-//! | `choice` | when to change: hysteresis |
-//! | `outlook` | what has to be looked at, and when that refutes the choice |
-//! | `seen`, `observe` | what is seen, and how it is counted |
+//! | [`model`] | what each policy would cost and save: the formulae |
+//! | `choice` | when to change the policy: hysteresis |
+//! | `outlook` | which data must be looked at, and when observations refute the choice |
+//! | `seen`, `observe` | what is observed, and how it is counted |
 //! | `directory` | sampling periods |
-//! | `common` | costs, and what the device allows |
+//! | `common` | measured costs, and what the device allows |
 
 mod choice;
 mod common;
@@ -52,14 +52,14 @@ use observe::{Observed, Watch};
 use options::{AutoOptions, AutoStats, Chosen};
 use std::sync::{Arc, OnceLock};
 
-/// Directories in the table.
+/// The number of directories in the table.
 const PLACES: usize = 64;
-/// Places that a directory may have.
+/// The number of places in which a directory may be: the table is set-associative.
 const WAYS: usize = 4;
-/// Concrete policies that can be chosen.
+/// The concrete policies that can be chosen.
 const LANES: [Policy; 4] = [Policy::Off, Policy::Inline, Policy::DeNova, Policy::DeExt];
 
-/// The policies that it chooses from.
+/// Holds the policies that `auto` chooses from.
 #[derive(Clone)]
 pub(super) struct Concrete {
     pub(super) inline: Arc<Inline>,
@@ -67,20 +67,20 @@ pub(super) struct Concrete {
     pub(super) deext: Arc<DeExt>,
 }
 
-/// A directory with its lanes, one for each of [`LANES`].
+/// A directory and its lanes: one observed policy for each of [`LANES`].
 struct Place {
     directory: Arc<Directory>,
     lanes: [Observed; LANES.len()],
 }
 
-/// See the module.
+/// Policy `auto` of one mount; see the module.
 pub(super) struct Auto {
     common: Arc<Common>,
     concrete: Concrete,
     device: Place,
-    /// Made when the first file of a directory is written.
+    /// The table of directories; created when the first file of a directory is written.
     table: OnceLock<Box<[Place]>>,
-    /// [`Common::changes`] when the table was gone over last.
+    /// The value of [`Common::changes`] when the table was last searched for idle directories.
     aged_at: AtomicU64,
 }
 
@@ -107,7 +107,7 @@ impl Place {
 }
 
 impl Auto {
-    /// Of a mount. `given`: costs to go by instead of measured ones.
+    /// Creates the policy for a mount. `given` replaces the measured costs.
     pub(super) fn new(
         options: AutoOptions,
         given: Option<super::nv_dedup::options::Costs>,
@@ -120,7 +120,8 @@ impl Auto {
         Auto { common, concrete, device, table: OnceLock::new(), aged_at: AtomicU64::new(0) }
     }
 
-    /// The concrete policy for new data of files in a directory; 0: of none in particular.
+    /// Returns the concrete policy for new data of files in the directory with this inode number; 0 means the whole
+    /// device.
     pub(super) fn of(&self, directory: u64) -> &dyn Dedup {
         match directory {
             0 => self.device.chosen(),
@@ -128,7 +129,7 @@ impl Auto {
         }
     }
 
-    /// Which one that is.
+    /// Returns the name of the policy that [`Auto::of`] would return, without adding the directory to the table.
     pub(super) fn policy_of(&self, directory: u64) -> Policy {
         let places = self.table.get().into_iter().flatten();
         let place =
@@ -136,7 +137,8 @@ impl Auto {
         place.unwrap_or(&self.device).directory.policy()
     }
 
-    /// The place of a directory, which may be new; that of the whole device when there is no room.
+    /// Returns the place of a directory and adds it to the table if it is new. Without a free place, returns that of
+    /// the whole device.
     fn place_of(&self, directory: u64) -> &Place {
         let table = self.table.get_or_init(|| {
             let free = || Directory::free(&self.device.directory, self.common.clone());
@@ -164,7 +166,8 @@ impl Auto {
         &self.device
     }
 
-    /// Frees the places of directories that nobody writes to, when a directory has none, once a sampling period.
+    /// Frees the places of directories that are no longer written to. It runs when a new directory needs a place, at
+    /// most once per sampling period.
     fn age(&self) {
         let changes = self.common.changes();
         if self.aged_at.swap(changes, Ordering::Relaxed) != changes {
@@ -172,30 +175,31 @@ impl Auto {
         }
     }
 
-    /// Mount: measures, so that the first sampling period is judged by this device's costs.
+    /// Measures costs at mount, so that the first sampling period is judged by this device's costs.
     pub(super) fn measure(&self, ground: &Ground<'_>) {
         self.common.measure(ground);
         self.device.directory.begin_unseen(ground);
     }
 
-    /// A daemon shares later what is stored now.
+    /// Records that a dedup daemon runs, so data may be stored now and shared later.
     pub(super) fn daemon_works(&self) {
         self.common.daemon_works();
     }
 
-    /// Whether new data is looked for anywhere, so that what was stored meanwhile is worth its fingerprints.
+    /// True if any directory looks new data up inline. Only then are fingerprints of blocks that were stored
+    /// meanwhile of use.
     pub(super) fn looks_for_fingerprints(&self) -> bool {
         let looks = |place: &Place| place.directory.policy() == Policy::Inline;
         looks(&self.device) || self.used_places().any(looks)
     }
 
-    /// The places of the table that have a directory.
+    /// Returns the places of the table that hold a directory.
     fn used_places(&self) -> impl Iterator<Item = &Place> {
         let places = self.table.get().into_iter().flatten();
         places.filter(|place| place.directory.ino.load(Ordering::Relaxed) > 0)
     }
 
-    /// What it does, and why; `None` when nothing was written by it and it is not the policy of new data.
+    /// Returns what the policy does and why; `None` when it is not the mount's policy and no data was written under it.
     pub(super) fn stats(&self, is_default: bool) -> Option<AutoStats> {
         let mut device = self.device.directory.chosen();
         let places = self.table.get().into_iter().flatten();

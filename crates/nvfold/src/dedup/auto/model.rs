@@ -1,11 +1,12 @@
-//! What would each policy do with this workload on this device? The formulae of policy `auto`.
+//! What would each policy cost and save for this workload on this device? The formulae of policy `auto`.
 //!
-//! The problem: on slow media it pays to look for duplicates before writing, on fast media it does not, and how much it
-//! saves depends on the workload (the conclusions of the papers contradict one another for that reason).
+//! The problem: looking for duplicates before writing pays on slow media and not on fast ones, and how much it saves
+//! depends on the workload. That is why the papers come to opposite conclusions.
 //!
-//! The idea: the mean time that the writer of a block waits, the part of its bytes that takes space, and the part that
-//! is written follow from the measured costs (c, w, lambda, v as in NV-Dedup, see [`Costs`]) and from what was observed:
-//! duplicate ratio r, part k of the blocks that is compressible, mean request of n blocks.
+//! The idea: estimate three numbers for each policy: the mean time that the writer of a block waits, the part of its
+//! bytes that takes space, and the part that is written. They follow from the measured costs (c, w, lambda, v as in
+//! NV-Dedup, see [`Costs`]) and from three observations: the duplicate ratio r, the part k of the blocks that is
+//! compressible, and the mean request length of n blocks.
 //!
 //! ```text
 //! c(n)     c + (c1 - c) / n        c1 one block with its fence, c a block of a long request
@@ -18,15 +19,17 @@
 //!          + c(n)/12 + cut(n) + (1-r) k z
 //! ```
 //!
-//! The twelfth is what fingerprints push out of the CPU's caches, as in the model of `nv-dedup`. `denova` looks for
-//! duplicates later, so its time does not depend on r; q is what queueing costs. `deext` is considered only where packed
-//! chunks are compressed, and compressible data is taken to shrink to a half; r is taken to be that of blocks. Compressing
-//! takes z a block, which is measured; so does cutting by content, which is taken to be always the same. Where less than a
-//! fiftieth of the data is compressible `deext` is none of the policies: it saves a percent at most, and its pieces are
-//! longer than blocks, so it finds fewer duplicates. cut(n) is what cutting costs: some time for each block, and more for each request,
-//! whose last piece is written once more when the next request goes on with it.
+//! The term c(n)/12 is the cost of CPU cache lines that fingerprinting evicts, as in the model of `nv-dedup`.
+//! `denova` looks for duplicates later, so its time does not depend on r; q is the cost of queueing.
 //!
-//! A preference makes one number of the three, the *score*, and the least score is the best:
+//! `deext` is considered only where packed chunks are compressed. The model assumes that compressible data shrinks to
+//! a half, and that r is the duplicate ratio of blocks. The cost z of a compressible block is that of compressing it,
+//! which is measured, plus a constant for cutting it by content. The term cut(n) is the cost of cutting: a constant
+//! for each block, and more for each request, whose last piece is written again when the next request continues it.
+//! Where less than a fiftieth of the data is compressible, `deext` is not considered: it would save a percent at
+//! most, and its pieces are longer than blocks, so it finds fewer duplicates.
+//!
+//! A preference combines the three numbers into a *score*; the policy with the least score is the best:
 //!
 //! ```text
 //! balanced   time * stored             a percent of space is worth a percent of time
@@ -35,59 +38,61 @@
 //! wear       written + time / (time + c(n)) / 50
 //! ```
 //!
-//! So with the last two a policy that takes longer than storing everything loses less than a percent of space by it.
+//! So with the last two, a policy that takes longer than storing everything costs the equivalent of less than a
+//! percent of space.
 //!
-//! Policy `nv-dedup` is not among them: it chooses between `off` and `inline` itself. Nor are `icid` and its kind: copies
-//! are followed only under policies that are named so.
+//! Policy `nv-dedup` is not considered, because it chooses between `off` and `inline` itself. Nor are `icid` and its
+//! variants: copies are followed only where the user names one of these policies.
 
 use super::options::{Estimate, Prefer};
 use crate::dedup::nv_dedup::options::Costs;
 use crate::dedup::policy::Policy;
 
-/// Queueing a log entry and taking it from the queue.
+/// Cost of queueing a log entry and taking it from the queue, nanoseconds a block.
 const QUEUE_NS: f64 = 50.0;
-/// Cutting a block, and its part of the entries and headers of packed chunks.
+/// Cost of cutting a block, with its share of the entries and headers of packed chunks.
 const CUT_NS: f64 = 800.0;
-/// The same for each request, and the part of a block's cost that is written twice.
+/// Cost of cutting for each request, and the part of a block's write cost that is paid twice.
 const CUT_REQUEST_NS: f64 = 1_500.0;
 const CUT_REQUEST_WRITES: f64 = 1.0 / 3.0;
-/// Cutting a compressible block by its content, into more and shorter pieces than other data.
+/// Cost of cutting a compressible block by its content, which gives more and shorter pieces than other data.
 const CUT_CONTENT_NS: f64 = 2_500.0;
-/// Compressing a block, where that was not measured.
+/// Cost of compressing a block, nanoseconds, where it was not measured.
 pub(super) const COMPRESS_NS: u64 = 1_500;
-/// The least part of compressible blocks that is worth packing.
+/// The least part of compressible blocks that makes packing worthwhile.
 const COMPRESSIBLE_MIN: f64 = 0.02;
-/// What time counts beside space or wear.
+/// Weight of time in the scores for space and wear.
 const TIME_WEIGHT: f64 = 0.02;
 
-/// What was seen of a workload.
+/// What was observed of a workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
     /// Duplicate ratio, 0 to 1.
     pub ratio: f64,
     /// The part of the blocks that is compressible.
     pub compressible: f64,
-    /// Blocks in a request on average, 1 at least.
+    /// Mean number of blocks in a request, at least 1.
     pub request_blocks: f64,
 }
 
-/// What is known of the device.
+/// What the model knows of the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ground {
-    /// What a block costs.
+    /// Costs of a single block, nanoseconds.
     pub costs: Costs,
-    /// Writing a block of a long request.
+    /// Time to write a block of a long request, nanoseconds.
     pub run_write_ns: u64,
-    /// Compressing a block that is compressible, nanoseconds.
+    /// Time to compress a compressible block, nanoseconds.
     pub compress_ns: u64,
-    /// The index is on the device and a daemon works.
+    /// True if `denova` can share later: the index is on the device and a daemon runs.
     pub shares_later: bool,
-    /// Packed chunks can be stored, and are compressed.
+    /// True if packed chunks can be stored and are compressed.
     pub packs: bool,
 }
 
-/// The estimates of all policies that can be chosen, the best one first. There is one at least. With `prefer=space` `off` is
-/// none of them: where nothing can be saved now it would be as good, and what is stored by it is not found later.
+/// Returns the estimates of all policies that can be chosen, the best first; there is at least one. With
+/// `prefer=space`, `off` is left out. It would score as well where nothing can be saved now, but later copies of the
+/// data that it stores would not be found.
 pub fn estimates(ground: &Ground, workload: &Workload, prefer: Prefer) -> Vec<Estimate> {
     let Costs { write_ns, weak_ns, lookup_ns, compare_ns, .. } = ground.costs;
     let [one, long] = [write_ns, ground.run_write_ns.min(write_ns)].map(|cost| cost as f64);
@@ -118,7 +123,7 @@ pub fn estimates(ground: &Ground, workload: &Workload, prefer: Prefer) -> Vec<Es
         Estimate { policy, time_ns, stored, written, score }
     };
     let mut estimates: Vec<Estimate> = all.into_iter().filter(|of| of.0).map(estimate).collect();
-    // Of equal ones the simpler stays first: the sort is stable.
+    // The sort is stable, so of equal scores the simpler policy comes first.
     estimates.sort_by(|a, b| a.score.total_cmp(&b.score));
     estimates
 }
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn balanced_shares_when_a_percent_of_space_costs_less_than_a_percent_of_time() {
         let fast = ground(FAST);
-        // 1.68 (1-r) - ... : the border is where (300 + 500 (1-r) + 250 r + 42) (1-r) = 500.
+        // The scores are equal where (300 + 500 (1-r) + 250 r + 42) (1-r) = 500.
         assert_eq!(best(&fast, &workload(0.30), Prefer::Balanced), Policy::Off);
         assert_eq!(best(&fast, &workload(0.40), Prefer::Balanced), Policy::Inline);
         let slow = ground(Costs::PAPER);

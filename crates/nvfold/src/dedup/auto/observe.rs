@@ -1,13 +1,15 @@
-//! What does a directory's data look like now? What policy `auto` sees of it, and what that costs.
+//! What does a directory's data look like now? How policy `auto` observes it, and what that costs.
 //!
-//! The problem: policies that store everything never learn how many duplicates there are.
+//! The problem: a policy that stores everything never learns how many duplicates there are.
 //!
-//! The idea: each concrete policy of a directory is wrapped in an [`Observed`], which counts what it is offered and what it
-//! shares. In place of `off` stands [`Watch`]: pieces of one *content* in 4 to 32 go the way of policy `inline`, so all
-//! copies of a content are watched or none, and the ratio among them is that of the workload (see
-//! [`is_watched`](crate::dedup::nv_dedup::sampling::is_watched)). Where all pieces are looked at, watched or not, all
-//! count. Where it matters for the choice what is compressible, one block in 16 is checked, whatever its content is, and
-//! of policies that cut one piece in four.
+//! The idea: each concrete policy of a directory is wrapped in an [`Observed`], which counts what the policy is
+//! offered and what it shares. In place of `off` stands [`Watch`]: it passes pieces of one *content* in 4 to 32 to
+//! policy `inline`. All copies of a content are watched or none, so the ratio among them is that of the workload (see
+//! [`is_watched`](crate::dedup::nv_dedup::sampling::is_watched)). Where the policy looks up all pieces, all of them
+//! count.
+//!
+//! Where compressibility matters for the choice, one block in 16 is checked, whatever its content, and one piece in
+//! four under policies that cut.
 
 use super::directory::Directory;
 use crate::chunk::transaction::Transaction;
@@ -23,13 +25,13 @@ use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, ChunkRef};
 use std::sync::Arc;
 
-/// One block of so many is checked for compressibility, and one cut piece of so many.
+/// One block in this many is checked for compressibility, and one cut piece in this many.
 const CHECKED_BLOCK_OF: u64 = 16;
 const CHECKED_PIECE_OF: u32 = 4;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// In place of `off`: stores everything, and looks for one content in 32 where that may change the choice. What it stores
-/// without a fingerprint gets one in the background when anybody looks for it.
+/// Stands in for `off`: stores everything, and looks up one content in 4 to 32 where that may change the choice.
+/// Blocks that it stores without a fingerprint get one in the background when some directory looks for them.
 pub(super) struct Watch {
     pub(super) inline: Arc<Inline>,
     pub(super) directory: Arc<Directory>,
@@ -76,17 +78,17 @@ impl Dedup for Watch {
     }
 }
 
-/// A concrete policy in a directory. A request keeps the one that it began with, so a change of the choice never meets a
-/// request half way.
+/// A concrete policy in a directory, observed. A request keeps the policy that it began with, so a change of the
+/// choice never affects a request under way.
 pub(super) struct Observed {
     pub(super) inner: Arc<dyn Dedup>,
     pub(super) directory: Arc<Directory>,
-    /// Its pieces are of any length.
+    /// True if the policy cuts pieces of any length.
     pub(super) cuts: bool,
 }
 
 impl Observed {
-    /// Checks whether a block or a piece is compressible.
+    /// Checks whether a block or a piece is compressible, and counts the result.
     fn check(&self, bytes: &[u8]) {
         let is_compressible = Compressibility::default().check(bytes) == Verdict::Compressible;
         self.directory.each_seen(|seen| seen.count_check(is_compressible));

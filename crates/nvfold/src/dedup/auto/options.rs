@@ -1,28 +1,28 @@
-//! How policy `auto` works and what it tells: options, estimates, reasons, statistics.
+//! Options of policy `auto` and what it reports: estimates, reasons, statistics.
 
 use crate::dedup::nv_dedup::options::Costs;
 use crate::dedup::policy::Policy;
 
-/// What policy `auto` is to save.
+/// What policy `auto` optimises for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Prefer {
-    /// Time and space alike: a percent of space is worth a percent of time. Users of a deduplicating file system expect
-    /// it to save space, and not to become much slower where there is little to save.
+    /// Time and space equally: a percent of space is worth a percent of time. Users of a deduplicating file system
+    /// expect it to save space without becoming much slower where there is little to save.
     #[default]
     Balanced,
-    /// Space; of policies that store nearly as little, the fastest.
+    /// Space. Among policies that store nearly as little, the fastest wins.
     Space,
-    /// Time that a writer waits.
+    /// The time that a writer waits.
     Speed,
-    /// Bytes that are written to the device; of policies that write nearly as few, the fastest.
+    /// Bytes written to the device. Among policies that write nearly as few, the fastest wins.
     Wear,
 }
 
 impl Prefer {
-    /// All of them.
+    /// All preferences.
     pub const ALL: [Prefer; 4] = [Prefer::Balanced, Prefer::Space, Prefer::Speed, Prefer::Wear];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Prefer::Balanced => "balanced",
@@ -32,18 +32,18 @@ impl Prefer {
         }
     }
 
-    /// The one with this name.
+    /// Returns the preference with this name, if there is one.
     pub fn from_name(name: &str) -> Option<Prefer> {
         Prefer::ALL.into_iter().find(|prefer| prefer.name() == name)
     }
 }
 
-/// How policy `auto` works.
+/// Options of policy `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AutoOptions {
-    /// What it is to save.
+    /// What it optimises for.
     pub prefer: Prefer,
-    /// Blocks in a sampling period of a directory, 1 at least.
+    /// Length of a directory's sampling period in blocks, at least 1.
     pub period: u64,
 }
 
@@ -53,85 +53,85 @@ impl Default for AutoOptions {
     }
 }
 
-/// What a policy is expected to do with a block of 4 KiB.
+/// The expected cost and saving of a policy for a block of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Which policy.
+    /// The policy.
     pub policy: Policy,
-    /// Nanoseconds that its writer waits.
+    /// Time that the writer waits, nanoseconds.
     pub time_ns: f64,
-    /// The part of its bytes that takes space in the end.
+    /// The part of the block's bytes that takes space in the end, 0 to 1.
     pub stored: f64,
-    /// The part of its bytes that is written to the device.
+    /// The part of the block's bytes that is written to the device, 0 to 1.
     pub written: f64,
-    /// What is compared: less is better.
+    /// The number by which policies are compared; less is better.
     pub score: f64,
 }
 
-/// Why a policy is chosen.
+/// Why a policy was chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
     /// No sampling period has ended yet, neither here nor on the whole device.
     Unknown,
-    /// A new directory: as on the whole device.
+    /// The directory is new and follows the whole device.
     AsDevice,
-    /// No ratio of duplicates, no compressibility and no length of requests would make another policy better by enough: no
+    /// No duplicate ratio, compressibility or request length would make another policy better by the margin. So no
     /// data is looked at for the sake of the choice.
     AtAnyRatio,
     /// It has the best score.
     Best,
-    /// It had the best score, and another policy is better now by this part, but not by enough or not for long enough.
+    /// It had the best score. Another policy is better now by `gain`, but not by enough or not for long enough.
     Kept {
-        /// The better one.
+        /// The better policy.
         better: Policy,
-        /// By which part of its score.
+        /// By which part of the score it is better, 0 to 1.
         gain: f64,
     },
 }
 
-/// What policy `auto` does in a directory, or on the whole device, and why.
+/// The choice of policy `auto` in a directory or on the whole device, and the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
-    /// Number of the directory's inode; 0: the whole device.
+    /// The directory's inode number; 0 stands for the whole device.
     pub directory: u64,
     /// The policy of new data.
     pub policy: Policy,
-    /// Why that one.
+    /// Why it was chosen.
     pub reason: Reason,
-    /// Duplicate ratio of the last sampling period that told.
+    /// Duplicate ratio of the last sampling period that saw enough data to tell it, 0 to 1.
     pub ratio: Option<f64>,
-    /// The part of the sampled blocks that is compressible.
+    /// The part of the sampled blocks that is compressible, 0 to 1.
     pub compressible: Option<f64>,
-    /// Mean length of a request, blocks.
+    /// Mean length of a request in blocks.
     pub request_blocks: f64,
-    /// What the policies were expected to do when it was last compared; none while nothing is known.
+    /// The estimates at the last comparison; empty while nothing is known.
     pub estimates: Vec<Estimate>,
-    /// Blocks that were written there since mount, or since the directory was written to again.
+    /// Blocks written there since mount, or since the directory was last added to the table.
     pub blocks: u64,
-    /// Sampling periods that ended.
+    /// Number of sampling periods that ended.
     pub periods: u64,
-    /// Changes of the policy.
+    /// Number of times that the policy changed.
     pub switches: u64,
 }
 
-/// What policy `auto` does, and why.
+/// Statistics of policy `auto`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoStats {
-    /// What it is to save.
+    /// What it optimises for.
     pub prefer: Prefer,
-    /// What the model calculates with.
+    /// The costs that the model uses.
     pub costs: Costs,
-    /// Writing a block of a long request, nanoseconds.
+    /// Time to write a block of a long request, nanoseconds.
     pub run_write_ns: u64,
-    /// The costs were measured on this device, not given.
+    /// True if the costs were measured on this device, false if they were given.
     pub measured: bool,
-    /// On the whole device.
+    /// The choice for the whole device.
     pub device: Chosen,
-    /// In the directories that were written to most, at most [`AutoStats::DIRECTORIES_MAX`].
+    /// The choices for the directories that were written to most, at most [`AutoStats::DIRECTORIES_MAX`].
     pub directories: Vec<Chosen>,
 }
 
 impl AutoStats {
-    /// Directories that are told of.
+    /// The largest number of directories in a report.
     pub const DIRECTORIES_MAX: usize = 8;
 }

@@ -1,11 +1,11 @@
-//! Is a choice to be doubted? What must be looked at to find out, and when has enough been seen?
+//! Which data must be looked at to doubt a choice, and when has enough been seen to refute it?
 //!
-//! The problem: looking at data costs time, most of all where the fastest policy looks at none. And a period that goes on
-//! with a choice that the first blocks of new data have refuted loses what the better policy would have gained.
+//! The problem: looking at data costs time, most of all where the fastest policy looks at none. But if a period keeps
+//! a choice that the first blocks of new data have refuted, it loses what the better policy would have gained.
 //!
-//! The idea: the model tells what would be chosen for other data. Where that is the same policy for all data, nothing
-//! needs to be looked at ([`Outlook::is_best_at_any_ratio`]). Where it is not, what was seen since some blocks stands for a
-//! range in which the truth lies, and when another policy is better by the margin everywhere in that range, the choice is
+//! The idea: ask the model what it would choose for other data. Where it chooses the same policy for all data,
+//! nothing needs to be looked at ([`Outlook::is_best_at_any_ratio`]). Elsewhere the recent samples give a range that
+//! contains the true ratio. When another policy is better by the margin everywhere in that range, the choice is
 //! refuted ([`Outlook::better_than`]).
 
 use super::choice::{gain, margin};
@@ -13,22 +13,22 @@ use super::model::{Ground, Workload, estimates};
 use super::options::{Estimate, Prefer};
 use crate::dedup::policy::Policy;
 
-/// Ratios that stand for all.
+/// Duplicate ratios at which the model is asked, in place of all ratios.
 const RATIOS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
-/// Lengths of requests that stand for all.
+/// Request lengths in blocks at which the model is asked, in place of all lengths.
 const REQUEST_BLOCKS: [f64; 2] = [1.0, 1024.0];
-/// Data of which none of so many samples is compressible is taken to be incompressible.
+/// Data counts as incompressible when none of this many samples is compressible.
 const NONE_OF: u64 = 16;
 
-/// What the model says of one device with one preference.
+/// The model's predictions for one device and one preference.
 pub(super) struct Outlook {
-    /// What is known of the device.
+    /// What the model knows of the device.
     pub(super) ground: Ground,
-    /// What is to be saved.
+    /// What the policy optimises for.
     pub(super) prefer: Prefer,
 }
 
-/// The range in which a part of a workload lies, as far as some samples tell.
+/// The confidence range of a ratio, as far as some samples tell; its bounds are 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Range {
     least: f64,
@@ -36,24 +36,25 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Exactly this.
+    /// Returns the range that contains only `part`.
     pub(super) fn exactly(part: f64) -> Range {
         Range { least: part, most: part }
     }
 
-    /// `hits` of `samples`: two standard deviations to both sides, so 19 of 20 ranges hold the truth. `None` without samples.
+    /// Returns the range for `hits` of `samples`: two standard deviations to both sides, so 19 of 20 ranges contain
+    /// the true ratio. `None` without samples.
     pub(super) fn of(hits: u64, samples: u64) -> Option<Range> {
         if samples == 0 {
             return None;
         }
         let (samples, part) = (samples as f64, (hits as f64 / samples as f64).min(1.0));
-        // Without the second term a few samples that agree would be certain.
+        // Without the second term a few samples that agree would count as certain.
         let deviation = (part * (1.0 - part) / samples + 1.0 / (samples * samples)).sqrt();
         let [least, most] = [-2.0, 2.0].map(|times| (part + times * deviation).clamp(0.0, 1.0));
         Some(Range { least, most })
     }
 
-    /// The same, where none of so many is none at all.
+    /// Returns the same range, except that no hit in [`NONE_OF`] samples or more counts as exactly 0.
     pub(super) fn of_checks(hits: u64, samples: u64) -> Option<Range> {
         match hits == 0 && samples >= NONE_OF {
             true => Some(Range::exactly(0.0)),
@@ -61,19 +62,19 @@ impl Range {
         }
     }
 
-    /// Whether the truth may be this.
+    /// True if the true ratio may be `part`.
     pub(super) fn contains(&self, part: f64) -> bool {
         (self.least..=self.most).contains(&part)
     }
 }
 
 impl Outlook {
-    /// What the policies would do with a workload, the best one first.
+    /// Returns what each policy would do with a workload, the best one first.
     pub(super) fn estimates(&self, workload: &Workload) -> Vec<Estimate> {
         estimates(&self.ground, workload, self.prefer)
     }
 
-    /// The policy that no data would be a reason to leave, if there is one: `own`, or else another.
+    /// Returns a policy that the model would keep whatever data comes, if there is one. Prefers `own`.
     pub(super) fn best_at_any_ratio(&self, own: Policy) -> Option<Policy> {
         let incompressible = Workload { ratio: 0.0, compressible: 0.0, request_blocks: 1.0 };
         let other = self.estimates(&incompressible).first().map(|of| of.policy);
@@ -90,7 +91,7 @@ impl Outlook {
         })
     }
 
-    /// Whether compressible data would be a reason to pack it, or other data one to pack no longer.
+    /// True if compressible data would be a reason to pack it, or incompressible data a reason to stop packing.
     pub(super) fn asks_for_compressibility(&self, own: Policy, request_blocks: f64) -> bool {
         let packs = |ratio: f64| {
             let workload = Workload { ratio, compressible: 1.0, request_blocks };
@@ -99,7 +100,7 @@ impl Outlook {
         self.ground.packs && (own == Policy::DeExt || RATIOS.into_iter().any(packs))
     }
 
-    /// The policy that is better than `own` by the margin wherever in these ranges the truth lies, if it is one.
+    /// Returns the policy that is better than `own` by the margin everywhere in both ranges, if one policy is.
     pub(super) fn better_than(
         &self,
         own: Policy,

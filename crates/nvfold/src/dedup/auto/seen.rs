@@ -1,4 +1,4 @@
-//! Counters of what was written in a directory: one line a thread, summed up at the end of a sampling period.
+//! Counters of what was written in a directory: one cache line for each thread, summed at the end of a sampling period.
 
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -7,12 +7,12 @@ use crate::sync::thread_number;
 /// Threads beyond this many share counters.
 const STRIPES: usize = 16;
 
-/// What one thread saw. Only differences between two looks mean anything.
+/// Counters of one thread. They only grow, so only differences between two readings have a meaning.
 #[derive(Default)]
 struct Stripe {
     bytes: AtomicU64,
     requests: AtomicU64,
-    /// Requests that the device was told of.
+    /// Requests that were already reported to the whole device.
     told: AtomicU64,
     offered: AtomicU64,
     looked_for: AtomicU64,
@@ -21,17 +21,17 @@ struct Stripe {
     compressible: AtomicU64,
 }
 
-/// What all threads saw.
+/// Counters of all threads.
 pub(super) struct Seen {
     stripes: Box<[Padded<Stripe>]>,
 }
 
-/// The same as numbers.
+/// Sums of the counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Figures {
     pub(super) bytes: u64,
     pub(super) requests: u64,
-    /// Bytes of pieces that were looked for, and of those that were found.
+    /// Bytes of the pieces that were looked up, and of those that were found.
     pub(super) looked_for: u64,
     pub(super) found: u64,
     /// Pieces that were checked, and those of them that are compressible.
@@ -44,33 +44,34 @@ impl Seen {
         Seen { stripes: (0..STRIPES).map(|_| Padded::default()).collect() }
     }
 
-    /// A request of so many bytes is done; how many bytes this thread's requests had before it.
+    /// Counts a finished request of `bytes` bytes. Returns the bytes of this thread's requests before it.
     pub(super) fn count_request(&self, bytes: u64) -> u64 {
         let stripe = self.stripe();
         stripe.requests.fetch_add(1, Ordering::Relaxed);
         stripe.bytes.fetch_add(bytes, Ordering::Relaxed)
     }
 
-    /// Requests of so many bytes in a directory were done before.
+    /// Counts finished requests of a directory, `bytes` bytes together; for the counters of the whole device.
     pub(super) fn count_requests(&self, requests: u64, bytes: u64) {
         let stripe = self.stripe();
         stripe.requests.fetch_add(requests, Ordering::Relaxed);
         stripe.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Requests of this thread of which the device was not told before.
+    /// Takes the number of this thread's requests that were not yet reported to the whole device.
     pub(super) fn take_requests(&self) -> u64 {
         let stripe = self.stripe();
         let requests = stripe.requests.load(Ordering::Relaxed);
         requests.saturating_sub(stripe.told.swap(requests, Ordering::Relaxed))
     }
 
-    /// So many blocks are to be placed; how many this thread's requests had before.
+    /// Counts blocks that are about to be placed. Returns the number of blocks that this thread counted before.
     pub(super) fn count_offered(&self, blocks: u64) -> u64 {
         self.stripe().offered.fetch_add(blocks, Ordering::Relaxed)
     }
 
-    /// Bytes of which the device was not told yet, where it is told of whole parts of so many bytes.
+    /// Returns the bytes that were not yet reported to the whole device, where each thread reports multiples of
+    /// `part` bytes.
     pub(super) fn untold(&self, part: u64) -> u64 {
         self.stripes.iter().map(|stripe| stripe.bytes.load(Ordering::Relaxed) % part).sum()
     }
@@ -108,7 +109,7 @@ impl Seen {
 }
 
 impl Figures {
-    /// What came since `before`.
+    /// Returns the differences to `before`.
     pub(super) fn since(&self, before: &Figures) -> Figures {
         let less = |figure: fn(&Figures) -> u64| figure(self).saturating_sub(figure(before));
         Figures {

@@ -1,7 +1,9 @@
-//! What is equal to stored blocks: steps 2 and 3 of Algorithm 1 (DeNOVA IV-D).
+//! Finding blocks that equal stored blocks: steps 2 and 3 of Algorithm 1 (DeNOVA IV-D).
 //!
-//! The idea: a block is held by an update count first, so that its bytes stand still, and compared then. A block of the
-//! same batch that is equal and unique counts as found: the two will be one.
+//! The problem: without a lock, a candidate may change or be freed while its bytes are compared.
+//!
+//! The idea: hold the candidate by an update count first, so that its bytes cannot change, and compare then. A unique
+//! block of the same batch counts as found, too: the two blocks will be merged.
 
 use super::DeNova;
 use crate::chunk::Chunks;
@@ -16,7 +18,8 @@ use smallvec::SmallVec;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 impl Finder for DeNova {
-    /// A strong fingerprint is made where it decides, or where the weak one is its beginning and it costs nothing.
+    /// A strong fingerprint is computed only where it decides, or where the weak one is its prefix, so that it costs
+    /// nothing.
     fn fingerprint(&self, block: &[u8]) -> Fingerprint {
         Fingerprint::of(block, self.weak, self.strong)
     }
@@ -53,7 +56,7 @@ impl DeNova {
         let strong = batch.pieces[at].fingerprint.strong;
         let mut differing: SmallVec<[Hold; 2]> = SmallVec::new();
         let fate = loop {
-            // The search goes on behind a block that is held, so that one keeps its place.
+            // The search continues after the last differing block. A hold on that block keeps its place in the index.
             let seen = differing.last().map_or(ChunkRef::NONE, |hold| hold.block().into());
             let take = chunks.hold_candidate(weak, seen, |block| block != own, &mut batch.tx.flight);
             let Some(hold) = take else { break Fate::Unique };
@@ -72,7 +75,7 @@ impl DeNova {
         fate
     }
 
-    /// Whether two pieces with these fingerprints are equal.
+    /// True if two pieces with these fingerprints are equal.
     fn are_equal(&self, one: (&[u8], &Fingerprint), other: (&[u8], &Fingerprint)) -> bool {
         one.1.weak == other.1.weak
             && match (one.1.strong, other.1.strong) {

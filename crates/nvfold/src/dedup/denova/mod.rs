@@ -1,33 +1,33 @@
 //! Policy `denova`: store now, share later (DeNOVA).
 //!
-//! The problem: on fast memory a fingerprint takes longer than the write that it might save (III, equations 1 to 5). So
-//! a writer must not wait for one.
+//! The problem: on fast memory, a fingerprint takes longer than the write that it might save (III, equations 1 to 5).
+//! So a writer must not wait for one.
 //!
-//! The idea: a write stores everything and leaves a note; a daemon comes later and shares. The note is on the device, a
-//! flag in the log entry of the write, and in DRAM, a node in the work queue. Which of them is lost does not matter:
-//! the queue is saved by a clean unmount, and after a crash the flags tell.
+//! The idea: a write stores everything and marks its log entry; a daemon shares later. The mark exists twice: on the
+//! device as a flag in the log entry, and in DRAM as a node in the work queue. Either one suffices: a clean unmount
+//! saves the queue, and after a crash the queue is rebuilt from the flags.
 //!
 //! ```text
 //! write          data, log entry with dedupe_needed, commit; node into the queue              `fs/write.rs`
 //! daemon   1     takes a node                                                                 [`schedule`]
 //!          2     fingerprints, looks up                                      no lock          [`find`]
 //!          3     UC + 1 on what is equal; unique blocks are entered                           `chunk/update.rs`
-//!          4, 5  log entries with in_process that name what is equal; tail                `fs/share_queued.rs`
+//!          4, 5  log entries with in_process that refer to equal blocks; tail             `fs/share_queued.rs`
 //!          6     UC - 1 and RFC + 1 at once; dedupe_complete; the old blocks are free
 //! ```
 //!
-//! What the paper has the daemon do under the inode's lock, fingerprints and look-ups, is done without any lock here:
-//! what was read is held against the file again when it is locked, for the few stores of steps 3 to 6.
+//! The paper's daemon fingerprints and looks up under the inode's lock. Here both run on copies, without any lock.
+//! When the file is locked for the few stores of steps 3 to 6, the copies are checked against it again.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`queue`] | the work queue (IV-B1) |
-//! | [`waiting`] | how long nodes stay in it (V-B2) |
-//! | [`find`] | what is equal to stored blocks (IV-D) |
+//! | [`waiting`] | how long nodes stay in the queue (V-B2) |
+//! | [`find`] | finding blocks that equal stored blocks (IV-D) |
 //! | [`schedule`] | when the daemon works, and how much (IV-B2) |
 //! | [`options`] | options and statistics |
 //!
-//! In mode `inline` it shares as it writes, with the same functions: the paper's DeNOVA-Inline.
+//! In mode `inline` the policy shares while it writes, with the same functions: the paper's DeNOVA-Inline.
 
 pub mod find;
 pub mod options;
@@ -51,25 +51,25 @@ use options::{DeNovaOptions, DeNovaStats, DedupMode};
 use queue::{Node, Queue};
 use waiting::WaitTimes;
 
-/// After so many tries a batch is left as it is: somebody else stores the same all the time.
+/// After this many tries a batch is left as it is: another writer stores the same content all the time.
 const TRIES_MAX: u32 = 4;
 
-/// See the module.
+/// Policy `denova`; see the module.
 pub struct DeNova {
     weak: WeakFunction,
     strong: Option<StrongFunction>,
     verify: Verify,
     options: DeNovaOptions,
     mode: Mutex<DedupMode>,
-    /// Whether the mode is `inline`: what a write asks.
+    /// True in mode `inline`; writes read this instead of `mode`.
     is_inline: AtomicBool,
     pub(super) tally: Tally,
     queue: Queue,
     has_stopwatch: bool,
     paused: AtomicBool,
-    /// Held over a step: there is one daemon, whatever thread runs it.
+    /// The daemon's task. Its lock is held during a step, so there is one daemon whatever thread runs it.
     under_way: Mutex<UnderWay>,
-    /// A node is under way.
+    /// True while a node is in process.
     is_busy: AtomicBool,
     wait_times: WaitTimes,
     dequeued: AtomicU64,
@@ -78,25 +78,25 @@ pub struct DeNova {
     busy_ns: AtomicU64,
 }
 
-/// What the daemon is at.
+/// The daemon's current task.
 #[derive(Default)]
 struct UnderWay {
     task: Option<Task>,
-    /// Memory for the blocks of a batch.
+    /// Scratch memory for the blocks of a batch.
     bytes: Vec<u8>,
 }
 
 #[derive(Clone, Copy)]
 struct Task {
     node: Node,
-    /// File offset to go on at.
+    /// File offset at which to continue.
     from: u64,
-    /// How often the batch there was looked at.
+    /// How often the batch at that offset was tried.
     tries: u32,
 }
 
 impl DeNova {
-    /// As the options say; fingerprints and what must be equal are those of `nv-dedup`.
+    /// Creates the policy. The fingerprint functions and `verify` are those of `nv-dedup`.
     pub fn new(
         fingerprints: &super::nv_dedup::options::NvDedupOptions,
         options: &DeNovaOptions,
@@ -126,23 +126,23 @@ impl DeNova {
         }
     }
 
-    /// When it shares.
+    /// Returns when the policy shares.
     pub fn mode(&self) -> DedupMode {
         *self.mode.lock()
     }
 
-    /// When it shares from now on.
+    /// Changes when the policy shares, from now on.
     pub fn set_mode(&self, mode: DedupMode) {
         *self.mode.lock() = mode;
         self.is_inline.store(mode == DedupMode::Inline, Ordering::Relaxed);
     }
 
-    /// Whether anything was queued since mount or waits.
+    /// True if an entry was processed since mount or waits.
     pub(super) fn has_worked(&self) -> bool {
         self.dequeued.load(Ordering::Relaxed) > 0 || self.may_free_space()
     }
 
-    /// Bytes that the daemon has looked at and shared since mount.
+    /// Returns the bytes that the daemon has looked at and those that it has shared since mount.
     pub(super) fn looked_at_and_shared(&self) -> (u64, u64) {
         (self.looked_at_bytes.load(Ordering::Relaxed), self.shared_bytes.load(Ordering::Relaxed))
     }
@@ -151,28 +151,29 @@ impl DeNova {
         self.is_inline.load(Ordering::Relaxed)
     }
 
-    /// Keeps the daemon from working, or lets it go on.
+    /// Pauses the daemon, or lets it continue.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// Whether nothing is queued or under way.
+    /// True if nothing is queued or in process.
     fn is_done(&self) -> bool {
         !self.is_busy.load(Ordering::Relaxed) && self.queue.is_empty()
     }
 
-    /// Nodes of entries that need the daemon, the oldest first; for an unmount, when nobody adds or takes any more.
+    /// Returns the nodes of entries that need the daemon, the oldest first. For an unmount, when no thread adds or
+    /// takes nodes any longer.
     pub(crate) fn nodes(&self) -> Vec<Node> {
         let under_way = self.under_way.lock().task.map(|task| task.node);
         under_way.into_iter().chain(self.queue.nodes()).collect()
     }
 
-    /// Queues nodes that came before this mount.
+    /// Queues nodes that an earlier mount left.
     pub(crate) fn restore(&self, nodes: impl IntoIterator<Item = Node>) {
         self.queue.restore(nodes);
     }
 
-    /// What it does, if new data goes there or anything is or was queued.
+    /// Returns statistics, if new data uses the policy or anything is or was queued.
     pub(crate) fn stats(&self, is_default: bool) -> Option<DeNovaStats> {
         let waiting = self.queue.waiting();
         let dequeued = self.dequeued.load(Ordering::Relaxed);
@@ -203,7 +204,8 @@ impl DeNova {
         }
     }
 
-    /// Whether a block whose bytes stand still holds the piece.
+    /// True if a block holds the bytes of the piece. The caller has a reference or a hold on it, so that it cannot
+    /// change.
     fn is_equal(
         &self,
         block: impl Into<ChunkRef>,
@@ -218,7 +220,7 @@ impl DeNova {
         }
     }
 
-    /// Shares a batch of the blocks of this task's entry; what is left of it.
+    /// Shares a batch of blocks of the task's entry. Returns the task that is left, if any.
     fn share(&self, task: &Task, bytes: &mut Vec<u8>, host: &dyn Host) -> Result<Option<Task>> {
         let is_last_try = task.tries >= TRIES_MAX;
         let share = Share { entry: task.node.entry, from: task.from, is_last_try, bytes };
@@ -243,7 +245,8 @@ impl Dedup for DeNova {
         !self.is_inline()
     }
 
-    /// The mode may change between a piece's fingerprint and its placing: what has none is stored, and queued.
+    /// The mode may change between fingerprinting and placing a piece. Pieces without a fingerprint are stored and
+    /// queued.
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         let is_equal = |piece: &mut Piece<'_>, block, tx: &mut Transaction<'_>| {
             self.is_equal(block, piece.bytes, piece.fingerprint.strong, tx)
@@ -266,7 +269,7 @@ impl Dedup for DeNova {
         self.queue.push(Node::new(entry, blocks), time);
     }
 
-    /// Shares a batch of blocks of the node that goes next.
+    /// Shares a batch of blocks of the next node.
     fn step(&self, host: &dyn Host) -> Result<bool> {
         let mut under_way = self.under_way.lock();
         let UnderWay { task, bytes } = &mut *under_way;

@@ -1,20 +1,21 @@
-//! How policy `denova` works and what it tells: when it shares, how much it may take, statistics.
+//! Options and statistics of policy `denova`: when it shares, and how much it may take.
 
 use crate::words::ReorderOptions;
 
 /// When policy `denova` shares (DeNOVA V-A).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DedupMode {
-    /// As it is written, in the way of the writer.
+    /// While data is written, at the writer's expense.
     Inline,
     /// The daemon works whenever anything is queued.
     #[default]
     Immediate,
-    /// The daemon works every `interval_ms`, on `entries` entries of the queue at most: the paper's (n, m).
+    /// The paper's (n, m): the daemon works every `interval_ms` milliseconds, on at most `entries` entries of the
+    /// queue.
     Delayed {
-        /// Milliseconds from one time to the next, 1 at least.
+        /// Milliseconds between two runs, at least 1.
         interval_ms: u64,
-        /// Entries of the queue, 1 at least.
+        /// Entries of the queue in a run, at least 1.
         entries: u64,
     },
 }
@@ -30,7 +31,7 @@ impl std::fmt::Display for DedupMode {
 }
 
 impl DedupMode {
-    /// The one that is written `inline`, `immediate` or `delayed:MS:ENTRIES`.
+    /// Returns the mode that is written `inline`, `immediate` or `delayed:MS:ENTRIES`.
     pub fn parse(text: &str) -> Option<DedupMode> {
         match text {
             "inline" => Some(DedupMode::Inline),
@@ -44,17 +45,18 @@ impl DedupMode {
     }
 }
 
-/// How policy `denova` works. Fingerprints and what must be equal are those of [`NvDedupOptions`]; as in the paper
-/// they are `weak=sha1`, `strong=sha1`, `verify=strong`.
+/// Options of policy `denova`. The fingerprint functions and `verify` are those of
+/// [`NvDedupOptions`](crate::dedup::nv_dedup::options::NvDedupOptions); in the paper they are `weak=sha1`,
+/// `strong=sha1`, `verify=strong`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeNovaOptions {
     /// When it shares.
     pub mode: DedupMode,
-    /// Percent of one processor that the daemon takes at most, 1 to 100.
+    /// The largest percentage of one processor that the daemon takes, 1 to 100.
     pub cpu_percent: u32,
-    /// Below this percentage of free space the daemon heeds no limit.
+    /// Percentage of free space below which the daemon ignores its limits.
     pub guard_percent: u32,
-    /// When the pm index brings a chain into order.
+    /// When the pm index reorders a chain.
     pub reorder: ReorderOptions,
 }
 
@@ -69,30 +71,30 @@ impl Default for DeNovaOptions {
     }
 }
 
-/// What policy `denova` does.
+/// Statistics of policy `denova`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeNovaStats {
     /// When it shares.
     pub mode: DedupMode,
-    /// The daemon was told to stop for now.
+    /// True if the daemon is paused.
     pub paused: bool,
-    /// Entries in the work queue.
+    /// Number of entries in the work queue.
     pub queue_entries: u64,
-    /// Bytes of files that they stand for.
+    /// Bytes of file data that they refer to.
     pub queue_bytes: u64,
     /// DRAM of the queue, bytes.
     pub queue_dram_bytes: u64,
-    /// How long its oldest entry has waited, ns. 0 without a stopwatch.
+    /// How long the oldest entry has waited, nanoseconds; 0 without a stopwatch.
     pub lag_ns: u64,
-    /// Entries the daemon has dealt with since mount.
+    /// Number of entries that the daemon has processed since mount.
     pub dequeued: u64,
-    /// Bytes it has looked at since mount.
+    /// Bytes that it has looked at since mount.
     pub looked_at_bytes: u64,
-    /// Bytes it has shared since mount.
+    /// Bytes that it has shared since mount.
     pub shared_bytes: u64,
-    /// Time it has worked since mount, ns. 0 without a stopwatch.
+    /// Time that it has worked since mount, nanoseconds; 0 without a stopwatch.
     pub busy_ns: u64,
-    /// How long entries had waited in the queue when they were dealt with: upper bound of a class, ns, and how many
-    /// of them; ascending, empty classes left out. Empty without a stopwatch.
+    /// How long entries had waited when they were processed: the upper bound of a class in nanoseconds, and the
+    /// number of entries in it. Ascending, without empty classes; empty without a stopwatch.
     pub queue_wait_histogram: Vec<(u64, u64)>,
 }

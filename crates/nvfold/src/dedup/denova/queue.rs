@@ -1,18 +1,18 @@
-//! The work queue: which log entries the daemon still has to look at (DeNOVA IV-B1).
+//! The work queue: the log entries that the daemon still has to process (DeNOVA IV-B1).
 //!
-//! The problem: every write adds to it and must not pay for that; the daemon wants the oldest node, or, when it is far
-//! behind, the one that saves most for its trouble.
+//! The problem: every write adds to the queue and must not pay for it. The daemon wants the oldest node or, when it
+//! is far behind, the node that saves most for its work.
 //!
-//! The idea: writers push into a stripe of their own, a vector behind a lock that nobody else asks for. The daemon
-//! collects what lies there and sorts it by length: one first-in-first-out list for each power of two. The oldest node is
-//! the oldest of the first ones, the largest is one of the highest list that holds any.
+//! The idea: each writer pushes into one of 16 stripes, a vector behind a lock that other writers rarely take. The
+//! daemon collects the stripes and sorts the nodes by length: one FIFO list for each power of two. The oldest node is
+//! the oldest of the lists' first nodes; the largest is in the highest list that is not empty.
 //!
 //! ```text
 //! writers   -> | open | full full .. |  x 16 stripes
 //! daemon    <-  lists of nodes of 1, 2-3, 4-7, .. blocks, each in order of its coming
 //! ```
 //!
-//! A node is a hint: the entry that it names may be gone or have moved, so the consumer checks it.
+//! A node is a hint: its log entry may be gone or have moved, so the consumer checks it.
 
 use crate::dedup::work::Token;
 use crate::padded::Padded;
@@ -21,71 +21,71 @@ use crate::words::{Stopwatch, TimeNs};
 use std::collections::VecDeque;
 
 const STRIPES: usize = 16;
-/// Nodes that a stripe takes without asking for memory.
+/// Number of nodes that a stripe takes without allocating memory.
 const OPEN_NODES: usize = 256;
-/// Nodes that are taken before the stripes are looked at again.
+/// Number of nodes taken before the stripes are collected again.
 const COLLECT_EVERY: u64 = 64;
-/// Writes between two looks at the stopwatch, while the clock of the file system stands still.
+/// Number of writes between two readings of the stopwatch, while the clock of the file system does not advance.
 const STAMP_EVERY: u32 = 16;
-/// With more nodes than this the largest goes first.
+/// With more nodes than this, the largest is taken first.
 const LONG: u64 = 4096;
 
 /// A log entry that needs the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The entry.
+    /// The log entry.
     pub entry: Token,
-    /// Blocks of it.
+    /// Number of its blocks.
     pub blocks: u32,
-    /// When it came, by the stopwatch.
+    /// When it was queued, by the stopwatch.
     pub queued_at: u64,
 }
 
-/// What a node of the saved state takes.
+/// Size of a node in the saved state, in 8-byte words.
 pub const NODE_WORDS: usize = 4;
 
 impl Node {
-    /// One that has not come yet.
+    /// Creates a node that is not queued yet.
     pub fn new(entry: Token, blocks: u32) -> Node {
         Node { entry, blocks, queued_at: 0 }
     }
 
-    /// As it is saved. When it came is not: the stopwatch of another mount is another.
+    /// Returns the node as it is saved. The queueing time is left out, because the stopwatch differs between mounts.
     pub fn words(&self) -> [u64; NODE_WORDS] {
         let Token { words: [first, second, third], tail } = self.entry;
         [first, u64::from(self.blocks) << 32 | u64::from(tail), second, third]
     }
 
-    /// As it was saved.
+    /// Returns the node that [`Node::words`] saved.
     pub fn from_words([first, middle, second, third]: [u64; NODE_WORDS]) -> Node {
         let (tail, blocks) = (middle as u32, (middle >> 32) as u32);
         Node::new(Token { words: [first, second, third], tail }, blocks)
     }
 }
 
-/// Nodes of one writer or a few.
+/// Nodes of one writer, or of a few.
 #[derive(Default)]
 struct Stripe {
     open: Vec<Node>,
     full: Vec<Vec<Node>>,
-    /// What they stand for.
+    /// Number of blocks of all nodes.
     blocks: u64,
-    /// What the stopwatch said, when the clock said that, and how many writes ago.
+    /// The last reading of the stopwatch, the reading of the clock at that time, and the number of writes so far.
     stamp: u64,
     clock: TimeNs,
     writes: u32,
 }
 
-/// What the daemon has collected.
+/// Nodes that the daemon has collected from the stripes.
 #[derive(Default)]
 struct Sorted {
-    /// By length: nodes with their place in the order of coming.
+    /// Lists by length: nodes with their position in the order of arrival.
     lists: Vec<VecDeque<(u64, Node)>>,
     entries: u64,
     blocks: u64,
     next: u64,
     taken: u64,
-    /// For the stripes, when theirs is taken.
+    /// An empty vector, which replaces that of a stripe when its nodes are collected.
     spare: Vec<Node>,
 }
 
@@ -101,7 +101,7 @@ impl Sorted {
         self.blocks += u64::from(node.blocks);
     }
 
-    /// The list whose node goes next.
+    /// Returns the list whose first node is taken next.
     fn next_list(&self) -> Option<usize> {
         let lists = || self.lists.iter().enumerate().filter_map(|(at, list)| Some((at, list.front()?.0)));
         let next = if self.entries > LONG { lists().next_back() } else { lists().min_by_key(|(_, place)| *place) };
@@ -115,27 +115,27 @@ impl Sorted {
         self.blocks -= u64::from(node.blocks);
         self.taken += 1;
         if self.lists[list].is_empty() {
-            // A queue that was long once keeps no memory for it.
+            // Free the memory of a queue that was long once.
             self.lists[list] = VecDeque::new();
         }
         Some(node)
     }
 }
 
-/// What waits.
+/// How much waits in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Nodes.
+    /// Number of nodes.
     pub entries: u64,
-    /// Blocks that they stand for.
+    /// Number of blocks of these nodes.
     pub blocks: u64,
-    /// DRAM, bytes.
+    /// DRAM that the queue takes, bytes.
     pub dram_bytes: u64,
-    /// When the oldest came.
+    /// When the oldest node was queued, by the stopwatch.
     pub oldest: Option<u64>,
 }
 
-/// See the module.
+/// The work queue; see the module.
 pub struct Queue {
     stripes: [Padded<Mutex<Stripe>>; STRIPES],
     sorted: Mutex<Sorted>,
@@ -143,18 +143,18 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Makes an empty queue.
+    /// Creates an empty queue.
     pub fn new(stopwatch: Option<Stopwatch>) -> Queue {
         Queue { stripes: std::array::from_fn(|_| Padded::default()), sorted: Mutex::default(), stopwatch }
     }
 
-    /// What the stopwatch says; 0 without one.
+    /// Returns the reading of the stopwatch, or 0 without one.
     pub fn now(&self) -> u64 {
         self.stopwatch.as_ref().map_or(0, |stopwatch| stopwatch())
     }
 
-    /// Adds a node that comes now, which is `clock` by the clock of the file system. That one costs nothing, for every
-    /// write asks it; the stopwatch is asked when it moves, and every few writes.
+    /// Adds a node. `clock` is the time by the file system's clock, which every write reads anyway. The stopwatch is
+    /// read only when that clock has advanced, and every few writes.
     pub fn push(&self, mut node: Node, clock: TimeNs) {
         let mut stripe = self.stripes[thread_number() % STRIPES].lock();
         if stripe.clock != clock || stripe.writes.is_multiple_of(STAMP_EVERY) {
@@ -172,18 +172,18 @@ impl Queue {
         stripe.open.push(node);
     }
 
-    /// Adds nodes that came before this mount.
+    /// Adds nodes that an earlier mount left.
     pub fn restore(&self, nodes: impl IntoIterator<Item = Node>) {
         let (now, mut sorted) = (self.now(), self.sorted.lock());
         nodes.into_iter().for_each(|node| sorted.add(Node { queued_at: now, ..node }));
     }
 
-    /// Adds a node that was taken and is not done; it goes behind the others.
+    /// Adds a node again that was taken and not completed; it goes to the end.
     pub fn put_back(&self, node: Node) {
         self.sorted.lock().add(node);
     }
 
-    /// The node that goes next.
+    /// Takes the next node.
     pub fn take(&self) -> Option<Node> {
         let mut sorted = self.sorted.lock();
         if sorted.entries == 0 || sorted.taken.is_multiple_of(COLLECT_EVERY) {
@@ -212,12 +212,12 @@ impl Queue {
         }
     }
 
-    /// Whether nothing waits.
+    /// True if the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.sorted.lock().entries == 0 && self.stripes.iter().all(|stripe| stripe.lock().open.is_empty())
     }
 
-    /// Returns everything in it, the oldest first. For an unmount: nobody adds or takes any more.
+    /// Returns all nodes, the oldest first. For an unmount, when no thread adds or takes nodes any longer.
     pub fn nodes(&self) -> Vec<Node> {
         let mut sorted = self.sorted.lock();
         self.collect(&mut sorted);
@@ -226,7 +226,7 @@ impl Queue {
         nodes.into_iter().map(|(_, node)| node).collect()
     }
 
-    /// How much waits, and how long.
+    /// Returns how much waits, and since when.
     pub fn waiting(&self) -> Waiting {
         let node_bytes = size_of::<Node>() as u64;
         let mut waiting = {

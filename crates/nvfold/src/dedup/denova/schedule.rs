@@ -1,21 +1,21 @@
 //! When the daemon works, and how much (DeNOVA IV-B2).
 //!
-//! The problem: what was put off must be done, but it was put off for the writers' sake. A daemon that works whenever
-//! there is work takes memory bandwidth, locks and a processor from those who write.
+//! The problem: deferred work must be done, but it was deferred for the sake of the writers. A daemon that works
+//! whenever there is work takes memory bandwidth, locks and a processor from them.
 //!
-//! The idea: work comes in steps of a batch of blocks, well below a millisecond each, and between two steps the daemon
-//! asks whether to go on.
+//! The idea: the daemon works in steps of a batch of blocks, well below a millisecond each, and decides between two
+//! steps whether to continue.
 //!
 //! ```text
 //! mode         immediate: whenever anything is queued; delayed(n, m): every n ms, m nodes at most
 //! manners      an operation came in meanwhile: rest after a tenth of a millisecond, as long as it has worked
 //!              CPU share: rest until it has worked no more than its percentage
 //! no limits    free space below the guard; an operation that found too little; a drain
-//! nothing      paused (but for those that found too little space, and a drain)
+//! nothing      paused (except for an operation that found too little space, and for a drain)
 //! ```
 //!
-//! No clock of its own, no thread: a front end calls [`Schedule::turn`] and waits as long as that says. Without a
-//! stopwatch a turn is a step.
+//! The schedule has neither a clock nor a thread: a front end calls [`Schedule::turn`] and waits as long as that
+//! returns. Without a stopwatch, a turn is one step.
 
 use super::DeNova;
 use super::options::DedupMode;
@@ -23,66 +23,67 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A turn ends after this long.
+/// A turn ends after this many nanoseconds.
 const TURN_NS: u64 = 1_000_000;
-/// An idle daemon waits this long, and twice as long each time, up to the second.
+/// An idle daemon waits `IDLE_LEAST` first, and twice as long each time, up to `IDLE_MOST`.
 const IDLE_LEAST: Duration = Duration::from_micros(50);
 const IDLE_MOST: Duration = Duration::from_millis(10);
-/// With operations coming in a turn ends after this long.
+/// A turn ends after this many nanoseconds if operations came in meanwhile.
 const SLICE_NS: u64 = 100_000;
-/// Steps of a reorder in a turn: one chain.
+/// Steps of a reorder in a turn: enough for one chain.
 const REORDER_STEPS: u64 = 4;
 
-/// What the daemon works on.
+/// The work that the daemon can do.
 pub trait Worksite {
-    /// A step of what is queued; true when nothing is.
+    /// Does a step of the queued work. Returns true when nothing is queued.
     fn step(&self) -> Result<bool>;
 
-    /// A step of bringing a chain of the pm index into order; true when there is nothing to do.
+    /// Does a step of reordering a chain of the pm index (DeNOVA IV-E). Returns true when there is nothing to do.
     fn reorder_step(&self) -> Result<bool>;
 
-    /// A step of what other policies have to do in the background; true when there is nothing to do.
+    /// Does a step of the background work of other policies. Returns true when there is nothing to do.
     fn other_step(&self) -> Result<bool>;
 
-    /// How many operations have come in, about: it moves when somebody is at work in the foreground.
+    /// Returns an approximate count of operations. It changes while there is work in the foreground.
     fn operations(&self) -> u64;
 
-    /// Free space in hundredths of all.
+    /// Returns the free space in percent of the device.
     fn free_percent(&self) -> u64;
 }
 
-/// See the module.
+/// When the daemon works; see the module.
 pub struct Schedule {
-    /// How long to wait when there is nothing to do.
+    /// How long to wait the next time that there is nothing to do.
     idle: Duration,
-    /// Mode `delayed`: when it works next, by the stopwatch, and how many nodes are left of this time's.
+    /// Mode `delayed`: when the next interval begins, by the stopwatch, and how many nodes are left to process in
+    /// this one.
     due: u64,
     left: u64,
-    /// The mode that these two are of.
+    /// The mode to which these two values belong.
     mode: DedupMode,
 }
 
-/// What a turn did.
+/// The result of a turn.
 #[derive(Clone, Copy, Default)]
 struct Worked {
     steps: u64,
     ns: u64,
     is_empty: bool,
     is_stuck: bool,
-    /// Operations came in meanwhile.
+    /// True if operations came in meanwhile.
     is_in_the_way: bool,
 }
 
 impl Schedule {
-    /// Of a daemon in this mode.
+    /// Creates the schedule of a daemon in this mode.
     pub fn new(mode: DedupMode) -> Schedule {
         Schedule { idle: IDLE_LEAST, due: 0, left: 0, mode }
     }
 
-    /// Works for a moment, as mode and limits allow; how long to wait until the next turn.
+    /// Works for a moment, as mode and limits allow. Returns how long to wait until the next turn.
     ///
     /// # Errors
-    /// Those of the steps.
+    /// Errors of the steps.
     pub fn turn(&mut self, denova: &DeNova, site: &dyn Worksite) -> Result<Duration> {
         if denova.paused.load(Ordering::Relaxed) {
             return Ok(IDLE_MOST);
@@ -91,7 +92,7 @@ impl Schedule {
         let hurries = site.free_percent() < u64::from(denova.options.guard_percent);
         let mode = denova.mode();
         if mode != self.mode {
-            // Nobody waits for what another interval had left.
+            // The state of an interval has no meaning in another mode.
             (self.mode, self.due, self.left) = (mode, 0, 0);
         }
         if let DedupMode::Delayed { interval_ms, entries } = mode
@@ -109,7 +110,7 @@ impl Schedule {
         self.after(denova, site, began, hurries, worked)
     }
 
-    /// Steps until the turn is over, or nothing may be done any more.
+    /// Does steps until the turn is over or the limits allow no more.
     fn work(&mut self, denova: &DeNova, site: &dyn Worksite, began: u64, hurries: bool) -> Result<Worked> {
         let is_delayed = matches!(denova.mode(), DedupMode::Delayed { .. }) && !hurries;
         let mut worked = Worked::default();
@@ -118,7 +119,7 @@ impl Schedule {
             let dequeued = denova.dequeued.load(Ordering::Relaxed);
             match site.step() {
                 Ok(is_empty) => worked.is_empty = is_empty,
-                // Somebody else has to free some.
+                // Other operations have to free space first.
                 Err(Error::NoSpace { .. }) => worked.is_stuck = true,
                 Err(error) => return Err(error),
             }
@@ -137,7 +138,7 @@ impl Schedule {
         }
     }
 
-    /// How long to wait.
+    /// Returns how long to wait until the next turn.
     fn after(
         &mut self,
         denova: &DeNova,
@@ -149,7 +150,7 @@ impl Schedule {
         if worked.is_stuck {
             return Ok(IDLE_MOST);
         }
-        // The daemon's other task (IV-B2, IV-E). A step is a few stores.
+        // Reordering is the daemon's other task (IV-B2, IV-E). A step is a few stores.
         let mut is_in_order = false;
         for _ in 0..REORDER_STEPS {
             is_in_order = is_in_order || site.reorder_step()?;
@@ -167,7 +168,7 @@ impl Schedule {
         }
         let is_delayed = matches!(denova.mode(), DedupMode::Delayed { .. });
         if is_delayed && self.left == 0 && !hurries {
-            // Without a stopwatch the caller that waits that long is the clock.
+            // Without a stopwatch, the caller's waiting is the clock.
             let until = self.due.saturating_sub(began + worked.ns);
             self.due = if denova.has_stopwatch { self.due } else { 0 };
             return Ok(Duration::from_nanos(until));
@@ -183,7 +184,8 @@ impl Schedule {
         Ok(rest_of(denova, worked.ns, worked.is_in_the_way))
     }
 
-    /// What other policies have to do, with the same manners; how long to wait, or `None` when there is nothing to do.
+    /// Does the background work of other policies under the same limits. Returns how long to wait, or `None` when
+    /// there is nothing to do.
     fn other_work(denova: &DeNova, site: &dyn Worksite) -> Result<Option<Duration>> {
         let (began, operations) = (denova.queue.now(), site.operations());
         loop {
@@ -199,7 +201,7 @@ impl Schedule {
     }
 }
 
-/// How long to rest after so much work.
+/// Returns how long to rest after `ns` nanoseconds of work.
 fn rest_of(denova: &DeNova, ns: u64, is_in_the_way: bool) -> Duration {
     let percent = u64::from(denova.options.cpu_percent.clamp(1, 100));
     let share = ns * (100 - percent) / percent;

@@ -1,15 +1,17 @@
 //! How long nodes stay in the work queue (DeNOVA V-B2, Fig. 10).
 //!
-//! The idea: a histogram with eight classes for each power of two, so a time is known to an eighth, from nanoseconds to
-//! centuries, in 4 KiB.
+//! The problem: waiting times span many orders of magnitude, and every node must be counted without much memory.
+//!
+//! The idea: a histogram with eight classes for each power of two. It knows each time to an eighth, from nanoseconds
+//! to centuries, in 4 KiB.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Classes for each power of two.
+/// Logarithm of the number of classes for each power of two.
 const FINE_BITS: u32 = 3;
 const CLASSES: usize = (65 - FINE_BITS as usize) << FINE_BITS;
 
-/// Times, counted by class.
+/// A histogram of waiting times.
 pub struct WaitTimes {
     counts: [AtomicU64; CLASSES],
 }
@@ -20,7 +22,7 @@ impl Default for WaitTimes {
     }
 }
 
-/// Class of a time: the position of its highest bit and the three bits behind it.
+/// Returns the class of a time: the position of its highest bit, and the three bits after it.
 fn class_of(ns: u64) -> usize {
     if ns < 1 << FINE_BITS {
         return ns as usize;
@@ -29,7 +31,7 @@ fn class_of(ns: u64) -> usize {
     ((shift as usize) << FINE_BITS) + (ns >> shift) as usize
 }
 
-/// The longest time of a class.
+/// Returns the longest time of a class, nanoseconds.
 fn longest_of(class: usize) -> u64 {
     let fine = 1 << FINE_BITS;
     if class < 2 * fine {
@@ -41,12 +43,13 @@ fn longest_of(class: usize) -> u64 {
 }
 
 impl WaitTimes {
-    /// One more node waited this long.
+    /// Counts a node that waited `ns` nanoseconds.
     pub fn count(&self, ns: u64) {
         self.counts[class_of(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Longest time of each class, ns, and nodes in it; ascending, empty classes left out.
+    /// Returns the longest time of each class in nanoseconds, and the number of nodes in it; ascending, without empty
+    /// classes.
     pub fn classes(&self) -> Vec<(u64, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         counts.enumerate().filter(|(_, count)| *count > 0).map(|(class, count)| (longest_of(class), count)).collect()

@@ -1,11 +1,12 @@
-//! Anchors: finding by samples of their content which bytes were read or written lately.
+//! Anchors: finding copies of lately read or written bytes by samples of their content.
 //!
-//! The problem: a program that nobody watches copies bytes from file to file (`cat a b > c`, an editor that saves), and no
-//! record says so. To look each byte up would cost more than it saves. The idea: what passes is sampled where its own
-//! content says so, about once a KiB: where a sum of four bytes is one of 64 numbers, the 64 bytes from there on are an
-//! **anchor**. The same bytes have the same anchors wherever they lie, so a write that holds an anchor of before was likely
-//! copied from there, and likely around it too. It is a hint, as a record of the rec-tree is: the bytes are compared, to
-//! the byte, before anything is shared.
+//! The problem: a program that is not followed copies bytes from file to file (`cat a b > c`, an editor that saves),
+//! and no record shows it. Looking up each byte would cost more than it saves.
+//!
+//! The idea: sample the data where its own content says so, about once per KiB. Where a sum of four bytes is one of
+//! 64 numbers, the 64 bytes from there on are an **anchor**. Equal bytes have equal anchors wherever they are. So a
+//! write that contains a known anchor was probably copied from the anchor's file, and probably around the anchor,
+//! too. That is a hint, like a record of the rec-tree: the bytes are compared, to the byte, before anything is shared.
 //!
 //! ```text
 //! read of a     ....x.........x..........x....x......      x: anchors, noted with file and offset
@@ -14,71 +15,73 @@
 //!                                        [-- b at 9 --]    they overlap: which byte is whose the compare tells
 //! ```
 //!
-//! **Going on.** A write of a few hundred bytes may hold no anchor. If it goes on where the one before it ended, and that was
-//! copied, its bytes are likely those behind the ones of before; so the end of the last copy is kept for a few files.
+//! **Continuing a copy.** A write of a few hundred bytes may contain no anchor. If it begins where the last write
+//! ended and that one was a copy, its bytes probably continue the copy. So the end of the last copy is kept for a few
+//! files.
 //!
-//! **Bounds.** A table of [`SLOTS`] anchors, each noted where its hash says, the newest in place of the one before: about
-//! twice the anchors of 64 MiB. It is made when the first anchor is noted.
+//! **Bounds.** The table has [`SLOTS`] anchors, about twice the anchors of 64 MiB. The hash of an anchor gives its
+//! slot, and a new anchor replaces the old one. The table is created with the first anchor.
 //!
-//! **Worth it.** Looking takes time, and storing what could have been shared takes time and space. Both are measured: how
-//! long the looks at 64 MiB that were read or written took, and how long storing what was not found among them. If storing
-//! what was found would have taken less than an eighth of the looks, then [`REST_BYTES`] pass without a look. An eighth,
-//! because a shared byte saves its space and the wear of the medium too. Where a look takes half as long as a write, as in
-//! DRAM, that is when less than a sixteenth is found; on a slower medium less is enough. (What is copied is read, and
-//! written later, when the kernel hands it down: a shorter trial would often see one of the two.)
+//! **Whether it pays.** Looking takes time, and storing what could have been shared takes time and space. Both are
+//! measured: the time for looking at 64 MiB that were read or written, and the time for storing those that were not
+//! found. If storing the found bytes would have taken less than an eighth of the looks, then [`REST_BYTES`] pass
+//! without a look. The factor of eight stands for the space that a shared byte saves and the wear of the medium.
+//! Where a look takes half as long as a write, as in DRAM, looking stops when less than a sixteenth is found; on a
+//! slower medium less suffices. (Copied data is read first and written later, when the kernel writes it back. A
+//! shorter trial would often see only one of the two.)
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Anchors that are known, at most: 24 bytes each.
+/// The largest number of known anchors, of 24 bytes each.
 pub const SLOTS: usize = 1 << 17;
-/// Bytes of an anchor.
+/// Length of an anchor in bytes.
 const WINDOW: usize = 64;
-/// Bits of a sum of its first four bytes that are given.
+/// Number of bits that are fixed in the sum of an anchor's first four bytes.
 const MARKED_BITS: u32 = 10;
-/// Places that are looked at together.
+/// Number of positions that are examined together.
 const AT_ONCE: usize = 64;
-/// Two anchors are not nearer to one another than this: bytes that repeat would have one at each.
+/// The least distance of two anchors in bytes. Without it, repeated bytes would have an anchor at each position.
 const APART: usize = 128;
-/// Files whose last copy is remembered.
+/// Number of files whose last copy is remembered.
 const TAILS: usize = 64;
-/// Bytes looked at after which it is decided whether to go on.
+/// Length of a trial in bytes, after which it is decided whether to continue.
 const TRIAL_BYTES: u64 = 64 << 20;
-/// What a byte that is shared is worth, in the time of storing it.
+/// Value of a shared byte, in multiples of the time for storing it.
 const FOUND_IS_WORTH: u64 = 8;
-/// Bytes that pass without a look when too little was found.
+/// Number of bytes that pass without a look when too little was found.
 pub const REST_BYTES: u64 = 192 << 20;
 
-/// A file that bytes were read from or written to. The numbers are the caller's: an inode and its generation.
+/// A file that was read or written. The numbers are the caller's: an inode and its generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Number of the inode.
+    /// Inode number.
     pub ino: u64,
-    /// Tells it from others of that number.
+    /// Generation of the inode number.
     pub generation: u32,
 }
 
-/// A range of a write that was likely copied from a file.
+/// A range of a write that was probably copied from a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// First byte, counted from the beginning of the write.
+    /// Offset of the first byte from the beginning of the write.
     pub at: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub length: u64,
-    /// The file.
+    /// The file that it was copied from.
     pub source: Place,
-    /// First byte in it.
+    /// Offset of the first byte in that file.
     pub source_offset: u64,
 }
 
 /// The anchors of some bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Sampled {
-    /// How many bytes were looked at; 0 when none, because it is not worth it at present.
+    /// Number of bytes that were looked at; 0 if looking does not pay at present.
     bytes: u64,
-    /// Where the window of each one ends, and its hash.
+    /// End of the window and hash of each anchor.
     anchors: Vec<(u32, u64)>,
 }
 
@@ -87,11 +90,11 @@ struct Slot {
     hash: u32,
     generation: u32,
     ino: u64,
-    /// Where the window ends.
+    /// File offset of the end of the window.
     offset: u64,
 }
 
-/// Where the last copy to a file ended, there and in its source.
+/// The end of the last copy to a file, in the file and in its source.
 #[derive(Clone, Copy, Default)]
 struct Tail {
     target: u64,
@@ -100,7 +103,7 @@ struct Tail {
     source_end: u64,
 }
 
-/// See the module.
+/// The anchors of a mount; see the module.
 #[derive(Default)]
 pub struct Anchors {
     slots: Mutex<Vec<Slot>>,
@@ -108,23 +111,23 @@ pub struct Anchors {
     worth: Worth,
 }
 
-/// Whether a look is worth its time.
+/// Measures whether a look is worth its time.
 #[derive(Default)]
 struct Worth {
-    /// Bytes, and how long that took.
+    /// Bytes that were looked at, and the time that took.
     looked_at: AtomicU64,
     look_ns: AtomicU64,
-    /// Bytes.
+    /// Bytes that were found.
     found: AtomicU64,
-    /// Bytes that were looked at and not found, and how long storing them took.
+    /// Bytes that were looked at and not found, and the time for storing them.
     stored: AtomicU64,
     store_ns: AtomicU64,
-    /// Bytes that will pass without a look.
+    /// Number of bytes that will still pass without a look.
     rest: AtomicU64,
 }
 
 impl Anchors {
-    /// The anchors of bytes that are read or about to be written; none while it is not worth a look.
+    /// Returns the anchors of bytes that were read or are about to be written; none while looking does not pay.
     pub fn sample(&self, bytes: &[u8]) -> Sampled {
         if !self.worth.should_look(bytes.len() as u64) {
             return Sampled::default();
@@ -132,7 +135,7 @@ impl Anchors {
         Sampled { bytes: bytes.len() as u64, anchors: self.worth.measure_lookup(|| anchors_of(bytes)) }
     }
 
-    /// Notes that a file holds what was sampled, from an offset on.
+    /// Records that a file contains the sampled bytes, from an offset on.
     pub fn note(&self, sampled: &Sampled, place: Place, offset: u64) {
         if sampled.anchors.is_empty() {
             return;
@@ -150,8 +153,8 @@ impl Anchors {
         });
     }
 
-    /// Where bytes that were sampled, and are written to a file at an offset, were likely copied from: stretches in order, each
-    /// as far as the anchors of its neighbours lie apart, so that two of them may overlap.
+    /// Finds from where sampled bytes that are written to a file at an offset were probably copied. Returns stretches
+    /// in order. Each reaches as far as its neighbours' anchors permit, so two of them may overlap.
     pub fn find(&self, sampled: &Sampled, target: Place, offset: u64) -> Vec<Stretch> {
         if sampled.bytes == 0 {
             return Vec::new();
@@ -173,8 +176,8 @@ impl Anchors {
         runs
     }
 
-    /// What was sampled is written; `equal_bytes` of it were equal to one of the stretches, of which `last` was the last.
-    /// Where none was, `took` is how long it takes to store so much.
+    /// Records the result for a write: `equal_bytes` of the sampled bytes were equal to one of the stretches; `last`
+    /// is the last of them. If none were, `took` is the time for storing the bytes.
     pub fn looked_up(
         &self,
         sampled: &Sampled,
@@ -206,7 +209,7 @@ impl Anchors {
         tails[target.ino as usize % TAILS] = tail.unwrap_or_default();
     }
 
-    /// Nothing yet, at the distance of the last copy to this place.
+    /// Returns an empty run that continues the last copy, if this place does.
     fn run_that_goes_on(&self, target: Place, offset: u64) -> Option<Run> {
         let tails = self.tails.lock();
         let tail = tails.get(target.ino as usize % TAILS)?;
@@ -216,8 +219,8 @@ impl Anchors {
 }
 
 impl Worth {
-    /// True if so many bytes should be looked up, false if they pass without a lookup. Threads that ask at once may let
-    /// a few bytes more pass, or fewer.
+    /// True if `bytes` bytes should be looked up, false if they pass without a look-up. With concurrent threads the
+    /// number of bytes that pass is approximate.
     fn should_look(&self, bytes: u64) -> bool {
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
@@ -231,7 +234,8 @@ impl Worth {
         true
     }
 
-    /// Ends a trial and says whether looking pays. If everything was found, the time of storing is unknown and not needed.
+    /// Ends a trial and returns whether looking pays. If everything was found, the time for storing is unknown and
+    /// not needed.
     fn is_trial_worthwhile(&self) -> bool {
         self.looked_at.store(0, Ordering::Relaxed);
         let [look_ns, found, stored, store_ns] = [&self.look_ns, &self.found, &self.stored, &self.store_ns]
@@ -251,13 +255,13 @@ fn add_time(counter: &AtomicU64, took: Duration) {
     counter.fetch_add(took.as_nanos().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// Anchors that follow one another at the same distance in the write and in a file.
+/// Consecutive anchors at the same distance in the write and in a file.
 struct Run {
     place: Place,
-    /// Where the window of the first one begins, and the last one ends, in the write.
+    /// Beginning of the first anchor's window and end of the last one's, in the write.
     start: u64,
     end: u64,
-    /// Where the last one ends in the file.
+    /// End of the last anchor's window in the file.
     source_end: u64,
 }
 
@@ -281,7 +285,7 @@ fn stretches(runs: &[Run], bytes: u64) -> Vec<Stretch> {
     let stretch = |(number, run): (usize, &Run)| {
         let before = number.checked_sub(1).map_or(0, |before| runs[before].end);
         let behind = runs.get(number + 1).map_or(bytes, |behind| behind.start);
-        // Not in front of the file's first byte.
+        // A stretch cannot begin before the first byte of the file.
         let start = before.min(run.start).max(run.end.saturating_sub(run.source_end));
         let source_offset = run.source_end - (run.end - start);
         Stretch { at: start, length: behind.max(run.end) - start, source: run.place, source_offset }
@@ -289,13 +293,13 @@ fn stretches(runs: &[Run], bytes: u64) -> Vec<Stretch> {
     runs.iter().enumerate().map(stretch).collect()
 }
 
-/// Where anchors end, and the hash of each.
+/// Returns where each anchor ends, and its hash.
 fn anchors_of(bytes: &[u8]) -> Vec<(u32, u64)> {
     let mut found = Vec::new();
     let mut next = 0;
     let starts = bytes.len().saturating_sub(WINDOW - 1);
     for first in (0..starts).step_by(AT_ONCE) {
-        // One in sixteen has an anchor, so the others are passed together, by vectors.
+        // One group in sixteen has an anchor, so the others are skipped as a whole, with vector instructions.
         let Some(together) = bytes[first..].first_chunk() else {
             find_one_by_one(bytes, first..starts, &mut next, &mut found);
             break;
@@ -317,17 +321,17 @@ fn find_one_by_one(bytes: &[u8], starts: Range<usize>, next: &mut usize, found: 
     }
 }
 
-/// Whether a window that begins with these bytes is an anchor: of all that there are one in 1,024 is.
+/// True if a window that begins with these bytes is an anchor. One window in 1,024 is.
 #[inline]
 fn is_marked(a: u8, b: u8, c: u8, d: u8) -> bool {
     let sum = [(a, 0x9e35), (b, 0x85eb), (c, 0xc2b1), (d, 0x27d5)]
         .iter()
         .fold(0u16, |sum, (byte, factor)| sum.wrapping_add(u16::from(*byte).wrapping_mul(*factor)));
-    // Not where bytes are 0, which are often many.
+    // The offset excludes zero bytes, which are often numerous.
     sum.wrapping_sub(0x5a5a) < 1 << (u16::BITS - MARKED_BITS)
 }
 
-/// Whether one of so many windows that begin side by side is.
+/// True if one of [`AT_ONCE`] windows, at consecutive positions, is an anchor.
 #[inline]
 fn any_is_marked(bytes: &[u8; AT_ONCE + 3]) -> bool {
     (0..AT_ONCE).fold(false, |any, at| any | is_marked(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]))
@@ -392,7 +396,7 @@ mod tests {
         let found = find(&anchors, &[&a[..30_000], &b[..]].concat());
         assert_eq!(found.iter().map(|found| found.source).collect::<Vec<_>>(), [A, B]);
         assert!(found[0].at + found[0].length >= 30_000 && found[0].length < 35_000, "{found:?}");
-        // In front of its first byte there is nothing of b.
+        // A stretch of b cannot begin before its first byte.
         assert_eq!((found[1].at, found[1].source_offset, found[1].length), (30_000, 0, 50_000), "{found:?}");
     }
 
@@ -443,7 +447,7 @@ mod tests {
             let anchors = anchors_of(&[byte; 10_000]);
             assert!(anchors.len() <= 10_000 / APART + 1, "{byte}: {}", anchors.len());
         }
-        // One a KiB of others.
+        // Random bytes have one per KiB.
         let anchors = anchors_of(&noise(10 << 20, 9)).len();
         assert!((8_000..11_000).contains(&anchors), "{anchors}");
     }
@@ -485,7 +489,7 @@ mod tests {
             worth.found.store(found, Ordering::Relaxed);
             worth.stored.store(stored, Ordering::Relaxed);
             worth.store_ns.store(stored / 1024 * store_ns_a_kibibyte, Ordering::Relaxed);
-            // 50 ns a KiB, of what is read and of what is written.
+            // A look takes 50 ns per KiB, for bytes that are read and for bytes that are written.
             worth.look_ns.store(TRIAL_BYTES / 1024 * 50, Ordering::Relaxed);
             worth.is_trial_worthwhile()
         };

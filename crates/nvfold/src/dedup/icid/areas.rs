@@ -1,8 +1,10 @@
-//! Memory that is mapped from files: what is copied from there comes from the file, without a record.
+//! Memory that is mapped from files: bytes copied from there come from the file, without a record.
 //!
-//! The problem: every copy asks whether its source is mapped, and threads that only ask must not write to a line that they
-//! share, as all would with one lock. The idea: the lowest and the highest address that is mapped are two words that are
-//! only read; what lies between is asked of one of eight copies of the list, each under a lock of its own.
+//! The problem: every copy asks whether its source is mapped. With one lock, all threads that only ask would write to
+//! the same cache line.
+//!
+//! The idea: the lowest and the highest mapped address are two words that are only read. A look-up between them reads
+//! one of eight copies of the list, each under its own lock.
 
 use super::files::{FileToken, Files};
 use super::sources::{Found, Source, Store};
@@ -11,7 +13,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, thread_number};
 use smallvec::SmallVec;
 
-/// Areas that are known at once; more are not followed.
+/// The largest number of areas; further ones are not followed.
 const AREAS_MAX: usize = 4096;
 const COPIES: usize = 8;
 
@@ -24,7 +26,7 @@ struct Area {
 }
 
 impl Area {
-    /// The part of it from one address to another, if it has any there.
+    /// Returns the part of the area that is between two addresses, if there is one.
     fn part(&self, start: u64, end: u64) -> Option<Area> {
         let (start, end) = (self.start.max(start), self.end.min(end));
         (start < end).then(|| Area { start, end, file_offset: self.file_offset + (start - self.start), ..*self })
@@ -33,18 +35,18 @@ impl Area {
 
 /// The mapped areas.
 pub struct Areas {
-    /// All areas lie from here ...
+    /// No area begins below this address.
     lowest: AtomicU64,
-    /// ... to here.
+    /// No area ends above this address.
     highest: AtomicU64,
-    /// Sorted, not overlapping, and but for a moment all the same.
+    /// Copies of the list of areas, sorted and without overlaps. They are equal except during a change.
     copies: [Padded<RwLock<Vec<Area>>>; COPIES],
-    /// Held by the one who changes the copies.
+    /// Held while the copies are changed.
     change: Mutex<()>,
 }
 
 impl Areas {
-    /// Makes an empty one.
+    /// Creates an empty set.
     pub fn new() -> Areas {
         Areas {
             lowest: AtomicU64::new(u64::MAX),
@@ -54,12 +56,13 @@ impl Areas {
         }
     }
 
-    /// Memory from `start` to `end` is mapped from this file; what was mapped there is not any more. False when the file
-    /// is closed, and when too many areas are known.
+    /// Adds an area for memory from `start` to `end`, mapped from a file; earlier areas there are removed. Returns
+    /// false when the file is closed or the largest number of areas is reached.
     pub fn map(&self, start: u64, end: u64, file: FileToken, file_offset: u64, files: &Files) -> bool {
         let _one_by_one = self.change.lock();
         self.change_all(|areas| cut(areas, start, end));
-        // Who closes the file looks for its areas afterwards, under the same lock.
+        // A thread that closes the file removes its areas afterwards under the same lock, so no area of a closed file
+        // stays.
         if start >= end || !files.is_open(file) || self.copies[0].read().len() >= AREAS_MAX {
             self.set_span();
             return false;
@@ -72,7 +75,7 @@ impl Areas {
         true
     }
 
-    /// Memory from `start` to `end` is mapped no more.
+    /// Removes the areas from `start` to `end`.
     pub fn unmap(&self, start: u64, end: u64) {
         if self.may_have(start, end) {
             let _one_by_one = self.change.lock();
@@ -81,7 +84,7 @@ impl Areas {
         }
     }
 
-    /// Forgets the areas of a file.
+    /// Removes the areas of a file.
     pub fn forget(&self, file: FileToken) {
         let _one_by_one = self.change.lock();
         if self.copies[0].read().iter().any(|area| area.file == file) {
@@ -102,14 +105,14 @@ impl Areas {
         self.highest.store(highest, Ordering::Relaxed);
     }
 
-    /// Whether some area may have memory between these addresses.
+    /// True if an area may have memory between these addresses.
     #[inline]
     pub fn may_have(&self, start: u64, end: u64) -> bool {
         self.lowest.load(Ordering::Relaxed) < end && start < self.highest.load(Ordering::Relaxed)
     }
 
-    /// Adds what is mapped of those parts of `start..end` of which nothing was found: what was copied into an area is newer
-    /// than the mapping. False if the areas are changed just now, and `waits` is not set.
+    /// Adds the mapped parts of `start..end` for which nothing was found: records of copies into an area are newer
+    /// than the mapping. Returns false if the areas are being changed and `waits` is false.
     pub fn fill_gaps<S: Store>(&self, start: u64, end: u64, files: &Files, waits: bool, found: &mut Found<S>) -> bool {
         let copy = &self.copies[thread_number() % COPIES];
         let areas = if waits { Some(copy.read()) } else { copy.try_read() };
@@ -134,13 +137,13 @@ impl Areas {
         true
     }
 
-    /// Bytes that the lists take.
+    /// Returns the memory of the lists, bytes.
     pub fn memory_bytes(&self) -> usize {
         self.copies.iter().map(|copy| copy.read().capacity() * size_of::<Area>()).sum()
     }
 }
 
-/// Takes memory out of the areas: what is left of one on either side stays.
+/// Removes a range from the areas. The rest of an area on either side stays.
 fn cut(areas: &mut Vec<Area>, start: u64, end: u64) {
     let first = areas.partition_point(|area| area.end <= start);
     let behind = first + areas[first..].partition_point(|area| area.start < end);

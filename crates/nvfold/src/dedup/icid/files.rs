@@ -1,52 +1,56 @@
-//! Names of files in records: tokens that mean nothing any more once the file is forgotten.
+//! Tokens that stand for files in records, and become invalid when the file is forgotten.
 //!
-//! The problem: when a file is closed its records must go, and there may be a record of it on every page. The idea: a
-//! token is a place in a table and a generation, odd while the file is open. Forgetting the file changes the generation,
-//! so all its records resolve to nothing at once; they are removed when something else wants their space. Only when a
-//! generation comes round again, after 32,768 files in the same place, are all records walked ([`Closed::AfterAWalk`]).
+//! The problem: when a file is closed, its records must go, and every page may have one.
+//!
+//! The idea: a token is a place in a table and a generation, which is odd while the file is open. Forgetting the file
+//! changes the generation, so all its records become invalid at once; they are removed when their space is needed.
+//! Only when a generation repeats, after 32,768 files in the same place, are all records walked
+//! ([`Closed::AfterAWalk`]).
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::zeroed;
 
-/// Bits of a token that say which place of the table.
+/// Number of bits of a token that hold the place in the table.
 const PLACE_BITS: u32 = 16;
-/// Most places of a table, and so most files open at once.
+/// The largest number of places in a table, and so of open files.
 pub const FILES_MAX: u32 = 1 << PLACE_BITS;
 const GENERATION_ONE: u32 = 1 << PLACE_BITS;
 
-/// A file whose bytes are followed, until it is forgotten; after that it names nothing, also when other files have come.
+/// Stands for a file whose bytes are followed, until it is forgotten. Afterwards it is invalid, even when another
+/// file has taken its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileToken(u32);
 
 impl FileToken {
-    /// Names no file.
+    /// Stands for no file.
     pub const NONE: FileToken = FileToken(0);
 
     fn place(self) -> usize {
         (self.0 % FILES_MAX) as usize
     }
 
-    /// A number below the tree's `files_max` that no other open file has: for a caller's own table of files.
+    /// Returns a number below the tree's `files_max` that no other open file has, for a caller's own table of files.
     pub fn number(self) -> u32 {
         self.0 % FILES_MAX
     }
 }
 
-/// Whether a place can be used again.
+/// When the place of a closed file can be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// The token names nothing already.
+    /// Not by this call: the token was invalid already.
     Not,
     /// At once.
     AtOnce,
-    /// When no record names the file: the next token would be one that was given out before.
+    /// When no record refers to the file any longer, because the next token of the place would be one that was used
+    /// before.
     AfterAWalk,
 }
 
-/// The open files.
+/// The table of open files.
 pub struct Files {
-    /// Of each place the token given out last, its generation greater by one when that file is closed.
+    /// The last token of each place; its generation is one higher when that file is closed.
     current: Box<[AtomicU32]>,
     free: Mutex<Free>,
 }
@@ -54,17 +58,17 @@ pub struct Files {
 #[derive(Default)]
 struct Free {
     closed: Vec<u16>,
-    /// Places from here on have never been used.
+    /// The first place that has never been used.
     fresh: u32,
 }
 
 impl Files {
-    /// Makes a table with no file open and room for so many.
+    /// Creates a table without open files and with room for `files_max`.
     pub fn new(files_max: u32) -> Files {
         Files { current: zeroed(u64::from(files_max.min(FILES_MAX))), free: Mutex::default() }
     }
 
-    /// A token for one more file; `None` when as many are open as may be.
+    /// Returns a token for another file; `None` when the table is full.
     pub fn open(&self) -> Option<FileToken> {
         let mut free = self.free.lock();
         let place = match free.closed.pop() {
@@ -82,14 +86,14 @@ impl Files {
         Some(FileToken(token))
     }
 
-    /// Whether it names a file that is open.
+    /// True if the token stands for an open file.
     #[inline]
     pub fn is_open(&self, file: FileToken) -> bool {
         let is_odd = file.0 & GENERATION_ONE != 0;
         is_odd && self.current.get(file.place()).is_some_and(|current| current.load(Ordering::Acquire) == file.0)
     }
 
-    /// The token names nothing from now on. Its place is used again once it is [released](Files::release).
+    /// Makes the token invalid from now on. Its place is used again once it is [released](Files::release).
     pub fn close(&self, file: FileToken) -> Closed {
         if !self.is_open(file) {
             return Closed::Not;
@@ -103,12 +107,12 @@ impl Files {
         }
     }
 
-    /// The place of a closed file can be used again.
+    /// Makes the place of a closed file available again.
     pub fn release(&self, file: FileToken) {
         self.free.lock().closed.push(file.number() as u16);
     }
 
-    /// Bytes that the table may take.
+    /// Returns the memory that the table takes, bytes.
     pub fn memory_bytes(&self) -> usize {
         let free = self.free.lock();
         free.fresh as usize * size_of::<AtomicU32>() + free.closed.capacity() * size_of::<u16>()

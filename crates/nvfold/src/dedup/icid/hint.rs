@@ -1,13 +1,15 @@
-//! A hint: what a process tells the server of a mount about a write that it is going to make.
+//! A hint: the message by which a process tells the server of a mount about a write that it is going to make.
 //!
-//! The problem: a program that works on a mount copies bytes from file to file in its own memory, where the server cannot see
-//! it; the bytes themselves come through the kernel, later, and without a word of where they are from. The idea: the
-//! process leaves a note first. It names the range that it is about to write, and which ranges of which files its
-//! bytes were copied from. When the bytes arrive they are compared with those, and shared where they are equal: a note that
-//! is wrong, or of bytes that never come, costs a compare, and nothing else.
+//! The problem: a program that works on a mount copies bytes from file to file in its own memory, where the server
+//! cannot see it. The bytes come through the kernel later, without their origin.
 //!
-//! A source is named by a [`Token`], the value of the attribute [`TOKEN_ATTRIBUTE`]. The kernel gives attributes of users to those
-//! alone who may read the file, so nobody can find out by a hint what a file holds that he cannot read.
+//! The idea: the process sends a hint first. It contains the range that the process is about to write, and the ranges
+//! of files from which the bytes were copied. When the bytes arrive, the server compares them with those ranges and
+//! shares them where they are equal. A hint that is wrong, or whose bytes never come, costs a compare and nothing else.
+//!
+//! A source is identified by a [`Token`], the value of the attribute [`TOKEN_ATTRIBUTE`]. The kernel returns user
+//! attributes only to processes that may read the file. So a hint cannot reveal the content of a file that its sender
+//! may not read.
 //!
 //! ```text
 //! ioctl(target, request(length), hint)            all integers little-endian
@@ -17,70 +19,70 @@
 //!     origins times   { u32 at, u32 length, u48 offset in the source, u16 number of the source }
 //! ```
 
-/// Attribute of a regular file on a mount: its value is the [`Token`] of the file. It is not listed.
+/// Extended attribute of a regular file on a mount; its value is the [`Token`] of the file. It is not listed.
 pub const TOKEN_ATTRIBUTE: &str = "user.nvfold.token";
-/// Most bytes of a hint: what the size in the number of an ioctl can say.
+/// The largest size of a hint in bytes: the largest size that an ioctl number can encode.
 pub const HINT_BYTES_MAX: usize = (1 << 14) - 1;
-/// Most bytes that one hint speaks of. Longer writes get several.
+/// The largest range of a write in bytes that one hint describes. Longer writes get several hints.
 pub const TARGET_BYTES_MAX: u32 = 1 << 20;
 
 const HEADER_BYTES: usize = 16;
 const TOKEN_BYTES: usize = 16;
 const ORIGIN_BYTES: usize = 16;
-/// Largest offset in a source that can be said: six bytes.
+/// The largest offset in a source that a hint can encode: six bytes.
 pub const SOURCE_OFFSET_MAX: u64 = (1 << 48) - 1;
 
-/// Type and number of the ioctl; the rest of the request says that it passes bytes in, and how many.
+/// Type and number of the ioctl. The rest of the request number says that it passes bytes in, and how many.
 const IOCTL: u32 = 0xe6 << 8 | 0x01;
 const IOCTL_PASSES_BYTES_IN: u32 = 1 << 30;
 const IOCTL_SIZE_SHIFT: u32 = 16;
 
-/// Names a file as a source.
+/// Identifies a file as a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Token {
-    /// Number of its inode.
+    /// Inode number.
     pub ino: u64,
-    /// What only the server can have made.
+    /// Proof that the server issued the token.
     pub proof: u64,
 }
 
-/// A part of a range that was copied from a file.
+/// A part of the hint's range that was copied from a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HintedOrigin {
-    /// First byte, counted from the beginning of the range.
+    /// Offset of the first byte from the beginning of the range.
     pub at: u32,
-    /// Bytes.
+    /// Number of bytes.
     pub length: u32,
-    /// Which of the hint's sources.
+    /// Number of the source among the hint's sources.
     pub source: u16,
-    /// First byte in the source.
+    /// Offset of the first byte in the source.
     pub source_offset: u64,
 }
 
-/// See the module.
+/// A hint; see the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
-    /// First byte in the target.
+    /// Offset of the first byte in the target.
     pub offset: u64,
-    /// Bytes, at most [`TARGET_BYTES_MAX`].
+    /// Number of bytes, at most [`TARGET_BYTES_MAX`].
     pub length: u32,
     sources: Vec<Token>,
     origins: Vec<HintedOrigin>,
 }
 
-/// Number of the ioctl that passes so many bytes of a hint, [`HINT_BYTES_MAX`] at most.
+/// Returns the number of the ioctl that passes a hint of `hint_bytes` bytes, at most [`HINT_BYTES_MAX`].
 pub fn request(hint_bytes: usize) -> u32 {
     debug_assert!(hint_bytes <= HINT_BYTES_MAX);
     IOCTL_PASSES_BYTES_IN | (hint_bytes as u32) << IOCTL_SIZE_SHIFT | IOCTL
 }
 
-/// Whether the number of an ioctl is that of a hint, of whatever size.
+/// True if an ioctl number is that of a hint of any size.
 pub fn is_request(number: u32) -> bool {
     number & !((HINT_BYTES_MAX as u32) << IOCTL_SIZE_SHIFT) == request(0)
 }
 
 impl Token {
-    /// Names no file.
+    /// Identifies no file.
     pub const NONE: Token = Token { ino: 0, proof: 0 };
 
     /// Encodes it as the attribute's value.
@@ -95,22 +97,23 @@ impl Token {
 }
 
 impl Hint {
-    /// Of a range of a target; says nothing yet.
+    /// Creates a hint about a range of a target, without origins yet.
     pub fn new(offset: u64, length: u32) -> Hint {
         Hint { offset, length, ..Hint::default() }
     }
 
-    /// Its sources, as the origins number them.
+    /// Returns its sources; origins refer to them by position.
     pub fn sources(&self) -> &[Token] {
         &self.sources
     }
 
-    /// What it says.
+    /// Returns its origins.
     pub fn origins(&self) -> &[HintedOrigin] {
         &self.origins
     }
 
-    /// Adds that `length` bytes at `at` were copied from a file; false when there is no room for it, or no way to say it.
+    /// Adds that `length` bytes at `at` were copied from a file. Returns false if the hint is full or the offset
+    /// cannot be encoded.
     pub fn add(&mut self, at: u32, length: u32, source: Token, source_offset: u64) -> bool {
         let known = self.sources.iter().position(|known| *known == source);
         let grows_by = ORIGIN_BYTES + if known.is_some() { 0 } else { TOKEN_BYTES };
@@ -129,7 +132,7 @@ impl Hint {
         HEADER_BYTES + self.sources.len() * TOKEN_BYTES + self.origins.len() * ORIGIN_BYTES
     }
 
-    /// What the ioctl passes.
+    /// Encodes the hint as the ioctl passes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes()];
         let length = encode(self.offset, self.length, &self.sources, &self.origins, &mut bytes);
@@ -137,8 +140,9 @@ impl Hint {
         bytes
     }
 
-    /// Of what an ioctl passed; `None` when that is no hint: too short or too long, a range that is too long or goes past the
-    /// end of files, an origin outside the range or of a source that is not there.
+    /// Decodes the bytes that an ioctl passed. Returns `None` if they are not a valid hint: too short or too long, a
+    /// range that is too long or extends past the largest file offset, an origin outside the range, or an origin
+    /// whose source is missing.
     pub fn decode(bytes: &[u8]) -> Option<Hint> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         let (offset, counts) = (word(header, 0), word(header, 8));
@@ -159,8 +163,8 @@ impl Hint {
     }
 }
 
-/// Puts what the ioctl passes into memory of a caller that must not allocate; how many bytes, `None` if they do not fit in there or
-/// in any hint.
+/// Encodes a hint into `into`, for callers that must not allocate. Returns the number of bytes, or `None` if the hint
+/// does not fit there or is larger than any hint may be.
 pub fn encode(offset: u64, length: u32, sources: &[Token], origins: &[HintedOrigin], into: &mut [u8]) -> Option<usize> {
     let all = HEADER_BYTES + sources.len() * TOKEN_BYTES + origins.len() * ORIGIN_BYTES;
     if all > HINT_BYTES_MAX {
@@ -175,7 +179,7 @@ pub fn encode(offset: u64, length: u32, sources: &[Token], origins: &[HintedOrig
     Some(all)
 }
 
-/// Two words, little-endian.
+/// Returns two words as bytes, little-endian.
 fn of_words(first: u64, second: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&first.to_le_bytes());
@@ -184,7 +188,7 @@ fn of_words(first: u64, second: u64) -> [u8; 16] {
 }
 
 impl HintedOrigin {
-    /// Names nothing.
+    /// An origin without bytes, to fill memory.
     pub const NONE: HintedOrigin = HintedOrigin { at: 0, length: 0, source: 0, source_offset: 0 };
 
     fn to_bytes(self) -> [u8; ORIGIN_BYTES] {
@@ -203,7 +207,7 @@ impl HintedOrigin {
     }
 }
 
-/// The eight bytes from an offset on.
+/// Returns the word at offset 0 or 8.
 fn word(bytes: &[u8; 16], at: usize) -> u64 {
     let half = if at == 0 { bytes.first_chunk() } else { bytes.last_chunk() };
     u64::from_le_bytes(*half.expect("16 bytes have two halves"))

@@ -1,49 +1,54 @@
-//! The rec-tree: which bytes of a process's memory were copied from which file (ICID, 4.1-4.3).
+//! The rec-tree: records which bytes of a process's memory were copied from which file (ICID 4.1-4.3).
 //!
-//! The problem: a program reads a file into memory, copies pieces of it together and writes them to another file. The
-//! file system sees only new bytes. The idea is the paper's: the copies are recorded; a write looks its buffer up, and
-//! learns which ranges of which files its bytes came from. They are compared before anything is shared, so what the tree
-//! says is a **hint**: a stale record costs a compare, and is never wrong in what the file then holds. A process has one tree,
-//! and it is gone with the process. It is pure data: it sees addresses as numbers, and never looks at what is there.
+//! The problem: a program reads a file into memory, assembles pieces of it and writes them to another file. The file
+//! system sees only new bytes.
+//!
+//! The idea is the paper's: record the copies. A write looks its buffer up and learns from which ranges of which
+//! files its bytes came. The bytes are compared before anything is shared, so an answer of the tree is a **hint**: a
+//! stale record costs a compare, and never makes the content of a file wrong. Each process has one tree, which lives
+//! as long as the process. The tree is pure data: addresses are numbers to it, and it never reads the memory behind
+//! them.
 //!
 //! ```text
-//! record_read(buffer, 4096, A, 8192)      buffer came from file A            map_area: what is read there is the file's
+//! record_read(buffer, 4096, A, 8192)      buffer came from file A          map_area: what is read there is the file's
 //! record_copy(out + 40, buffer + 100, 80) so did these 80 bytes of out       copies of copies name the file
 //! origins(out, 4096)                      -> at 40: 80 bytes, A at 8292      what a write of out asks
 //! ```
 //!
 //! | file | what |
 //! |---|---|
-//! | `mod` | the tree: operations cut into pages, parts and their locks |
-//! | `pages` | the pages of a part and their records; the three variants; what is given up |
+//! | `mod` | the tree: splits operations by page and part, and takes the locks of the parts |
+//! | `pages` | the pages of a part and their records; the three variants; eviction |
 //! | `tree` | B-tree from a page to its node |
 //! | `record` | the 16 bytes of a record |
-//! | `reserve` | the memory of all parts; where there are no pages |
-//! | `files` | tokens that files have in records |
+//! | `reserve` | the memory budget of all parts; which memory has no records |
+//! | `files` | the tokens that stand for files in records |
 //! | `areas` | mapped memory |
 //! | `sources` | the answer to a look-up |
-//! | `anchors` | copies that nobody records, found by samples of their content |
-//! | `hint` | what a process tells the server of a mount of a write to come |
+//! | `anchors` | finds copies that no record shows, by samples of their content |
+//! | `hint` | the message by which a process tells a mount's server about a write to come |
 //!
-//! **Parts and locks.** The paper has a readers-writer lock for each node and does not say what guards the tree above them.
-//! Here memory is divided into groups of 16 pages, groups by a hash of their number into up to 64 parts, and each part is a
-//! B-tree with its nodes under one readers-writer lock: an operation on a page takes one lock, where a lock for the tree and
-//! one for the node would be two. Threads that copy in memory of their own meet only when their groups fall into one part.
-//! A look-up of memory where nothing was copied to takes no lock at all (`reserve::Presence`), and these are most.
+//! **Parts and locks.** The paper has a readers-writer lock for each node and does not say what protects the tree
+//! above the nodes. Here memory is divided into groups of 16 pages, and a hash of the group number assigns each group
+//! to one of up to 64 parts. Each part is a B-tree with its nodes under one readers-writer lock. So an operation on a
+//! page takes one lock, where a lock for the tree and one for the node would be two. Threads that copy within their
+//! own memory contend only when their groups fall into the same part. A look-up of memory to which nothing was copied
+//! takes no lock at all (`reserve::Presence`); most look-ups are of this kind.
 //!
-//! **Lock order.** A thread holds one lock of a tree at a time. The exceptions: the lock of those who change areas comes before
-//! that of each copy of their list. A caller may hold any lock that is not taken below an operation of the tree: it
-//! calls nothing back.
+//! **Lock order.** A thread holds one lock of a tree at a time, with one exception: a thread that changes the areas
+//! takes the lock for changes first, and then that of each copy of the list. A caller may hold any lock that is not
+//! taken below an operation of the tree, since the tree calls nothing back.
 //!
-//! **What never waits.** [`RecTree::try_record_read`], [`RecTree::try_record_copy`] and [`RecTree::try_origins`]
-//! neither wait for a lock nor allocate, and drop what they cannot record so. (That a thread which waits elsewhere is
-//! woken when they unlock is the one call of the system that they may make.) Where nothing else records, the tree is
-//! made by [`RecTree::reserved`].
+//! **Calls that never wait.** [`RecTree::try_record_read`], [`RecTree::try_record_copy`] and [`RecTree::try_origins`]
+//! neither wait for a lock nor allocate memory; they drop what they cannot record under these limits. The only system
+//! call that they may make wakes a thread that waits for the lock that they release. Where all records come from
+//! these calls, create the tree with [`RecTree::reserved`].
 //!
-//! **Bounds.** Memory is at most [`Options::memory_bytes_max`] and what the tables below it take, whatever is recorded. An
-//! operation takes time in proportion to the pages of its range, or of the tree if those are fewer. Ranges that wrap are cut at
-//! the end of the address space, copies longer than all records could tell of after as many pages as the memory could hold,
-//! files at 2^64.
+//! **Bounds.** The tree takes at most [`Options::memory_bytes_max`] for records, plus the memory of the tables of
+//! files and areas, however much is recorded. The time of an operation is proportional to the pages of its range, or
+//! to the pages of the tree if those are fewer. Ranges that wrap around are cut at the end of the address space;
+//! copies that are longer than all records could describe are cut after as many pages as the memory could hold; files
+//! are cut at 2^64 bytes.
 
 pub mod anchors;
 mod areas;
@@ -73,28 +78,29 @@ use record::Record;
 use reserve::{Budget, GROUP_BYTES, Presence, Reserve, part_of};
 use sources::{Few, Found, Slots, Store};
 
-/// Parts, if there is memory for so many.
+/// The largest number of parts.
 const PARTS_MAX: usize = 64;
-/// A part is not made for less.
+/// The least memory for which a part is created.
 const PART_BYTES_MIN: usize = 64 << 10;
-/// Of more groups the pages that there are are walked, and not those that there could be.
+/// For a range of more groups than this, an operation walks the existing pages of the tree instead.
 const GROUPS_WALKED_MAX: u64 = 16 << 10;
-/// Counters of look-ups, so that threads rarely share one.
+/// Number of counters of look-ups: enough that threads rarely share one.
 const COUNTERS: usize = 16;
 
-/// How to make a tree.
+/// Options of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Which records an insertion deletes.
     pub variant: Variant,
-    /// Memory of the records in bytes, at most.
+    /// The largest memory of the records, bytes.
     pub memory_bytes_max: usize,
-    /// Files that are followed at once, up to 65,536. Four bytes each, when they are used.
+    /// The largest number of files that are followed at once, up to 65,536. Each takes four bytes when it is used.
     pub files_max: u32,
 }
 
 impl Options {
-    /// Of this variant with memory as in the paper's Table 5: 5.7 MB, and for [`Variant::KeepAll`] 2 GB.
+    /// Returns options for this variant with the memory of the paper's Table 5: 5.7 MB, and 2 GB for
+    /// [`Variant::KeepAll`].
     pub fn of(variant: Variant) -> Options {
         let memory_bytes_max = if variant == Variant::KeepAll { 2_000_000_000 } else { 5_700_000 };
         Options { variant, memory_bytes_max, files_max: FILES_MAX }
@@ -107,22 +113,22 @@ impl Default for Options {
     }
 }
 
-/// What a tree has done, and what it holds.
+/// Statistics of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Records that there are, those of forgotten files included.
+    /// Number of records, including those of forgotten files.
     pub records: u64,
-    /// Pages that have any.
+    /// Number of pages with records.
     pub pages: u64,
-    /// Memory that is reserved, in bytes: for records, areas and files.
+    /// Memory that is reserved for records, areas and files, bytes.
     pub memory_bytes: u64,
-    /// Records that were to be inserted; a copy over several pages is one a page.
+    /// Number of records that were to be inserted; a copy over several pages counts once per page.
     pub insertions: u64,
-    /// Look-ups: of origins, and of the source of each copy. A few are missed when threads look up at once.
+    /// Number of look-ups, of origins and of the source of each copy. A few are missed when threads look up at once.
     pub lookups: u64,
-    /// Records that were deleted for newer ones, or because their memory or file was.
+    /// Number of records that were deleted because a newer one replaced them or because their memory or file is gone.
     pub deletions: u64,
-    /// Records that were given up for want of memory.
+    /// Number of records that were dropped for lack of memory.
     pub given_up: u64,
 }
 
@@ -145,7 +151,7 @@ pub struct RecTree {
     files: Files,
     areas: Areas,
     lookups: [Padded<AtomicU64>; COUNTERS],
-    /// Pages of one copy for whose records there could be memory.
+    /// The largest number of pages of one copy whose records the memory can hold.
     pages_max: u64,
     variant: Variant,
 }
@@ -157,7 +163,7 @@ impl Default for RecTree {
 }
 
 impl RecTree {
-    /// Makes an empty tree.
+    /// Creates an empty tree.
     pub fn new(options: Options) -> RecTree {
         let Options { variant, memory_bytes_max, files_max } = options;
         let parts = (memory_bytes_max / PART_BYTES_MIN).clamp(1, PARTS_MAX);
@@ -174,8 +180,9 @@ impl RecTree {
         }
     }
 
-    /// An empty tree that has all its memory from the beginning, evenly: for those who record by what never allocates, which
-    /// could not grow it. Where the system backs memory when it is used, it costs no more than another tree.
+    /// Creates an empty tree that has all its memory from the beginning, divided evenly. It is for callers that
+    /// record by the calls that never allocate, which could not grow it. Where the system backs memory only when it
+    /// is used, this tree costs no more than another one.
     pub fn reserved(options: Options) -> RecTree {
         let tree = RecTree::new(options);
         let bytes = options.memory_bytes_max / tree.parts.len();
@@ -187,15 +194,15 @@ impl RecTree {
 
     // --- files and areas ---------------------------------------------------------------------------------------------
 
-    /// A token for a file that is opened, which records name it by. `None` when as many are open as may be: the file is
-    /// not followed then.
+    /// Returns a token that stands in records for a file that is opened. `None` when the largest number of files is
+    /// open; then the file is not followed.
     #[must_use]
     pub fn open_file(&self) -> Option<FileToken> {
         self.files.open()
     }
 
-    /// The file is closed: what was copied from it has no origin any more. The token names nothing from now on, also when
-    /// it is given to other calls, or when others have copies of it.
+    /// Forgets a closed file: bytes that were copied from it have no origin any longer. The token is invalid from now
+    /// on, including all copies of it.
     pub fn forget_file(&self, file: FileToken) {
         let closed = self.files.close(file);
         if closed == Closed::Not {
@@ -208,21 +215,21 @@ impl RecTree {
         self.files.release(file);
     }
 
-    /// Whether the token names a file that is open.
+    /// True if the token stands for an open file.
     pub fn is_open(&self, file: FileToken) -> bool {
         self.files.is_open(file)
     }
 
-    /// Removes the records of forgotten files now. Without it they go when their memory is wanted.
+    /// Removes the records of forgotten files now. Otherwise they are removed when their memory is needed.
     pub fn remove_forgotten(&self) {
         for part in &self.parts {
             part.pages.write().remove_forgotten(&self.files, &self.reserve(part, How::Waits));
         }
     }
 
-    /// Memory is mapped from a file, read-only or private: what lies there comes from the file, but for what is recorded of
-    /// it later. Replaces what was mapped there. False when that is not followed: the file is forgotten, or more than
-    /// 4096 areas are mapped.
+    /// Records that memory is mapped from a file, read-only or private. Its bytes come from the file, except where
+    /// later records say otherwise. Replaces earlier areas there. Returns false if the area is not followed, because
+    /// the file is forgotten or more than 4096 areas are mapped.
     pub fn map_area(&self, address: u64, length: u64, file: FileToken, file_offset: u64) -> bool {
         let length = length.min(u64::MAX - file_offset);
         let end = address.saturating_add(length);
@@ -230,14 +237,14 @@ impl RecTree {
         self.areas.map(address, end, file, file_offset, &self.files)
     }
 
-    /// Memory is mapped no more: forgets the areas there, or parts of them, and the records.
+    /// Records that memory is unmapped: forgets the areas there, or parts of them, and the records.
     pub fn unmap_area(&self, address: u64, length: u64) {
         self.areas.unmap(address, address.saturating_add(length));
         self.forget_range(address, length);
     }
 
-    /// Forgets what was copied to this memory, where that is cheap: whole pages, and of others the last records. For memory that
-    /// is given back, or filled with something else.
+    /// Forgets the records of this memory where that is cheap: those of whole pages, and the last ones of pages that
+    /// are covered in part. For memory that is freed or filled with other data.
     pub fn forget_range(&self, address: u64, length: u64) {
         let end = address.saturating_add(length);
         if let Some(pieces) = pieces(address, end) {
@@ -259,28 +266,29 @@ impl RecTree {
 
     // --- recording ---------------------------------------------------------------------------------------------------
 
-    /// `length` bytes of a file from `file_offset` on were read to `destination`.
+    /// Records that `length` bytes of a file, from `file_offset` on, were read to `destination`.
     #[inline]
     pub fn record_read(&self, destination: u64, length: u64, file: FileToken, file_offset: u64) {
         self.insert(destination, length, file, file_offset, How::Waits);
     }
 
-    /// As [`record_read`](RecTree::record_read), but never waits or allocates: what cannot be recorded so is dropped. False
-    /// if any was.
+    /// As [`record_read`](RecTree::record_read), but never waits or allocates; records that would need it are
+    /// dropped. Returns false if any was.
     #[inline]
     pub fn try_record_read(&self, destination: u64, length: u64, file: FileToken, file_offset: u64) -> bool {
         self.insert(destination, length, file, file_offset, How::Tries)
     }
 
-    /// `length` bytes were copied from `source` to `destination`, which may overlap: what the source came from, the
-    /// destination comes from too. Must be called with the copy done, or before any other thread can see the destination.
+    /// Records that `length` bytes were copied from `source` to `destination`; the two may overlap. The destination
+    /// gets the origins of the source. Must be called when the copy is done, or before any other thread can see the
+    /// destination.
     #[inline]
     pub fn record_copy(&self, destination: u64, source: u64, length: u64) {
         self.copy(destination, source, length, How::Waits);
     }
 
-    /// As [`record_copy`](RecTree::record_copy), but never waits or allocates: what cannot be looked up or recorded so is
-    /// dropped. False if any was.
+    /// As [`record_copy`](RecTree::record_copy), but never waits or allocates; look-ups and records that would need
+    /// it are dropped. Returns false if any was.
     #[inline]
     pub fn try_record_copy(&self, destination: u64, source: u64, length: u64) -> bool {
         self.copy(destination, source, length, How::Tries)
@@ -288,22 +296,22 @@ impl RecTree {
 
     // --- asking ------------------------------------------------------------------------------------------------------
 
-    /// Which parts of this memory were copied from which files, as far as is known: sorted, not overlapping, and each
-    /// as long as it can be. `sources` is emptied first.
+    /// Finds which parts of this memory were copied from which files, as far as is known: sorted, without overlaps,
+    /// and each as long as possible. `sources` is cleared first.
     pub fn origins(&self, address: u64, length: u64, sources: &mut Vec<Source>) {
         sources.clear();
         self.look_up(address, length, How::Waits, &mut Found::new(sources));
     }
 
-    /// As [`origins`](RecTree::origins), but never waits or allocates: parts that cannot be looked up so, and those that
-    /// `sources` has no room for, are left out. How many parts there are.
+    /// As [`origins`](RecTree::origins), but never waits or allocates. Leaves out parts whose look-up would need it,
+    /// and parts for which `sources` has no room. Returns the number of parts.
     pub fn try_origins(&self, address: u64, length: u64, sources: &mut [Source]) -> usize {
         let mut found = Found::new(Slots::new(sources));
         self.look_up(address, length, How::Tries, &mut found);
         found.parts().len()
     }
 
-    /// What the tree holds, and has done.
+    /// Returns the statistics of the tree.
     pub fn stats(&self) -> Stats {
         let other =
             self.areas.memory_bytes() + self.files.memory_bytes() + size_of_val(&*self.parts) + size_of::<RecTree>();
@@ -339,7 +347,7 @@ impl RecTree {
         if destination == source || length == 0 {
             return true;
         }
-        // Only what has both a source and a destination.
+        // Ignore bytes whose source or destination is beyond the address space.
         let length = length.min(u64::MAX - source).min(u64::MAX - destination);
         let mut found = Found::new(Few::new(how == How::Waits));
         let mut is_whole = self.look_up(source, length, how, &mut found) && !found.is_cut();
@@ -350,7 +358,7 @@ impl RecTree {
         is_whole
     }
 
-    /// False if something was dropped.
+    /// Inserts a record for each page of a copy. Returns false if any was dropped.
     #[inline]
     fn insert(&self, address: u64, length: u64, file: FileToken, file_offset: u64, how: How) -> bool {
         let length = length.min(u64::MAX - file_offset).min(self.pages_max.saturating_mul(PAGE_BYTES));
@@ -362,7 +370,8 @@ impl RecTree {
                 is_whole = false;
                 continue;
             };
-            // Who forgets the file, and then walks, finds this record or is seen here.
+            // A thread that forgets the file closes it before it walks the records. So either it finds this record,
+            // or the file is seen closed here.
             if !self.files.is_open(file) {
                 return true;
             }
@@ -377,7 +386,7 @@ impl RecTree {
         is_whole
     }
 
-    /// Memory was filled with what no file is known for.
+    /// Deletes stale records of memory that was filled with bytes of unknown origin.
     fn overwrite(&self, start: u64, end: u64, how: How) {
         let pieces = pieces(start, end).filter(|_| self.variant != Variant::KeepAll);
         for piece in pieces.into_iter().flatten() {
@@ -396,7 +405,8 @@ impl RecTree {
         }
     }
 
-    /// False if a lock was held that is not waited for.
+    /// Adds the origins of a range to `found`. Returns false if parts are missing because a lock was not free and
+    /// `how` forbids waiting.
     #[inline]
     fn look_up<S: Store>(&self, address: u64, length: u64, how: How, found: &mut Found<S>) -> bool {
         let end = address.saturating_add(length);
@@ -454,7 +464,7 @@ fn write(part: &Part, how: How) -> Option<RwLockWriteGuard<'_, Pages>> {
     }
 }
 
-/// The part of a range that lies in one group of pages.
+/// The part of a range that is in one group of pages.
 struct Piece {
     group: u64,
     start: u64,
@@ -462,7 +472,8 @@ struct Piece {
 }
 
 impl Piece {
-    /// Calls `visit` with each page, where in it the piece begins and ends, and at which address it begins there.
+    /// Calls `visit` for each page with its number, the first and last offset of the piece in it, and the address at
+    /// which the piece begins in it.
     #[inline]
     fn each_page(&self, mut visit: impl FnMut(u64, u16, u16, u64)) {
         let mut start = self.start;
@@ -475,7 +486,7 @@ impl Piece {
     }
 }
 
-/// A range, group by group.
+/// Iterates over a range, group by group.
 struct Pieces {
     start: u64,
     end: u64,
@@ -502,13 +513,13 @@ impl Iterator for Pieces {
     }
 }
 
-/// The groups of a range; `None` if they are so many that the pages of the tree are fewer.
+/// Returns the groups of a range; `None` if they are so many that walking the tree's pages is cheaper.
 #[inline]
 fn pieces(start: u64, end: u64) -> Option<Pieces> {
     (end.saturating_sub(start) / GROUP_BYTES <= GROUPS_WALKED_MAX).then(|| Pieces::new(start, end))
 }
 
-/// The bytes of a page that lie between two addresses.
+/// Returns the bytes of a page that are between two addresses, as offsets in the page.
 fn bytes_of(page: u64, start: u64, end: u64) -> Option<(u16, u16)> {
     let first = page * PAGE_BYTES;
     let from = start.saturating_sub(first).min(PAGE_BYTES);

@@ -1,8 +1,10 @@
 //! The pages of one part of the tree, and the records of each (4.2, 4.3).
 //!
-//! The problem: a page has no record, one, or hundreds, and most pages come and go while a program copies. The idea is
-//! the paper's list of small arrays from a reserve, with the arrays linked from the last to the first, because all work
-//! is at the end: a node *is* its last array, and those before it are of the same size, so that one reserve serves both.
+//! The problem: a page has no record, one, or hundreds, and most pages come and go while a program copies.
+//!
+//! The idea is the paper's list of small arrays from a reserve. Here the arrays are linked from the last to the
+//! first, because all work is at the end. A node *is* its last array, and the arrays before it have the same size, so
+//! one reserve serves both.
 //!
 //! ```text
 //! B-tree: page -> node    [ page, count, previous | r12 r13 ... ]        the node: records 12 and 13, the newest
@@ -11,18 +13,21 @@
 //!                                [ r6 r7 r8 r9 r10 r11 ] -> [ r0 ... r5 ]     always full
 //! ```
 //!
-//! **Icid.** An insertion deletes all records that begin at its own address or higher (optimisation 1), so the records are
-//! in ascending order of address, which is that of time too, and deletion never moves one (optimisation 2); what is higher
-//! than the last is appended without a search. Where two overlap the later one is right. Two things are changed:
-//! - A record that continues the last one, in the page and in the file, makes it longer. So a file that is read byte by
-//!   byte takes no more records than one that is read at once.
-//! - Inference 1 speaks of a single continuous memory region. A copy of a page or more fills its region at once, and what
-//!   lies above its end is another buffer: there it deletes only what it overlaps. Small copies that go on page by page
-//!   delete all above, as in the paper.
+//! **Icid.** An insertion deletes all records of the page that begin at its own address or higher (optimisation 1).
+//! So the records are in ascending order of address, which is also that of time, and a deletion never moves a record
+//! (optimisation 2). A record with a higher address than the last one is appended without a search. Where two
+//! overlap, the later one is right. Two things differ from the paper:
 //!
-//! **Given up.** When the memory is used up, the page that has been neither written nor asked for longest, roughly, makes
-//! room: a hand goes around the slots, and gives up a page at its second visit, or at its third if the page was asked for
-//! or written again. (At the first it would often be a page that came just now: slots become free anywhere.)
+//! - A record that continues the last one, in the page and in the file, makes it longer. So a file that is read byte
+//!   by byte takes no more records than one that is read at once.
+//! - Inference 1 is about a single continuous memory region. A copy of a page or more fills its region at once, and
+//!   the memory above its end belongs to another buffer. So at its end such a copy deletes only the records that it
+//!   overlaps. Small copies that continue page by page delete all records above, as in the paper.
+//!
+//! **Eviction.** When the memory is used up, a page is evicted: approximately the one that was neither written nor
+//! looked up for the longest time. A clock hand goes around the slots. It evicts a page at its second visit, or at
+//! its third if the page was looked up or written again. (Evicting at the first visit would often hit a page that has
+//! just come, because new pages take free slots anywhere.)
 
 use super::files::{FileToken, Files};
 use super::record::{PAGE_BYTES, Record};
@@ -32,52 +37,54 @@ use super::tree::{BRANCH_BYTES, PageTree};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use smallvec::SmallVec;
 
-/// Records of an array: the paper's example, two lines of the CPU with what links them.
+/// Number of records in an array, as in the paper's example. With its links an array takes two cache lines.
 const ARRAY_RECORDS: usize = 6;
 const NONE: u32 = u32::MAX;
-/// The page of a slot that is no node.
+/// The page number in a slot that is not a node.
 const NO_PAGE: u64 = u64::MAX;
-/// Two bits in the count of a node: visits of the hand that the page outlives. One that is new has one, one that was asked
-/// for or written again two.
+/// Two bits in the count of a node: how many visits of the clock hand the page survives. A new page survives one, a
+/// page that was looked up or written again two.
 const AGE: u32 = 3 << AGE_SHIFT;
 const AGE_SHIFT: u32 = 30;
 const NEW: u32 = 1 << AGE_SHIFT;
 const TOUCHED: u32 = 2 << AGE_SHIFT;
-/// Flag in the count of a node: a record may reach over the beginning of the next one.
+/// Flag in the count of a node: a record may overlap the next one.
 const OVERLAPS: u32 = 1 << 29;
-/// Arrays of a page that a look-up goes through from the first to the last; of more it begins with the last.
+/// The largest number of arrays of a page that a look-up walks from the first to the last. With more it begins at the
+/// last.
 const ARRAYS_IN_ORDER: usize = 32;
-/// Slots that are reserved at once, at least.
+/// The least number of slots that are reserved together.
 const SLOTS_AT_ONCE: usize = 16;
-/// For so many slots one branch is reserved.
+/// One branch is reserved for this many slots.
 const SLOTS_A_BRANCH: usize = 12;
-/// Records of a page that a look-up in [`Variant::KeepAll`] goes back over.
+/// Number of records of a page that a look-up walks back in [`Variant::KeepAll`].
 const LOOKED_AT_MAX: u32 = 4096;
 
 /// Which records an insertion deletes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Variant {
-    /// Those of the page that begin at the address of the new one or higher: the paper's ICID.
+    /// Those of the page that begin at the address of the new record or higher: the paper's ICID.
     #[default]
     Icid,
-    /// Those that overlap the new one: ICID_DO, for comparison.
+    /// Those that overlap the new record: ICID_DO (5.1), for comparison.
     DeleteOverlapping,
-    /// None: ICID_KA, for comparison. Of a page, look-ups go back over the last 4096 records.
+    /// None: ICID_KA (5.1), for comparison. Look-ups walk back over the last 4096 records of a page.
     KeepAll,
 }
 
-/// A node, or one of the arrays before it, or free.
+/// A node, an earlier array of a node, or a free slot.
 struct Slot {
     records: [Record; ARRAY_RECORDS],
-    /// Of a node its page.
+    /// The page number of a node; [`NO_PAGE`] in other slots.
     page: u64,
-    /// Of a node how many records its page has, [`AGE`] and [`OVERLAPS`]. An atomic for look-ups, which touch under a shared lock.
+    /// In a node: the number of records of its page, [`AGE`] and [`OVERLAPS`]. It is atomic because look-ups change
+    /// the age under a shared lock.
     count: AtomicU32,
-    /// The array before this one; of a free slot the next free one.
+    /// The array before this one; in a free slot, the next free slot.
     previous: u32,
 }
 
-/// Bytes of a slot: a page takes one or more.
+/// Size of a slot in bytes; a page takes one or more.
 pub const SLOT_BYTES: usize = size_of::<Slot>();
 #[cfg(not(feature = "shuttle"))]
 const _: () = assert!(SLOT_BYTES == 16 * ARRAY_RECORDS + 16);
@@ -91,7 +98,7 @@ impl Slot {
         self.count.load(Ordering::Relaxed) & OVERLAPS != 0
     }
 
-    /// Records in the last array: all of them only when it is full.
+    /// Returns the number of records in the last array.
     fn count_in_last(&self) -> usize {
         match self.count() {
             0 => 0,
@@ -103,7 +110,7 @@ impl Slot {
         self.records[..self.count_in_last()].last()
     }
 
-    /// Sets the count of a page that has been written again, or is new.
+    /// Sets the count of a page that is new or was written again.
     fn set_count(&mut self, count: usize) {
         let age = if count > 1 { TOUCHED } else { NEW };
         let overlaps = if count > 1 { self.count.load(Ordering::Relaxed) & OVERLAPS } else { 0 };
@@ -117,24 +124,24 @@ impl Slot {
     fn touch(&self) {
         let count = self.count.load(Ordering::Relaxed);
         if count & AGE != TOUCHED {
-            // The count itself changes under the exclusive lock alone.
+            // The count itself changes only under the exclusive lock.
             self.count.store(count & !AGE | TOUCHED, Ordering::Relaxed);
         }
     }
 }
 
-/// What happened in a part of the tree.
+/// Statistics of a part of the tree.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Records that there are.
+    /// Number of records.
     pub records: u64,
-    /// Pages that have any.
+    /// Number of pages with records.
     pub pages: u64,
-    /// Records that were inserted, made the last one longer, or found no memory.
+    /// Number of records that were inserted, merged into the last one, or dropped for lack of memory.
     pub insertions: u64,
-    /// Records that were deleted for newer ones, or because their memory was.
+    /// Number of records that were deleted because a newer one replaced them or because their memory is gone.
     pub deletions: u64,
-    /// Records that were given up for want of memory.
+    /// Number of records that were dropped for lack of memory.
     pub given_up: u64,
 }
 
@@ -144,26 +151,27 @@ pub struct Pages {
     tree: PageTree,
     slots: Vec<Slot>,
     free: u32,
-    /// Where the hand stands that looks for a page to give up.
+    /// Position of the clock hand that finds pages to evict.
     hand: usize,
     counts: Counts,
 }
 
 impl Pages {
-    /// Makes an empty one.
+    /// Creates an empty part.
     pub fn new(variant: Variant) -> Pages {
         Pages { variant, tree: PageTree::new(), slots: Vec::new(), free: NONE, hand: 0, counts: Counts::default() }
     }
 
-    /// What happened so far.
+    /// Returns the statistics so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
     // --- insertion ---------------------------------------------------------------------------------------------------
 
-    /// Adds the record of a copy to this page, and deletes what the variant says; false when there is no memory for it.
-    /// `ends_region`: it is the last of a long copy, and begins at the beginning of the page.
+    /// Adds the record of a copy to this page, and deletes the records that the variant says. Returns false when
+    /// there is no memory for it. `ends_region` says that it is the last page of a long copy and begins at the
+    /// beginning of the page.
     #[inline]
     pub fn insert(&mut self, page: u64, record: Record, ends_region: bool, reserve: &Reserve<'_>) -> bool {
         let node = match self.tree.find(page) {
@@ -229,14 +237,14 @@ impl Pages {
         true
     }
 
-    /// Puts a record before those that begin where it ends, or higher; what is lower is deleted.
+    /// Inserts a record before those that begin at its end or higher, and deletes the lower ones.
     fn insert_first(&mut self, node: u32, record: Record, reserve: &Reserve<'_>) -> bool {
         let is_above = |old: &&Record| old.page_offset >= record.end();
         let above: SmallVec<[Record; 64]> = self.newest_first(node).take_while(is_above).copied().collect();
         self.delete_last_while(node, |_| true);
         let is_whole = self.append(node, record, reserve);
         let moved = above.iter().rev().take_while(|old| self.append(node, **old, reserve)).count();
-        // They were counted when they came; one for which there is no memory now was deleted.
+        // They were counted when they were first inserted. A record for which there is no memory now counts as deleted.
         let is_one_lost = moved < above.len();
         self.counts.insertions -= moved as u64 + u64::from(is_one_lost);
         self.counts.given_up -= u64::from(is_one_lost);
@@ -244,7 +252,7 @@ impl Pages {
         is_whole && !is_one_lost
     }
 
-    /// Moves the full array of a node to a slot of its own.
+    /// Moves the full array of a node to another slot.
     fn push_array(&mut self, node: u32, reserve: &Reserve<'_>) -> bool {
         let Some(array) = self.take_slot(Some(node), reserve) else { return false };
         let Slot { records, previous, .. } = self.slots[node as usize];
@@ -254,7 +262,7 @@ impl Pages {
         true
     }
 
-    /// Moves the array before the last one back into its node, whose records are gone.
+    /// Moves the previous array back into its node, whose own records are gone.
     fn pull_array(&mut self, node: u32) {
         let array = self.slots[node as usize].previous;
         let Slot { records, previous, .. } = self.slots[array as usize];
@@ -263,13 +271,14 @@ impl Pages {
         self.give_slot(array);
     }
 
-    /// Deletes the records of a page that begin at this offset or higher, from the last one on. The first record of each
-    /// array tells whether the whole array goes (optimisation 2).
+    /// Deletes the records of a page that begin at this offset or higher, starting with the last one. The first
+    /// record of each array tells whether the whole array is deleted (optimisation 2).
     fn delete_from(&mut self, node: u32, page_offset: u16) {
         self.delete_last_while(node, |record| record.page_offset >= page_offset);
     }
 
-    /// Deletes the last record of a page as long as `goes` says; it says so of all records behind one that goes.
+    /// Deletes the last record of a page as long as `goes` is true for it. If `goes` is true for a record, it must be
+    /// true for all records after it.
     fn delete_last_while(&mut self, node: u32, goes: impl Fn(&Record) -> bool) {
         let before = self.slots[node as usize].count();
         let mut count = before;
@@ -291,7 +300,7 @@ impl Pages {
         self.counts.deletions += (before - count) as u64;
     }
 
-    /// Keeps only records that `stays`; the others are deleted, and those behind them move up.
+    /// Keeps only the records for which `stays` is true; deletes the others and closes the gaps.
     fn retain(&mut self, node: u32, stays: impl Fn(&Record) -> bool) {
         if self.newest_first(node).all(&stays) {
             return;
@@ -299,7 +308,7 @@ impl Pages {
         let kept: SmallVec<[Record; 64]> = self.newest_first(node).filter(|record| stays(record)).copied().collect();
         let before = self.slots[node as usize].count();
         self.delete_last_while(node, |_| true);
-        // Fewer records than before: there are free slots for them.
+        // There are fewer records than before, so there are enough free slots.
         for record in kept.iter().rev() {
             let count = self.slots[node as usize].count();
             if count > 0 && count.is_multiple_of(ARRAY_RECORDS) {
@@ -324,8 +333,8 @@ impl Pages {
 
     // --- what is no longer true --------------------------------------------------------------------------------------
 
-    /// Bytes `from..to` of a page got another content that no file is known for: its last records go as long as they say
-    /// nothing else. Others stay: a compare finds them wrong.
+    /// Handles bytes `from..to` of a page that were overwritten with bytes of unknown origin: deletes the last
+    /// records as long as they describe no other bytes. Other stale records stay, and a compare finds them wrong.
     pub fn overwritten(&mut self, page: u64, from: u16, to: u16, reserve: &Reserve<'_>) {
         let Some(node) = self.tree.find(page) else { return };
         if self.variant != Variant::KeepAll {
@@ -333,13 +342,13 @@ impl Pages {
         }
     }
 
-    /// Whether [`overwritten`](Pages::overwritten) would delete any.
+    /// True if [`overwritten`](Pages::overwritten) would delete a record.
     pub fn is_worth_overwriting(&self, page: u64, from: u16, to: u16) -> bool {
         let last = self.tree.find(page).and_then(|node| self.slots[node as usize].last());
         self.variant != Variant::KeepAll && last.is_some_and(|last| from <= last.page_offset && last.end() <= to)
     }
 
-    /// Bytes `from..to` of a page are no memory of the program any more.
+    /// Handles bytes `from..to` of a page that are no longer memory of the program.
     pub fn unmapped(&mut self, page: u64, from: u16, to: u16, reserve: &Reserve<'_>) {
         let Some(node) = self.tree.find(page) else { return };
         if (from, u64::from(to)) == (0, PAGE_BYTES) {
@@ -350,7 +359,7 @@ impl Pages {
         }
     }
 
-    /// As [`unmapped`](Pages::unmapped) for all pages of which `range` names bytes.
+    /// As [`unmapped`](Pages::unmapped), for all pages for which `range` returns bytes.
     pub fn unmapped_where(&mut self, range: impl Fn(u64) -> Option<(u16, u16)>, reserve: &Reserve<'_>) {
         for at in 0..self.slots.len() {
             let page = self.slots[at].page;
@@ -360,7 +369,7 @@ impl Pages {
         }
     }
 
-    /// Removes the records of files that are forgotten.
+    /// Removes the records of forgotten files.
     pub fn remove_forgotten(&mut self, files: &Files, reserve: &Reserve<'_>) {
         for node in 0..self.slots.len() as u32 {
             if self.slots[node as usize].page != NO_PAGE {
@@ -394,8 +403,8 @@ impl Pages {
 
     // --- look-up -----------------------------------------------------------------------------------------------------
 
-    /// Adds what bytes `from..to` of a page were copied from to `found`. `page_at` is where the page begins in the range
-    /// that is looked up, which may begin within it.
+    /// Adds the origins of bytes `from..to` of a page to `found`. `page_at` is the position of the page in the range
+    /// that is looked up; the range may begin inside the page.
     #[inline]
     pub fn sources<S: Store>(&self, page: u64, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found<S>) {
         let Some(node) = self.tree.find(page) else { return };
@@ -405,7 +414,8 @@ impl Pages {
         }
     }
 
-    /// The usual case: the records of a page do not overlap, and are walked in ascending order. False if they may.
+    /// Handles the usual case: the records of a page do not overlap and are walked in ascending order. Returns false
+    /// if they may overlap.
     #[inline]
     fn sources_in_order<S: Store>(
         &self,
@@ -421,7 +431,7 @@ impl Pages {
             return false;
         }
         last.touch();
-        // From the last array back to the one in which the range begins: first records tell (optimisation 2).
+        // Walk from the last array back to the one in which the range begins, by their first records (optimisation 2).
         let (mut arrays, mut depth, mut at) = ([NONE; ARRAYS_IN_ORDER], 0, node);
         loop {
             let array = &self.slots[at as usize];
@@ -432,7 +442,7 @@ impl Pages {
             }
             at = array.previous;
         }
-        // Most records of a page are of one file.
+        // Most records of a page are of one file, so the last open file is remembered.
         let mut open = FileToken::default();
         for at in arrays[..depth].iter().rev() {
             let array = &self.slots[*at as usize];
@@ -453,7 +463,7 @@ impl Pages {
         true
     }
 
-    /// As [`sources`](Pages::sources) for all pages of which `range` names bytes and a place.
+    /// As [`sources`](Pages::sources), for all pages for which `range` returns bytes and a position.
     pub fn sources_where<S: Store>(
         &self,
         range: impl Fn(u64) -> Option<(u16, u16, u64)>,
@@ -471,7 +481,7 @@ impl Pages {
     fn sources_of<S: Store>(&self, node: u32, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found<S>) {
         self.slots[node as usize].touch();
         let may_allocate = found.may_allocate();
-        // Most records of a page are of one file.
+        // Most records of a page are of one file, so the last open file is remembered.
         let mut open = FileToken::default();
         let mut add = |record: &Record, first: u16, end: u16| {
             if record.file == open || files.is_open(record.file) {
@@ -483,7 +493,7 @@ impl Pages {
         };
         match self.variant {
             Variant::Icid => self.newest_of_ordered(node, from, to, may_allocate, &mut add),
-            // None overlaps another.
+            // No records overlap.
             Variant::DeleteOverlapping => {
                 for record in self.newest_first(node) {
                     let (first, end) = (record.page_offset.max(from), record.end().min(to));
@@ -496,8 +506,8 @@ impl Pages {
         }
     }
 
-    /// Of each byte the newest record, where newer ones begin higher: going back, all below `low` is open yet, and above it
-    /// what lies in `holes`.
+    /// Adds the newest record of each byte, where newer records begin higher. Walking back, all bytes below `low` are
+    /// still open, and above it those in `holes`.
     #[inline]
     fn newest_of_ordered(
         &self,
@@ -508,12 +518,12 @@ impl Pages {
         add: &mut impl FnMut(&Record, u16, u16),
     ) {
         let mut low = to;
-        // The lowest is the last.
+        // The lowest hole is the last one.
         let mut holes: SmallVec<[(u16, u16); 32]> = SmallVec::new();
         let mut array = &self.slots[node as usize];
         let mut filled = array.count_in_last();
         loop {
-            // The first record of an array tells whether any of it can be meant.
+            // The first record of an array tells whether the array can contain the range.
             if filled > 0 && array.records[0].page_offset < to {
                 for record in array.records[..filled].iter().rev() {
                     let (first, end) = (record.page_offset.max(from), record.end().min(to));
@@ -534,7 +544,7 @@ impl Pages {
                     if first < low {
                         let end = end.min(low);
                         add(record, first, end);
-                        // Who must not allocate takes what is too much for closed.
+                        // Without allocation, holes beyond the room count as closed.
                         if end < low && (may_allocate || holes.len() < holes.inline_size()) {
                             holes.push((end, low));
                         }
@@ -552,7 +562,7 @@ impl Pages {
         }
     }
 
-    /// Of each byte the newest record, whatever their order: a bit of `open` for each byte that is still asked for.
+    /// Adds the newest record of each byte, whatever their order. `open` has a bit for each byte that is still open.
     fn newest_of_any(&self, node: u32, from: u16, to: u16, add: &mut impl FnMut(&Record, u16, u16)) {
         let mut open = [0u64; PAGE_BYTES as usize / 64];
         open[from as usize / 64..(to as usize).div_ceil(64)].fill(u64::MAX);
@@ -560,7 +570,7 @@ impl Pages {
         for record in self.newest_first(node).take(LOOKED_AT_MAX as usize) {
             let (mut at, end) = (record.page_offset.max(from), record.end().min(to));
             while at < end {
-                // Runs of open and of closed bytes, word by word.
+                // Find runs of open and closed bytes, word by word.
                 let word = &mut open[at as usize / 64];
                 let shifted = *word >> (at % 64);
                 let in_word = (64 - at % 64).min(end - at);
@@ -617,7 +627,7 @@ impl Pages {
         Some(node)
     }
 
-    /// Takes a page out, with all its records.
+    /// Removes a page with all its records.
     fn remove_page(&mut self, node: u32, reserve: &Reserve<'_>) {
         let slot = &mut self.slots[node as usize];
         let (page, count) = (slot.page, slot.count());
@@ -635,7 +645,8 @@ impl Pages {
         }
     }
 
-    /// A slot: a free one, a new one, or one of a page that is given up for it, but not this one.
+    /// Takes a slot: a free one, a new one, or one of a page that is evicted for it. `not_of` is a page that is not
+    /// evicted.
     fn take_slot(&mut self, not_of: Option<u32>, reserve: &Reserve<'_>) -> Option<u32> {
         loop {
             if let Some(slot) = self.take_free() {
@@ -666,12 +677,12 @@ impl Pages {
         self.free = slot;
     }
 
-    /// Reserves a quarter more slots, and branches for them.
+    /// Reserves a quarter more slots, with branches for them.
     fn grow(&mut self, reserve: &Reserve<'_>) -> bool {
         self.grow_by((self.slots.capacity() / 4).max(SLOTS_AT_ONCE), |bytes, own| reserve.take(bytes, own), reserve)
     }
 
-    /// Reserves so many bytes, or a little less, for slots and branches: nothing is reserved yet.
+    /// Reserves `bytes` bytes, or slightly fewer, for slots and branches of a part that has none yet.
     pub fn reserve_evenly(&mut self, bytes: usize, reserve: &Reserve<'_>) {
         let slots = bytes.saturating_sub(BRANCH_BYTES) / (SLOT_BYTES + BRANCH_BYTES.div_ceil(SLOTS_A_BRANCH));
         self.grow_by(slots, |bytes, _| reserve.take_evenly(bytes), reserve);
@@ -703,12 +714,12 @@ impl Pages {
         is_there
     }
 
-    /// Bytes that are reserved.
+    /// Returns the memory that is reserved, bytes.
     pub fn memory_bytes(&self) -> usize {
         self.slots.capacity() * SLOT_BYTES + self.tree.capacity() * BRANCH_BYTES
     }
 
-    /// Slots that are nodes or arrays.
+    /// Returns the number of slots that are nodes or arrays.
     #[cfg(all(test, not(feature = "shuttle")))]
     pub fn slots_in_use(&self) -> usize {
         let mut free = 0;
@@ -719,7 +730,7 @@ impl Pages {
         self.slots.len() - free
     }
 
-    /// Removes the page that the hand comes to, but not this one; false when there is none.
+    /// Evicts the page that the clock hand finds, except `keep`. Returns false when there is none.
     fn give_up_a_page(&mut self, keep: Option<u32>, reserve: &Reserve<'_>) -> bool {
         for _ in 0..3 * self.slots.len() {
             self.hand = if self.hand + 1 < self.slots.len() { self.hand + 1 } else { 0 };

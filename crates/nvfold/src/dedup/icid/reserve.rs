@@ -1,18 +1,20 @@
-//! How much memory the records may take, and where there are none.
+//! The memory budget of the records, and which memory has no records.
 //!
-//! Two thirds of the memory go to whichever part of the tree asks first; a third is divided evenly, so that no part is
-//! ever without. Memory that a part has reserved it keeps: it is the paper's reserved pool.
+//! The problem: the parts of the tree share one limit, but no part may be left without memory.
+//!
+//! The idea: two thirds of the memory go to the parts that ask first; a third is divided evenly, so that each part
+//! always has some. A part keeps the memory that it has reserved: that is the paper's reserved pool (4.2).
 
 use super::record::PAGE_BYTES;
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Bytes of memory whose pages are under one lock: neighbours, so that a copy of some KiB takes one lock.
+/// Bytes of memory whose pages are under one lock. The pages are neighbours, so that a copy of some KiB takes one lock.
 pub const GROUP_BYTES: u64 = 16 * PAGE_BYTES;
 
-/// Counters of a part that say where it has pages.
+/// Number of counters of a part that tell where it has pages.
 const PRESENCE: usize = 64;
 
-/// The memory of a tree.
+/// The memory budget of a tree.
 pub struct Budget {
     reserved_bytes: AtomicUsize,
     shared_bytes_max: usize,
@@ -20,19 +22,19 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many bytes for so many parts.
+    /// Creates a budget of `bytes_max` bytes for `parts` parts.
     pub fn new(bytes_max: usize, parts: usize) -> Budget {
         let divided = bytes_max / 3;
         let (shared_bytes_max, bytes_of_each) = (bytes_max - divided, divided / parts);
         Budget { reserved_bytes: AtomicUsize::new(0), shared_bytes_max, bytes_of_each }
     }
 
-    /// Bytes that are reserved.
+    /// Returns the number of reserved bytes.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes memory for a part that has `own` bytes.
+    /// Takes memory for a part that already has `own` bytes. Returns false if the budget has none.
     fn take(&self, bytes: usize, own: usize) -> bool {
         let is_its_own = own.saturating_add(bytes) <= self.bytes_of_each;
         let taken = self.reserved_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |reserved| {
@@ -43,29 +45,29 @@ impl Budget {
     }
 }
 
-/// For each of 64 classes of groups of a part, how many pages there are: a look-up where there is none takes no lock.
+/// The number of pages in each of 64 classes of a part's groups. A look-up in a class without pages takes no lock.
 pub struct Presence([AtomicU32; PRESENCE]);
 
 impl Presence {
-    /// No pages.
+    /// Creates the counters of a part without pages.
     pub fn new() -> Presence {
         Presence(std::array::from_fn(|_| AtomicU32::new(0)))
     }
 
-    /// Whether there may be pages of this group.
+    /// True if there may be pages of this group.
     #[inline]
     pub fn may_have(&self, group: u64) -> bool {
         self.0[class_of(group)].load(Ordering::Relaxed) != 0
     }
 }
 
-/// Mixes the number of a group: its part is told by the highest bits, its class by the next.
+/// Mixes the number of a group: the highest bits give its part, the next ones its class.
 #[inline]
 fn mixed(group: u64) -> u64 {
     group.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// The part of a group, of a number of parts that is a power of two, at most 2^16.
+/// Returns the part of a group; `parts` is a power of two, at most 2^16.
 #[inline]
 pub fn part_of(group: u64, parts: usize) -> usize {
     (mixed(group) >> 48) as usize & (parts - 1)
@@ -76,46 +78,46 @@ fn class_of(group: u64) -> usize {
     (mixed(group) >> 32) as usize & (PRESENCE - 1)
 }
 
-/// What a part of the tree lives on, for one operation.
+/// The memory and counters that a part of the tree uses, for one operation.
 pub struct Reserve<'t> {
-    /// The memory of the tree.
+    /// The memory budget of the tree.
     pub budget: &'t Budget,
-    /// Where the part has pages.
+    /// The counters that tell where the part has pages.
     pub presence: &'t Presence,
-    /// False: what is reserved must do.
+    /// True if the operation may allocate; otherwise it must do with the reserved memory.
     pub may_allocate: bool,
 }
 
 impl Reserve<'_> {
-    /// Takes memory, for a part that has `own` bytes.
+    /// Takes memory for a part that already has `own` bytes. Returns false if there is none.
     pub fn take(&self, bytes: usize, own: usize) -> bool {
         self.may_allocate && self.budget.take(bytes, own)
     }
 
-    /// Takes memory for a part that gets no more than all others.
+    /// Takes memory for a part that gets the same share as all others.
     pub fn take_evenly(&self, bytes: usize) -> bool {
         self.budget.reserved_bytes.fetch_add(bytes, Ordering::Relaxed);
         true
     }
 
-    /// Gives back memory that the system did not have.
+    /// Gives back memory that the system could not allocate.
     pub fn give(&self, bytes: usize) {
         self.budget.reserved_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// There is a page more.
+    /// Counts a new page.
     pub fn page_added(&self, page: u64) {
         self.change(page, 1);
     }
 
-    /// There is a page less.
+    /// Counts a removed page.
     pub fn page_removed(&self, page: u64) {
         self.change(page, u32::MAX);
     }
 
     fn change(&self, page: u64, by: u32) {
-        // Under the exclusive lock of the part. A program that asks for what it recorded itself, or that another thread
-        // has told it of, sees the count.
+        // The caller holds the exclusive lock of the part, so a plain store suffices. A program sees the count if it
+        // asks for its own records, or for those of a thread with which it has synchronised.
         let count = &self.presence.0[class_of(page / (GROUP_BYTES / PAGE_BYTES))];
         count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
     }

@@ -1,23 +1,23 @@
-//! The answer to a look-up: which parts of a range came from which files.
+//! The answer to a look-up: the parts of a range that came from files.
 
 use super::files::FileToken;
 use smallvec::SmallVec;
 
-/// A part of a range that was copied from a file, as far as was recorded: its bytes may have been changed since.
+/// A part of a range that was copied from a file, as far as was recorded. Its bytes may have changed since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {
-    /// First byte, counted from the beginning of the range.
+    /// Offset of the first byte from the beginning of the range.
     pub at: u64,
-    /// Bytes, at least one.
+    /// Number of bytes, at least one.
     pub length: u64,
-    /// What they were copied from.
+    /// The file from which they were copied.
     pub file: FileToken,
-    /// First byte in that file.
+    /// Offset of the first byte in that file.
     pub file_offset: u64,
 }
 
 impl Source {
-    /// No bytes of no file: what memory for answers is filled with.
+    /// No bytes of no file, to fill memory for answers.
     pub const NONE: Source = Source { at: 0, length: 0, file: FileToken::NONE, file_offset: 0 };
 
     fn end(&self) -> u64 {
@@ -31,15 +31,15 @@ impl Source {
     }
 }
 
-/// Where the parts of an answer are put.
+/// Holds the parts of an answer.
 pub trait Store {
     /// Adds a part, if there is room.
     fn push(&mut self, part: Source);
-    /// Whether the heap may be used.
+    /// True if the heap may be used.
     fn may_allocate(&self) -> bool;
-    /// What was added.
+    /// Returns the parts that were added.
     fn parts(&mut self) -> &mut [Source];
-    /// Keeps the first so many.
+    /// Keeps the first `length` parts.
     fn truncate(&mut self, length: usize);
 }
 
@@ -63,14 +63,14 @@ impl Store for &mut Vec<Source> {
     }
 }
 
-/// Memory of a caller that must not allocate: what there is no room for is dropped.
+/// Memory of a caller that must not allocate; parts beyond its room are dropped.
 pub struct Slots<'s> {
     slots: &'s mut [Source],
     length: usize,
 }
 
 impl Slots<'_> {
-    /// Makes one with nothing noted.
+    /// Creates an empty store.
     pub fn new(slots: &mut [Source]) -> Slots<'_> {
         Slots { slots, length: 0 }
     }
@@ -99,11 +99,11 @@ impl Store for Slots<'_> {
     }
 }
 
-/// Parts that a copy usually has: a page of records of 64 bytes, which is 2 KiB of stack. More than these lie on the heap, or are
-/// dropped by those who must not allocate.
+/// The usual number of parts of a copy: a page of records of 64 bytes, which takes 2 KiB of stack. Further parts are
+/// on the heap, or are dropped for callers that must not allocate.
 const FEW: usize = 64;
 
-/// What a copy is made of.
+/// The parts of a copy.
 pub struct Few {
     parts: SmallVec<[Source; FEW]>,
     may_allocate: bool,
@@ -111,7 +111,7 @@ pub struct Few {
 }
 
 impl Few {
-    /// Makes one with nothing noted.
+    /// Creates an empty store.
     pub fn new(may_allocate: bool) -> Few {
         Few { parts: SmallVec::new(), may_allocate, is_cut: false }
     }
@@ -141,43 +141,43 @@ impl Store for Few {
     }
 }
 
-/// The parts found so far, sorted, not overlapping, each as long as it can be.
+/// The parts found so far: sorted, without overlaps, and each as long as possible.
 pub struct Found<S> {
     store: S,
-    /// Those from here on are of the page that is looked at, in any order.
+    /// Parts from this position on belong to the current page, in any order.
     page_start: usize,
 }
 
 impl Found<Few> {
-    /// Whether parts were dropped for want of room.
+    /// True if parts were dropped for lack of room.
     pub fn is_cut(&self) -> bool {
         self.store.is_cut
     }
 }
 
 impl<S: Store> Found<S> {
-    /// To be put into an empty store.
+    /// Creates an empty answer; `store` must be empty.
     pub fn new(store: S) -> Found<S> {
         Found { store, page_start: 0 }
     }
 
-    /// Whether the heap may be used.
+    /// True if the heap may be used.
     pub fn may_allocate(&self) -> bool {
         self.store.may_allocate()
     }
 
-    /// What was found.
+    /// Returns the parts that were found.
     pub fn parts(&mut self) -> &[Source] {
         self.store.parts()
     }
 
-    /// Adds a part that overlaps none.
+    /// Adds a part that overlaps no other.
     #[inline]
     pub fn add(&mut self, part: Source) {
         self.store.push(part);
     }
 
-    /// Adds a part that lies behind all others.
+    /// Adds a part that is after all others.
     #[inline]
     pub fn add_next(&mut self, part: Source) {
         match self.store.parts().last_mut() {
@@ -189,12 +189,12 @@ impl<S: Store> Found<S> {
         }
     }
 
-    /// All parts of a page were added, and those of later pages lie behind them.
+    /// Sorts the parts of a page, after all of them were added. Those of later pages must be after them.
     #[inline]
     pub fn end_page(&mut self) {
         let page = &mut self.store.parts()[self.page_start..];
         if page.len() > 1 {
-            // A page is walked from its end.
+            // A page is walked from its end, so its parts are usually in descending order.
             page.reverse();
             if !page.is_sorted_by_key(|part| part.at) {
                 page.sort_unstable_by_key(|part| part.at);
@@ -203,13 +203,13 @@ impl<S: Store> Found<S> {
         self.merge(self.page_start.saturating_sub(1));
     }
 
-    /// Sorts all that was added, in whatever order its pages came.
+    /// Sorts all parts, whose pages may have come in any order.
     pub fn sort(&mut self) {
         self.store.parts().sort_unstable_by_key(|part| part.at);
         self.merge(0);
     }
 
-    /// Joins parts that continue each other, from this one on.
+    /// Joins parts that continue each other, starting at position `first`.
     #[inline]
     fn merge(&mut self, first: usize) {
         let parts = self.store.parts();
@@ -230,7 +230,7 @@ impl<S: Store> Found<S> {
         self.page_start = length;
     }
 
-    /// Calls `fill` with each part of `0..length` of which nothing is known, as where it begins and ends.
+    /// Calls `fill` with the beginning and end of each part of `0..length` of which nothing is known.
     #[inline]
     pub fn each_gap(&mut self, length: u64, mut fill: impl FnMut(u64, u64)) {
         let mut known = 0;

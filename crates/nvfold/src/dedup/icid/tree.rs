@@ -1,9 +1,10 @@
-//! A B-tree from the number of a page to the place of its node (4.2).
+//! A B-tree from page numbers to the slots of their nodes (ICID 4.2).
 //!
-//! Its own, for two reasons: it takes its branches from a reserve, so that an insertion can promise not to allocate; and
-//! a branch is a few cache lines without pointers. A branch holds up to 32 keys; no page below child i is lower than
-//! key i. A branch is taken out when it is empty, and not merged before:
-//! pages come and go in runs, and Johnson and Shasha (1993) show that little space is lost by it.
+//! A tree of the library would not do, for two reasons. This one takes its branches from a reserve, so that an
+//! insertion can promise not to allocate, and a branch is a few cache lines without pointers.
+//!
+//! A branch holds up to 32 keys; no page below child i is lower than key i. A branch is removed when it is empty, and
+//! not merged before: pages come and go in runs, and Johnson and Shasha (1993) show that this loses little space.
 //!
 //! ```text
 //!              [ 3, 40, 97 ]
@@ -11,21 +12,21 @@
 //!      [3,4,7,12] [40,41,42] [97,98]        leaves: page -> slot of its node
 //! ```
 
-/// Keys of a branch.
+/// Number of keys of a branch.
 const FANOUT: usize = 32;
-/// Levels of a tree. A level more takes a full root, and a child of it at least 16 splits below it to fill again, whatever
-/// was taken out in between: so many levels take more than 2^60 insertions.
+/// The largest number of levels. Another level takes a full root, and one of its children must be refilled by at
+/// least 16 splits below it, whatever was removed in between. So this many levels take more than 2^60 insertions.
 const HEIGHT_MAX: usize = 16;
 const NONE: u32 = u32::MAX;
 
 struct Branch {
     pages: [u64; FANOUT],
-    /// Children, or in a leaf slots of nodes; in a free branch the first is the next free one.
+    /// Children, or in a leaf the slots of nodes; in a free branch, the first one is the next free branch.
     below: [u32; FANOUT],
     length: u32,
 }
 
-/// Bytes of a branch.
+/// Size of a branch in bytes.
 pub const BRANCH_BYTES: usize = size_of::<Branch>();
 
 impl Branch {
@@ -36,7 +37,7 @@ impl Branch {
         &self.pages[..self.length as usize]
     }
 
-    /// Which child has this page below it.
+    /// Returns the child that has this page below it.
     #[inline]
     fn child(&self, page: u64) -> usize {
         self.keys().partition_point(|key| *key <= page).saturating_sub(1)
@@ -62,29 +63,29 @@ impl Branch {
     }
 }
 
-/// The tree.
+/// A B-tree from page numbers to slots.
 pub struct PageTree {
     branches: Vec<Branch>,
-    /// First free branch, and how many there are.
+    /// First free branch, and the number of free branches.
     free: u32,
     free_count: usize,
     root: u32,
-    /// Branches from the root to a leaf; 0: there is no root.
+    /// Number of levels from the root to a leaf; 0 without a root.
     height: usize,
 }
 
 impl PageTree {
-    /// Makes an empty tree without a reserve.
+    /// Creates an empty tree without a reserve.
     pub fn new() -> PageTree {
         PageTree { branches: Vec::new(), free: NONE, free_count: 0, root: NONE, height: 0 }
     }
 
-    /// Branches for which there is memory.
+    /// Returns the number of branches for which there is memory.
     pub fn capacity(&self) -> usize {
         self.branches.capacity()
     }
 
-    /// Reserves memory for so many branches more; false if there is none.
+    /// Reserves memory for `branches` more branches. Returns false if there is none.
     pub fn reserve(&mut self, branches: usize) -> bool {
         let used = self.branches.len();
         self.branches.try_reserve_exact(self.branches.capacity() - used + branches).is_ok()
@@ -104,13 +105,13 @@ impl PageTree {
         (branch.keys().get(at) == Some(&page)).then(|| branch.below[at])
     }
 
-    /// Whether there are branches enough to insert this page.
+    /// True if there are enough branches to insert this page.
     pub fn has_room_for(&self, page: u64) -> bool {
         let spare = self.free_count + self.branches.capacity() - self.branches.len();
         if spare > self.height {
             return true;
         }
-        // Each full branch on the way is split, and a full root gets a parent.
+        // Each full branch on the path is split, and a full root gets a parent.
         if self.height == 0 {
             return spare > 0;
         }
@@ -123,7 +124,7 @@ impl PageTree {
         spare >= needed
     }
 
-    /// Adds a page that is not there; there must be [room](PageTree::has_room_for) for it.
+    /// Adds a page that the tree does not have; there must be [room](PageTree::has_room_for) for it.
     pub fn insert(&mut self, page: u64, node: u32) {
         if self.height == 0 {
             self.root = self.take_branch();
@@ -153,8 +154,8 @@ impl PageTree {
         leaf.insert(place, page, node);
     }
 
-    /// Splits a full child in two, its parent not being full. For a page behind all others only the last key moves: pages
-    /// come in ascending order, and half-empty branches would stay behind them.
+    /// Splits a full child in two; its parent must not be full. For a page after all others only the last key moves:
+    /// pages come in ascending order, so other splits would leave half-empty branches behind.
     fn split(&mut self, parent: u32, child: usize, page: u64) {
         let lower = self.branches[parent as usize].below[child];
         let upper = self.take_branch();
@@ -169,7 +170,7 @@ impl PageTree {
         self.branches[parent as usize].insert(child + 1, first, upper);
     }
 
-    /// Takes out a page, if it is there.
+    /// Removes a page, if the tree has it.
     pub fn remove(&mut self, page: u64) {
         if self.height == 0 {
             return;
@@ -237,7 +238,7 @@ mod tests {
         tree.insert(page, node);
     }
 
-    /// All pages by the branches, which must be sorted, and as many levels deep as the tree says.
+    /// Returns all pages by walking the branches, which must be sorted and as many levels deep as the tree says.
     fn pages(tree: &PageTree) -> Vec<(u64, u32)> {
         fn walk(tree: &PageTree, branch: u32, levels: usize, pages: &mut Vec<(u64, u32)>) {
             let branch = &tree.branches[branch as usize];

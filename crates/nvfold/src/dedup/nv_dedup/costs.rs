@@ -1,16 +1,22 @@
-//! What do writing, fingerprinting, searching and comparing cost on this device? The inputs of NV-Dedup's cost model
-//! (4.4.1, Table 3).
+//! What do writing, fingerprinting, searching and comparing cost on this device? Measures the inputs of NV-Dedup's
+//! cost model (4.4.1, Table 3).
 //!
-//! The problem: the costs depend on device, CPU and load, and change. A benchmark at mount would make mounting slow.
+//! The problem: the costs depend on the device, the CPU and the load, and they change. A benchmark at mount would
+//! make mounting slow.
 //!
-//! The idea: do each of them a few times to one block that nobody names, and take the median: nine block writes in
-//! all. The stopwatch is the front end's. A sampling period has tens of thousands of chunks, so measuring anew at the
-//! end of each costs nothing that could be seen, and the load is in the figures.
+//! The idea: do each operation a few times with one unused block and take the median; that is nine block writes in
+//! all. The front end supplies the stopwatch. A sampling period has tens of thousands of chunks, so measuring again
+//! at the end of each has no visible cost, and the results include the load.
 //!
-//! The paper's lambda is the search of DRAM tables, 0.1 us, and leaves out what an entry costs on the media. We count
-//! all that a fingerprint brings with it, or the model would fingerprint where that does not pay: the searches, the
-//! lines of the entry and of the generator when it comes, and reading and emptying it when the block goes. Where a new
-//! block has no entry it is the searches alone. v is likewise the reference and the compare.
+//! The paper's lambda is a search in DRAM tables, 0.1 us, and leaves out the cost of an entry on the media. Here
+//! lambda includes everything that a fingerprint causes; otherwise the model would fingerprint where that does not pay:
+//!
+//! - the searches;
+//! - when the block is added, the lines of the entry and of the generator;
+//! - when it is freed, reading and clearing the entry.
+//!
+//! Where a new block gets no entry, lambda is the searches alone. In the same way, v includes the reference and the
+//! compare.
 
 use super::options::Costs;
 use crate::dedup::Ground;
@@ -22,16 +28,17 @@ use pmem::Flight;
 use std::hint::black_box;
 
 const SAMPLES: usize = 9;
-/// What takes less than a look at the stopwatch is done this often for each.
+/// An operation that is shorter than a reading of the stopwatch is done this many times for each reading.
 const REPEATS: u64 = 8;
 
-/// Measures with a block of its own. `None` when there is none to be had. `with_entries`: new blocks get chunk entries.
+/// Measures the costs with a block that it allocates. Returns `None` when there is no free block. `with_entries` says
+/// whether new blocks get chunk entries.
 pub(in crate::dedup) fn measure(ground: &Ground<'_>, stopwatch: &Stopwatch, with_entries: bool) -> Option<Costs> {
     with_block(ground, |block| measure_with(ground, block, stopwatch, with_entries))
 }
 
-/// Writing a block of a long request, whose fence counts for many blocks, nanoseconds. `None` when there is no block to be
-/// had.
+/// Returns the time to write a block of a long request, in which many blocks share a fence, in nanoseconds. `None`
+/// when there is no free block.
 pub(in crate::dedup) fn measure_run(ground: &Ground<'_>, stopwatch: &Stopwatch) -> Option<u64> {
     with_block(ground, |block| {
         let content: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at * 31 % 251) as u8).collect();
@@ -59,7 +66,7 @@ fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch, 
     let mut content = [0u8; BLOCK_BYTES as usize];
     let [mut writes, mut weaks, mut strongs, mut lookups, mut compares] = [[0; SAMPLES]; 5];
     for sample in 0..SAMPLES {
-        // Never twice the same, and never a block of zeros.
+        // The content differs in each sample and is never all zeros.
         content.as_chunks_mut::<8>().0.iter_mut().zip(1u64..).for_each(|(word, at)| {
             *word = (at + sample as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
         });
@@ -89,7 +96,7 @@ fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch, 
     })
 }
 
-/// Measures with a block that is nobody's, if there is one, and gives it back.
+/// Allocates a block, measures with it and frees it. Returns `None` when there is no free block.
 fn with_block<T>(ground: &Ground<'_>, measure: impl FnOnce(BlockNumber) -> Option<T>) -> Option<T> {
     let block = ground.space.allocate_one("measure costs", Purpose::Data).ok()?;
     let measured = measure(block);
@@ -99,8 +106,9 @@ fn with_block<T>(ground: &Ground<'_>, measure: impl FnOnce(BlockNumber) -> Optio
     measured
 }
 
-/// The times of one sample: a block comes, with an entry or without one, is shared by an equal block and compared, and
-/// goes again, as it does when blocks are overwritten. The block never enters the index, so nobody else can get at it.
+/// Returns three times of one sample: a block is added, with an entry or without one; it is shared by an equal block
+/// and compared; it is released, as when blocks are overwritten. The block never enters the index, so no other
+/// operation can find it.
 fn measure_entry(
     ground: &Ground<'_>,
     block: BlockNumber,
@@ -110,7 +118,7 @@ fn measure_entry(
     with_entries: bool,
 ) -> Option<(u64, u64, u64)> {
     let Ground { region, chunks, .. } = *ground;
-    // Any place in the index.
+    // Any slot of the index.
     let weak = (sample + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) as u32;
     let search = || {
         black_box(chunks.index.find(weak, ChunkRef::NONE, |_| false));
@@ -121,10 +129,10 @@ fn measure_entry(
         search();
         if with_entries {
             tx.add(block, 1, &Fingerprint { weak: Some(weak), strong: None });
-            // In place of the generator's line, which waits for the end of the transaction.
+            // Stands for the generator's line, which is written at the end of the transaction.
             tx.flight.add(region.store_u64(block.address(), first_word).flush());
         }
-        // The new fingerprint enters the index.
+        // Stands for the insertion of the new fingerprint.
         search();
     });
     let _ = tx.end(Flight::new());

@@ -1,10 +1,10 @@
-//! Policy `nv-dedup`: as much fingerprinting as pays for this workload on this device (NV-Dedup 4.4).
+//! Policy `nv-dedup`: as much fingerprinting as pays off for this workload on this device (NV-Dedup 4.4).
 //!
-//! The problem: on fast memory a strong hash of a block takes as long as writing it. Whether looking for duplicates
-//! is worth its time depends on how many there are.
+//! The problem: on fast memory, a strong hash of a block takes as long as writing it. Whether it pays to look for
+//! duplicates depends on how many there are.
 //!
-//! The idea: four methods, a cost model that says which is the cheapest at a duplicate ratio ([`model`]), and
-//! sampling that tells the ratio ([`sampling`]). The costs are measured on the device, at mount and at the end of
+//! The idea: four methods, a cost model that tells which is the cheapest at a duplicate ratio ([`model`]), and
+//! sampling that measures the ratio ([`sampling`]). The costs are measured on the device, at mount and at the end of
 //! every sampling period ([`costs`]).
 //!
 //! ```text
@@ -15,12 +15,14 @@
 //! w_b_Fin     weak                  bytes compared; equal: shared                       weak
 //! ```
 //!
-//! A strong fingerprint of the stored block that was missing is added to its entry on the way (4.4.2 (3)). Missing
-//! weak ones are filled in the background ([`super::filler`]; 4.4.2 (2)). What Non_Fin watches goes
-//! the way of w_b_Fin. With `verify=bytes` the bytes are compared last whatever the method, so no collision, made on
-//! purpose or not, ever shares different data; with `verify=strong` a strong fingerprint is trusted, as in the paper.
+//! If a look-up needs the strong fingerprint of a stored block that has none, it computes it and adds it to the entry
+//! (4.4.2 (3)). Missing weak ones are filled in the background ([`super::filler`]; 4.4.2 (2)). Pieces that Non_Fin
+//! watches are handled as in w_b_Fin.
 //!
-//! The method may change between a piece's fingerprint and its placing: what the fingerprint has decides then.
+//! With `verify=bytes`, every method compares the bytes last, so that no collision, forged or accidental, ever shares
+//! different data. With `verify=strong`, a strong fingerprint is trusted, as in the paper.
+//!
+//! The method may change between fingerprinting and placing a piece. Then the fingerprints that the piece has decide.
 
 pub mod costs;
 pub mod model;
@@ -43,23 +45,23 @@ use options::{Method, NvDedupOptions};
 use sampling::{Sampling, is_watched};
 use std::sync::Arc;
 
-/// See the module.
+/// Policy `nv-dedup`; see the module.
 pub struct NvDedup {
     weak: WeakFunction,
     strong: Option<StrongFunction>,
     verify: Verify,
-    /// What costs are measured with; absent when they were given.
+    /// Clock for measuring costs; `None` when the costs were given.
     stopwatch: Option<Stopwatch>,
-    /// What chooses the method.
+    /// Measures the ratio and chooses the method.
     pub(crate) sampling: Sampling,
-    /// What gives chunks the fingerprints that they lack.
+    /// Adds the fingerprints that stored chunks lack.
     pub(super) filler: Arc<Filler>,
-    /// Weak fingerprints that matched where the data did not.
+    /// Number of times that a weak fingerprint matched and the data did not.
     collisions: AtomicU64,
 }
 
 impl NvDedup {
-    /// As the options say.
+    /// Creates the policy.
     pub fn new(options: &NvDedupOptions, stopwatch: Option<Stopwatch>) -> NvDedup {
         NvDedup {
             weak: options.weak,
@@ -72,7 +74,7 @@ impl NvDedup {
         }
     }
 
-    /// Mount: measures, so that the first sampling period is judged by this device's costs.
+    /// Measures costs at mount, so that the first sampling period is judged by this device's costs.
     pub(super) fn measure(&self, ground: &Ground<'_>) {
         if let Some(costs) = self.measured(ground) {
             self.sampling.take_costs(costs);
@@ -84,25 +86,26 @@ impl NvDedup {
         costs::measure(ground, self.stopwatch.as_ref()?, with_entries)
     }
 
-    /// While Non_Fin stores everything nobody looks for what it stored.
+    /// True if new data is looked up. While Non_Fin stores everything, no look-up would use the fingerprints that the
+    /// filler adds.
     pub(crate) fn looks_for_fingerprints(&self) -> bool {
         self.sampling.mode().0 != Method::NonFin
     }
 
-    /// Returns what it has seen since mount.
+    /// Returns the counters of the policy since mount.
     pub(super) fn policy_stats(&self) -> PolicyStats {
         let (offered, shared) = self.sampling.totals();
         let collisions = self.collisions.load(Ordering::Relaxed);
         PolicyStats { policy: Policy::NvDedup, offered, shared, collisions }
     }
 
-    /// What makes the strong fingerprints that decide now, if they do.
+    /// Returns the function of the strong fingerprints that decide now, if they do.
     fn deciding_function(&self) -> Option<StrongFunction> {
         self.strong.filter(|_| matches!(self.sampling.mode().0, Method::WSFin | Method::StrFin))
     }
 
-    /// Whether a block whose bytes stand still holds the piece. If strong fingerprints decide, the piece gets its own
-    /// now: there is something to decide.
+    /// True if a block holds the bytes of the piece. The caller holds a reference, so that the block cannot change.
+    /// If strong fingerprints decide, the piece's own is computed only now, when there is something to decide.
     fn is_equal(&self, piece: &mut Piece<'_>, block: ChunkRef, tx: &mut Transaction<'_>) -> bool {
         let Some(function) = self.deciding_function() else { return tx.chunks().equal(block, piece.bytes) };
         let strong = *piece.fingerprint.strong.get_or_insert_with(|| function.of(piece.bytes));
@@ -124,7 +127,7 @@ impl Dedup for NvDedup {
         Fingerprint::of(piece, self.weak, self.strong.filter(|_| method == Method::StrFin))
     }
 
-    /// Where strong fingerprints are trusted each chunk has its entry from the beginning, as in the paper.
+    /// Where strong fingerprints are trusted, each chunk has an entry from the beginning, as in the paper.
     fn goes_by_index(&self) -> bool {
         self.verify == Verify::Bytes
     }
@@ -141,7 +144,7 @@ impl Dedup for NvDedup {
         enter(chunk, fingerprint, known, chunks)
     }
 
-    /// Ends a sampling period that has had its chunks. One thread does; the others go on meanwhile.
+    /// Ends a sampling period that has had its chunks. One thread ends it while the others continue.
     fn request_done(&self, _bytes: u64, ground: &Ground<'_>) {
         if self.sampling.is_over() {
             self.sampling.end_period(|| self.measured(ground));

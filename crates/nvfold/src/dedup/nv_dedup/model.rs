@@ -1,7 +1,7 @@
-//! Which method is the cheapest for a workload? NV-Dedup 4.4.1.
+//! Which method is the cheapest for a workload? The cost model of NV-Dedup 4.4.1.
 //!
-//! The problem: at a low duplicate ratio fingerprints cost more than the writes they save, at a high one less. Where
-//! the border is depends on the device, the functions and the CPU.
+//! The problem: at a low duplicate ratio, fingerprints cost more than the writes that they save; at a high one, less.
+//! The threshold depends on the device, the functions and the CPU.
 //!
 //! The idea: the mean time of a chunk follows from five measured costs and the duplicate ratio r (equations 2, 3, 5):
 //!
@@ -12,22 +12,25 @@
 //! w_b_Fin   w + lambda + (1-r) c + r v             ours
 //! ```
 //!
-//! Equation 3 leaves out the w of Str_Fin, which makes both fingerprints (4.4.2 (2b)); we count it. Where bytes are
-//! compared whatever the method (`verify=bytes`), each duplicate of w_s_Fin and Str_Fin costs v more.
+//! Equation 3 leaves out the w of Str_Fin, which computes both fingerprints (4.4.2 (2b)); it is counted here. With
+//! `verify=bytes`, each duplicate of w_s_Fin and Str_Fin costs v more.
 //!
-//! `Paper` compares r with the paper's two thresholds, at which a method is as fast as storing everything. That is
-//! not the fastest method: at the paper's own costs and r = 70 % it takes Str_Fin with 9.2 us a chunk where w_s_Fin
-//! needs 8.2. `Auto` takes the least of all four times; that of Str_Fin never is, for w_s_Fin hashes duplicates alone.
-//! It stores everything unless another method promises to save a twelfth: what fingerprints and entries push out of
-//! the CPU's caches, and filling in what Non_Fin left out, no cost above tells.
+//! `Paper` compares r with the paper's two thresholds, at which a method is as fast as storing everything. That does
+//! not give the fastest method: at the paper's own costs and r = 70 %, it chooses Str_Fin with 9.2 us a chunk, where
+//! w_s_Fin needs 8.2.
+//!
+//! `Auto` chooses the method with the least time. That is never Str_Fin, because w_s_Fin computes strong fingerprints
+//! of duplicates only. `Auto` stores everything unless another method promises to save a twelfth, because the costs
+//! above leave out two effects: fingerprints and entries evict other data from the CPU's caches, and the filler must
+//! add what Non_Fin left out.
 
 use super::options::{Costs, Method, MethodChoice, Thresholds};
 use crate::dedup::policy::Verify;
 
-/// `Auto` looks for duplicates if that takes at most this part of the time of storing everything.
+/// `Auto` looks for duplicates if that takes at most this part of the time for storing everything.
 const WORTH_IT: f64 = 0.92;
 
-/// Mean time of a chunk in nanoseconds, at duplicate ratio `ratio`.
+/// Returns the mean time of a chunk in nanoseconds at duplicate ratio `ratio` (0 to 1), by equations 2, 3 and 5.
 pub fn service_ns(method: Method, costs: &Costs, verify: Verify, ratio: f64) -> f64 {
     // The paper's letters.
     let Costs { write_ns, weak_ns, strong_ns, lookup_ns, compare_ns } = *costs;
@@ -42,9 +45,9 @@ pub fn service_ns(method: Method, costs: &Costs, verify: Verify, ratio: f64) -> 
     }
 }
 
-/// Equations 4 and 6, and their like for w_b_Fin.
+/// Returns the thresholds of equations 4 and 6, and the corresponding one for w_b_Fin.
 pub fn thresholds(costs: &Costs) -> Thresholds {
-    // A saving below nothing never pays, nor does a ratio above one.
+    // A method without a saving has no threshold, nor has one that would need a ratio above 1.
     let border = |spent: u64, saved: u64| {
         let border = spent as f64 / saved as f64;
         (saved > 0 && border <= 1.0).then_some(border)
@@ -56,7 +59,7 @@ pub fn thresholds(costs: &Costs) -> Thresholds {
     }
 }
 
-/// The method for a workload with this duplicate ratio.
+/// Returns the method for a workload with this duplicate ratio (0 to 1).
 pub fn choose(choice: MethodChoice, costs: &Costs, verify: Verify, ratio: f64) -> Method {
     let thresholds = thresholds(costs);
     let exceeds = |border: Option<f64>| border.is_some_and(|border| ratio > border);
@@ -71,7 +74,7 @@ pub fn choose(choice: MethodChoice, costs: &Costs, verify: Verify, ratio: f64) -
                 method => service_ns(*method, costs, verify, ratio),
             };
             let faster = |a: &Method, b: &Method| time(a).total_cmp(&time(b));
-            // Of equal ones the first: Non_Fin.
+            // `min_by` returns the first of equal methods: Non_Fin.
             Method::ALL.into_iter().min_by(faster).expect("there are methods")
         }
     }

@@ -1,4 +1,4 @@
-//! How policy `nv-dedup` works and what it tells: options, methods, costs, statistics.
+//! Options and statistics of policy `nv-dedup`: methods, costs, thresholds.
 
 use crate::dedup::policy::Verify;
 use crate::fingerprint::{StrongFunction, WeakFunction};
@@ -11,14 +11,14 @@ pub enum Method {
     NonFin = 0,
     /// w_s_Fin: a weak fingerprint finds candidates, strong ones decide.
     WSFin = 1,
-    /// Str_Fin: both fingerprints are made before anything is looked for.
+    /// Str_Fin: both fingerprints are computed before the look-up.
     StrFin = 2,
-    /// w_b_Fin, ours: a weak fingerprint finds candidates, the bytes decide, nothing else is hashed.
+    /// w_b_Fin, not in the paper: a weak fingerprint finds candidates, the bytes decide, nothing else is hashed.
     WBFin = 3,
 }
 
 impl Method {
-    /// All of them, by number.
+    /// All methods, by number.
     pub const ALL: [Method; 4] = [Method::NonFin, Method::WSFin, Method::StrFin, Method::WBFin];
 
     /// Returns its name on the command line.
@@ -32,20 +32,20 @@ impl Method {
     }
 }
 
-/// Who chooses the method.
+/// What chooses the method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MethodChoice {
-    /// The cost model, among all four. What Non_Fin stores is watched by its content, one content of 32.
+    /// The cost model, among all four. While Non_Fin stores everything, one content in 32 is watched.
     #[default]
     Auto,
-    /// The paper's thresholds, among its three. Periods of Non_Fin and of w_s_Fin alternate.
+    /// The paper's thresholds, among its three methods. Periods of Non_Fin and w_s_Fin alternate.
     Paper,
     /// The user.
     Fixed(Method),
 }
 
 impl MethodChoice {
-    /// All of them.
+    /// All choices.
     pub const ALL: [MethodChoice; 6] = [
         MethodChoice::Auto,
         MethodChoice::Paper,
@@ -64,32 +64,33 @@ impl MethodChoice {
         }
     }
 
-    /// The one with this name.
+    /// Returns the choice with this name, if there is one.
     pub fn from_name(name: &str) -> Option<MethodChoice> {
         MethodChoice::ALL.into_iter().find(|choice| choice.name() == name)
     }
 }
 
-/// What one 4 KiB chunk costs on this device, nanoseconds each: the inputs of the cost model (NV-Dedup, Table 3).
+/// Costs of one 4 KiB chunk on this device in nanoseconds: the inputs of the cost model (NV-Dedup, Table 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Writing it, durably (the paper's c).
+    /// Writing it durably (the paper's c).
     pub write_ns: u64,
-    /// Its weak fingerprint (the paper's w).
+    /// Computing its weak fingerprint (the paper's w).
     pub weak_ns: u64,
-    /// Its strong fingerprint (the paper's s).
+    /// Computing its strong fingerprint (the paper's s).
     pub strong_ns: u64,
     /// Searching the index and writing the entry (the paper's lambda).
     pub lookup_ns: u64,
-    /// Comparing it with a stored one (v below; the paper has no compare).
+    /// Comparing it with a stored chunk (v in the model; the paper has no compare).
     pub compare_ns: u64,
 }
 
 impl Costs {
-    /// Those of the paper (5.2), which has no compare: MD5 and CRC-32 on a CPU of 2014, a write at 1/8 of DRAM speed.
+    /// The paper's costs (5.2): MD5 and CRC-32 on a CPU of 2014, a write at 1/8 of DRAM speed. The compare is an
+    /// estimate, because the paper has none.
     pub const PAPER: Costs = Costs { write_ns: 9_700, weak_ns: 800, strong_ns: 6_200, lookup_ns: 100, compare_ns: 400 };
 
-    /// With what was measured anew.
+    /// Returns the costs, smoothed with a new measurement.
     pub(crate) fn smoothed(&self, new: &Costs) -> Costs {
         Costs {
             write_ns: smooth(self.write_ns, new.write_ns),
@@ -101,12 +102,12 @@ impl Costs {
     }
 }
 
-/// A cost with what was measured anew: a measurement that something disturbed moves it by a quarter of what it is wrong by.
+/// Returns a cost, smoothed with a new measurement. A disturbed measurement moves it by a quarter of its error.
 pub(crate) fn smooth(old: u64, new: u64) -> u64 {
     (3 * old + new).div_ceil(4)
 }
 
-/// Duplicate ratios from which a method takes less time than storing everything; `None`: at no ratio.
+/// Duplicate ratios above which a method takes less time than storing everything; `None` if it never does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Thresholds {
     /// w_s_Fin: equation 6, (w + lambda) / (c - s).
@@ -117,21 +118,21 @@ pub struct Thresholds {
     pub w_b: Option<f64>,
 }
 
-/// How policy `nv-dedup` works.
+/// Options of policy `nv-dedup`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvDedupOptions {
-    /// Weak fingerprints, those of policy `inline` too. What another function made counts as missing. On a device
-    /// with a pm index they are what that is made of, whatever this says.
+    /// The weak function, also of policy `inline`. Fingerprints of another function count as missing. On a device
+    /// with a pm index, the function of the index is used instead.
     pub weak: WeakFunction,
-    /// Strong fingerprints; `None`: bytes are compared instead, so w_s_Fin and Str_Fin are w_b_Fin.
+    /// The strong function; with `None`, bytes are compared instead, so that w_s_Fin and Str_Fin become w_b_Fin.
     pub strong: Option<StrongFunction>,
     /// What must be equal before a piece is shared.
     pub verify: Verify,
-    /// Chunks in a sampling period, 1 at least.
+    /// Chunks in a sampling period, at least 1.
     pub period: u64,
-    /// Who chooses the method.
+    /// What chooses the method.
     pub method: MethodChoice,
-    /// Costs to go by instead of measured ones. Without a stopwatch nothing is measured, and `None` means
+    /// Costs to use instead of measured ones. Without a stopwatch nothing is measured, and `None` means
     /// [`Costs::PAPER`].
     pub costs: Option<Costs>,
 }
@@ -149,25 +150,25 @@ impl Default for NvDedupOptions {
     }
 }
 
-/// What policy `nv-dedup` does, and why.
+/// Statistics of policy `nv-dedup`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NvDedupStats {
-    /// Who chooses the method.
+    /// What chooses the method.
     pub choice: MethodChoice,
-    /// The method of this sampling period.
+    /// The method of the current sampling period.
     pub method: Method,
-    /// Duplicate ratio of the last period in which pieces were looked for.
+    /// Duplicate ratio of the last period that looked pieces up, 0 to 1.
     pub ratio: Option<f64>,
-    /// What the model calculates with.
+    /// The costs that the model uses.
     pub costs: Costs,
-    /// They were measured on this device, not given.
+    /// True if the costs were measured on this device, false if they were given.
     pub measured: bool,
-    /// What follows from the costs.
+    /// The thresholds that follow from the costs.
     pub thresholds: Thresholds,
-    /// Sampling periods that ended since mount.
+    /// Number of sampling periods that ended since mount.
     pub periods: u64,
-    /// Changes of the method since mount.
+    /// Number of times that the method changed since mount.
     pub switches: u64,
-    /// Pieces of each method since mount, by number of the method.
+    /// Number of pieces that each method handled since mount, by number of the method.
     pub pieces: [u64; Method::ALL.len()],
 }

@@ -1,20 +1,21 @@
-//! Which duplicate ratio does the workload have now? NV-Dedup 4.4.2.
+//! What is the workload's duplicate ratio now? Periodical sampling, NV-Dedup 4.4.2.
 //!
-//! The problem: the method follows from the ratio, the ratio changes, and Non_Fin does not look for duplicates.
+//! The problem: the method depends on the ratio, the ratio changes, and Non_Fin does not look for duplicates.
 //!
-//! The idea: *periodical sampling*. A period is a number of pieces; those that are looked for and those found are
-//! counted, and at its end their quotient chooses the method of the next. While Non_Fin stores everything:
+//! The idea: *periodical sampling*. A period is a number of pieces. The policy counts the pieces that it looks up and
+//! those that it finds; at the end of the period their quotient chooses the next method. While Non_Fin stores
+//! everything:
 //!
-//! - `Paper` looks for all pieces of every other period, so a change costs up to two periods to be seen, and watching
-//!   costs half of what w_s_Fin does.
-//! - `Auto` looks for the pieces of one *content* in 32 all the time. Which ones, three words of the piece decide: so
-//!   all copies of a content are watched or none, and the ratio among the watched pieces is that of the workload.
-//!   Watching costs a 32nd and one period suffices. Where contents do not differ in those words, too few are
-//!   watched to tell, and the next period looks for all, as `Paper`'s does.
+//! - `Paper` looks all pieces up in every other period. So it takes up to two periods to notice a change, and
+//!   watching costs half of what w_s_Fin does.
+//! - `Auto` always looks up the pieces of one *content* in 32. Three words of the piece decide whether it is watched,
+//!   so all copies of a content are watched or none, and the ratio among the watched pieces is that of the workload.
+//!   Watching costs a 32nd, and one period suffices. Where contents do not differ in those words, too few pieces are
+//!   watched to tell the ratio; then the next period looks all pieces up, as with `Paper`.
 //!
-//! Counters are one per thread and summed up at the end of a period; threads add to the length of the period in
-//! batches. So a period is longer than asked for by up to a batch a thread, and pieces that other threads are
-//! placing just then count in the next one: a ratio is a ratio all the same.
+//! Each thread has its own counters, which are summed at the end of a period; threads add to the length of the period
+//! in batches. So a period is longer than its nominal length by up to one batch for each thread, and pieces that
+//! other threads are placing at its end count in the next one. That does not distort the ratio.
 
 use super::model;
 use super::options::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats};
@@ -23,35 +24,36 @@ use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::sync::{Mutex, thread_number};
 
-/// One content of this many is watched in Non_Fin: 1,562 of the pieces of a period tell the ratio to about a percent.
+/// In Non_Fin, one content in this many is watched. The 1,562 watched pieces of a period give the ratio to about a
+/// percent.
 const WATCHED_OF: u64 = 1 << WATCHED_BITS;
 const WATCHED_BITS: u32 = 5;
-/// Fewer watched pieces than this tell nothing.
+/// The fewest watched pieces that tell the ratio.
 const WATCHED_MIN: u64 = 16;
 /// Threads beyond this many share counters.
 const STRIPES: usize = 16;
 const BATCH_MAX: u64 = 64;
 
-/// Whether Non_Fin watches pieces of this content. Blocks of zeros are not: one content that is a large part of a
-/// workload must not stand for all the others.
+/// True if Non_Fin watches pieces of this content. Blocks of zeros are never watched: one content that is a large
+/// part of a workload must not stand for all the others.
 pub fn is_watched(piece: &[u8]) -> bool {
     is_one_of(piece, WATCHED_BITS)
 }
 
-/// Whether a piece has one of the contents of which there is one in `1 << bits`, 1 to 63 bits. What is one for more bits is
-/// one for fewer.
+/// True for the pieces of one content in `1 << bits`, 1 to 63 bits. A content that is selected with more bits is also
+/// selected with fewer.
 pub fn is_one_of(piece: &[u8], bits: u32) -> bool {
     let word = |at: usize| {
         let bytes = piece.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     };
-    // Inside the block: its ends are where headers, which many contents have in common, lie.
+    // Take words from inside the block, because headers, which many contents share, are at its ends.
     let mixed = word(1064) ^ word(2088).rotate_left(23) ^ word(3112).rotate_left(46);
     // The top bits of the product depend on all others.
     (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits) == (1 << bits) - 1
 }
 
-/// What one thread saw since mount.
+/// Counters of one thread since mount.
 #[derive(Default)]
 struct Stripe {
     pieces: AtomicU64,
@@ -67,27 +69,27 @@ struct Counts {
     found: u64,
 }
 
-/// The method now, and what chooses the next.
+/// The current method, and the state that chooses the next one.
 pub struct Sampling {
-    /// Number of the method; [`WATCHES`].
+    /// Number of the method, and the flag [`WATCHES`].
     mode: AtomicU8,
     period: u64,
     batch: u64,
     stripes: Box<[Padded<Stripe>]>,
-    /// Pieces of the period under way, in batches, and how many it takes.
+    /// Pieces in the current period, in batches, and the length of the period in pieces.
     seen: Padded<AtomicU64>,
     length: AtomicU64,
     state: Mutex<State>,
 }
 
-/// In `mode`: contents are watched although everything is stored.
+/// Flag in `mode`: contents are watched although everything is stored.
 const WATCHES: u8 = 0x80;
 
 struct State {
     choice: MethodChoice,
     costs: Costs,
     measured: bool,
-    /// All counts when the period under way began.
+    /// All counters when the current period began.
     before: Counts,
     ratio: Option<f64>,
     periods: u64,
@@ -98,7 +100,7 @@ struct State {
 }
 
 impl Sampling {
-    /// Begins the first period.
+    /// Creates the state and begins the first period.
     pub fn new(options: &NvDedupOptions) -> Sampling {
         let period = options.period.max(1);
         let state = State {
@@ -126,14 +128,14 @@ impl Sampling {
         sampling
     }
 
-    /// The method of the period under way, and whether it watches contents although it stores everything.
+    /// Returns the method of the current period, and whether it watches contents although it stores everything.
     #[inline]
     pub fn mode(&self) -> (Method, bool) {
         let mode = self.mode.load(Ordering::Relaxed);
         (Method::ALL[usize::from(mode) % Method::ALL.len()], mode & WATCHES != 0)
     }
 
-    /// A piece came, and is looked for or not.
+    /// Counts a piece, which is looked up or not.
     #[inline]
     pub fn count(&self, looked_for: bool) {
         let stripe = self.stripe();
@@ -146,20 +148,20 @@ impl Sampling {
         }
     }
 
-    /// A piece that was looked for is a duplicate.
+    /// Counts a duplicate among the pieces that were looked up.
     #[inline]
     pub fn found(&self) {
         self.stripe().found.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The period has had its pieces: time for [`Sampling::end_period`].
+    /// True if the period has had its pieces, so that [`Sampling::end_period`] is due.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.seen.load(Ordering::Relaxed) >= self.length.load(Ordering::Relaxed)
     }
 
-    /// Chooses the method of the next period, if this one is over and no other thread does so. `measure`: the costs
-    /// as they are now, if they can be known.
+    /// Chooses the method of the next period, if this one is over and no other thread is doing so. `measure` returns
+    /// the current costs, if they can be measured.
     pub fn end_period(&self, measure: impl FnOnce() -> Option<Costs>) {
         let Some(mut state) = self.state.try_lock() else { return };
         if !self.is_over() {
@@ -170,7 +172,7 @@ impl Sampling {
         }
         let period = self.close(&mut state);
         state.periods += 1;
-        // Too few of them: the next period looks for all.
+        // With too few of them, the next period looks all pieces up.
         let known = period.looked_for >= (period.pieces / WATCHED_OF / 4).max(WATCHED_MIN).min(period.pieces).max(1);
         if known {
             state.ratio = Some((period.found as f64 / period.looked_for as f64).min(1.0));
@@ -178,17 +180,17 @@ impl Sampling {
         self.switch(&mut state, known);
     }
 
-    /// Takes in what was measured.
+    /// Takes a new measurement of the costs into account.
     pub fn take_costs(&self, measured: Costs) {
         self.state.lock().take_costs(measured);
     }
 
-    /// Who chooses.
+    /// Returns what chooses the method.
     pub fn choice(&self) -> MethodChoice {
         self.state.lock().choice
     }
 
-    /// Leaves the choice to somebody else from now on: a new period begins.
+    /// Changes what chooses the method from now on, and begins a new period.
     pub fn set_choice(&self, choice: MethodChoice) {
         let mut state = self.state.lock();
         self.close(&mut state);
@@ -197,13 +199,13 @@ impl Sampling {
         self.switch(&mut state, known);
     }
 
-    /// Pieces that came since mount, and those of them that were duplicates.
+    /// Returns the number of pieces since mount, and of the duplicates among them.
     pub fn totals(&self) -> (u64, u64) {
         let counts = self.counts();
         (counts.pieces, counts.found)
     }
 
-    /// What it does, and why.
+    /// Returns the statistics of the policy.
     pub fn stats(&self) -> NvDedupStats {
         let state = self.state.lock();
         let (method, _) = self.mode();
@@ -222,7 +224,7 @@ impl Sampling {
         }
     }
 
-    /// Ends the counting of a period, and says what it counted.
+    /// Ends the counting of a period and returns what it counted.
     fn close(&self, state: &mut State) -> Counts {
         let now = self.counts();
         let before = std::mem::replace(&mut state.before, now);
@@ -237,13 +239,13 @@ impl Sampling {
         state.switches += u64::from(method != before);
     }
 
-    /// Begins a period; `known`: the last one told the ratio.
+    /// Begins a period; `known` says whether the last one told the ratio. Returns the method.
     fn begin(&self, state: &State, known: bool) -> Method {
         let method = state.next(known);
         let auto = state.choice == MethodChoice::Auto;
         let watches = auto && method == Method::NonFin;
         self.mode.store(method as u8 | if watches { WATCHES } else { 0 }, Ordering::Relaxed);
-        // Of what is looked for before anything is known, so much is enough as a period of Non_Fin watches.
+        // Before anything is known, look up as many pieces as a period of Non_Fin watches.
         let length = if auto && state.ratio.is_none() { self.period / WATCHED_OF } else { self.period };
         self.seen.store(0, Ordering::Relaxed);
         self.length.store(length.max(1), Ordering::Relaxed);
@@ -266,7 +268,7 @@ impl Sampling {
 }
 
 impl State {
-    /// The method of a period that begins; `known`: the one before told the ratio.
+    /// Returns the method of a new period; `known` says whether the last one told the ratio.
     fn next(&self, known: bool) -> Method {
         let method = match (self.choice, self.ratio.filter(|_| known)) {
             (MethodChoice::Fixed(method), _) => method,
@@ -280,12 +282,13 @@ impl State {
         }
     }
 
-    /// With bytes compared in place of strong fingerprints, a compare is what one costs.
+    /// Returns the costs for the model. Where bytes are compared in place of strong fingerprints, s is the cost of a
+    /// compare.
     fn model_costs(&self) -> Costs {
         if self.hashes { self.costs } else { Costs { strong_ns: self.costs.compare_ns, ..self.costs } }
     }
 
-    /// Takes in what was measured.
+    /// Takes a new measurement of the costs into account.
     fn take_costs(&mut self, new: Costs) {
         self.costs = if self.measured { self.costs.smoothed(&new) } else { new };
         self.measured = true;
@@ -304,8 +307,8 @@ mod tests {
         Sampling::new(&options)
     }
 
-    /// Lets pieces come until the period is over; `ratio` of those that are looked for are found. Non_Fin looks for
-    /// some of them if it watches. Returns the method of the period.
+    /// Counts pieces until the period is over; `ratio` of those that are looked up are found. Non_Fin looks some of
+    /// them up if it watches. Returns the method of the period.
     fn one_period(sampling: &Sampling, ratio: f64) -> Method {
         let (method, watches) = sampling.mode();
         let (mut looked_for, mut found) = (0u64, 0u64);

@@ -1,5 +1,5 @@
-//! What the tree promises, with the paper's examples. What it says beside a naive model, whatever is done:
-//! tests/src/causality.rs, in `make test` and under the fuzzer.
+//! What the tree promises, tested with the paper's examples. tests/src/causality.rs compares it with a naive model
+//! under random operations, in `make test` and under the fuzzer.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn of(variant: Variant) -> RecTree {
 
 const ALL: [Variant; 3] = [Variant::Icid, Variant::DeleteOverlapping, Variant::KeepAll];
 
-/// (at, length, file offset) of what is known of a range; all from this file.
+/// Returns (at, length, file offset) of the known parts of a range; all must come from this file.
 fn known(tree: &RecTree, address: u64, length: u64, file: FileToken) -> Vec<(u64, u64, u64)> {
     let mut sources = vec![Source::default(); 3];
     tree.origins(address, length, &mut sources);
@@ -40,7 +40,7 @@ fn three_pages_with_2_3_and_20_records_take_5_arrays() {
     let Stats { records, pages, .. } = tree.stats();
     assert_eq!((records, pages), (25, 3));
     let arrays: usize = tree.parts.iter().map(|part| part.pages.read().slots_in_use()).sum();
-    // The paper counts 5 for 2 + 3 + 20 records; 20 are 4 arrays, the last of which is the node.
+    // The paper counts 5 arrays for 2 + 3 + 20 records, but 20 records take 4 arrays, the last of which is the node.
     assert_eq!(arrays, 1 + 1 + 4);
 }
 
@@ -70,8 +70,8 @@ fn a_copy_over_several_pages_gives_a_record_a_page_and_is_found_as_one() {
 
 // --- 4.3: what an insertion deletes ----------------------------------------------------------------------------------
 
-/// Figure 7 (a): four records in ascending order. The figure's addresses span more than a page, so distances are halved:
-/// (address - 20480) / 2 in a page.
+/// Figure 7 (a): four records in ascending order. The figure's addresses span more than a page, so distances are
+/// halved: (address - 20480) / 2 in a page.
 fn figure_7(variant: Variant) -> (RecTree, FileToken) {
     let tree = of(variant);
     let file = tree.open_file().unwrap();
@@ -319,7 +319,7 @@ fn records_of_a_forgotten_file_name_nothing_at_once_also_when_another_has_its_pl
         assert_eq!(next.number(), file.number());
         assert_eq!(known(&tree, PAGE, PAGE, other), [(100, 100, 0)]);
         assert_eq!(known(&tree, 1 << 40, PAGE, other), []);
-        // Its token is of no use either.
+        // The token is invalid in other calls, too.
         tree.record_read(9 * PAGE, PAGE, file, 0);
         assert!(!tree.map_area(1 << 41, PAGE, file, 0) && !tree.is_open(file));
         let before = records(&tree);
@@ -476,7 +476,7 @@ fn a_reserved_tree_has_all_its_memory_and_never_asks_for_more() {
 fn a_look_up_of_memory_without_records_takes_no_lock() {
     let tree = tree();
     let mut sources = Vec::new();
-    // The first one gives the thread its number.
+    // The first look-up gives the thread its number.
     tree.origins(0, 1, &mut sources);
     let before = crate::locked_instructions();
     (0..100).for_each(|at| tree.origins(at << 20, 4096, &mut sources));
