@@ -1,4 +1,4 @@
-//! Dedup transactions: a crash leaves all changes of a transaction to entries or none (NV-Dedup 4.3).
+//! Dedup transactions: after a crash the entries hold all changes of a transaction or none (NV-Dedup 4.3).
 //!
 //! The problem: the counts that an operation changes are in many lines, and a crash may lose any of them. A log would
 //! write everything twice.
@@ -20,13 +20,14 @@
 //! Differences from the paper, and why:
 //!
 //! * The paper fences the entries, then increases the generator, then changes the inode. Here generator and entries
-//! share a fence. A crash may then leave the generator increased and an entry unwritten, which leaves nothing to
-//! undo. * The paper decreases counts before the inode changes, and a crash in between leaves them too low. Here
-//! removals come after the extents that held the references have become unreachable, and they are never undone, so
-//! they need no generator. `null_entry` may share the fence of the commit word: if a crash keeps only the empty
-//! entry, it says that one extent references the block, which is true until the commit word is durable. * There is a
-//! generator for each core ([`crate::media::generator`]), so threads do not wait for one another. * One transaction
-//! covers all chunks of a write, since a write is atomic here.
+//!   share a fence. A crash may then leave the generator increased and an entry unwritten, which leaves nothing to
+//!   undo.
+//! * The paper decreases counts before the inode changes, and a crash in between leaves them too low. Here removals
+//!   come after the extents that held the references have become unreachable, and they are never undone, so they need
+//!   no generator. `null_entry` may share the fence of the commit word: if a crash keeps only the empty entry, it
+//!   says that one extent references the block, which is true until the commit word is durable.
+//! * There is a generator for each core ([`crate::media::generator`]), so threads do not wait for one another.
+//! * One transaction covers all chunks of a write, since a write is atomic here.
 
 use super::packed::NewPacked;
 use super::reference::Reference;
