@@ -21,7 +21,7 @@
 //!
 //! ```text
 //! closed --choose_victim--> moving --what lives goes to the tail of its list--> nothing lives --> free, or the spare
-//!                                  \--something could not be moved----------------------------> stuck, until it is free
+//!                                  \--something could not be moved---------------------------> stuck, until it is free
 //! ```
 //!
 //! Data that stays keeps its segment from being worn while others are (static wear levelling). So a closed segment
