@@ -8,7 +8,7 @@
 //! reaches the codec. The codec writes into a buffer of exactly that length.
 //!
 //! ```text
-//! | codec u8 | CRC-32C u32 of codec and body, seeded with the content's length | body: a block of lz4, a frame of zstd |
+//! | codec u8 | CRC-32C u32 of codec and body, seeded with the content's length | body: lz4 block or zstd frame |
 //! ```
 //!
 //! Each thread remembers the last frame that it decompressed, because a reader with small requests asks for the same
