@@ -163,7 +163,8 @@ thread_local! {
 /// Calls `read` with the content of a frame, which is `content_bytes` long. Takes no more memory than the frame and
 /// the content.
 ///
-/// # Errors See [`FrameError`].
+/// # Errors
+/// See [`FrameError`].
 pub fn with_content<T>(frame: Vec<u8>, content_bytes: usize, read: impl FnOnce(&[u8]) -> T) -> Result<T, FrameError> {
     OPENED.with_borrow_mut(|opened| {
         let is_it = !frame.is_empty() && opened.frame == frame && opened.content.len() == content_bytes;

@@ -70,7 +70,8 @@ impl Chunks {
     /// Reads part of a packed chunk's content, starting at `offset`, for an extent of a locked inode. The caller
     /// detects bad memory with [`pmem::Region::check`].
     ///
-    /// # Errors The part of the chunk that is damaged. The content of the buffer is undefined then.
+    /// # Errors
+    /// The part of the chunk that is damaged. The content of the buffer is undefined then.
     pub(crate) fn read_packed(&self, chunk: PackedNumber, offset: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
         let end = offset + buffer.len() as u64;
         let _pin = self.epochs.pin();

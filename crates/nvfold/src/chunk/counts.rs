@@ -25,7 +25,8 @@ impl Chunks {
     /// Takes `more` references, at least one, on a chunk that the caller knows to be in use (it holds the lock of an
     /// inode that references it).
     ///
-    /// # Errors The chunk can have no further reference; see [`Unshareable`].
+    /// # Errors
+    /// The chunk can have no further reference; see [`Unshareable`].
     pub(super) fn share(&self, chunk: ChunkRef, more: u32, tx: u64, flight: &mut Flight) -> Result<(), Unshareable> {
         self.assert_is_data(chunk);
         let offset = self.entry_offset(chunk);
@@ -165,9 +166,9 @@ impl Chunks {
         }
     }
 
-    /// null_entry, if the caller's extent holds the only reference to the block. An empty entry also means one
-    /// reference, so this may come before the extent is dropped. No thread can take a reference any longer; the index
-    /// keeps the block until [`Chunks::forget`].
+    /// null_entry: empties the entry of a block if the caller's extent holds the only reference. Returns whether it
+    /// did. An empty entry also means one reference, so this may come before the extent is dropped. No thread can
+    /// take a reference any longer; the index keeps the block until [`Chunks::forget`].
     pub(crate) fn clear_if_unshared(&self, block: BlockNumber, flight: &mut Flight) -> bool {
         let chunk = block.into();
         if !self.has_entry(chunk) || self.is_unknown(chunk) {
@@ -180,9 +181,9 @@ impl Chunks {
         is_unshared && self.clear(chunk, stored, flight)
     }
 
-    /// decrease_RC, or null_entry for the last reference. The extent that held the reference must be unreachable
-    /// already. An emptied entry must be durable before its block gets another user; a decrease need not be durable
-    /// until the unmount ([`Chunks::flush_decreases`]).
+    /// Drops a reference: decrease_RC, or null_entry for the last one. The extent that held the reference must be
+    /// unreachable already. An emptied entry must be durable before its block gets another user; a decrease need not
+    /// be durable until the unmount ([`Chunks::flush_decreases`]).
     ///
     /// A packed chunk whose entry counts nothing is damaged, and is never freed for that reason.
     ///
@@ -238,7 +239,8 @@ impl Chunks {
         }
     }
 
-    /// null_entry, called by the owner of the only reference. Returns false if the count word is no longer `stored`.
+    /// null_entry: empties the entry for the owner of the only reference. Returns false if the count word is no
+    /// longer `stored`.
     #[inline]
     fn clear(&self, chunk: ChunkRef, stored: u128, flight: &mut Flight) -> bool {
         let offset = self.entry_offset(chunk);

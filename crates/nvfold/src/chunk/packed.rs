@@ -106,7 +106,8 @@ impl Packed {
 
     /// Takes a free entry, and adds a part to the table if there is none.
     ///
-    /// # Errors `ENOSPC` if the table is full or no segment is free for a new part.
+    /// # Errors
+    /// `ENOSPC` if the table is full or no segment is free for a new part.
     pub fn take(&self, region: &Region, space: &Space) -> Result<PackedNumber> {
         let mut used = self.used.lock();
         loop {

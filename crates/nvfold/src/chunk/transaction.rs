@@ -229,8 +229,8 @@ impl<'a> Transaction<'a> {
         self.write_entry(block.into(), ChunkEntry::for_block(block, word), fingerprint);
     }
 
-    /// add_entry for a private block that others may find and share meanwhile: one reference, no fingerprint. The
-    /// caller has locked an inode with an extent of the block.
+    /// add_entry: gives a private block an entry with one reference and no fingerprint, while others may find and
+    /// share the block. The caller has locked an inode with an extent of the block.
     pub(crate) fn count_one(&mut self, block: BlockNumber) {
         let id = self.id();
         self.chunks.count_one(block, id, &mut self.flight);
@@ -265,7 +265,8 @@ impl<'a> Transaction<'a> {
     /// increase_RC: takes one more reference on a block that the caller knows to be in use (it holds the lock of an
     /// inode that references it).
     ///
-    /// # Errors The block can have no further reference; see [`Unshareable`].
+    /// # Errors
+    /// The block can have no further reference; see [`Unshareable`].
     pub(crate) fn share(&mut self, chunk: impl Into<ChunkRef>) -> Result<Reference, Unshareable> {
         let chunk = chunk.into();
         self.count(chunk, 1)?;

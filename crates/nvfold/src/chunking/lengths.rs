@@ -12,8 +12,8 @@ impl PieceLengths {
     /// Returns lengths of about `average` bytes on random data, at least `min` except for the last piece, and at most
     /// `max`.
     ///
-    /// `None` unless all three are powers of two with 64 <= min <= average <= max, 256 <= average <= 4 MiB
-    /// and 1 KiB <= max <= 16 MiB: the range that the rolling hash of FastCDC is tuned for.
+    /// `None` unless all three are powers of two in the range that the rolling hash of FastCDC is tuned for: 64 <=
+    /// min <= average <= max, 256 <= average <= 4 MiB and 1 KiB <= max <= 16 MiB.
     pub const fn new(min: usize, average: usize, max: usize) -> Option<PieceLengths> {
         let powers = min.is_power_of_two() && average.is_power_of_two() && max.is_power_of_two();
         let ordered = 64 <= min && min <= average && average <= max;

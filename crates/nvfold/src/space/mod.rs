@@ -231,7 +231,8 @@ impl Space {
 
     /// Allocates exactly `count` blocks and appends them to `runs`, in few runs.
     ///
-    /// # Errors `ENOSPC` if fewer blocks are available; nothing is added then.
+    /// # Errors
+    /// `ENOSPC` if fewer blocks are available; nothing is added then.
     pub fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
         self.quarantine_bad_memory();
         self.reserve(doing, count, purpose)?;
@@ -248,7 +249,8 @@ impl Space {
 
     /// Allocates one block.
     ///
-    /// # Errors `ENOSPC` if none is available.
+    /// # Errors
+    /// `ENOSPC` if none is available.
     pub fn allocate_one(&self, doing: &'static str, purpose: Purpose) -> Result<BlockNumber> {
         let mut runs = Runs::new();
         self.allocate(doing, 1, purpose, &mut runs)?;
@@ -285,7 +287,8 @@ impl Space {
     /// Takes a whole free segment for a table, the pm index or packed chunks. Until [`Space::free_segment`] no cursor
     /// enters it, and it is not trimmed.
     ///
-    /// # Errors `ENOSPC` if no segment is completely free.
+    /// # Errors
+    /// `ENOSPC` if no segment is completely free.
     pub fn allocate_segment(&self, doing: &'static str) -> Result<u64> {
         self.allocate_segment_by(doing, |from| self.find_segment(from, WHOLE, |free, _| free == SEGMENT_BLOCKS))
     }

@@ -276,7 +276,8 @@ impl Space {
     /// Reserves room for the stored bytes of a packed chunk and writes its header. Returns the media address. The
     /// caller writes the bytes; the range stays the chunk's until [`Space::drop_packed`].
     ///
-    /// # Errors `ENOSPC` when no completely free segment is left, and no open one has room.
+    /// # Errors
+    /// `ENOSPC` when no completely free segment is left, and no open one has room.
     pub fn append(&self, pool: Pool, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Result<u64> {
         self.append_in(pool, number, bytes, flight, |set| self.open_packed(set, pool))
     }
