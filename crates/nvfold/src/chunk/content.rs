@@ -128,8 +128,8 @@ impl Chunks {
     }
 
     /// Compares `bytes` with the content at a place that an extent referenced a moment ago, and appends the equal
-    /// runs to `found`: all runs of at least `least` bytes, and shorter ones at the beginning and at the end. The
-    /// place is not protected: it may hold another chunk by now, or nothing readable, which equals nothing.
+    /// runs to `found`. Runs of fewer than `least` bytes count only at the beginning and at the end. The place is not
+    /// protected: it may hold another chunk by now, or nothing readable, which equals nothing.
     pub(crate) fn equal_runs(&self, place: Location, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
         let before = found.len();
         let (address, length) = match place {

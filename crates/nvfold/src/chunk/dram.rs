@@ -96,7 +96,7 @@ impl DramIndex {
         found
     }
 
-    /// True if a slot is not a leftover.
+    /// Returns whether a slot is live, that is, not a leftover.
     fn is_there(&self, weak: u32, chunk: ChunkRef) -> bool {
         chunk.block().is_none_or(|block| self.labels.fits(block, weak))
     }

@@ -30,7 +30,7 @@
 //! 4 next of all; then order = 0                         searched by next
 //! ```
 //!
-//! The paper leaves the first entry in place. Here it takes part, because step 3 is one store of 16 bytes. An
+//! The paper leaves the first entry in place. Here it takes part, which one store of 16 bytes in step 3 allows. An
 //! operation that changes the chain in the meantime first finishes a committed reorder, or undoes one that is not
 //! committed; recovery does the same.
 
@@ -407,7 +407,7 @@ impl Fact {
         in_order
     }
 
-    /// Step 4: makes `next` follow `previous`.
+    /// Does step 4: makes `next` follow `previous`.
     fn finish_order(&self, chain: u64, head: DirectEntry) -> DirectEntry {
         let mut flight = Flight::new();
         let mut next = 0;
@@ -596,7 +596,7 @@ struct List<'f> {
 impl Iterator for List<'_> {
     type Item = (ChunkRef, ChunkEntry);
 
-    /// Also ends where a damaged chain leads to an entry of another chain.
+    /// Returns the next entry. The list also ends where a damaged chain leads to an entry of another chain.
     fn next(&mut self) -> Option<Self::Item> {
         let block = self.fact.entries.chunk(self.at);
         if self.at == 0 || !self.fact.is_data(block) || !self.tour.is_new(self.at) {

@@ -21,8 +21,8 @@ pub enum Index {
 impl Index {
     /// Finds the first chunk after `after` ([`ChunkRef::NONE`]: of all) that has this fingerprint and that `take`
     /// accepts. `take` is called while no thread can remove the chunk from the index. The chunk may have lost its
-    /// last reference: its count decides. The order of two chunks does not change while the caller holds a reference
-    /// on the first.
+    /// last reference: its count decides. A search can resume after a chunk on which the caller holds a reference,
+    /// because that chunk stays in the index.
     pub fn find(&self, weak: u32, after: ChunkRef, take: impl FnMut(&ChunkRef) -> bool) -> Option<ChunkRef> {
         match self {
             Index::Dram(index) => index.find(weak, after, take),

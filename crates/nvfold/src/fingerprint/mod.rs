@@ -51,7 +51,7 @@ impl Fingerprint {
 mod tests {
     use super::*;
 
-    /// A block in which every byte differs from its neighbours.
+    /// Returns a block in which every byte differs from its neighbours.
     fn block() -> Vec<u8> {
         (0..4096u32).map(|position| (position.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
     }

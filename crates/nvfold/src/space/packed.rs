@@ -331,7 +331,7 @@ impl Space {
         })
     }
 
-    /// True if a chunk of `length` bytes can be appended to an open segment.
+    /// Returns whether a chunk of `length` bytes can be appended to an open segment.
     fn fits_in_open_segment(&self, open: &Open, length: u64) -> bool {
         open.has_room(length, 1) && self.is_writable(open, length, open.headers)
     }
