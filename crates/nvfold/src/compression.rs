@@ -1,61 +1,62 @@
-//! Compressed content: a frame of bytes, and the way there and back. Pure functions of bytes.
+//! Compressed content: making a frame from content, and getting the content back. Pure functions of bytes.
 //!
-//! The problem: what is stored may be damaged, or made by somebody who wants us to fail; reading it must end with the
-//! content or an error, in bounded memory. And content that does not get smaller is not worth reading it slowly.
+//! The problem: a stored frame may be damaged, or made by an attacker; reading it must end with the content or an
+//! error, in bounded memory. And content that hardly shrinks is not worth slower reads.
 //!
-//! The idea: a frame is only made if it is smaller than the content by a sixteenth. It says which codec made it, and carries
-//! a checksum that is seeded with the length of the content; so a damaged frame, or one of another length, does not come to
-//! the codec at all. What does come there writes into a buffer of exactly that length.
+//! The idea: a frame is only made if it is at least a sixteenth smaller than the content. It names its codec, and has
+//! a checksum that is seeded with the length of the content. So a damaged frame, or one of another length, never
+//! reaches the codec. The codec writes into a buffer of exactly that length.
 //!
 //! ```text
-//! | codec u8 | CRC-32C u32 of codec and body, seeded with the content's length | body: a block of lz4, a frame of zstd |
+//! | codec u8 | CRC-32C u32 of codec and body, seeded with the content's length | body: lz4 block or zstd frame |
 //! ```
 //!
-//! Each thread remembers the frame that it opened last. A reader that makes small requests asks for the same frame again
-//! and again; comparing the two costs a fraction of decompressing, and cannot be wrong: the content follows from the frame.
+//! Each thread remembers the last frame that it decompressed, because a reader with small requests asks for the same
+//! frame again and again. Comparing two frames costs a fraction of decompressing one, and cannot be wrong: the
+//! content follows from the frame.
 
 use std::cell::RefCell;
 use std::fmt::{self, Display};
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::CParameter;
 
-/// Extended attribute with which a file or directory has a compression of its own for new data: its value is what
-/// [`Compression`] is displayed as. What is made in a directory that has it gets a copy. A value that is none (of a newer
-/// version) counts as none.
+/// Extended attribute that sets the compression of new data in a file or directory. Its value is the `Display` form
+/// of [`Compression`]. A file or directory that is created in a directory with the attribute gets a copy. An unknown
+/// value (of a newer version) counts as no attribute.
 pub const COMPRESSION_ATTRIBUTE: &[u8] = b"user.nvfold.compress";
 
-/// Bytes of a frame before its body.
+/// The length of a frame's header in bytes.
 const HEAD_BYTES: usize = 5;
-/// Shorter content is never smaller as a frame, or hardly.
+/// The shortest content that is compressed: shorter content hardly shrinks.
 const CONTENT_BYTES_MIN: usize = 64;
-/// The level of zstd where none is named.
+/// The level of zstd if none is given.
 const DEFAULT_LEVEL: u8 = 3;
-/// Levels of zstd.
+/// The levels of zstd.
 const LEVELS: std::ops::RangeInclusive<u8> = 1..=22;
 
-/// Numbers of codecs, as frames have them.
+/// The numbers of the codecs in frames.
 const LZ4: u8 = 1;
 const ZSTD: u8 = 2;
 
 /// How new packed chunks are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compression {
-    /// As they are.
+    /// Uncompressed.
     #[default]
     Off,
-    /// By lz4: fast, also on fast memory.
+    /// With lz4: fast, even on fast memory.
     Lz4,
-    /// By zstd, at a level from 1 to 22: saves more, takes longer.
+    /// With zstd, at a level from 1 to 22: saves more, takes longer.
     Zstd(u8),
 }
 
 impl Compression {
-    /// zstd at the level that it has where none is named.
+    /// zstd at its default level.
     pub const ZSTD: Compression = Compression::Zstd(DEFAULT_LEVEL);
-    /// What there is, for messages and help.
+    /// The valid names, for messages and help.
     pub const THERE_ARE: &str = "off, lz4, zstd, zstd:1 to zstd:22";
 
-    /// The one of this name: `off`, `lz4`, `zstd`, `zstd:LEVEL`.
+    /// Returns the compression of this name: `off`, `lz4`, `zstd`, `zstd:LEVEL`.
     pub fn named(name: &[u8]) -> Option<Compression> {
         match name {
             b"off" => Some(Compression::Off),
@@ -70,7 +71,7 @@ impl Compression {
         }
     }
 
-    /// Its number, as an inode keeps it in DRAM.
+    /// Returns its number, which an inode keeps in DRAM.
     pub(crate) fn number(self) -> u8 {
         match self {
             Compression::Off => 0,
@@ -79,7 +80,7 @@ impl Compression {
         }
     }
 
-    /// The one of this number.
+    /// Returns the compression of this number.
     pub(crate) fn numbered(number: u8) -> Option<Compression> {
         match number {
             0 => Some(Compression::Off),
@@ -88,7 +89,8 @@ impl Compression {
         }
     }
 
-    /// Makes the frame of some content. `None` if it is not smaller by a sixteenth, or if nothing is to be compressed.
+    /// Makes the frame of some content. Returns `None` if the frame is not at least a sixteenth smaller, or if
+    /// compression is off.
     pub fn compress(self, content: &[u8]) -> Option<Vec<u8>> {
         if content.len() < CONTENT_BYTES_MIN {
             return None;
@@ -124,12 +126,12 @@ impl Display for Compression {
     }
 }
 
-/// Why a frame has no content.
+/// Why the content of a frame cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// Its checksum is wrong, or its codec cannot read it.
     Damaged,
-    /// It is whole, and a codec made it that this code does not know.
+    /// It is intact, but this version does not know its codec.
     UnknownCodec(u8),
 }
 
@@ -144,7 +146,7 @@ impl Display for FrameError {
     }
 }
 
-/// What a thread keeps.
+/// State that each thread keeps between two reads.
 #[derive(Default)]
 struct Opened {
     decompressor: Option<Decompressor<'static>>,
@@ -158,10 +160,11 @@ thread_local! {
     static OPENED: RefCell<Opened> = RefCell::default();
 }
 
-/// Calls `read` with the content of a frame, which has `content_bytes` bytes.
+/// Calls `read` with the content of a frame, which is `content_bytes` long. Takes no more memory than the frame and
+/// the content.
 ///
 /// # Errors
-/// See [`FrameError`]. Takes no more memory than the frame and the content.
+/// See [`FrameError`].
 pub fn with_content<T>(frame: Vec<u8>, content_bytes: usize, read: impl FnOnce(&[u8]) -> T) -> Result<T, FrameError> {
     OPENED.with_borrow_mut(|opened| {
         let is_it = !frame.is_empty() && opened.frame == frame && opened.content.len() == content_bytes;
@@ -175,7 +178,7 @@ pub fn with_content<T>(frame: Vec<u8>, content_bytes: usize, read: impl FnOnce(&
     })
 }
 
-/// Fills `content` with what a frame holds.
+/// Decompresses a frame into `content`.
 fn open(frame: &[u8], content: &mut [u8], zstd: &mut Option<Decompressor<'static>>) -> Result<(), FrameError> {
     let (head, body) = frame.split_at_checked(HEAD_BYTES).ok_or(FrameError::Damaged)?;
     if head[1..] != checksum(head[0], content.len(), body).to_le_bytes() {
@@ -192,7 +195,7 @@ fn open(frame: &[u8], content: &mut [u8], zstd: &mut Option<Decompressor<'static
     if filled == Some(content.len()) { Ok(()) } else { Err(FrameError::Damaged) }
 }
 
-/// Bytes of the body that zstd makes of some content; `None` if it does not fit.
+/// Compresses content with zstd into `body` and returns the length of the result; `None` if it does not fit.
 fn compress_zstd(level: u8, content: &[u8], body: &mut [u8]) -> Option<usize> {
     COMPRESSOR.with_borrow_mut(|of_thread| {
         let (its_level, compressor) = of_thread.get_or_insert_with(|| (0, Compressor::default()));
@@ -239,7 +242,7 @@ mod tests {
                     continue;
                 };
                 assert!(frame.len() <= bytes - bytes / 16);
-                // The second time it is remembered.
+                // The second read takes the remembered frame.
                 for _ in 0..2 {
                     assert_eq!(content_of(&frame, bytes).as_ref(), Ok(&content));
                 }
@@ -280,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Frames with a right checksum, whose body promises or holds something else.
+    /// Frames with a correct checksum, whose body holds more or less than the content.
     #[test]
     fn a_forged_frame_fills_no_more_than_its_content() {
         let forged = |codec: u8, content_bytes: usize, body: &[u8]| {

@@ -1,4 +1,4 @@
-//! One error type: what was being done, to what, and the errno a front end should return.
+//! The error type: the operation, its object, and the errno that a front end returns.
 
 use pmem::PmemError;
 
@@ -21,7 +21,7 @@ pub enum Error {
         /// The name.
         what: String,
     },
-    /// Any other POSIX condition that depends on the arguments alone.
+    /// Any other POSIX condition that depends only on the arguments.
     #[error("{doing}: {why}")]
     Posix {
         /// The operation.
@@ -39,9 +39,9 @@ pub enum Error {
     NoSpace {
         /// The operation.
         doing: &'static str,
-        /// Blocks asked for.
+        /// Blocks that the operation needs.
         blocks_needed: u64,
-        /// Blocks that were free.
+        /// Blocks that are free for it.
         blocks_free: u64,
     },
     /// EROFS.
@@ -50,54 +50,54 @@ pub enum Error {
         /// The operation.
         doing: &'static str,
     },
-    /// EIO: media bytes that no nvfold wrote, or that were damaged.
+    /// EIO: bytes on the media that nvfold did not write, or that are damaged.
     #[error("{what} (device offset {at:#x}); `nvfold fsck` on the unmounted device tells what can be repaired")]
     Corrupt {
-        /// What is wrong, as a sentence that names the structure: `inode 7: its log tail is damaged`.
+        /// The damage, as a sentence with the structure as its subject: `inode 7: its log tail is damaged`.
         what: String,
         /// Device offset in bytes.
         at: u64,
     },
-    /// EIO: media bytes that cannot be read any more.
+    /// EIO: bytes on the media that cannot be read any longer.
     #[error(
         "{what}: {length} bytes at device offset {at:#x} lie in bad memory and cannot be read; \
          write the data anew, or restore it from a copy"
     )]
     BadMemory {
-        /// The structure.
+        /// The structure in bad memory.
         what: String,
         /// Device offset in bytes.
         at: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
     },
-    /// EIO: the counts of before a crash cannot be made exact, for a reason that is not damage of the device.
+    /// EIO: the counts from before a crash cannot be made exact, for a reason other than damage of the device.
     #[error(
         "reconcile the counts after a crash: {why}; space of before the crash is not used again until the next mount"
     )]
     NotReconciled {
-        /// The error that ended it.
+        /// The error that ended the reconciliation.
         why: String,
     },
     /// EINVAL: the device holds no nvfold file system.
     #[error("this is not an nvfold device: {why}; `nvfold mkfs` formats it, which erases what it holds")]
     NotNvfold {
-        /// What was seen.
+        /// What was found instead.
         why: String,
     },
-    /// EINVAL: made by a newer version.
+    /// EINVAL: the file system was made by a newer version.
     #[error("a newer nvfold made this file system: {what}; use that version")]
     Newer {
         /// Version or feature flags.
         what: String,
     },
-    /// EINVAL: made by an older version, in a format that is not read any more.
+    /// EINVAL: the file system was made by an older version, in a format that is no longer supported.
     #[error("an older nvfold made this file system: {what}; export its files with that version")]
     Older {
         /// Version.
         what: String,
     },
-    /// EINVAL: made on a machine whose numbers have their bytes the other way round.
+    /// EINVAL: the file system was made on a machine of the other byte order.
     #[error(
         "a machine of the other byte order made this file system, and it cannot be read here; export its files there"
     )]
@@ -114,7 +114,7 @@ pub enum Error {
         /// Why not.
         why: String,
     },
-    /// From the device.
+    /// An error of the device.
     #[error(transparent)]
     Device(#[from] PmemError),
 }
@@ -148,7 +148,7 @@ pub mod errno {
 }
 
 impl Error {
-    /// Says of bad memory what lay there.
+    /// Returns a function that converts a device error; for bad memory, `what` names the structure in it.
     pub(crate) fn of(what: impl FnOnce() -> String) -> impl FnOnce(PmemError) -> Error {
         |error| match error {
             PmemError::BadMemory { offset: at, length, .. } => Error::BadMemory { what: what(), at, length },
@@ -156,8 +156,9 @@ impl Error {
         }
     }
 
-    /// Whether it is about the whole device or mount, so that nothing else can be done there either: a lost device, a
-    /// mount that was read-only or has ended. Everything else is about the file, entry or block at hand.
+    /// Returns whether the error is about the whole device or mount, so that no other operation can succeed there
+    /// either: a lost device, or a mount that was read-only or has ended. Every other error is about the file, entry
+    /// or block at hand.
     pub fn is_of_device(&self) -> bool {
         match self {
             Error::Device(error) => !matches!(error, PmemError::BadMemory { .. }),
@@ -165,7 +166,7 @@ impl Error {
         }
     }
 
-    /// The POSIX error number of this failure.
+    /// Returns the POSIX error number of this failure.
     pub fn errno(&self) -> i32 {
         match self {
             Error::NotFound { .. } => errno::ENOENT,

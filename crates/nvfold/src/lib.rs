@@ -1,18 +1,19 @@
 //! nvfold: a deduplicating file system for persistent memory and storage at memory speed.
 //!
-//! This crate is the file system itself, without a front end: it knows nothing of FUSE, and no thread of its own
-//! outlives a call (a mount scans its tables with several). A program embeds it through [`FileSystem`] (names) and [`File`] (bytes).
+//! This crate is the file system itself, without a front end: it has no FUSE code, and no thread that it starts
+//! outlives the call (a mount scans its tables with several). A program embeds it through [`FileSystem`] (names) and
+//! [`File`] (bytes).
 //!
 //! # The rooms, in reading order (arrows go down, never up: `tests/tests/rooms.rs`)
 //!
-//! | room | question it answers |
+//! | room | its task |
 //! |---|---|
-//! | [`host`] | trees of the host's file systems: import, export, verify, estimate; alone makes OS calls |
-//! | `api` | [`FileSystem`] and [`File`]: the only door; waits for space or recovery |
+//! | [`host`] | trees of the host's file systems: import, export, verify, estimate; the only room that makes OS calls |
+//! | `api` | [`FileSystem`] and [`File`]: the only interface to the rooms below; waits for space or recovery |
 //! | [`check`] | the numbered invariants as code (fsck) |
-//! | `mount` | mkfs, mounting, what a crash left open |
+//! | `mount` | mkfs, mounting, recovery after a crash |
 //! | `fs` | the operations; the only room that knows names, files and dedup |
-//! | [`dedup`] | share or store? |
+//! | [`dedup`] | decides whether to share or to store |
 //! | `inode` | inodes: their table, logs, directories, extents |
 //! | [`chunk`] | chunk table, references, dedup transactions, index |
 //! | `space` | segments, block allocation, giving memory back |

@@ -1,11 +1,11 @@
-//! One table, several readers: a scan at mount is as fast as the memory, not as one core.
+//! Several threads read one table, so that a scan at mount is as fast as the memory, not as one core.
 
 use std::thread;
 
-/// More threads than this do not make a memory faster.
+/// The most threads of a scan: more do not make the memory faster.
 const THREADS_MAX: usize = 8;
 
-/// How many threads a scan of so many items is worth.
+/// Returns how many threads a scan of `items` items is worth, with at least `per_thread_min` items for each.
 pub fn threads(items: usize, per_thread_min: usize) -> usize {
     let wanted = (items / per_thread_min).min(THREADS_MAX);
     if wanted < 2 {
@@ -14,7 +14,8 @@ pub fn threads(items: usize, per_thread_min: usize) -> usize {
     thread::available_parallelism().map_or(1, |there| wanted.min(there.get()))
 }
 
-/// Gives each thread a part of the items, and waits for all of them. One thread is the caller's.
+/// Gives each thread a part of the items, runs `work` on them, and returns the results in order. With fewer than two
+/// `threads` the caller does all the work.
 pub fn map<I: Sync, T: Send>(threads: usize, items: &[I], work: impl Fn(&[I]) -> T + Sync) -> Vec<T> {
     if threads < 2 {
         return vec![work(items)];

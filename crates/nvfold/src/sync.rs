@@ -1,16 +1,16 @@
-//! The locks and atomics of the core, all of them taken from here.
+//! The locks and atomics of the core; all code takes them from here.
 //!
-//! The problem: a race that needs one thread to stop between two instructions is not found by running threads. And a
-//! locked instruction costs some twenty cycles even when no other thread wants the line, which no profiler attributes
-//! to the operation that asked for it.
+//! The problem: tests that just run threads do not find a race that needs one thread to stop between two
+//! instructions. And a locked instruction costs some twenty cycles even without contention, which no profiler
+//! attributes to the operation that executed it.
 //!
-//! The idea: with the feature `shuttle` every lock and atomic, and in `pmem` every access to media, is a point at
-//! which a scheduler chooses who runs next, by a seed that a failing test prints (`races/mod.rs`). Such a core
-//! works only under that scheduler.
+//! The idea: with the feature `shuttle` every lock and atomic, and in `pmem` every access to the media, is a point at
+//! which a scheduler chooses the next thread, by a seed that a failing test prints (`races/mod.rs`). A core built
+//! this way works only under that scheduler.
 //!
-//! Without the feature these are `parking_lot`'s locks and `std`'s atomics, in thin types that count locked
-//! instructions, always: one add to a word of the thread, without a branch, beside an instruction of some 20 cycles.
-//! What counts, each as it is without contention:
+//! Without the feature these are `parking_lot`'s locks and `std`'s atomics, in thin types that always count locked
+//! instructions: one addition to a word of the thread, without a branch, next to an instruction of some 20 cycles.
+//! The counts are those without contention:
 //!
 //! | operation | locked instructions |
 //! |---|---|
@@ -42,14 +42,14 @@ mod real_or_tested {
         LOCKED.with(|locked| locked.set(locked.get().wrapping_add(instructions)));
     }
 
-    /// Locked instructions of the core that the calling thread has executed, as its locks and atomics count them
-    /// without contention; subtract two to measure between them. Compare-and-exchanges on media are
-    /// [`pmem::Counters`]' to count.
+    /// Returns how many locked instructions of the core the calling thread has executed, as its locks and atomics
+    /// count them without contention. Subtract two results to measure the code between them. [`pmem::Counters`]
+    /// counts compare-and-exchanges on the media.
     pub fn locked_instructions() -> u64 {
         LOCKED.with(Cell::get)
     }
 
-    /// `parking_lot`'s, counted.
+    /// `parking_lot`'s mutex, counted.
     #[derive(Default)]
     pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
 
@@ -72,7 +72,7 @@ mod real_or_tested {
         }
     }
 
-    /// `parking_lot`'s, counted.
+    /// `parking_lot`'s read-write lock, counted.
     #[derive(Default)]
     pub(crate) struct RwLock<T>(parking_lot::RwLock<T>);
 
@@ -118,7 +118,7 @@ mod real_or_tested {
         }
     }
 
-    /// `std`'s atomics, counted. What a type does not have here is not used yet: it gets its count with its first use.
+    /// `std`'s atomics, counted. Only the methods in use exist; a new one gets its count when it is added.
     pub(crate) mod atomic {
         use super::count_locked;
         pub(crate) use std::sync::atomic::Ordering;
@@ -145,7 +145,7 @@ mod real_or_tested {
 
                     #[inline]
                     pub(crate) fn store(&self, value: $value, order: Ordering) {
-                        // The order is a constant where it is given.
+                        // Free at run time, because each caller passes a constant order.
                         count_locked(u64::from(matches!(order, Ordering::SeqCst)));
                         self.0.store(value, order);
                     }
@@ -200,8 +200,8 @@ mod real_or_tested {
         }
     }
 
-    /// Atomics of value 0, in memory that the system backs only where it is touched: the bitmap of a large device
-    /// costs nothing until its segments are used.
+    /// Allocates atomics of value 0, in memory that the system backs only where it is touched: the bitmap of a large
+    /// device costs nothing until its segments are used.
     pub(crate) fn zeroed<T: FromZeros>(count: u64) -> Box<[T]>
     where
         [T]: KnownLayout<PointerMetadata = usize>,
@@ -209,7 +209,7 @@ mod real_or_tested {
         <[T]>::new_box_zeroed_with_elems(count as usize).expect("DRAM for the tables of the device")
     }
 
-    /// Number of the calling thread: 0, 1, 2 and so on in the order in which threads first ask.
+    /// Returns the number of the calling thread: 0, 1, 2 and so on, in the order in which threads first call this.
     pub(crate) fn thread_number() -> usize {
         static NEXT: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
         NUMBER.with(|number| {
@@ -220,7 +220,7 @@ mod real_or_tested {
         })
     }
 
-    /// For tests: gives the calling thread this number, so that what depends on it is the same in every run.
+    /// For tests: sets the calling thread's number, so that the choices that depend on it are the same in every run.
     #[doc(hidden)]
     pub fn number_this_thread(number: usize) {
         NUMBER.set(number);
@@ -235,12 +235,13 @@ mod real_or_tested {
         Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
     };
 
-    /// Atomics of value 0.
+    /// Allocates atomics of value 0.
     pub(crate) fn zeroed<T: Default>(count: u64) -> Box<[T]> {
         (0..count).map(|_| T::default()).collect()
     }
 
-    /// Number of the calling thread in the order in which threads were started: the same in every replay.
+    /// Returns the number of the calling thread, in the order in which threads were started: the same in every
+    /// replay.
     pub(crate) fn thread_number() -> usize {
         shuttle::current::me().into()
     }

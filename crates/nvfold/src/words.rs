@@ -1,6 +1,7 @@
-//! The shared vocabulary: what the rooms and the callers of the library say to one another.
+//! The shared vocabulary: types that the rooms and the callers of the library exchange.
 //!
-//! Numbers that get mixed up are types, and each says its unit. What only one room knows is defined there.
+//! Numbers that could be confused have types, and each says its unit. Types that only one room uses are defined
+//! there.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ impl InodeNumber {
     pub const ROOT: InodeNumber = InodeNumber(1);
 }
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileKind {
@@ -36,14 +37,14 @@ pub enum FileKind {
 /// Nanoseconds since 1970-01-01 UTC; negative before.
 pub type TimeNs = i64;
 
-/// Everything `stat` tells about an inode.
+/// The attributes of an inode, as `stat` returns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Inode number.
     pub ino: InodeNumber,
-    /// Tells this inode from earlier users of the same number.
+    /// Distinguishes this inode from earlier users of the same number.
     pub generation: u32,
-    /// What it is.
+    /// Type of the inode.
     pub kind: FileKind,
     /// Permission bits, 0o7777 at most (no type bits).
     pub mode: u32,
@@ -57,7 +58,7 @@ pub struct Attr {
     pub rdev: u32,
     /// Size in bytes.
     pub size: u64,
-    /// 512-byte units the extents of this file name (shared ones count in each file, as `du` expects).
+    /// Units of 512 bytes that the extents of this file cover (shared ones count in each file, as `du` expects).
     pub blocks: u64,
     /// Last access.
     pub atime: TimeNs,
@@ -84,14 +85,14 @@ pub struct SetAttr {
     pub atime: Option<TimeNs>,
     /// Last change of content.
     pub mtime: Option<TimeNs>,
-    /// Last change of inode (writeback caches hand it down); `None`: now.
+    /// Last change of inode (passed down by writeback caches); `None`: now.
     pub ctime: Option<TimeNs>,
 }
 
-/// Who creates an inode, and how.
+/// Type, owner and mode of an inode to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewInode {
-    /// Regular, fifo, socket or device for `create`.
+    /// Regular file, fifo, socket or device for `create`.
     pub kind: FileKind,
     /// Permission bits after umask.
     pub mode: u32,
@@ -103,16 +104,16 @@ pub struct NewInode {
     pub rdev: u32,
 }
 
-/// Requests that came with origins ([`crate::Origin`]) since mount, to files whose policy follows them.
+/// Requests with origins ([`crate::Origin`]) since mount, to files whose policy follows origins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginStats {
-    /// Requests that had any.
+    /// Requests that had at least one origin.
     pub requests: u64,
-    /// Bytes that origins were told for, and those of short gaps before them.
+    /// Bytes for which an origin was given, plus those of short gaps before them.
     pub offered_bytes: u64,
-    /// Bytes of them that are shared: they were still equal, in runs of 64 bytes or more.
+    /// Bytes of them that are shared, because they were still equal, in runs of 64 bytes or more.
     pub shared_bytes: u64,
-    /// Extents that name what is shared.
+    /// Extents that reference the shared bytes.
     pub shared_extents: u64,
     /// How often a source changed between the compare and the commit, so that the request was compared again.
     pub changed: u64,
@@ -123,18 +124,18 @@ pub struct OriginStats {
 pub struct XattrChange<'a> {
     /// Its name: any bytes without NUL, 255 at most.
     pub name: &'a [u8],
-    /// Its new value, 65536 bytes at most; `None` takes the attribute away, if it is there.
+    /// Its new value, 65536 bytes at most; `None` removes the attribute, if it is there.
     pub value: Option<&'a [u8]>,
 }
 
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// Inode it names.
+    /// The inode that it refers to.
     pub ino: InodeNumber,
-    /// What that inode is.
+    /// The type of that inode.
     pub kind: FileKind,
-    /// Pass this to `readdir` to go on after this entry; never 0, stable as long as the entry lives.
+    /// Pass this to `readdir` to continue after this entry; never 0, stable as long as the entry exists.
     pub cookie: u64,
     /// The name: any bytes but `/` and NUL, 1 to 255 of them.
     pub name: Vec<u8>,
@@ -154,26 +155,26 @@ pub enum RenameMode {
 /// Whether `set_xattr` may create or replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
-    /// Either.
+    /// Creates or replaces the attribute.
     Set,
-    /// EEXIST when there (XATTR_CREATE).
+    /// Fails with EEXIST if it exists (XATTR_CREATE).
     Create,
-    /// ENODATA when absent (XATTR_REPLACE).
+    /// Fails with ENODATA if it does not exist (XATTR_REPLACE).
     Replace,
 }
 
 /// What `fallocate` does to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
-    /// Reserve space so that later writes cannot fail for want of it; grow the size if the range ends past it.
+    /// Reserve space, so that later writes do not fail for lack of it; grow the size if the range ends past it.
     Reserve,
-    /// Reserve, size unchanged.
+    /// Reserve space; the size stays.
     ReserveKeepSize,
-    /// Deallocate: reads give zeros. Size unchanged.
+    /// Deallocate: the range reads as zeros; the size stays.
     PunchHole,
-    /// Zeros, reserved; the size grows when the range ends past it.
+    /// Fill with zeros and reserve space; grow the size if the range ends past it.
     ZeroRange,
-    /// Zeros, reserved, size unchanged.
+    /// Fill with zeros and reserve space; the size stays.
     ZeroRangeKeepSize,
 }
 
@@ -193,24 +194,24 @@ pub struct StatFs {
     pub block_bytes: u32,
     /// Blocks that data and inodes can use.
     pub blocks: u64,
-    /// Blocks free, with the reserve that keeps deletion possible on a full device.
+    /// Free blocks, including the reserve that keeps deletion possible on a full device.
     pub blocks_free: u64,
-    /// Blocks free to writers. Of a mount that packs all content, those that content can fill.
+    /// Blocks that writers can use. On a mount that packs all content, those that content can fill.
     pub blocks_available: u64,
-    /// Inodes there are or could be.
+    /// Inodes that exist or could be created.
     pub inodes: u64,
-    /// Inodes that could still be made.
+    /// Inodes that could still be created.
     pub inodes_free: u64,
-    /// Longest name.
+    /// Length of the longest name in bytes.
     pub name_bytes_max: u32,
 }
 
-/// What [`crate::File::dedup_range`] or [`crate::File::undedup_range`] did, in bytes.
+/// Result of [`crate::File::dedup_range`] or [`crate::File::undedup_range`], in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reshared {
-    /// Looked at.
+    /// Bytes that were examined.
     pub looked_at_bytes: u64,
-    /// Of it: now in a block that something else names too, or in one of its own.
+    /// Bytes of them that are now in a shared block (dedup), or in a block of this file only (undedup).
     pub changed_bytes: u64,
 }
 
@@ -221,37 +222,37 @@ impl std::ops::AddAssign for Reshared {
     }
 }
 
-/// A part of a file that lies together on the device.
+/// A part of a file that is contiguous on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedExtent {
-    /// First byte in the file.
+    /// Offset of its first byte in the file.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// First byte on the device; of a compressed packed chunk that of the whole chunk.
+    /// Device offset of its first byte; for a compressed packed chunk, that of the whole chunk.
     pub address: u64,
-    /// Bytes that it takes there: fewer where it is compressed.
+    /// Bytes that it takes on the device: fewer if it is compressed.
     pub stored_bytes: u64,
-    /// Reserved: reads as zeros.
+    /// True if space is reserved and nothing was written: it reads as zeros.
     pub unwritten: bool,
-    /// Extents of all files that touch each of its blocks, or name its packed chunk, this one included.
+    /// Extents of all files that touch each of its blocks, or that reference its packed chunk, including this one.
     pub references: u32,
-    /// Class of the packed chunk that it lies in, which says how that was cut
-    /// ([`CLASS_END`](crate::media::chunk_entry::CLASS_END) is the end of a file). 0: it lies in blocks.
+    /// Class of its packed chunk, which says how the chunk was cut
+    /// ([`CLASS_END`](crate::media::chunk_entry::CLASS_END) is the end of a file). 0: it is in blocks.
     pub class: u8,
 }
 
-/// What work in the background left out since mount, because it could not be read or changed: bad memory, damage. Each
-/// time that it comes to such a place counts.
+/// What background work has skipped since mount because of bad memory or damage. Every encounter counts, even with
+/// the same place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// Files, log entries and blocks.
+    /// Skipped files, log entries and blocks.
     pub count: u64,
-    /// Why the last one was left out.
+    /// Why the last one was skipped.
     pub last_error: Option<String>,
 }
 
-/// Emptying segments of packed chunks, since mount (DeEXT III-D).
+/// Reclamation of segments of packed chunks, since mount (DeEXT III-D).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimStats {
     /// Segments that were emptied.
@@ -260,27 +261,27 @@ pub struct ReclaimStats {
     pub moved_chunks: u64,
     /// Their bytes.
     pub moved_bytes: u64,
-    /// Bytes that became free by it: those of the segments less what was moved.
+    /// Bytes that became free: those of the segments less those that moved.
     pub freed_bytes: u64,
-    /// Bytes in segments of packed chunks that nothing lives in and nothing can be appended to, now.
+    /// Bytes in segments of packed chunks that hold no live chunk and cannot be appended to, now.
     pub dead_bytes: u64,
-    /// Blocks and packed chunks that gave way to smaller ones, for only a few of their bytes lived.
+    /// Blocks and packed chunks that were replaced by smaller ones, because only a few of their bytes were in use.
     pub collected_chunks: u64,
     /// Bytes that this saved.
     pub collected_bytes: u64,
-    /// Bytes of the segment that is kept for it, now: 0 or 2 MiB.
+    /// Bytes of the segment that is kept for reclamation, now: 0 or 2 MiB.
     pub kept_bytes: u64,
 }
 
-/// Source of monotonic time, nanoseconds since any moment.
+/// Source of monotonic time, in nanoseconds since an arbitrary moment.
 pub type Stopwatch = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// How a chunk entry is found from a fingerprint. Chosen when the device is formatted; [`crate::convert_index`]
-/// changes it.
+/// The kind of index that finds a chunk entry from a fingerprint. Chosen when the device is formatted;
+/// [`crate::convert_index`] changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum IndexKind {
-    /// A compact table in DRAM, eight to eleven bytes a chunk.
+    /// A compact table in DRAM, eight to eleven bytes per chunk.
     #[default]
     Dram = 0,
     /// FACT (DeNOVA IV-C): on the device, no DRAM.
@@ -288,10 +289,10 @@ pub enum IndexKind {
 }
 
 impl IndexKind {
-    /// All of them, by number.
+    /// All kinds, by number.
     pub const ALL: [IndexKind; 2] = [IndexKind::Dram, IndexKind::Pm];
 
-    /// Its name on the command line and in reports.
+    /// Returns its name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             IndexKind::Dram => "dram",
@@ -299,19 +300,19 @@ impl IndexKind {
         }
     }
 
-    /// The one with this name.
+    /// Returns the kind with this name.
     pub fn from_name(name: &str) -> Option<IndexKind> {
         IndexKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// When the daemon orders a chain of the pm index by reference counts (DeNOVA IV-E): a lookup found an entry with at
-/// least `references`, and had read at least `reads` entries by then. `reads` 0: never.
+/// When the daemon reorders a chain of the pm index by reference counts (DeNOVA IV-E): after a lookup found an entry
+/// with at least `references` references and read at least `reads` entries until then. `reads` 0: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReorderOptions {
-    /// Reference count of the entry that was found.
+    /// Least reference count of the found entry.
     pub references: u32,
-    /// Entries read until it was found.
+    /// Least number of entries read until it was found.
     pub reads: u32,
 }
 
@@ -321,22 +322,22 @@ impl Default for ReorderOptions {
     }
 }
 
-/// What the index costs.
+/// The memory and the work of the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexStats {
-    /// Which one it is.
+    /// The kind of index.
     pub kind: IndexKind,
     /// Fingerprints in it.
     pub entries: u64,
-    /// DRAM it takes, bytes; that of locks is counted, it does not grow.
+    /// DRAM that it takes, in bytes; includes its locks, whose number is constant.
     pub dram_bytes: u64,
-    /// Space it takes on the device beside the chunk table, bytes.
+    /// Space that it takes on the device in addition to the chunk table, in bytes.
     pub media_bytes: u64,
     /// pm: searches since mount.
     pub lookups: u64,
-    /// pm: entries that these read.
+    /// pm: entries that these searches read.
     pub reads: u64,
-    /// pm: chains that were brought into order since mount.
+    /// pm: chains that were reordered since mount.
     pub reordered: u64,
 }
 
@@ -344,7 +345,7 @@ pub struct IndexStats {
 pub type Clock = Arc<dyn Fn() -> TimeNs + Send + Sync>;
 
 impl FileKind {
-    /// From its byte on the media or in a request; `None` when no kind has it.
+    /// Returns the kind with this byte on the media or in a request; `None` if there is none.
     pub fn from_byte(byte: u8) -> Option<FileKind> {
         use FileKind::*;
         [Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice]

@@ -1,9 +1,10 @@
-//! The content of chunks: the one place where bytes of a packed chunk are read.
+//! The content of chunks: the only code that reads the bytes of a packed chunk.
 //!
-//! The problem: an extent names a packed chunk by number. Where its bytes are, and whether they are compressed, is told by
-//! its entry alone, which may be damaged. The idea: everybody else asks for content, by chunk and offset, and learns only
-//! whether it can be had. The chunk may move at any time, so who looks up where it lies holds a [`Pin`] until the bytes are
-//! read.
+//! The problem: an extent references a packed chunk by number. Only the chunk's entry, which may be damaged, says
+//! where its bytes are and whether they are compressed.
+//!
+//! The idea: other modules ask for content by chunk and offset, and learn only whether it is readable. The chunk may
+//! move at any time, so code that looks up its place holds a [`Pin`] until it has read the bytes.
 
 use super::Chunks;
 use super::epochs::Pin;
@@ -15,15 +16,15 @@ use pmem::Region;
 use std::ops::Range;
 
 impl Chunks {
-    /// Keeps the bytes of a packed chunk from now on where they are found, until it is dropped.
+    /// Pins a packed chunk: until the pin is dropped, bytes at a place that was looked up under it are not reused.
     #[inline]
     fn pin(&self, chunk: ChunkRef) -> Option<Pin<'_>> {
         chunk.packed().map(|_| self.epochs.pin())
     }
 
-    /// Media address of a chunk that the caller has a reference on, and the bytes that it takes there. Those of a packed one
-    /// come from its entry, which may be damaged, or gone with its part of a damaged table: `None`. A packed one stays there
-    /// as long as somebody who had a pin before has it.
+    /// Returns the media address and the stored length, in bytes, of a chunk on which the caller holds a reference.
+    /// `None` if a packed chunk's entry is damaged or its part of the table is missing. A packed chunk may move, but
+    /// the bytes at the address stay valid for a caller that pinned it before.
     #[inline]
     pub(crate) fn place_of(&self, chunk: ChunkRef) -> Option<(u64, u64)> {
         match chunk {
@@ -35,13 +36,13 @@ impl Chunks {
         }
     }
 
-    /// The entry of a packed chunk, if it is there and counts and can be one.
+    /// Returns the entry of a packed chunk if it is there, counts, and is plausible.
     #[inline]
     fn sound_entry(&self, chunk: PackedNumber) -> Option<ChunkEntry> {
         self.last_entry(chunk).filter(|entry| !entry.is_empty())
     }
 
-    /// The same of a chunk that the caller has freed, and whose entry it has not given back.
+    /// Does the same for a chunk that the caller has freed and whose entry it has not given back.
     #[inline]
     fn last_entry(&self, chunk: PackedNumber) -> Option<ChunkEntry> {
         let entry: ChunkEntry = self.region.read(self.entries.packed_offset(chunk)?);
@@ -49,27 +50,28 @@ impl Chunks {
         (entry.is_packed() && self.geometry.holds_data(address, bytes)).then_some(entry)
     }
 
-    /// Where a packed chunk lay that the caller has freed and whose entry it has not given back: it moves no more.
+    /// Returns the last place of a packed chunk that the caller has freed and whose entry it has not given back. Such
+    /// a chunk no longer moves.
     pub(crate) fn last_place_of(&self, chunk: PackedNumber) -> Option<(u64, u64)> {
         self.last_entry(chunk).map(|entry| (entry.address(), entry.stored_bytes()))
     }
 
-    /// Media address of the content of a packed chunk that is stored as it is; `None` of any other one. The caller has a pin.
+    /// Returns the media address of a packed chunk's content; `None` if it is compressed. The caller holds a pin.
     pub(crate) fn plain_address(&self, chunk: PackedNumber) -> Option<u64> {
         let entry = self.sound_entry(chunk)?;
         (!entry.packed_bytes().is_compressed()).then(|| entry.address())
     }
 
-    /// How long a packed chunk is; `None` when its entry is damaged.
+    /// Returns the content and stored lengths of a packed chunk; `None` if its entry is damaged.
     pub(crate) fn packed_bytes(&self, chunk: PackedNumber) -> Option<PackedBytes> {
         self.sound_entry(chunk).map(|entry| entry.packed_bytes())
     }
 
-    /// Reads a part of a packed chunk's content, from `offset` in it on, that an extent of a locked inode names. Bad memory
-    /// is told by [`pmem::Region::check`].
+    /// Reads part of a packed chunk's content, starting at `offset`, for an extent of a locked inode. The caller
+    /// detects bad memory with [`pmem::Region::check`].
     ///
     /// # Errors
-    /// What of it is damaged. The buffer holds anything then.
+    /// The part of the chunk that is damaged. The content of the buffer is undefined then.
     pub(crate) fn read_packed(&self, chunk: PackedNumber, offset: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
         let end = offset + buffer.len() as u64;
         let _pin = self.epochs.pin();
@@ -87,8 +89,8 @@ impl Chunks {
         decompressed(&self.region, &entry, read).map_err(|error| Unreadable::Frame(entry.address(), error))
     }
 
-    /// All of a referenced chunk's content. `None` when it is damaged or lies in bad memory, which is no failure of who
-    /// asks.
+    /// Returns the whole content of a referenced chunk. `None` if it is damaged or in bad memory; the caller's
+    /// operation does not fail.
     pub(crate) fn content(&self, chunk: ChunkRef) -> Option<Vec<u8>> {
         let _pin = self.pin(chunk);
         let ChunkRef::Packed(packed) = chunk else {
@@ -101,7 +103,7 @@ impl Chunks {
         content.filter(|_| self.region.sound_or_forget(entry.address(), entry.stored_bytes()))
     }
 
-    /// Whether a referenced chunk has so many bytes.
+    /// Returns whether a referenced chunk has a content of `bytes` bytes.
     pub(crate) fn has_length(&self, chunk: ChunkRef, bytes: usize) -> bool {
         let length = match chunk {
             ChunkRef::Block(_) => Some(BLOCK_BYTES),
@@ -110,7 +112,7 @@ impl Chunks {
         length == Some(bytes as u64)
     }
 
-    /// Whether a referenced chunk holds these bytes.
+    /// Returns whether the content of a referenced chunk equals `piece`.
     #[inline]
     pub fn equal(&self, chunk: impl Into<ChunkRef>, piece: &[u8]) -> bool {
         match chunk.into() {
@@ -125,9 +127,9 @@ impl Chunks {
         }
     }
 
-    /// Appends to `found` which runs of `bytes` lie at a place that an extent named a moment ago: all of `least` bytes or
-    /// more, and shorter ones at the beginning and at the end. Nobody vouches for the place: what lies there may be another
-    /// chunk by now, or nothing that can be read, which equals nothing.
+    /// Compares `bytes` with the content at a place that an extent referenced a moment ago, and appends the equal
+    /// runs to `found`. Runs of fewer than `least` bytes count only at the beginning and at the end. The place is not
+    /// protected: it may hold another chunk by now, or nothing readable, which equals nothing.
     pub(crate) fn equal_runs(&self, place: Location, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
         let before = found.len();
         let (address, length) = match place {
@@ -147,7 +149,7 @@ impl Chunks {
                 if entry.packed_bytes().is_compressed() {
                     let part = usize::from(offset)..end as usize;
                     let compare = |content: &[u8]| pmem::equal_runs(&content[part], bytes, least, found);
-                    // What cannot be decompressed equals nothing.
+                    // Content that cannot be decompressed equals nothing.
                     let _ = decompressed(&self.region, &entry, compare);
                 } else {
                     self.region.equal_runs(entry.address() + u64::from(offset), bytes, least, found);
@@ -155,7 +157,7 @@ impl Chunks {
                 (entry.address(), entry.stored_bytes())
             }
         };
-        // Bad memory equals nothing, and is no failure of who compares with it.
+        // Bad memory equals nothing, and does not fail the comparing operation.
         if !self.region.sound_or_forget(address, length) {
             found.truncate(before);
         }
@@ -169,23 +171,23 @@ impl Chunks {
                 true => decompressed(&self.region, entry, |content| content == piece) == Ok(true),
                 false => self.region.equal(address, piece),
             };
-        // Bad memory equals nothing, and is no failure of who compares with it.
+        // Bad memory equals nothing, and does not fail the comparing operation.
         self.region.sound_or_forget(address, bytes.stored) && equal
     }
 }
 
-/// Why the content of a packed chunk cannot be had.
+/// Why the content of a packed chunk cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// Its entry does not say where it is.
+    /// Its entry does not say where the content is.
     Entry,
-    /// A repair has found that it is lost.
+    /// A repair has marked it as lost.
     Lost,
-    /// It is compressed, and what lies at this media address cannot be decompressed.
+    /// It is compressed, and the bytes at this media address cannot be decompressed.
     Frame(u64, FrameError),
 }
 
-/// All of the content that a packed chunk with this entry has.
+/// Returns the whole content of the packed chunk with this entry.
 pub(crate) fn content_of(region: &Region, entry: &ChunkEntry) -> Result<Vec<u8>, FrameError> {
     match entry.packed_bytes().is_compressed() {
         true => decompressed(region, entry, <[u8]>::to_vec),

@@ -1,11 +1,11 @@
 //! Reference counts: taking one, dropping one, and emptying the entry of a block that is no longer shared.
 //!
-//! The problem: many threads change the count of one block at once, each change must be durable in the right order
-//! (invariant 1), and a block must not be freed while another thread takes a reference on it.
+//! The problem: many threads change the count of one block at once, each change must become durable in the right
+//! order (invariant 1), and a block must not be freed while another thread takes a reference on it.
 //!
-//! The idea: tag, transaction and counts are 16 bytes that change by one compare-and-exchange, so a thread that finds 0 has
-//! lost, and the thread that makes it 0 frees the block. Only the
-//! first entry of a block needs a lock: one thread stores its other words before its count.
+//! The idea: tag, transaction and counts are 16 bytes that change by one compare-and-exchange. A thread that reads a
+//! count of 0 cannot take a reference, and the thread that makes it 0 frees the block. Only the first entry of a
+//! block needs a lock: one thread stores the other words of the line before its count.
 //!
 //! ```text
 //! share              0 -> 1+m    n -> n+m    flushed; durable before the extent can be reached
@@ -22,8 +22,11 @@ use pmem::{Flight, InFlight, Pm};
 use zerocopy::IntoBytes;
 
 impl Chunks {
-    /// More references, at least one, on a block that the caller knows to be referenced (it holds the lock of an
-    /// inode that names it).
+    /// Takes `more` references, at least one, on a chunk that the caller knows to be in use (it holds the lock of an
+    /// inode that references it).
+    ///
+    /// # Errors
+    /// The chunk can have no further reference; see [`Unshareable`].
     pub(super) fn share(&self, chunk: ChunkRef, more: u32, tx: u64, flight: &mut Flight) -> Result<(), Unshareable> {
         self.assert_is_data(chunk);
         let offset = self.entry_offset(chunk);
@@ -40,7 +43,7 @@ impl Chunks {
                 return Err(Unshareable::Lost);
             }
             let Some(count) = more.checked_add(1) else { return Err(Unshareable::Saturated) };
-            // Private: its one reference becomes explicit together with the new ones.
+            // The block is private: its implicit reference becomes explicit together with the new ones.
             let word = CountWord { tag: tag::ADD, tx, count, update_count: 0 };
             let _alone = self.lines.lock(chunk);
             if self.enter_private(chunk, seen, word, flight) {
@@ -49,9 +52,9 @@ impl Chunks {
         }
     }
 
-    /// The first entry of a private block that cannot be freed now: as its counts were `seen`, if they still are. The rest
-    /// of the line is stored first, so that the count is never seen with what another block left there; by one alone, who
-    /// has the lock of the entry, for as soon as it is counted it may get its fingerprints.
+    /// Writes the first entry of a private block that cannot be freed now, if its count word is still `seen`. The
+    /// rest of the line is stored before the count, so that no thread sees the count with the words of an earlier
+    /// block. The caller holds the lock of the entry, because an entry that counts may get its fingerprints at once.
     fn enter_private(&self, chunk: ChunkRef, seen: CountWord, word: CountWord, flight: &mut Flight) -> bool {
         let offset = self.entry_offset(chunk);
         let is_writable = self.region.check_writable(offset, ENTRY_BYTES).is_ok();
@@ -60,10 +63,10 @@ impl Chunks {
         }
         let entry = ChunkEntry::bare(chunk, &ChunkEntry::default(), word);
         let _ = self.region.write(offset + 16, &entry.as_bytes()[16..LINKS_WORD as usize]);
-        // After a crash the block may still hang in a chain, which must not break.
+        // After a crash the block may still be linked in a chain, which must not break.
         let pointer = self.region.load_u64(offset + FLAGS_WORD) & u64::from(u32::MAX);
         let _ = self.region.store_u64(offset + FLAGS_WORD, pointer);
-        // A thread that sees the count must not take the entry for a new one.
+        // Set before the count, so that a thread that sees the count does not treat the entry as a new one.
         self.record_entry_present(chunk);
         match self.region.compare_exchange_u128(offset, seen.encode(), word.encode()) {
             Ok(line) => {
@@ -75,15 +78,16 @@ impl Chunks {
         }
     }
 
-    /// Tag, transaction and counts of an entry; `None` if they lie in bad memory.
+    /// Returns tag, transaction and counts of an entry; `None` if the entry is in bad memory.
     pub(super) fn sound_word(&self, chunk: ChunkRef) -> Option<CountWord> {
         let offset = self.entry_offset(chunk);
         let word = CountWord::decode(self.region.load_u128(offset));
         self.region.sound_or_forget(offset, ENTRY_BYTES).then_some(word)
     }
 
-    /// One more reference, or update count, on a chunk that was found by its fingerprint: `more` of what it counts, or
-    /// `first` if it is a private block. False when it is not there any more, or cannot have one.
+    /// Takes a reference, or an update count, on a chunk that was found by its fingerprint. `more` adds to a count
+    /// that is there; `first` becomes the count word of a private block. Returns false if the chunk is no longer
+    /// there or its count cannot grow.
     pub(super) fn take_found(
         &self,
         weak: u32,
@@ -104,8 +108,8 @@ impl Chunks {
             })
     }
 
-    /// A private block that an inode names which the caller has locked, and that others may find, counts its one reference
-    /// from now on; nothing happens when it is counted already.
+    /// Gives a private block an entry that counts its one reference; does nothing if the block is counted already.
+    /// The caller has locked an inode that references the block, and other threads may find it.
     pub(super) fn count_one(&self, block: BlockNumber, tx: u64, flight: &mut Flight) {
         let chunk = ChunkRef::Block(block);
         let _nobody_takes_a_reference = self.lines.lock(chunk);
@@ -114,13 +118,14 @@ impl Chunks {
         }
     }
 
-    /// A block, with the labels that say whether it can be found. Packed chunks, and all chunks of a device with a pm
-    /// index, have none: they leave the index when they are freed.
+    /// Returns a block together with the labels that say whether it can be found. Packed chunks, and all chunks of a
+    /// device with a pm index, have no labels: they leave the index when they are freed.
     fn labelled(&self, chunk: ChunkRef) -> Option<(BlockNumber, &Labels)> {
         chunk.block().zip(self.index.dram().map(|index| &index.labels))
     }
 
-    /// Keeps a block from being found, before its only reference goes. What others have counted is seen from then on.
+    /// Keeps a block from being found, before its only reference is dropped. References that other threads took
+    /// before are visible afterwards.
     pub(crate) fn take_off(&self, chunk: ChunkRef) -> TakenOff {
         let Some((block, labels)) = self.labelled(chunk).filter(|(block, labels)| labels.has(*block)) else {
             return TakenOff::NOTHING;
@@ -129,14 +134,14 @@ impl Chunks {
         labels.take_off(block)
     }
 
-    /// The block stays in use, and can be found again.
+    /// Makes a block findable again, because it stays in use.
     pub(super) fn put_back(&self, chunk: ChunkRef, off: TakenOff) {
         if let Some((block, labels)) = self.labelled(chunk) {
             labels.put_back(block, off);
         }
     }
 
-    /// More references on a block that is tracked and known not to be freed meanwhile; `None` when it is not tracked.
+    /// Takes `more` references on a tracked chunk that cannot be freed meanwhile; `None` if it is not tracked.
     pub(super) fn increase(
         &self,
         chunk: ChunkRef,
@@ -161,9 +166,9 @@ impl Chunks {
         }
     }
 
-    /// null_entry, if the caller's extent is the only one that names the block. Its entry is empty then, which says
-    /// that much too; so this may come before the extent goes. The index keeps the block until [`Chunks::forget`]:
-    /// nobody can take a reference any more.
+    /// null_entry: empties the entry of a block if the caller's extent holds the only reference. Returns whether it
+    /// did. An empty entry also means one reference, so this may come before the extent is dropped. No thread can
+    /// take a reference any longer; the index keeps the block until [`Chunks::forget`].
     pub(crate) fn clear_if_unshared(&self, block: BlockNumber, flight: &mut Flight) -> bool {
         let chunk = block.into();
         if !self.has_entry(chunk) || self.is_unknown(chunk) {
@@ -176,14 +181,14 @@ impl Chunks {
         is_unshared && self.clear(chunk, stored, flight)
     }
 
-    /// decrease_RC, or null_entry for the last reference: the extent that was the reference cannot be reached any
-    /// more. An entry that was emptied must be durable before its block gets another user; a decrease need not be until
-    /// the unmount ([`Chunks::flush_decreases`]).
+    /// Drops a reference: decrease_RC, or null_entry for the last one. The extent that held the reference must be
+    /// unreachable already. An emptied entry must be durable before its block gets another user; a decrease need not
+    /// be durable until the unmount ([`Chunks::flush_decreases`]).
     ///
-    /// A packed chunk whose entry counts nothing is damaged, and never freed by that.
+    /// A packed chunk whose entry counts nothing is damaged, and is never freed for that reason.
     ///
-    /// After a crash a block of before it stays as it is until it has been counted anew: nothing is freed by a count
-    /// that may be wrong.
+    /// After a crash, a chunk from before the crash is kept until it has been counted anew: a count that may be wrong
+    /// frees nothing.
     pub(crate) fn release(&self, chunk: impl Into<ChunkRef>, flight: &mut Flight) -> Released {
         let chunk = chunk.into();
         let uncounted = if chunk.block().is_some() { Released::Free } else { Released::Kept };
@@ -194,7 +199,7 @@ impl Chunks {
         let offset = self.entry_offset(chunk);
         let is_counted = || self.has_entry(chunk) && self.sound_word(chunk).is_none_or(|word| !word.is_empty());
         if !is_counted() {
-            // Private, unless somebody shares it right now.
+            // Private, unless another thread shares it right now.
             let off = self.take_off(chunk);
             if !is_counted() {
                 return uncounted;
@@ -205,7 +210,7 @@ impl Chunks {
             let stored = self.region.load_u128(offset);
             let seen = CountWord::decode(stored);
             match seen.count {
-                // How many name it is not known, or cannot be written: it stays until it is counted anew.
+                // The count is unknown or cannot be written: the chunk stays until it is counted anew.
                 _ if !self.region.sound_or_forget(offset, ENTRY_BYTES) => return Released::Kept,
                 0 if seen.update_count == 0 => return uncounted,
                 0 => return Released::Kept,
@@ -219,9 +224,11 @@ impl Chunks {
                     let tx = self.generators.passing_id();
                     let word = CountWord { tag: tag::DECREASE, tx, count: count - 1, ..seen };
                     let bytes = self.content_bytes(chunk);
-                    // Not flushed: lost, it leaves a count too high, which reconcile removes. Unmount flushes it.
+                    // Not flushed: if a crash loses it, the count is too high, which reconcile corrects. Unmount
+                    // flushes it.
                     if self.region.compare_exchange_u128(offset, stored, word.encode()).is_ok() {
-                        // The last one goes, and somebody is about to name the block: nothing was saved by it.
+                        // A last reference saved nothing, so the total stays. Update counts still keep the chunk in
+                        // use.
                         if count > 1 {
                             self.record_extra_of(chunk, bytes, 1u64.wrapping_neg());
                         }
@@ -232,7 +239,8 @@ impl Chunks {
         }
     }
 
-    /// null_entry, by the only one who has a reference. False when the count is not what was stored any more.
+    /// null_entry: empties the entry for the owner of the only reference. Returns false if the count word is no
+    /// longer `stored`.
     #[inline]
     fn clear(&self, chunk: ChunkRef, stored: u128, flight: &mut Flight) -> bool {
         let offset = self.entry_offset(chunk);
@@ -250,15 +258,15 @@ impl Chunks {
         true
     }
 
-    /// The entry of a block is empty now: out of bits and index with it. What is returned must be fenced before the block
-    /// gets another user.
+    /// Updates bits and index after the entry of a chunk was emptied. The caller must fence the returned flight
+    /// before the chunk gets another user.
     pub(super) fn forget_entry(&self, chunk: ChunkRef) -> Flight {
         self.record_no_entry(chunk);
         self.forget(chunk)
     }
 
-    /// Takes a chunk whose entry was emptied out of the index, before it gets another user: what is returned must be
-    /// fenced before that. What has a label has lost it.
+    /// Removes a chunk whose entry was emptied from the index. The caller must fence the returned flight before the
+    /// chunk gets another user. A block that had a label has lost it already.
     #[inline]
     pub(crate) fn forget(&self, chunk: impl Into<ChunkRef>) -> Flight {
         let chunk = chunk.into();
@@ -272,13 +280,13 @@ impl Chunks {
         }
     }
 
-    /// A packed chunk at `address` has so many bytes from now on: one 8-byte store.
+    /// Sets the length of a packed chunk at `address`, in bytes, with one 8-byte store.
     pub(crate) fn set_length(&self, chunk: PackedNumber, address: u64, length: u64) -> Pm<'_, u64, InFlight> {
         let offset = self.entry_offset(chunk) + ADDRESS_WORD;
         self.region.store_u64(offset, address_word(address, length)).flush()
     }
 
-    /// Unmount: makes the decreases of all threads durable, for a device that is clean has exact counts.
+    /// Makes the decreases of all threads durable; for the unmount, since a clean device has exact counts.
     pub(crate) fn flush_decreases(&self, segments: impl Iterator<Item = u64>) {
         debug_assert!(!self.is_recounting(), "a device is left clean before its counts are exact");
         let mut flight = Flight::new();

@@ -1,17 +1,18 @@
-//! The dram index: from a weak fingerprint to the chunks that have it, in eight bytes a chunk.
+//! The dram index: it maps a weak fingerprint to the chunks that have it, in eight bytes per chunk.
 //!
-//! The problem: NV-Dedup keeps 24 bytes of DRAM a chunk (4.2) - three tables of pointers.
+//! The problem: NV-Dedup keeps 24 bytes of DRAM per chunk (4.2) in three tables of pointers.
 //!
-//! The idea: on a dram-indexed device the entry number is the block number, so one table is enough, and
-//! its slot is one word: 32 bits of fingerprint, 32 bits that name the chunk ([`super::entries`]). Slots are kept *sorted* by
-//! fingerprint in an array with gaps (linear probing from the fingerprint's proportional place), so a
-//! search stops as soon as it passes its key and the table can be 90 % full. Growing copies the sorted
-//! array with wider gaps and never looks at the media. Recovery sorts what its scan found and lays it out at
-//! once; a clean unmount saves the shards as they are.
+//! The idea: on a dram-indexed device the entry number is the block number, so one table is enough. A slot is one
+//! word: 32 bits of fingerprint and 32 bits for the number of the chunk ([`super::entries`]). Slots are kept *sorted*
+//! by fingerprint in an array with gaps (linear probing from the fingerprint's proportional place). So a search stops
+//! as soon as it passes its key, and the table can be 90 % full. Growing copies the sorted array with wider gaps and
+//! never reads the media. Recovery sorts the slots that its scan found and lays them out at once; a clean unmount
+//! saves the shards as they are.
 //!
-//! Blocks do not leave the index when they are freed: their [labels](super::labels) go, and a slot of a block that has
-//! no such label is leftover. A search that passes one removes it, and a shard that needs room drops all it has before
-//! it grows. So freeing a block takes no look at its fingerprint, which the media need not even say.
+//! A block's slot stays when the block is freed. Only its [label](super::labels) is cleared, and a slot whose block
+//! does not have the matching label is a leftover. A search that passes a leftover removes it, and a shard that needs
+//! room drops all its leftovers before it grows. So freeing a block does not need its fingerprint, which the media
+//! may not even hold.
 //!
 //! ```text
 //! shard = top 6 bits of the fingerprint
@@ -29,22 +30,22 @@ use crate::words::{IndexKind, IndexStats};
 use std::sync::Arc;
 
 const SHARD_BITS: u32 = 6;
-/// Parts of the index, each with a lock of its own.
+/// The number of shards; each has a separate lock.
 pub const SHARDS: usize = 1 << SHARD_BITS;
 const EMPTY: u64 = 0;
 const CAPACITY_MIN: usize = 16;
-/// Address space that a shard takes with its first slot. It is memory only as far as it is used, and allocators map
-/// areas of that size by themselves: those grow by moving pages, and leave no holes.
+/// Slots of address space that a shard reserves with its first slot. Only touched pages take memory. Allocators map
+/// areas of this size separately, so growing one moves pages and leaves no holes in the heap.
 const RESERVED_SLOTS: usize = (160 << 10) / 8;
 
 /// The dram index: sharded by fingerprint, safe to use from any thread.
 pub struct DramIndex {
     shards: Vec<Padded<Locked>>,
-    /// What the words in the slots name.
+    /// Translates the words in the slots to chunks.
     entries: Arc<Entries>,
-    /// Which blocks are found, and by what.
+    /// The label of each block: whether it can be found, and by which fingerprints.
     pub(super) labels: Labels,
-    /// Slots of packed chunks.
+    /// The number of slots of packed chunks.
     packed: Sum,
 }
 
@@ -52,14 +53,14 @@ pub struct DramIndex {
 #[derive(Default)]
 struct Locked {
     shard: Mutex<Shard>,
-    /// Where its slots lie and how many homes they have, as of a moment ago: good enough to ask for one of them before
-    /// the lock is taken.
+    /// Address of the slots and number of homes, possibly out of date: good enough to prefetch a slot before the lock
+    /// is taken.
     slots_at: AtomicUsize,
     homes: AtomicUsize,
 }
 
 impl Locked {
-    /// Sees to it that slots are asked for where they lie now.
+    /// Records where the slots are now, for prefetching.
     fn note(&self, shard: &Shard) {
         let slots_at = shard.slots.as_ptr() as usize;
         if self.slots_at.load(Ordering::Relaxed) != slots_at || self.homes.load(Ordering::Relaxed) != shard.capacity {
@@ -70,14 +71,15 @@ impl Locked {
 }
 
 impl DramIndex {
-    /// An empty index; takes no memory until used.
+    /// Creates an empty index, which takes no memory until it is used.
     pub fn new(entries: Arc<Entries>) -> DramIndex {
         let labels = Labels::new(entries.blocks());
         DramIndex { shards: (0..SHARDS).map(|_| Padded::default()).collect(), entries, labels, packed: Sum::default() }
     }
 
-    /// The first chunk behind `after` that has this fingerprint and that `take` takes. It is asked under the lock of
-    /// the shard, so a packed chunk has not been removed yet; it may have lost its last reference: the count decides.
+    /// Finds the first chunk after `after` that has this fingerprint and that `take` accepts. `take` is called under
+    /// the shard's lock, so a packed chunk has not been removed yet. The chunk may have lost its last reference: its
+    /// count decides.
     pub fn find(&self, weak: u32, after: ChunkRef, mut take: impl FnMut(&ChunkRef) -> bool) -> Option<ChunkRef> {
         let mut shard = self.locked(weak).shard.lock();
         let mut leftover = None;
@@ -88,17 +90,18 @@ impl DramIndex {
             }
             is_there && take(chunk)
         });
-        // One for each search is as many as one content can leave, for each time it is stored it is searched before.
+        // One removal per search is enough: storing a content leaves at most one leftover, and a search comes before
+        // it.
         leftover.into_iter().for_each(|chunk| _ = shard.remove(slot(weak, chunk)));
         found
     }
 
-    /// Whether a slot is no leftover.
+    /// Returns whether a slot is live, that is, not a leftover.
     fn is_there(&self, weak: u32, chunk: ChunkRef) -> bool {
         chunk.block().is_none_or(|block| self.labels.fits(block, weak))
     }
 
-    /// Asks for the slot of a fingerprint, so that a search soon after need not wait for it. Takes no lock.
+    /// Prefetches the slot of a fingerprint for a search that follows soon. Takes no lock.
     pub fn prefetch(&self, weak: u32) {
         let locked = self.locked(weak);
         let home = home_of(slot(weak, ChunkRef::NONE), locked.homes.load(Ordering::Relaxed));
@@ -116,7 +119,8 @@ impl DramIndex {
         self.insert_into(&mut locked.shard.lock(), locked, weak, chunk);
     }
 
-    /// Adds a chunk unless there is one with the same fingerprint that is none of `known`; says whether it did.
+    /// Adds a chunk unless the index has another one with the same fingerprint that is not in `known`. Returns
+    /// whether it added the chunk.
     pub fn insert_first(&self, weak: u32, chunk: ChunkRef, known: &[ChunkRef]) -> bool {
         let locked = self.locked(weak);
         let mut shard = locked.shard.lock();
@@ -144,7 +148,7 @@ impl DramIndex {
         self.is_there((slot >> 32) as u32, self.entries.chunk(slot as u32))
     }
 
-    /// Removes a chunk; nothing happens when it is not there.
+    /// Removes a chunk, if it is there.
     pub fn remove(&self, weak: u32, chunk: ChunkRef) {
         let locked = self.locked(weak);
         let mut shard = locked.shard.lock();
@@ -161,13 +165,13 @@ impl DramIndex {
         let TakenOff { .. } = self.labels.take_off(block);
     }
 
-    /// Mount: fills an empty shard with these slots, in any order.
+    /// Fills an empty shard with these slots, in any order; for the mount.
     pub fn build(&self, shard: usize, mut slots: Vec<u64>) {
         sort(&mut slots);
         self.replace(shard, Shard::laid_out(&slots, slots.len() + slots.len() / 6));
     }
 
-    /// A shard as it is saved: capacity and slots, gaps included, without leftovers.
+    /// Returns a shard for the saved state: capacity and slots, with gaps but without leftovers.
     pub fn save(&self, shard: usize) -> (u64, Vec<u64>) {
         let locked = &self.shards[shard];
         let mut shard = locked.shard.lock();
@@ -176,7 +180,8 @@ impl DramIndex {
         (shard.capacity as u64, shard.slots.clone())
     }
 
-    /// Mount: takes a saved shard in; false when it cannot be one of this device, or not one that can be searched.
+    /// Loads a saved shard; for the mount. Returns false if it does not fit this device, or if searches would miss a
+    /// slot.
     pub fn load(&self, shard: usize, capacity: u64, slots: Vec<u64>, holds: impl Fn(ChunkRef) -> bool) -> bool {
         let live = || slots.iter().copied().filter(|slot| *slot != EMPTY);
         let in_shard = |slot: u64| slot >> (64 - SHARD_BITS) == shard as u64;
@@ -192,12 +197,12 @@ impl DramIndex {
         true
     }
 
-    /// Chunks that can be found.
+    /// Returns how many chunks can be found.
     pub fn entries(&self) -> u64 {
         self.labels.count() + self.packed.get()
     }
 
-    /// What it costs.
+    /// Returns the entries and the DRAM of the index.
     pub fn stats(&self) -> IndexStats {
         IndexStats {
             kind: IndexKind::Dram,
@@ -207,7 +212,7 @@ impl DramIndex {
         }
     }
 
-    /// DRAM it takes, bytes.
+    /// Returns the DRAM that the index takes, in bytes.
     pub fn dram_bytes(&self) -> u64 {
         let slots: usize = self.shards.iter().map(|locked| locked.shard.lock().slots.len()).sum();
         (slots * 8 + self.shards.len() * size_of::<Padded<Locked>>()) as u64 + self.labels.bytes()
@@ -236,7 +241,7 @@ impl DramIndex {
     }
 }
 
-/// What stands for a chunk with a fingerprint in a shard.
+/// Returns the slot for a chunk with this fingerprint.
 pub fn slot(weak: u32, chunk: ChunkRef) -> u64 {
     slot_of(weak, word(chunk))
 }
@@ -245,19 +250,19 @@ fn slot_of(weak: u32, word: u32) -> u64 {
     u64::from(weak) << 32 | u64::from(word)
 }
 
-/// The proportional place of a slot among the homes of its shard.
+/// Returns the proportional place of a slot among the homes of its shard.
 fn home_of(slot: u64, homes: usize) -> usize {
     let in_shard = ((slot >> 32) as u32) << SHARD_BITS;
     ((u64::from(in_shard) * homes as u64) >> 32) as usize
 }
 
-/// Which shard a slot belongs to.
+/// Returns the shard that a slot belongs to.
 pub fn shard_of(slot: u64) -> usize {
     (slot >> (64 - SHARD_BITS)) as usize
 }
 
-/// Sorts slots of one shard. Fingerprints are spread evenly, so one pass puts nearly every slot beside its place,
-/// and an insertion sort does the rest.
+/// Sorts the slots of one shard. Fingerprints are spread evenly, so one pass puts nearly every slot close to its
+/// place, and an insertion sort does the rest.
 fn sort(slots: &mut Vec<u64>) {
     const SMALL: usize = 64;
     if slots.len() < SMALL {
@@ -274,7 +279,7 @@ fn sort(slots: &mut Vec<u64>) {
         spread[*place as usize] = *slot;
         *place += 1;
     }
-    // Equal fingerprints without end would make the insertion sort slow; the general one is there for them.
+    // Many equal fingerprints would make the insertion sort quadratic, so the general sort takes over then.
     let mut moves_left = 16 * spread.len();
     for at in 1..spread.len() {
         let (slot, mut to) = (spread[at], at);
@@ -293,7 +298,7 @@ fn sort(slots: &mut Vec<u64>) {
 
 #[derive(Default)]
 struct Shard {
-    /// `capacity` homes, then as many more slots as the last cluster needed.
+    /// `capacity` homes, then the extra slots that the last cluster needed.
     slots: Vec<u64>,
     capacity: usize,
     len: usize,
@@ -308,7 +313,7 @@ impl Shard {
         self.slots.iter().copied().filter(|slot| *slot != EMPTY)
     }
 
-    /// Whether slots ascend, and each is found from its home without a gap between.
+    /// Returns whether the slots ascend, and each is reached from its home without a gap.
     fn is_in_order(&self) -> bool {
         let (mut cluster, mut last) = (0, EMPTY);
         self.slots.iter().enumerate().all(|(at, slot)| {
@@ -321,7 +326,7 @@ impl Shard {
         })
     }
 
-    /// The words behind `after` with this fingerprint, in order.
+    /// Iterates in order over the words after `after` that have this fingerprint.
     fn find(&self, weak: u32, after: u32) -> impl Iterator<Item = u32> {
         let (first, last) = (slot_of(weak, after) + 1, slot_of(weak, u32::MAX));
         let from = self.home(first).min(self.slots.len());
@@ -329,7 +334,7 @@ impl Shard {
         sought.filter(move |slot| **slot >= first).map(|slot| *slot as u32)
     }
 
-    /// False when it is there already.
+    /// Adds a slot; returns false if it is there already.
     fn insert(&mut self, slot: u64, is_live: impl Fn(u64) -> bool) -> bool {
         if self.len * 10 >= self.capacity * 9 {
             self.make_room(is_live);
@@ -352,7 +357,7 @@ impl Shard {
         true
     }
 
-    /// False when it is not there.
+    /// Removes a slot; returns false if it is not there.
     fn remove(&mut self, slot: u64) -> bool {
         if self.capacity == 0 {
             return false;
@@ -364,7 +369,7 @@ impl Shard {
         if self.slots.get(at) != Some(&slot) {
             return false;
         }
-        // Close the gap: slots that follow and are not in their home place move down by one.
+        // Close the gap: the slots that follow move down by one, up to the first that is at home.
         while at + 1 < self.slots.len() && self.slots[at + 1] != EMPTY && self.home(self.slots[at + 1]) <= at {
             self.slots[at] = self.slots[at + 1];
             at += 1;
@@ -386,9 +391,9 @@ impl Shard {
         }
     }
 
-    /// Drops leftovers, and gets more homes if that is not enough: at most four for three slots that are live, so between
-    /// 8.9 and 10.7 bytes a block. The array grows where it lies: shards grow together, and copies of all of them would
-    /// leave the process holes as large as the index.
+    /// Drops leftovers, and adds homes if that is not enough: at most four for three live slots, so between 8.9 and
+    /// 10.7 bytes per block. The array grows in place: all shards grow at about the same time, and copying them would
+    /// leave holes in the heap as large as the index.
     fn make_room(&mut self, is_live: impl Fn(u64) -> bool) {
         self.slots.retain(|slot| *slot != EMPTY && is_live(*slot));
         let live = self.slots.len();
@@ -398,8 +403,8 @@ impl Shard {
         let slots = self.capacity.max(end);
         self.slots.reserve_exact((slots + 16).max(RESERVED_SLOTS) - live);
         self.slots.resize(slots, EMPTY);
-        // From the end of the array each goes down to its place: that lies never behind where it waits, for as many
-        // as follow it need room too.
+        // Each slot moves from the end of the array to its place, in order. That place is never past the slot's
+        // waiting position, because the slots that follow need room too.
         self.slots.copy_within(..live, slots - live);
         let mut at = 0;
         for waiting in slots - live..slots {
@@ -412,7 +417,7 @@ impl Shard {
         self.slots[at..].fill(EMPTY);
     }
 
-    /// Sorted slots, each at home or as near behind it as there is room.
+    /// Lays out sorted slots, each at its home or in the first free place after it.
     fn laid_out(sorted: &[u64], capacity: usize) -> Shard {
         if sorted.is_empty() && capacity == 0 {
             return Shard::default();
@@ -453,8 +458,8 @@ mod tests {
         blocks
     }
 
-    /// Blocks that leave the index leave their slots in it, and come back with other fingerprints. What a search finds by
-    /// the few bits of a label alone is told apart by its content, here by the model.
+    /// Blocks that are freed leave their slots behind, and come back with other fingerprints. A search may match the
+    /// few bits of a label by chance; the file system then compares the content, here the model does.
     #[test]
     fn behaves_like_a_set_of_pairs() {
         let index = DramIndex::new(entries());

@@ -1,10 +1,10 @@
-//! Where the entry of a chunk lies, and its number in the 32-bit words of both indexes.
+//! The place of each chunk's entry, and the chunk's number in the 32-bit words of both indexes.
 //!
-//! The problem: a block's entry has a fixed place, one for each block of the device. Packed chunks are of any length, so
-//! how many there will be is not known when a device is formatted, and a chunk that moves must keep its entry.
+//! The problem: the entry of a block has a fixed place, one for each block of the device. Packed chunks have any
+//! length, so their number is not known when a device is formatted, and a chunk that moves must keep its entry.
 //!
-//! The idea: entries of packed chunks lie in segments of their own, made on demand, 32,768 in each. Part `n` of that table
-//! holds the chunks `n * 32768 ..`; which segment it is, the segment table says.
+//! The idea: entries of packed chunks are kept in separate segments, allocated on demand, 32,768 entries in each.
+//! Part `n` of that table holds the chunks from `n * 32768` on; the segment table says which segment holds it.
 //!
 //! ```text
 //! Block(b)    chunk table + b * 64                       word: b
@@ -19,65 +19,65 @@ use crate::sync::zeroed;
 
 /// Entries of packed chunks in one segment.
 pub const ENTRIES_PER_SEGMENT: u32 = (SEGMENT_BYTES / ENTRY_BYTES) as u32;
-/// Parts that the table of packed entries can have. Of the last one some entries are never used.
+/// The most parts that the table of packed entries can have. Some entries of the last one are never used.
 pub const PARTS_MAX: u32 = (1 << 31) / ENTRIES_PER_SEGMENT;
 
-/// Bit of a word: it names a packed chunk.
+/// The bit of a word that marks a packed chunk.
 const PACKED: u32 = 1 << 31;
-/// Packed numbers end here, so that no word is `u32::MAX`.
+/// The end of the packed numbers, chosen so that no word is `u32::MAX`.
 pub const PACKED_END: u32 = PACKED - 1;
 
-/// The entries of a device.
+/// The places of a device's entries.
 pub struct Entries {
     geometry: Geometry,
     may_pack: bool,
-    /// Segment of each part of the table of packed entries; 0: there is none.
+    /// The segment of each part of the table of packed entries; 0: none.
     parts: Box<[AtomicU32]>,
-    /// Bit of each segment: it holds a part.
+    /// One bit for each segment that holds a part.
     has_part: Box<[AtomicU64]>,
 }
 
 impl Entries {
-    /// Of a device of which no part of the table of packed entries is known yet.
+    /// Creates the map of a device without any part of the table of packed entries.
     pub fn new(geometry: Geometry) -> Entries {
         let may_pack = geometry.device_bytes <= PACKED_DEVICE_BYTES_MAX;
         let parts = Entries::parts_max_of(&geometry);
         Entries { geometry, may_pack, parts: zeroed(parts), has_part: zeroed(geometry.segments().div_ceil(64)) }
     }
 
-    /// Parts that the table of a device can have.
+    /// Returns the most parts that the table of a device can have.
     pub fn parts_max_of(geometry: &Geometry) -> u64 {
         let may_pack = geometry.device_bytes <= PACKED_DEVICE_BYTES_MAX;
         if may_pack { geometry.segments().min(u64::from(PARTS_MAX)) } else { 0 }
     }
 
-    /// Blocks of the device.
+    /// Returns the number of blocks of the device.
     pub fn blocks(&self) -> u64 {
         self.geometry.blocks()
     }
 
-    /// Whether the device can have packed chunks: larger ones need all 32 bits of a word for blocks.
+    /// Returns whether the device can have packed chunks. Larger devices need all 32 bits of a word for blocks.
     pub fn may_pack(&self) -> bool {
         self.may_pack
     }
 
-    /// Parts that the table can have.
+    /// Returns the most parts that the table can have.
     pub fn parts_max(&self) -> u32 {
         self.parts.len() as u32
     }
 
-    /// Returns the segment of a part.
+    /// Returns the segment of a part; `None` if the part has none.
     pub fn part(&self, part: u32) -> Option<u64> {
         let segment = self.parts.get(part as usize)?.load(Ordering::Acquire);
         (segment != 0).then_some(u64::from(segment))
     }
 
-    /// Whether a segment holds a part.
+    /// Returns whether a segment holds a part of the table.
     pub fn has_part_in(&self, segment: u64) -> bool {
         self.has_part[(segment / 64) as usize].load(Ordering::Relaxed) & 1 << (segment % 64) != 0
     }
 
-    /// A part gets a segment; `None`: it has none any more.
+    /// Sets the segment of a part; `None` removes it.
     pub fn set_part(&self, part: u32, segment: Option<u64>) {
         if let Some(before) = self.part(part) {
             self.has_part[(before / 64) as usize].fetch_and(!(1 << (before % 64)), Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Entries {
         self.parts[part as usize].store(segment.unwrap_or(0) as u32, Ordering::Release);
     }
 
-    /// Device offset of the entry of a chunk that [exists](Entries::exists).
+    /// Returns the device offset of the entry of a chunk that [exists](Entries::exists).
     #[inline]
     pub fn offset(&self, chunk: ChunkRef) -> u64 {
         match chunk {
@@ -97,14 +97,14 @@ impl Entries {
         }
     }
 
-    /// Device offset of a packed chunk's entry; `None` when its part of the table is not there.
+    /// Returns the device offset of a packed chunk's entry; `None` if its part of the table does not exist.
     pub fn packed_offset(&self, PackedNumber(number): PackedNumber) -> Option<u64> {
         let segment = self.part(number / ENTRIES_PER_SEGMENT)?;
         (number < PACKED_END).then(|| segment * SEGMENT_BYTES + u64::from(number % ENTRIES_PER_SEGMENT) * ENTRY_BYTES)
     }
 
-    /// Whether a chunk can have an entry that counts: it is a block of the segments, or has a place in a part that is
-    /// there.
+    /// Returns whether a chunk can have an entry that counts: it is a block of the data segments, or its part of the
+    /// table of packed entries exists.
     #[inline]
     pub fn exists(&self, chunk: ChunkRef) -> bool {
         match chunk {
@@ -113,7 +113,7 @@ impl Entries {
         }
     }
 
-    /// The chunk that a word of an index names.
+    /// Returns the chunk that a word of an index stands for.
     #[inline]
     pub fn chunk(&self, word: u32) -> ChunkRef {
         if self.may_pack && word & PACKED != 0 {
@@ -123,7 +123,7 @@ impl Entries {
     }
 }
 
-/// What names a chunk in a word of an index.
+/// Returns the word of an index that stands for a chunk.
 #[inline]
 pub fn word(chunk: ChunkRef) -> u32 {
     match chunk {

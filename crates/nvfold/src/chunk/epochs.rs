@@ -1,12 +1,12 @@
-//! When nobody looks any more where a packed chunk lay before it moved.
+//! When the old place of a moved packed chunk has no readers any longer.
 //!
-//! The problem: who reads a packed chunk learns from its entry where the bytes are, and reads them there. The chunk may
-//! move between the two. Its old bytes stay as they are until the segment gets another use, which must wait for such a
-//! reader; and readers must not pay for it by waiting for one another.
+//! The problem: a reader of a packed chunk takes the place of the bytes from its entry, and then reads them there.
+//! The chunk may move in between. Its old bytes stay as they are until the segment is reused, which must wait for
+//! such readers, but readers must not wait for one another.
 //!
-//! The idea: epochs. Who looks a place up is counted in the epoch that it began in, until it has done with the bytes
-//! ([`Epochs::pin`]). The next epoch begins when nobody of the one before the present is left. So two epochs later nobody is
-//! left who was there when a chunk moved.
+//! The idea: epochs. A thread that looks up a place is counted in the epoch in which it began, until it has finished
+//! with the bytes ([`Epochs::pin`]). The next epoch begins when no thread of the epoch before the present one is
+//! left. So two epochs after a move, no thread that could know the old place is left.
 //!
 //! ```text
 //! epoch     4          5            6
@@ -14,8 +14,8 @@
 //! mover         moves                 6 = 4 + 2: the old bytes are nobody's
 //! ```
 //!
-//! Who writes a packed chunk is counted too, from the moment it has a place until its bytes are durable: bytes that are
-//! still on their way cannot be moved. With a pin nobody waits for the lock of another inode.
+//! A writer of a packed chunk is counted too, from the moment when the chunk has a place until its bytes are durable:
+//! unfinished bytes must not be moved. A thread that holds a pin never waits for the lock of another inode.
 
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -23,18 +23,18 @@ use crate::sync::thread_number;
 
 const STRIPES: usize = 16;
 
-/// Those who are pinned in even epochs, and in odd ones.
+/// The number of pins of even epochs, and of odd ones.
 type Pinned = [AtomicU64; 2];
 
-/// See the module.
+/// The present epoch and its pins; see the module.
 #[derive(Default)]
 pub struct Epochs {
     now: Padded<AtomicU64>,
-    /// By thread, so that readers on different cores do not share a line.
+    /// One stripe per group of threads, so that readers on different cores do not share a line.
     pinned: [Padded<Pinned>; STRIPES],
 }
 
-/// As long as it lives, no bytes of a packed chunk that were looked up under it get another use.
+/// While it exists, no bytes of a packed chunk whose place was looked up under it are reused.
 #[must_use]
 pub struct Pin<'e> {
     pinned: &'e AtomicU64,
@@ -53,7 +53,8 @@ impl Epochs {
         loop {
             let now = self.now.load(Ordering::SeqCst);
             let pinned = &stripe[(now % 2) as usize];
-            // Sequentially consistent, as is what the mover does: either it sees this one, or this one sees its epoch.
+            // Sequentially consistent, as the mover's accesses are: either the mover sees this pin, or this thread
+            // sees the new epoch.
             pinned.fetch_add(1, Ordering::SeqCst);
             let pin = Pin { pinned };
             if self.now.load(Ordering::SeqCst) == now {
@@ -67,8 +68,8 @@ impl Epochs {
         self.now.load(Ordering::SeqCst)
     }
 
-    /// Whether nobody is left who was pinned in the epoch `since` or before. Begins the next epoch if that can be; one
-    /// thread at a time may ask.
+    /// Returns whether all pins of epoch `since` and before are gone. Begins the next epoch if possible. Only one
+    /// thread may call this at a time.
     pub fn has_passed(&self, since: u64) -> bool {
         for now in self.now()..since + 2 {
             let before = ((now + 1) % 2) as usize;

@@ -1,11 +1,11 @@
 //! The pm index: DeNOVA's failure atomic consistent table, FACT, over the chunk table (IV-C, IV-E).
 //!
-//! The problem: an index in DRAM takes memory for every chunk, and must be rebuilt or saved. One on the device must be
-//! whole whenever a crash may come, and be as quick as reading it once.
+//! The problem: an index in DRAM takes memory for every chunk, and must be rebuilt or saved. An index on the device
+//! must be intact at every moment, because a crash may come at any time, and a lookup should cost about one read.
 //!
-//! The idea: a fingerprint says by its first bits where to look. What lies there is one of the chunks that begin so;
-//! the others, few, are linked behind it. The chunk table is the paper's indirect area, so entries stay where they are
-//! whatever the index, and a chain is two numbers in each of them. Nothing is kept in DRAM but locks.
+//! The idea: the first bits of a fingerprint select a chain. The chain's head holds one chunk; the few others whose
+//! fingerprints begin with the same bits are linked behind it. The chunk table is the paper's indirect area, so an
+//! entry keeps its place whatever the index is, and a chain takes two numbers in each entry. DRAM holds only locks.
 //!
 //! ```text
 //! n = ceil(log2(blocks)), p = first n bits of the weak fingerprint
@@ -16,12 +16,12 @@
 //!                        c: counts, fingerprints, delete pointer p, next -, previous b
 //! ```
 //!
-//! **Order.** `next` is the truth. An entry is durable, with no next, before the one store that appends it; one store
-//! takes it out, durable before its block gets another user. So at every moment a chain leads to all that was
-//! inserted, and ends. `previous` is a hint, checked where it is used.
+//! **Order.** `next` is authoritative. An entry is durable, with an empty `next`, before one store appends it to the
+//! chain. One store unlinks it, durably before its block gets another user. So at every moment a chain leads to all
+//! inserted entries, and ends. `previous` is a hint that is checked before use.
 //!
-//! **Reorder.** A chain is put in the order of its reference counts in four steps, each whole under the chain's lock,
-//! so that searches go between them, and each durable before the next:
+//! **Reorder.** A chain is sorted by its reference counts in four steps. Each step holds the chain's lock, so
+//! searches run between steps, and each step is durable before the next begins:
 //!
 //! ```text
 //! 1 order = BEGUN                                       searched by next
@@ -30,8 +30,9 @@
 //! 4 next of all; then order = 0                         searched by next
 //! ```
 //!
-//! The paper leaves the first entry where it is. Here it takes part: step 3 is one store of 16 bytes. Whoever wants to
-//! change the chain meanwhile first does what is left, or takes back what does not count yet; recovery does the same.
+//! The paper leaves the first entry in place. Here it takes part, which one store of 16 bytes in step 3 allows. An
+//! operation that changes the chain in the meantime first finishes a committed reorder, or undoes one that is not
+//! committed; recovery does the same.
 
 use super::entries::{Entries, word};
 use super::sight::Sight;
@@ -51,19 +52,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Locks. Chains share them.
+/// The number of locks. Chains share them.
 const LOCKS: usize = 256;
-/// Heads of chains that reconcile reads at once.
+/// The number of chain heads that reconcile reads at once.
 const HEADS_AT_ONCE: usize = 4096;
 
-/// Neighbours in the list of a chain, by block number; 0: none.
+/// Neighbours of an entry in its chain, as block numbers; 0: none.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Links {
     previous: u32,
     next: u32,
 }
 
-/// The index of a device; may be used from any thread.
+/// The pm index of a device; safe to use from any thread.
 pub struct Fact {
     region: Region,
     entries: Arc<Entries>,
@@ -73,14 +74,14 @@ pub struct Fact {
     bits: u32,
     locks: Vec<Padded<Mutex<()>>>,
     members: Sum,
-    /// Chains below this one count in `members`: all of them, but after a crash.
+    /// `members` counts the chains below this number: all of them, except while reconcile counts after a crash.
     counted: AtomicU64,
     lookups: Sum,
     reads: Sum,
     reorder: ReorderOptions,
-    /// A chain in which a search went far for what is often found, plus 1.
+    /// A chain in which a search read many entries to find a chunk with many references, plus 1; 0: none.
     deep: AtomicU64,
-    /// The reorder under way. Only one at a time.
+    /// The reorder in progress; only one at a time.
     reordering: Mutex<Option<Reordering>>,
     reordered: AtomicU64,
 }
@@ -88,12 +89,12 @@ pub struct Fact {
 /// A reorder between two of its steps.
 struct Reordering {
     chain: u64,
-    /// All blocks of the chain as they will be, the direct one first.
+    /// All blocks of the chain in their new order, the one in the head first.
     order: Vec<u32>,
     done: Step,
 }
 
-/// Steps of a reorder that can be the last one done.
+/// The last completed step of a reorder.
 #[derive(Clone, Copy)]
 enum Step {
     Begun,
@@ -102,7 +103,7 @@ enum Step {
 }
 
 impl Fact {
-    /// The index in these segments, whose fingerprints this function makes.
+    /// Opens the index whose direct area is in `segments`; `function` computes its fingerprints.
     pub fn new(
         region: Region,
         geometry: &Geometry,
@@ -129,22 +130,22 @@ impl Fact {
         }
     }
 
-    /// What makes its fingerprints.
+    /// Returns the function that computes its fingerprints.
     pub fn function(&self) -> WeakFunction {
         self.function
     }
 
-    /// Segments of the direct area.
+    /// Returns the segments of the direct area, in order.
     pub fn segments(&self) -> &[u64] {
         &self.segments
     }
 
-    /// Chains there are.
+    /// Returns the number of chains.
     pub fn chains(&self) -> u64 {
         1 << self.bits
     }
 
-    /// The chain of a fingerprint: the delete pointer of the entries in it.
+    /// Returns the chain of a fingerprint, which is the delete pointer of the chain's entries.
     pub fn chain_of(&self, weak: u32) -> u64 {
         direct::chain_of(weak, self.bits)
     }
@@ -157,7 +158,7 @@ impl Fact {
         let first = self.entries.chunk(head.block);
         let mut behind = after == ChunkRef::NONE;
         let mut reads = 1;
-        // In a damaged index the number may be any.
+        // In a damaged index the block number can be anything.
         let is_there = head.block != 0 && head.weak == weak && self.is_data(first);
         let mut found = (behind && is_there && take(&first)).then_some(first);
         behind |= first == after;
@@ -207,14 +208,14 @@ impl Fact {
         })
     }
 
-    /// Reconcile: the same, durably, of a block that may have lost its place in the chain. What lost it with others
-    /// may still be led to by one of them, so hints say nothing.
+    /// Removes a block durably; for reconcile. The block may already be unlinked, while an entry that was unlinked
+    /// with it still points to it. `previous` is unreliable then, so this searches the list.
     pub fn remove_lost(&self, weak: u32, block: ChunkRef) {
         let removed = self.take_out(weak, block, |chain, head| self.before(chain, head, block));
         let _ = self.region.fence(removed);
     }
 
-    /// Takes a block out of its chain, if it is there: `before` finds what leads to it in the list.
+    /// Unlinks a block from its chain, if it is there. `before` finds the predecessor in the list.
     fn take_out(&self, weak: u32, block: ChunkRef, before: impl Fn(u64, DirectEntry) -> Option<u32>) -> Flight {
         let chain = self.chain_of(weak);
         let _held = self.hold(chain);
@@ -230,7 +231,7 @@ impl Fact {
         flight
     }
 
-    /// What it costs.
+    /// Returns the memory and the work of the index.
     pub fn stats(&self) -> IndexStats {
         IndexStats {
             kind: IndexKind::Pm,
@@ -243,29 +244,30 @@ impl Fact {
         }
     }
 
-    /// Mount: takes the saved number of entries over.
+    /// Sets the number of entries from the saved state; for the mount.
     pub fn adopt(&self, entries: u64) {
         self.members.set(entries);
     }
 
-    /// Mount after a crash: entries are counted chain by chain, by [`Fact::tidy`].
+    /// Begins to count entries chain by chain with [`Fact::tidy`]; for a mount after a crash.
     pub fn begin_count(&self) {
         self.members.set(0);
         self.counted.store(0, Ordering::Relaxed);
     }
 
-    /// The last chain was counted.
+    /// Ends the count that [`Fact::begin_count`] began: all chains are counted.
     pub fn end_count(&self) {
         self.counted.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Reconcile: ends what a crash left of reorders, takes out what does not belong to its chain, and puts the hints
-    /// right. With the freeze lock taken, so no chain changes meanwhile.
+    /// Cleans up chains; for reconcile. Finishes or undoes reorders that a crash interrupted, unlinks entries that do
+    /// not belong to their chain, and corrects the hints. The caller holds the freeze lock, so no chain changes
+    /// meanwhile.
     pub fn tidy(&self, chains: Range<u64>) {
         let mut heads = vec![DirectEntry::default(); HEADS_AT_ONCE.min((chains.end - chains.start) as usize)];
         let mut first = chains.start;
         while first < chains.end {
-            // Most are empty.
+            // Most heads are empty, so they are read in bulk.
             let in_segment = DIRECT_PER_SEGMENT - first % DIRECT_PER_SEGMENT;
             let count = (chains.end - first).min(in_segment).min(heads.len() as u64);
             let heads = &mut heads[..count as usize];
@@ -295,7 +297,7 @@ impl Fact {
         while at != 0 {
             let block = self.entries.chunk(at);
             if !self.is_data(block) || !met.insert(at) {
-                // Damage: what lies behind is found again by its entries.
+                // Damage: cut the chain here. Reconcile inserts the rest again from the chunk entries.
                 self.unlink(chain, before, 0, &mut flight);
                 break;
             }
@@ -316,7 +318,7 @@ impl Fact {
         self.members.add(members);
     }
 
-    /// Does one step of bringing a chain into order, if a search asked for it; true when there is nothing to do.
+    /// Does one step of reordering a chain, if a search asked for it. Returns true if there was nothing to do.
     pub fn reorder_step(&self) -> bool {
         let mut reordering = self.reordering.lock();
         *reordering = match reordering.take() {
@@ -329,7 +331,7 @@ impl Fact {
         false
     }
 
-    /// Step 1, if the chain is not in order.
+    /// Does step 1, unless the chain is sorted already.
     fn begin(&self, chain: u64) -> Option<Reordering> {
         let _held = self.hold(chain);
         let head = self.in_order(chain);
@@ -348,7 +350,7 @@ impl Fact {
         Some(Reordering { chain, order, done: Step::Begun })
     }
 
-    /// The steps after it. A change of the chain in between has ended the reorder.
+    /// Does the next of steps 2 to 4. Gives up if the chain was changed since, because that ended the reorder.
     fn go_on(&self, reordering: Reordering) -> Option<Reordering> {
         let Reordering { chain, order, done } = reordering;
         let _held = self.hold(chain);
@@ -381,7 +383,7 @@ impl Fact {
         }
     }
 
-    /// The head of a chain, after any reorder in it was ended: for a caller that will change it.
+    /// Ends any reorder of a chain and returns the chain's head; for a caller that is about to change the chain.
     fn in_order(&self, chain: u64) -> DirectEntry {
         let head = self.head(chain);
         match head.order {
@@ -391,7 +393,7 @@ impl Fact {
         }
     }
 
-    /// Makes `previous` follow `next` again. They are hints: they may reach the media after the flag.
+    /// Makes `previous` follow `next` again. These are hints, so they may reach the media after the flag.
     fn take_order_back(&self, chain: u64, head: DirectEntry) -> DirectEntry {
         let mut flight = Flight::new();
         let mut previous = 0;
@@ -405,7 +407,7 @@ impl Fact {
         in_order
     }
 
-    /// Step 4: makes `next` follow `previous`.
+    /// Does step 4: makes `next` follow `previous`.
     fn finish_order(&self, chain: u64, head: DirectEntry) -> DirectEntry {
         let mut flight = Flight::new();
         let mut next = 0;
@@ -419,14 +421,14 @@ impl Fact {
         in_order
     }
 
-    /// A search found an entry with this count after so many reads.
+    /// Records a chain for reordering, if a search read too many entries before it found one with this count.
     fn note_depth(&self, chain: u64, reads: u32, count: u32) {
         if self.reorder.reads != 0 && reads >= self.reorder.reads && count >= self.reorder.references {
             self.deep.store(chain + 1, Ordering::Relaxed);
         }
     }
 
-    /// Puts a block behind all others of its chain, unless it is there. The caller holds the chain.
+    /// Appends a block to its chain, unless it is there. The caller holds the chain's lock.
     fn append(&self, weak: u32, block: ChunkRef) {
         let chain = self.chain_of(weak);
         let head = self.in_order(chain);
@@ -449,7 +451,7 @@ impl Fact {
             let leads_on = self.links(block).next != 0;
             let own = self.set_links(number, Links { previous: last, next: 0 });
             if leads_on {
-                // Of a chain that it was in before: nobody may follow that.
+                // `next` still leads into the chain that the block was in before; no search may follow it.
                 let _ = self.region.fence(own);
             } else {
                 flight.extend(own);
@@ -460,7 +462,7 @@ impl Fact {
         self.account(chain, 1);
     }
 
-    /// Takes what lies between `before` and `after` out of a list; 0: the head, or the end.
+    /// Unlinks the entries between `before` (0: the head) and `after` (0: the end of the list).
     fn unlink(&self, chain: u64, before: u32, after: u32, flight: &mut Flight) {
         self.point(chain, before, after, flight);
         if after != 0 && self.is_data(self.entries.chunk(after)) {
@@ -477,7 +479,8 @@ impl Fact {
         }
     }
 
-    /// What leads to a block of a list: another block, or 0, the head. `None` when it is not there.
+    /// Searches a list for the predecessor of a block: another block, or 0 for the head. `None` if the block is not
+    /// there.
     fn before(&self, chain: u64, head: DirectEntry, block: ChunkRef) -> Option<u32> {
         if head.next == word(block) {
             return Some(0);
@@ -486,7 +489,7 @@ impl Fact {
         self.list(chain, head).find(leads_here).map(|(before, _)| word(before))
     }
 
-    /// Likewise, if the block's own hint is right.
+    /// Returns the predecessor of a block if the block's hint is correct.
     fn hinted(&self, chain: u64, head: DirectEntry, block: ChunkRef) -> Option<u32> {
         let hint = self.links(block).previous;
         if hint == 0 {
@@ -496,7 +499,7 @@ impl Fact {
         (entry.next == word(block)).then_some(hint)
     }
 
-    /// The entry of a block that belongs to a chain.
+    /// Returns the entry of a block if it belongs to this chain.
     fn member(&self, chain: u64, block: ChunkRef) -> Option<ChunkEntry> {
         let entry = self.is_data(block).then(|| self.entry(block))?;
         let weak = entry.weak(self.function)?;
@@ -504,7 +507,7 @@ impl Fact {
         (is_of_chain && entry.is_of(block) && entry.is_whole()).then_some(entry)
     }
 
-    /// The list behind a head, in the order in which it is searched.
+    /// Iterates over the list behind a head, in search order.
     fn list(&self, chain: u64, head: DirectEntry) -> List<'_> {
         let is_committed = head.order != 0 && head.order != BEGUN;
         let at = if is_committed { head.order } else { head.next };
@@ -515,7 +518,7 @@ impl Fact {
         self.locks[chain as usize % LOCKS].lock()
     }
 
-    /// One entry more or, with two's complement, less.
+    /// Adds `change` to the number of entries; two's complement for a decrease.
     fn account(&self, chain: u64, change: u64) {
         if chain < self.counted.load(Ordering::Relaxed) {
             self.members.add(change);
@@ -532,13 +535,13 @@ impl Fact {
         segment * SEGMENT_BYTES + chain % DIRECT_PER_SEGMENT * DIRECT_BYTES
     }
 
-    /// Asks for the heads of the chains of these fingerprints.
+    /// Prefetches the heads of the chains of these fingerprints.
     pub fn fetch(&self, weak: impl Iterator<Item = u32>) {
         let head = |weak| (self.head_offset(self.chain_of(weak)), DIRECT_BYTES);
         self.region.fetch(&weak.map(head).collect::<SmallVec<[_; 32]>>());
     }
 
-    /// See [`super::index::Index::peek`]: looks at the head alone.
+    /// See [`super::index::Index::peek`]: looks only at the head.
     pub fn peek(&self, weak: u32) -> Sight {
         let head = self.head(self.chain_of(weak));
         let is_first = head.block != 0 && head.weak == weak;
@@ -553,7 +556,8 @@ impl Fact {
         self.region.store_u64(self.head_offset(chain) + LIST_WORD, head.list_word()).flush()
     }
 
-    /// One in bad memory reads as empty: the chain ends there, and that is no failure of who searches it.
+    /// Reads an entry. One in bad memory reads as empty: the chain ends there, and the search that reads it does not
+    /// fail.
     fn entry(&self, block: ChunkRef) -> ChunkEntry {
         let offset = self.entries.offset(block);
         let entry = self.region.read(offset);
@@ -568,7 +572,7 @@ impl Fact {
         Links { previous: word as u32, next: (word >> 32) as u32 }
     }
 
-    /// Links in bad memory stay as they are. Code that follows them checks what they lead to.
+    /// Stores links. Links in bad memory stay as they are; code that follows them checks where they lead.
     fn set_links(&self, block: u32, links: Links) -> Flight {
         let mut flight = Flight::new();
         let offset = self.entries.offset(self.entries.chunk(block));
@@ -580,7 +584,7 @@ impl Fact {
     }
 }
 
-/// The list of a chain.
+/// Iterator over the list of a chain.
 struct List<'f> {
     fact: &'f Fact,
     chain: u64,
@@ -592,7 +596,7 @@ struct List<'f> {
 impl Iterator for List<'_> {
     type Item = (ChunkRef, ChunkEntry);
 
-    /// Ends also where a damaged chain leads elsewhere.
+    /// Returns the next entry. The list also ends where a damaged chain leads to an entry of another chain.
     fn next(&mut self) -> Option<Self::Item> {
         let block = self.fact.entries.chunk(self.at);
         if self.at == 0 || !self.fact.is_data(block) || !self.tour.is_new(self.at) {
@@ -607,7 +611,7 @@ impl Iterator for List<'_> {
     }
 }
 
-/// Sees that a damaged list runs in a circle: it comes back to the block noted at the last power of two (Brent).
+/// Detects that a damaged list is circular: the walk meets the block noted at the last power of two (Brent).
 #[derive(Default)]
 struct Tour {
     steps: u64,

@@ -1,12 +1,12 @@
-//! Fingerprints that are added to entries that count already.
+//! Adding fingerprints to entries that count already.
 //!
-//! The problem: a fingerprint takes several words, and the entry is in use: others change its counts, and a crash may
-//! come between two words. A fingerprint that is half of another one would find the wrong block.
+//! The problem: a fingerprint takes several words of an entry that is in use. Other threads change the entry's
+//! counts, and a crash may come between two words. A mix of two fingerprints would find the wrong block.
 //!
-//! The idea: the flag that a fingerprint is valid lies in a word of its own with the number of the function that made it.
-//! The words come first, durably, then the flag. One that replaces that of another function is invalid in between. Words
-//! that hold something of others too change by compare-and-exchange; two fingerprints of one entry exclude each other
-//! by a lock.
+//! The idea: a separate word holds the flag that a fingerprint is valid, and the number of its function. The words of
+//! the fingerprint are made durable first, then the flag. When a fingerprint replaces that of another function, it is
+//! invalid in between. Words that are shared with other fields change by compare-and-exchange; a lock keeps two
+//! threads from adding fingerprints to one entry at once.
 //!
 //! ```text
 //! (flag off, fence)   words, fence   flag and function on
@@ -19,7 +19,7 @@ use crate::media::chunk_entry::{STRONG_VALID, WEAK_VALID};
 use pmem::Flight;
 
 impl Chunks {
-    /// Whether a block has all that `fingerprint` says of it, made by this device's functions.
+    /// Returns whether an entry already has each of the given fingerprints, computed by this device's functions.
     pub(crate) fn has_fingerprint(&self, chunk: impl Into<ChunkRef>, fingerprint: &Fingerprint) -> bool {
         let chunk = chunk.into();
         self.has_entry(chunk) && {
@@ -28,7 +28,7 @@ impl Chunks {
         }
     }
 
-    /// Adds what it lacks of `fingerprint` to an entry that counts, and whose block cannot lose its last reference now.
+    /// Adds the missing fingerprints to an entry that counts and whose chunk cannot lose its last reference now.
     pub(crate) fn set_fingerprint(&self, chunk: impl Into<ChunkRef>, fingerprint: &Fingerprint, flight: &mut Flight) {
         let chunk = chunk.into();
         if let Some(strong) = fingerprint.strong.filter(|_| self.entry(chunk).strong(self.strong).is_none()) {
@@ -39,7 +39,7 @@ impl Chunks {
         }
     }
 
-    /// Gives an entry that counts, and whose block cannot lose its last reference now, its weak fingerprint.
+    /// Adds the weak fingerprint to an entry that counts and whose chunk cannot lose its last reference now.
     pub(crate) fn set_weak(&self, chunk: impl Into<ChunkRef>, weak: u32, flight: &mut Flight) {
         let chunk = chunk.into();
         let _alone = self.lines.lock(chunk);
@@ -55,7 +55,7 @@ impl Chunks {
         self.make_valid(offset, words, WEAK_VALID, |functions| functions & 0xf0 | self.weak as u8, flight);
     }
 
-    /// Returns its strong fingerprint in the same way.
+    /// Adds the strong fingerprint in the same way.
     pub(super) fn set_strong(&self, chunk: ChunkRef, strong: Strong, flight: &mut Flight) {
         let _alone = self.lines.lock(chunk);
         let offset = self.entry_offset(chunk);
@@ -72,13 +72,14 @@ impl Chunks {
         self.make_valid(offset, written, STRONG_VALID, |of| of & 0x0f | (self.strong as u8) << 4, flight);
     }
 
-    /// Takes back, durably, that a fingerprint is valid: the new one must not be taken for one of the old function.
+    /// Marks a fingerprint as invalid, durably, so that the new words are not taken for a fingerprint of the old
+    /// function.
     fn make_invalid(&self, entry: u64, flag: u8) {
         let invalid = self.set_word(entry + FLAGS_WORD, |word| word & !(u64::from(flag) << 32));
         let _ = self.region.fence(invalid);
     }
 
-    /// Says that a fingerprint is valid, once it is durable: this one word may reach the media alone.
+    /// Marks a fingerprint as valid after its words are durable, since this one word may reach the media alone.
     fn make_valid(&self, entry: u64, words: Flight, flag: u8, functions: impl Fn(u8) -> u8, flight: &mut Flight) {
         let _ = self.region.fence(words);
         flight.extend(self.set_word(entry + FLAGS_WORD, |word| {
@@ -87,7 +88,7 @@ impl Chunks {
         }));
     }
 
-    /// Changes a word that others may change too.
+    /// Changes a word that other threads may change too.
     fn set_word(&self, offset: u64, change: impl Fn(u64) -> u64) -> Flight {
         let mut flight = Flight::new();
         let mut seen = self.region.load_u64(offset);

@@ -1,7 +1,7 @@
-//! From a weak fingerprint to the blocks that have it: the two indexes over the one chunk table.
+//! The index, from a weak fingerprint to the chunks that have it: two kinds over the same chunk table.
 //!
-//! Which one a device has is chosen when it is formatted. [`dram`](super::dram) is the faster one;
-//! [`fact`](super::fact) lies on the device and takes no DRAM. Searches use both in the same way.
+//! The kind is chosen when a device is formatted. [`dram`](super::dram) is the faster one; [`fact`](super::fact) is
+//! stored on the device and takes no DRAM for each chunk. Searches use both in the same way.
 
 use super::dram::DramIndex;
 use super::fact::Fact;
@@ -10,7 +10,7 @@ use crate::media::ChunkRef;
 use crate::words::IndexStats;
 use pmem::Flight;
 
-/// The index of a device; may be used from any thread.
+/// The index of a device; safe to use from any thread.
 pub enum Index {
     /// In DRAM.
     Dram(Box<DramIndex>),
@@ -19,9 +19,10 @@ pub enum Index {
 }
 
 impl Index {
-    /// The first chunk behind `after` ([`ChunkRef::NONE`]: of all) that has this fingerprint and that `take` takes. It is asked while
-    /// nobody can remove the block; the block may have lost its last reference: the count decides. What lies behind
-    /// another stays so while the caller has a reference on it.
+    /// Finds the first chunk after `after` ([`ChunkRef::NONE`]: of all) that has this fingerprint and that `take`
+    /// accepts. `take` is called while no thread can remove the chunk from the index. The chunk may have lost its
+    /// last reference: its count decides. A search can resume after a chunk on which the caller holds a reference,
+    /// because that chunk stays in the index.
     pub fn find(&self, weak: u32, after: ChunkRef, take: impl FnMut(&ChunkRef) -> bool) -> Option<ChunkRef> {
         match self {
             Index::Dram(index) => index.find(weak, after, take),
@@ -29,7 +30,7 @@ impl Index {
         }
     }
 
-    /// Asks for where searches for these fingerprints begin, so that they need not wait for that.
+    /// Prefetches the memory where searches for these fingerprints begin.
     pub fn fetch(&self, weak: impl Iterator<Item = u32>) {
         match self {
             Index::Dram(index) => weak.for_each(|weak| index.prefetch(weak)),
@@ -37,7 +38,8 @@ impl Index {
         }
     }
 
-    /// What a search for this fingerprint is about to find first. Nobody keeps it so: it says what is worth fetching.
+    /// Returns the chunk that a search for this fingerprint is likely to find first. This may change at any time: it
+    /// only says what is worth fetching.
     pub fn peek(&self, weak: u32) -> Sight {
         match self {
             Index::Dram(index) => index.peek(weak),
@@ -45,7 +47,7 @@ impl Index {
         }
     }
 
-    /// Adds a block whose entry is durable; nothing happens when it is there. Durable when it returns.
+    /// Adds a chunk whose entry is durable, unless it is there. The addition is durable on return.
     pub fn insert(&self, weak: u32, chunk: ChunkRef) {
         match self {
             Index::Dram(index) => index.insert(weak, chunk),
@@ -53,7 +55,8 @@ impl Index {
         }
     }
 
-    /// Adds a block unless there is one with the same fingerprint that is none of `known`; says whether it did.
+    /// Adds a chunk unless the index has another one with the same fingerprint that is not in `known`. Returns
+    /// whether it added the chunk.
     pub fn insert_first(&self, weak: u32, chunk: ChunkRef, known: &[ChunkRef]) -> bool {
         match self {
             Index::Dram(index) => index.insert_first(weak, chunk, known),
@@ -61,8 +64,7 @@ impl Index {
         }
     }
 
-    /// Removes a block; nothing happens when it is not there. What is returned must be fenced before the block gets
-    /// another user.
+    /// Removes a chunk, if it is there. The caller must fence the returned flight before the chunk gets another user.
     pub fn remove(&self, weak: u32, chunk: ChunkRef) -> Flight {
         match self {
             Index::Dram(index) => {
@@ -73,7 +75,7 @@ impl Index {
         }
     }
 
-    /// The pm index, if that is what it is.
+    /// Returns the pm index, if this is one.
     pub fn fact(&self) -> Option<&Fact> {
         match self {
             Index::Dram(_) => None,
@@ -81,7 +83,7 @@ impl Index {
         }
     }
 
-    /// The dram index, if that is what it is.
+    /// Returns the dram index, if this is one.
     pub fn dram(&self) -> Option<&DramIndex> {
         match self {
             Index::Dram(index) => Some(index),
@@ -89,7 +91,7 @@ impl Index {
         }
     }
 
-    /// What it costs.
+    /// Returns the memory and the work of the index.
     pub fn stats(&self) -> IndexStats {
         match self {
             Index::Dram(index) => index.stats(),

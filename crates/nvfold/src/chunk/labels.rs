@@ -1,36 +1,38 @@
-//! Labels: one byte a block, by which the dram index can find it.
+//! Labels: one byte per block, which says whether the dram index may find the block.
 //!
-//! The problem: a block that nobody shares has no chunk entry. So the media do not say its fingerprint, and who frees it
-//! cannot take it out of the index; and while it is freed, another writer may be about to share it.
+//! The problem: a block that is not shared has no chunk entry, so the media do not hold its fingerprint, and the
+//! thread that frees it cannot remove it from the index. Meanwhile another writer may be about to share it.
 //!
-//! The idea: the index only guesses, and a byte of the block decides. It holds seven bits of the fingerprint while the
-//! block can be found, and nothing while it cannot. What the index has of a block with another label, or without one, is
-//! leftover: searches skip it, and it goes when its shard needs room.
+//! The idea: the index only suggests a block, and the block's label decides. The label holds seven bits of the
+//! fingerprint while the block can be found, and is 0 otherwise. A slot whose block has another label or none is a
+//! leftover: searches skip it, and it is dropped when its shard needs room.
 //!
 //! ```text
 //! nothing --put------> label      its content is durable and named (a write is published, a stored block is filled in)
 //! label   --take off-> nothing    who drops the only reference, before that; put back if it was not the only one
 //! ```
 //!
-//! **Why a block that is found is never freed meanwhile.** Taking a reference on what was found and taking a label off
-//! exclude each other by the lock of the block's entry. If the reference comes first, it is counted when the label is taken
-//! off, and who drops a reference looks at the count after that: the block stays, and gets its label back. If the label is
-//! off first, no reference is taken. A new user of the block labels it when its content is published, not before. Seven
-//! bits may match by chance: then the block is compared, as every other one, and differs.
+//! **Why a block that is found is never freed meanwhile.** Taking a reference on a found block and taking off its
+//! label exclude each other by the lock of the block's entry. If the reference comes first, it is counted before the
+//! label is taken off. The thread that drops the other reference reads the count after that: the block stays, and
+//! gets its label back. If the label is taken off first, no reference is taken. A new user of the block labels it
+//! only after its content is published. Seven bits may match by chance: then the block is compared like any other
+//! candidate, and differs.
 
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::space::BlockRun;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::zeroed;
 
-/// Labels in a word.
+/// The number of labels in a word.
 const PER_WORD: u64 = 8;
 const NOTHING: u8 = 0;
 
 /// The labels of all blocks of a device.
 pub struct Labels {
     words: Box<[AtomicU64]>,
-    /// One bit a segment: a block of it has had a label. The others are not looked at, for that would take memory.
+    /// One bit for each segment with a block that has had a label. Other segments are not read, because reading them
+    /// would take memory.
     in_use: Box<[AtomicU64]>,
 }
 
@@ -40,27 +42,27 @@ pub struct Labels {
 pub struct TakenOff(u8);
 
 impl TakenOff {
-    /// Of what has no label: blocks that were not in the index, packed chunks, and all that a pm index holds.
+    /// No label was taken off: the block was not in the index, or is a packed chunk, or the device has a pm index.
     pub const NOTHING: TakenOff = TakenOff(NOTHING);
 }
 
-/// The label of blocks with this fingerprint: never 0.
+/// Returns the label for this fingerprint, which is never 0.
 fn label_of(weak: u32) -> u8 {
     weak as u8 | 1 << 7
 }
 
-/// Word and place in it of a block's label.
+/// Returns the word of a block's label, and the label's bit offset in it.
 fn place(block: BlockNumber) -> (usize, u64) {
     ((block.0 / PER_WORD) as usize, block.0 % PER_WORD * 8)
 }
 
 impl Labels {
-    /// Makes an empty one.
+    /// Creates labels for this many blocks, all empty.
     pub fn new(blocks: u64) -> Labels {
         Labels { words: zeroed(blocks.div_ceil(PER_WORD)), in_use: zeroed(blocks.div_ceil(64 * SEGMENT_BLOCKS)) }
     }
 
-    /// Blocks that have one.
+    /// Returns how many blocks have a label.
     pub fn count(&self) -> u64 {
         let segments = self.words.chunks((SEGMENT_BLOCKS / PER_WORD) as usize).zip(0..);
         let words = segments.filter(|(_, segment)| self.is_in_use(*segment)).flat_map(|(words, _)| words);
@@ -69,7 +71,7 @@ impl Labels {
         words.map(in_word).sum::<usize>() as u64
     }
 
-    /// DRAM that they take, bytes.
+    /// Returns the DRAM that the labels take, in bytes.
     pub fn bytes(&self) -> u64 {
         let segments: u32 = self.in_use.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
         u64::from(segments) * SEGMENT_BLOCKS
@@ -80,33 +82,33 @@ impl Labels {
         self.in_use[(segment / 64) as usize].load(Ordering::Relaxed) & 1 << (segment % 64) != 0
     }
 
-    /// What a damaged index names may not be there: it has none.
+    /// Returns the label of a block. A damaged index may hold a block that does not exist, which has no label.
     #[inline]
     fn label(&self, block: BlockNumber) -> u8 {
         let (word, shift) = place(block);
         self.words.get(word).map_or(NOTHING, |word| (word.load(Ordering::Acquire) >> shift) as u8)
     }
 
-    /// Whether the block can be found.
+    /// Returns whether the block can be found.
     #[inline]
     pub fn has(&self, block: BlockNumber) -> bool {
         self.label(block) != NOTHING
     }
 
-    /// Whether none of these blocks, nor any beside them in their words, can be found.
+    /// Returns true if no block of the run can be found, nor any other block whose label shares a word with the run.
     #[inline]
     pub fn has_none(&self, run: BlockRun) -> bool {
         let words = run.start.0 / PER_WORD..run.blocks_end().div_ceil(PER_WORD);
         self.words[words.start as usize..words.end as usize].iter().all(|word| word.load(Ordering::Acquire) == 0)
     }
 
-    /// Whether it may be found by this fingerprint.
+    /// Returns whether the block may be found by this fingerprint.
     #[inline]
     pub fn fits(&self, block: BlockNumber, weak: u32) -> bool {
         self.label(block) == label_of(weak)
     }
 
-    /// Labels a block that somebody has whose inode the caller has locked, so that it is not freed.
+    /// Labels a block. The caller has locked an inode that references it, so the block is not freed.
     #[inline]
     pub fn put(&self, block: BlockNumber, weak: u32) {
         let segment = block.0 / SEGMENT_BLOCKS;
@@ -124,8 +126,8 @@ impl Labels {
         }
     }
 
-    /// Takes the label off: no search finds the block from now on. The caller drops its only reference and has the lock of its
-    /// entry.
+    /// Takes off the label: no search finds the block from now on. The caller is about to drop the block's only
+    /// reference and holds the lock of its entry.
     #[inline]
     pub fn take_off(&self, block: BlockNumber) -> TakenOff {
         let (word, shift) = place(block);
@@ -133,7 +135,7 @@ impl Labels {
         TakenOff((before >> shift) as u8)
     }
 
-    /// A block stays in use: the caller had a reference on it all the time.
+    /// Puts a label back on a block that stays in use. The caller has held a reference on it all the time.
     #[inline]
     pub fn put_back(&self, block: BlockNumber, TakenOff(label): TakenOff) {
         if label != NOTHING {

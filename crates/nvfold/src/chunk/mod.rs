@@ -1,10 +1,9 @@
-//! The chunk table: how often each block is named, and the index that finds a block by its fingerprint.
+//! The chunk table: the reference count of each chunk, and the index that finds a chunk by its fingerprint.
 //!
-//! The problem: a count must never be lower on the media than the extents that can be reached
-//! (invariant 1), must be exact after recovery (invariant 2), and must cost nothing for data that
-//! nobody shares.
+//! The problem: a count on the media must never be lower than the number of reachable extents (invariant 1) and must
+//! be exact after recovery (invariant 2). Data that is not shared must cost nothing.
 //!
-//! The idea: three states of a block, told by its one-line entry.
+//! The idea: a block has one of three states, which its one-line entry tells.
 //!
 //! ```text
 //! entry empty    free, or private: named by exactly one extent; the dram index may know its fingerprint
@@ -14,31 +13,32 @@
 //!  private --release--> free
 //! ```
 //!
-//! A packed chunk has no private state: its entry counts as long as it is named, and is empty when it is free.
+//! A packed chunk has no private state: its entry counts as long as an extent references it, and is empty when it is
+//! free.
 //!
-//! Counts change by one 16-byte compare-and-exchange of tag, transaction and counts, then one line flush.
-//! An increase is durable before the commit word that publishes the extent, a decrease comes after it. So a crash
-//! leaves counts too high, never too low. What a [`transaction`] left unfinished is taken back at the mount, and
-//! [`recount`] finds the true counts while the file system is in use. Beside the count an entry has an update count:
-//! references of those who are about to name the block.
+//! A count changes by one 16-byte compare-and-exchange of tag, transaction and counts, followed by one line flush. An
+//! increase is durable before the commit word that publishes the extent; a decrease comes after it. So a crash leaves
+//! counts too high, never too low. The mount takes back what an unfinished [`transaction`] did, and [`recount`] finds
+//! the true counts while the file system is in use. Next to the count, an entry has an update count: references held
+//! by operations that are about to write an extent for the block.
 //!
-//! The door is [`Chunks`]; its duties have a file each:
+//! The interface is [`Chunks`]; each of its duties has a file:
 //!
 //! | file | duty |
 //! |---|---|
-//! | `entries.rs` | where entries lie, and their numbers in the indexes |
-//! | `packed.rs` | which entries of packed chunks are free, and what they take |
-//! | `content.rs` | where a chunk's bytes are, reading and comparing them |
-//! | `counts.rs` | a reference more, a reference less |
-//! | `update.rs` | the same of the update count |
-//! | `fingerprints.rs` | fingerprints that are added to entries that count |
+//! | `entries.rs` | the place of each entry, and its number in the indexes |
+//! | `packed.rs` | which entries of packed chunks are free, and how many bytes packed chunks save |
+//! | `content.rs` | finding, reading and comparing the bytes of a chunk |
+//! | `counts.rs` | taking and dropping references |
+//! | `update.rs` | taking and dropping update counts |
+//! | `fingerprints.rs` | adding fingerprints to entries that count |
 //! | `presence.rs` | which blocks have an entry: bits and totals in DRAM |
-//! | `scan.rs` | what a mount learns of the table |
-//! | `exact.rs` | what reconcile asks of it and makes of it |
-//! | `epochs.rs` | who may still look where a packed chunk lay |
-//! | `labels.rs` | whether the dram index may find a block, and the argument why a block that it finds is not freed |
-//! | `moves.rs` | a packed chunk gets another place |
-//! | `sight.rs` | what a look into an index tells before a search |
+//! | `scan.rs` | what a mount reads from the table |
+//! | `exact.rs` | what reconcile reads from the table, and how it corrects entries |
+//! | `epochs.rs` | when no reader uses the old place of a moved chunk |
+//! | `labels.rs` | whether the dram index may find a block, and why a block that it finds is not freed |
+//! | `moves.rs` | moving a packed chunk |
+//! | `sight.rs` | the result of a quick look into an index |
 
 pub(crate) mod content;
 mod counts;
@@ -80,34 +80,34 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use transaction::{GeneratorLines, Generators, Transaction};
 
-/// Where delete pointer, flags and functions lie in an entry: one word.
+/// Offset in an entry of the word with the delete pointer, the flags and the function numbers.
 const FLAGS_WORD: u64 = LINKS_WORD + 8;
 
-/// Most blocks whose entries are fetched at once: 16 KiB of the table, which the first-level cache holds.
+/// The most blocks whose entries are fetched at once: 16 KiB of the table, which the first-level cache holds.
 const FETCHED_BLOCKS: u64 = 256;
 
-/// What became of a block when one extent let go of it.
+/// State of a chunk after one extent dropped its reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// Nobody names it any more.
+    /// No reference is left.
     Free,
-    /// Others still do.
+    /// Other references remain.
     Kept,
 }
 
-/// Why a block gets no further reference.
+/// Why no further reference on a chunk can be taken.
 #[derive(Debug)]
 pub enum Unshareable {
-    /// Its count cannot grow further.
+    /// Its count is at its maximum.
     Saturated,
-    /// It is a packed chunk whose entry counts nothing: damage.
+    /// It is a packed chunk whose entry counts nothing, which is damage.
     Lost,
-    /// Its entry lies in bad memory.
+    /// Its entry is in bad memory.
     Bad(PmemError),
 }
 
-/// Locks of what is changed in an entry beside its counts, which is seldom, and of its block's label. Neighbours have
-/// different ones.
+/// Locks for rare changes: the words of an entry other than its counts, and the label of its block. Neighbouring
+/// entries have different locks.
 struct Lines {
     locks: Vec<Padded<Mutex<()>>>,
 }
@@ -122,37 +122,38 @@ impl Lines {
     }
 }
 
-/// The table and its index.
+/// The chunk table and its index.
 pub struct Chunks {
     region: Region,
     geometry: Geometry,
-    /// Where entries lie.
+    /// Maps a chunk to the place of its entry.
     pub(crate) entries: Arc<Entries>,
-    /// Packed chunks: their entries, and what they take.
+    /// Allocation of packed entries, and totals of packed chunks.
     pub(crate) packed: Packed,
-    /// Who looks up where packed chunks lie.
+    /// Tracks the readers that use the place of a packed chunk.
     pub(crate) epochs: Epochs,
     /// Finds tracked chunks by weak fingerprint.
     pub index: Index,
-    /// What makes the fingerprints; the index holds the weak ones. Those of other functions count as missing.
+    /// Functions that compute the fingerprints; the index holds the weak ones. A fingerprint of another function
+    /// counts as missing.
     weak: WeakFunction,
     strong: StrongFunction,
     generators: GeneratorLines,
-    /// Dram index: one bit a block, has an entry. A private block is released without a look at the media, so the
-    /// table of a device that shares nothing stays a hole. With a pm index there is one bit a segment, has had an
-    /// entry since the mount, and the table itself tells the rest.
+    /// With a dram index: one bit for each block that has an entry. So a private block is released without a look at
+    /// the media, and the table of a device that shares nothing stays a hole. With a pm index: one bit for each
+    /// segment that has had an entry since the mount; the table tells the rest.
     has_entry: Box<[AtomicU64]>,
-    /// Entries in use, with a pm index.
+    /// The number of entries in use; counted only with a pm index.
     tracked: Sum,
     extra_references: Sum,
     lines: Lines,
-    /// Whether `recount` holds anything: looked at without its lock.
+    /// True while `recount` is set; read without its lock.
     recounting: AtomicBool,
     recount: RwLock<Option<Recount>>,
 }
 
 impl Chunks {
-    /// The table of a device, with its index as far as that is there.
+    /// Creates the table of a device. `index` may still be empty; the mount fills it.
     pub(crate) fn new(
         region: Region,
         geometry: Geometry,
@@ -180,23 +181,23 @@ impl Chunks {
         }
     }
 
-    /// Dedup transactions that began since the device was formatted.
+    /// Returns how many dedup transactions began since the device was formatted.
     pub fn transactions(&self) -> u64 {
         self.generators.begun()
     }
 
-    /// References beyond the first of every block: blocks saved by sharing.
+    /// Returns the number of references beyond the first of each block: blocks saved by sharing.
     pub fn extra_references(&self) -> u64 {
         self.extra_references.get()
     }
 
-    /// A chunk's entry, copied.
+    /// Returns a copy of a chunk's entry.
     #[inline]
     pub fn entry(&self, chunk: impl Into<ChunkRef>) -> ChunkEntry {
         self.region.read(self.entry_offset(chunk))
     }
 
-    /// Extents that touch a chunk that is in use.
+    /// Returns how many extents touch a chunk that is in use.
     #[inline]
     pub(crate) fn count(&self, chunk: impl Into<ChunkRef>) -> u32 {
         let chunk = chunk.into();
@@ -209,11 +210,12 @@ impl Chunks {
         self.entries.offset(chunk.into())
     }
 
-    /// Asks for the entries of chunks, all at once, and for the bytes of the blocks among them if these are to be read: so
-    /// who looks at them soon after waits once. Where the bytes of a packed chunk are is told by its entry alone.
+    /// Prefetches the entries of all these chunks at once, and with `with_bytes` also the bytes of the blocks among
+    /// them. A caller that then reads them waits only once. The bytes of a packed chunk cannot be prefetched: only
+    /// its entry says where they are.
     pub(crate) fn fetch(&self, chunks: &[ChunkRef], with_bytes: bool) {
         let mut ranges: SmallVec<[(u64, u64); 16]> = SmallVec::new();
-        // Of what a damaged index names there may be no entry.
+        // A damaged index may reference chunks that have no entry.
         for chunk in chunks.iter().filter(|chunk| self.entries.exists(**chunk)) {
             ranges.push((self.entry_offset(*chunk), ENTRY_BYTES));
             ranges.extend(chunk.block().filter(|_| with_bytes).map(|block| (block.address(), BLOCK_BYTES)));
@@ -221,8 +223,8 @@ impl Chunks {
         self.region.fetch(&ranges);
     }
 
-    /// Asks for the entries of blocks that are about to lose a reference, all at once, as far as they may have one: so
-    /// that waiting for them is waiting once. Of many blocks for the first [`FETCHED_BLOCKS`].
+    /// Prefetches the entries of blocks that are about to lose a reference, if they may have entries, so that the
+    /// caller waits only once. Of a longer list only the first [`FETCHED_BLOCKS`] are fetched.
     pub(crate) fn fetch_entries(&self, runs: &[BlockRun]) {
         let mut left = FETCHED_BLOCKS;
         let mut ranges: SmallVec<[(u64, u64); 32]> = SmallVec::new();
@@ -239,14 +241,14 @@ impl Chunks {
         self.region.fetch(&ranges);
     }
 
-    /// Asks for what a pm index has of blocks whose entries were emptied a moment ago, all at once.
+    /// Prefetches the heads of the pm index's chains for blocks whose entries were just emptied, all at once.
     pub(crate) fn fetch_slots(&self, emptied: &[BlockNumber]) {
         if let Some(index) = self.index.fact() {
             index.fetch(emptied.iter().filter_map(|block| self.entry(*block).weak(self.weak)));
         }
     }
 
-    /// Whether a block can be found by its fingerprint.
+    /// Returns whether the index can find a block by its fingerprint.
     #[inline]
     pub(crate) fn can_be_found(&self, block: BlockNumber) -> bool {
         match &self.index {
@@ -255,33 +257,33 @@ impl Chunks {
         }
     }
 
-    /// Whether the index names blocks that have no entry, so that one that nobody shares needs none.
+    /// Returns whether the index holds blocks without an entry, so that an unshared block needs none.
     #[inline]
     pub(crate) fn finds_private(&self) -> bool {
         self.index.dram().is_some()
     }
 
-    /// What makes the weak fingerprints.
+    /// Returns the function that computes weak fingerprints.
     #[inline]
     pub fn weak_function(&self) -> WeakFunction {
         self.weak
     }
 
-    /// What makes the strong fingerprints.
+    /// Returns the function that computes strong fingerprints.
     #[inline]
     pub fn strong_function(&self) -> StrongFunction {
         self.strong
     }
 
     /// Asserts that a chunk can have an entry that counts. Extents are verified when they are read from the media, so
-    /// any other one is a mistake of ours.
+    /// any other chunk is a bug.
     #[inline]
     fn assert_is_data(&self, chunk: ChunkRef) {
         let exists = self.entries.exists(chunk);
         debug_assert!(exists, "{chunk} belongs to the tables or lies beyond the device: nobody counts it");
     }
 
-    /// A transaction; it begins with its first entry operation.
+    /// Returns a new transaction; it begins with its first entry operation.
     #[inline]
     pub fn begin(&self) -> Transaction<'_> {
         Transaction::new(self)

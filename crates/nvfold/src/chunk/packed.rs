@@ -1,12 +1,12 @@
 //! Which entries of packed chunks are free.
 //!
-//! The problem: entries are taken and given back one by one, by all threads, and there may be none left in the parts of
-//! the table that there are.
+//! The problem: all threads take and free entries one by one, and the existing parts of the table may have no free
+//! entry left.
 //!
-//! The idea: one bit an entry in DRAM. Entries of the lowest part that has a free one are taken, so a table that
-//! empties can give its last parts back; within a part one behind the other, so that its lines are worn alike (DeEXT
-//! III-C). Whether an entry counts is said by the entry itself; its bit is set before that and cleared after its being
-//! empty is durable.
+//! The idea: DRAM holds one used bit per entry. Entries are taken from the lowest part that has a free one, so a
+//! shrinking table can give its last parts back; within a part they are taken round robin, so that all lines wear
+//! evenly (DeEXT III-C). The entry itself says whether it counts. Its bit is set before the entry counts, and cleared
+//! after its emptying is durable.
 
 use super::entries::{ENTRIES_PER_SEGMENT, Entries, PACKED_END};
 use crate::error::Result;
@@ -20,46 +20,46 @@ use crate::sync::{Mutex, MutexGuard};
 use pmem::Region;
 use std::sync::Arc;
 
-/// Words of used bits in a part.
+/// The number of words with the used bits of one part.
 pub const WORDS_PER_PART: usize = ENTRIES_PER_SEGMENT as usize / 64;
 const BITS_PER_PART: usize = ENTRIES_PER_SEGMENT as usize;
 
-/// A packed chunk that is about to be entered.
+/// A packed chunk that is about to get its entry.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPacked {
-    /// Its entry.
+    /// The number of its entry.
     pub number: PackedNumber,
     /// Media address of its bytes.
     pub address: u64,
-    /// How many.
+    /// Its content and stored lengths.
     pub bytes: PackedBytes,
-    /// By the method that cut it, 1 to 15.
+    /// The class of the method that cut it, 1 to 15.
     pub class: u8,
 }
 
-/// The free entries of a device, and totals.
+/// The free entries of a device, and the totals of its packed chunks.
 pub struct Packed {
     entries: Arc<Entries>,
     used: Mutex<Used>,
     /// Bytes that sharing packed chunks saves.
     pub(super) saved_bytes: Sum,
-    /// Bytes that compressing them saves, each chunk once.
+    /// Bytes that compressing packed chunks saves; a shared chunk counts once.
     pub(super) compressed_away: Sum,
 }
 
 #[derive(Default)]
 struct Used {
-    /// Bits of all parts, one part behind the other.
+    /// Used bits of all parts, in order.
     words: Vec<u64>,
     count: u64,
-    /// No part before this one has a free bit.
+    /// The first part that may have a free bit.
     part: usize,
-    /// The bit of that part to look at next.
+    /// The bit of that part at which the next search begins.
     next: usize,
 }
 
 impl Used {
-    /// The first free bit of a part from `next` on, or else from its start.
+    /// Returns the first free bit of a part, searched from `next` on and then from the part's start.
     fn free_in(&self, part: usize) -> Option<usize> {
         let (start, end) = (part * BITS_PER_PART, (part + 1) * BITS_PER_PART);
         self.free_between(start + self.next, end).or_else(|| self.free_between(start, start + self.next))
@@ -83,31 +83,31 @@ impl Packed {
         Packed { entries, used: Mutex::default(), saved_bytes, compressed_away }
     }
 
-    /// Packed chunks in use.
+    /// Returns the number of packed chunks in use.
     pub fn count(&self) -> u64 {
         self.used.lock().count
     }
 
-    /// Bytes that sharing packed chunks saves.
+    /// Returns how many bytes sharing packed chunks saves.
     pub fn saved_bytes(&self) -> u64 {
         self.saved_bytes.get()
     }
 
-    /// Bytes that compressing packed chunks saves, each chunk once.
+    /// Returns how many bytes compressing packed chunks saves; a shared chunk counts once.
     pub fn compressed_away_bytes(&self) -> u64 {
         self.compressed_away.get()
     }
 
-    /// Whether the entry of a packed chunk is in use, or about to be.
+    /// Returns whether the entry of a packed chunk is in use or about to be.
     pub fn is_used(&self, PackedNumber(number): PackedNumber) -> bool {
         let used = self.used.lock();
         used.words.get(number as usize / 64).is_some_and(|word| word & 1 << (number % 64) != 0)
     }
 
-    /// Takes a free entry, and a new part of the table for it if need be.
+    /// Takes a free entry, and adds a part to the table if there is none.
     ///
     /// # Errors
-    /// ENOSPC.
+    /// `ENOSPC` if the table is full or no segment is free for a new part.
     pub fn take(&self, region: &Region, space: &Space) -> Result<PackedNumber> {
         let mut used = self.used.lock();
         loop {
@@ -122,7 +122,7 @@ impl Packed {
                 if number < PACKED_END {
                     used.words[bit / 64] |= 1 << (bit % 64);
                     let entry = self.entries.offset(PackedNumber(number).into());
-                    // One in bad memory is kept from use.
+                    // An entry in bad memory stays marked as used.
                     if region.check_writable(entry, ENTRY_BYTES).is_err() {
                         continue;
                     }
@@ -134,11 +134,11 @@ impl Packed {
         }
     }
 
-    /// Gives an entry back whose being empty is durable.
+    /// Frees an entry whose emptying is durable.
     pub fn free(&self, PackedNumber(number): PackedNumber) {
         let mut used = self.used.lock();
         let (at, bit) = (number as usize / 64, 1 << (number % 64));
-        // A damaged saved state may say that it is free.
+        // A damaged saved state may have marked it as free.
         let Some(word) = used.words.get_mut(at).filter(|word| **word & bit != 0) else { return };
         *word &= !bit;
         used.count -= 1;
@@ -148,7 +148,7 @@ impl Packed {
         }
     }
 
-    /// Adds a part to the table: empty entries, durably, before the segment table says that it is one.
+    /// Adds a part to the table. Its empty entries are durable before the segment table refers to them.
     fn grow(&self, region: &Region, space: &Space, used: &mut MutexGuard<'_, Used>) -> Result<()> {
         let part = (used.words.len() / WORDS_PER_PART) as u32;
         if part >= self.entries.parts_max() {
@@ -163,7 +163,7 @@ impl Packed {
         Ok(())
     }
 
-    /// Gives the last parts back in which no entry is in use; how many.
+    /// Gives back the last parts without entries in use. Returns how many it gave back.
     pub fn shrink(&self, space: &Space) -> usize {
         let mut used = self.used.lock();
         let mut given_back = 0;
@@ -181,18 +181,19 @@ impl Packed {
         given_back
     }
 
-    /// Parts at the end of the table in which no entry is in use: [`Packed::shrink`] gives them back.
+    /// Returns the number of parts at the end of the table without entries in use: [`Packed::shrink`] gives them
+    /// back.
     pub fn empty_parts(&self) -> u64 {
         let used = self.used.lock();
         used.words.rchunks(WORDS_PER_PART).take_while(|part| part.iter().all(|word| *word == 0)).count() as u64
     }
 
-    /// Entries there are, free ones among them.
+    /// Returns the number of entries in the existing parts, free ones included.
     pub fn entries_end(&self) -> u64 {
         self.used.lock().words.len() as u64 * 64
     }
 
-    /// Entries in use.
+    /// Iterates over the entries in use.
     pub fn used(&self) -> impl Iterator<Item = PackedNumber> {
         let words = self.used_words();
         let bits = |(at, word): (usize, u64)| {
@@ -201,29 +202,29 @@ impl Packed {
         words.into_iter().enumerate().flat_map(bits).map(PackedNumber)
     }
 
-    /// Used bits of all parts, one part behind the other.
+    /// Returns the used bits of all parts, in order.
     pub fn used_words(&self) -> Vec<u64> {
         self.used.lock().words.clone()
     }
 
-    /// Mount: takes the used bits of the parts that are there over.
+    /// Sets the used bits of the existing parts; for the mount.
     pub fn adopt(&self, words: Vec<u64>) {
         let mut used = self.used.lock();
         used.count = words.iter().map(|word| u64::from(word.count_ones())).sum();
         (used.words, used.part, used.next) = (words, 0, 0);
     }
 
-    /// A read-only mount: sharing saves so many bytes more.
+    /// Adds to the bytes that sharing saves; for a read-only mount.
     pub fn record_saved(&self, bytes: u64) {
         self.saved_bytes.add(bytes);
     }
 
-    /// A packed chunk is there that is so long.
+    /// Adds a packed chunk of this length to the bytes that compression saves.
     pub fn record_compressed(&self, bytes: PackedBytes) {
         self.compressed_away.add(bytes.saved());
     }
 
-    /// Mount: takes the saved totals over.
+    /// Sets both totals from the saved state; for the mount.
     pub fn adopt_saved_bytes(&self, shared: u64, compressed_away: u64) {
         self.saved_bytes.set(shared);
         self.compressed_away.set(compressed_away);

@@ -1,10 +1,10 @@
 //! Which blocks have an entry, and how many: bits and totals in DRAM.
 //!
-//! The problem: most blocks of most devices are private. To look into the table for each block that is released would
-//! make the host hold memory for a table that is otherwise a hole, and wait for the media each time.
+//! The problem: most blocks of most devices are private. Reading the table for each released block would make the
+//! host allocate memory for a table that is otherwise a hole, and would wait for the media each time.
 //!
-//! The idea: one bit a block says whether there is an entry. A pm index promises to take no DRAM that grows with the
-//! device, so there it is one bit a segment, for "may have", and the entry itself says the rest.
+//! The idea: one bit per block says whether it has an entry. A pm index must not take DRAM that grows with the
+//! device, so with it there is one bit per segment, which means "may have", and the entry itself tells the rest.
 //!
 //! ```text
 //! dram index   has_entry[block]        set before the count can be seen, cleared after it is 0
@@ -18,7 +18,7 @@ use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use crate::sync::atomic::Ordering;
 
 impl Chunks {
-    /// Entries in use.
+    /// Returns the number of block entries in use.
     pub fn tracked(&self) -> u64 {
         if self.index.fact().is_some() {
             return self.tracked.get();
@@ -26,7 +26,7 @@ impl Chunks {
         self.has_entry.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
 
-    /// Whether a block has an entry: is tracked.
+    /// Returns whether a chunk has an entry, that is, is tracked.
     #[inline]
     pub fn has_entry(&self, chunk: impl Into<ChunkRef>) -> bool {
         let count = |chunk| CountWord::decode(self.region.load_u128(self.entry_offset(chunk)));
@@ -37,30 +37,31 @@ impl Chunks {
         self.may_have_entry(block) && (self.index.fact().is_none() || !count(block.into()).is_empty())
     }
 
-    /// Whether a block has an entry, as far as DRAM tells. With a pm index that is whether any block of its segment has
-    /// had one.
+    /// Returns whether a block has an entry according to DRAM. With a pm index: whether any block of its segment has
+    /// had one since the mount.
     #[inline]
     fn may_have_entry(&self, block: BlockNumber) -> bool {
         let at = if self.index.fact().is_none() { block.0 } else { block.0 / SEGMENT_BLOCKS };
         self.has_entry[(at / 64) as usize].load(Ordering::Relaxed) & 1 << (at % 64) != 0
     }
 
-    /// Whether a block of a run may have an entry: whether any near them has one, for the bits are not told apart.
+    /// Returns whether a block of a run may have an entry. Checks whole words of bits, so neighbours of the run count
+    /// too.
     pub(super) fn may_have_entries(&self, run: BlockRun) -> bool {
         let blocks_a_word = if self.index.fact().is_none() { 64 } else { 64 * SEGMENT_BLOCKS };
         let words = run.start.0 / blocks_a_word..run.blocks_end().div_ceil(blocks_a_word);
         words.into_iter().any(|word| self.has_entry[word as usize].load(Ordering::Relaxed) != 0)
     }
 
-    /// Whether the one extent that names each of these blocks is all that is known of them: they have no entry, nobody can
-    /// find them, and no crash left it open how often they are named. False if that takes a look at each of them.
+    /// Returns true if all these blocks are private for sure: they have no entry, no search can find them, and their
+    /// counts are not being recounted after a crash. Returns false if finding out would take a look at each block.
     #[inline]
     pub(crate) fn are_private(&self, run: BlockRun) -> bool {
         let cannot_be_found = self.index.dram().is_some_and(|index| index.labels.has_none(run));
         cannot_be_found && !self.may_have_entries(run) && !self.is_recounting()
     }
 
-    /// Which blocks of a segment have an entry, one bit each.
+    /// Returns which blocks of a segment have an entry, one bit each.
     pub fn entries_in(&self, segment: u64) -> [u64; WORDS_PER_SEGMENT] {
         if self.index.fact().is_none() {
             let word = |at| segment as usize * WORDS_PER_SEGMENT + at;
@@ -76,14 +77,14 @@ impl Chunks {
         bits
     }
 
-    /// Takes an entry that came into bits and totals.
+    /// Records a new entry in the bits and totals.
     #[inline]
     pub(super) fn record_entry(&self, chunk: ChunkRef, count: u32) {
         self.record_entry_present(chunk);
         self.record_counted(chunk, count);
     }
 
-    /// Takes an entry whose bit is set into the totals.
+    /// Records an entry whose bit is already set in the totals.
     #[inline]
     pub(super) fn record_counted(&self, chunk: ChunkRef, count: u32) {
         if chunk.packed().is_some() {
@@ -96,14 +97,14 @@ impl Chunks {
         }
     }
 
-    /// References beyond the first one come or, with two's complement, go.
+    /// Adds to the references beyond the first; two's complement for a decrease.
     #[inline]
     pub(super) fn record_extra(&self, chunk: ChunkRef, references: u64) {
         self.record_extra_of(chunk, self.content_bytes(chunk), references);
     }
 
-    /// Does the same for a chunk with so much content. Who has dropped its own reference must have asked before: the entry may
-    /// be that of another chunk by then, or gone with its part of the table.
+    /// Does the same for a chunk with a content of `bytes` bytes. A caller that has dropped its reference must have
+    /// read the length before: by then the entry may be that of another chunk, or gone with its part of the table.
     #[inline]
     pub(super) fn record_extra_of(&self, chunk: ChunkRef, bytes: u64, references: u64) {
         match chunk {
@@ -112,13 +113,13 @@ impl Chunks {
         };
     }
 
-    /// Bytes of the content of a chunk that the caller has a reference on.
+    /// Returns the length in bytes of the content of a chunk on which the caller holds a reference.
     #[inline]
     pub(super) fn content_bytes(&self, chunk: ChunkRef) -> u64 {
         if chunk.block().is_some() { BLOCK_BYTES } else { self.entry(chunk).content_bytes() }
     }
 
-    /// Records an entry that is in use now.
+    /// Records that an entry is now in use.
     #[inline]
     pub(super) fn record_entry_present(&self, chunk: ChunkRef) {
         let ChunkRef::Block(block) = chunk else { return };
@@ -137,13 +138,13 @@ impl Chunks {
         }
     }
 
-    /// A read-only mount: one more extent touches a block, whatever its entry says.
+    /// Records one more extent that touches a block, whatever its entry says; for a read-only mount.
     pub fn record_extra_reference(&self) {
         self.extra_references.add(1);
     }
 
-    /// Takes an entry that is gone out of bits and totals, and if it `loses` its fingerprint out of the index: durably,
-    /// for what is written in its place leads nowhere.
+    /// Removes an entry that is gone from bits and totals. If the entry `loses` its fingerprint, also removes it from
+    /// the index, durably: the entry that is written in its place does not lead on in the chain.
     pub(super) fn record_entry_gone(&self, chunk: ChunkRef, entry: &ChunkEntry, loses: bool) {
         if !entry.is_empty() {
             self.record_no_entry(chunk);
@@ -157,7 +158,7 @@ impl Chunks {
     #[inline]
     pub(super) fn record_no_entry(&self, chunk: ChunkRef) {
         let ChunkRef::Block(block) = chunk else {
-            // Empty, it still says how long the chunk was: nobody has it before its number is given back.
+            // The empty entry still holds the chunk's length: no chunk reuses it before its number is freed.
             let saved = self.entry(chunk).packed_bytes().saved();
             self.packed.compressed_away.subtract(saved);
             return;

@@ -1,19 +1,20 @@
-//! Counting references anew while the file system is in use: what reconcile has seen so far.
+//! Recounting references while the file system is in use: the counts that reconcile has found so far.
 //!
-//! The problem: after a crash a count may be too high and a block may be in use that nobody names, and only all
-//! inode logs together tell. Nobody should wait for them to be read.
+//! The problem: after a crash a count may be too high, and a block may be marked as used although no extent
+//! references it. Only all inode logs together tell the true counts, and no operation should wait until they are
+//! read.
 //!
-//! The idea: reconcile walks the inodes in the order of their numbers and counts, beside the chunk table, the
-//! extents that touch each block. An operation on an inode that was walked keeps these counts up to date; one on
-//! an inode that was not need not. When all were walked, the two tables are held against each other.
+//! The idea: reconcile walks the inodes in the order of their numbers and counts, apart from the chunk table, the
+//! extents that touch each block. An operation on a walked inode keeps these counts up to date; an operation on an
+//! inode that is not walked yet need not. After the last inode, reconcile compares the two tables.
 //!
 //! ```text
 //! inodes     | walked: their operations count here too | to be walked |
 //! a page     count of each block of a segment, and two bits: its use is not known yet; it is a log page or the like
 //! ```
 //!
-//! A block whose use is not known is never allocated. One that no walked extent names is never offered for
-//! sharing: its content may belong to a write that the crash cut off.
+//! A block of unknown use is never allocated. A block that no walked inode references is never offered for sharing:
+//! its content may belong to a write that the crash cut off.
 
 use super::entries::{ENTRIES_PER_SEGMENT, PARTS_MAX};
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
@@ -21,7 +22,7 @@ use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-/// Bit of a count: an extent reserves the block, so its bytes mean nothing.
+/// The bit of a count that says: an extent only reserves the block, so its bytes mean nothing.
 const UNWRITTEN: u32 = 1 << 31;
 
 struct Page {
@@ -33,7 +34,7 @@ struct Page {
 /// The counts of one reconcile.
 pub struct Recount {
     pages: Box<[OnceLock<Box<Page>>]>,
-    /// Of packed chunks: those of one part of their table together.
+    /// Pages for packed chunks, grouped by part of the table of packed entries.
     packed: Box<[OnceLock<Part>]>,
 }
 
@@ -42,7 +43,7 @@ type Part = Box<[OnceLock<Box<Page>>; PAGES_PER_PART]>;
 const PAGES_PER_PART: usize = ENTRIES_PER_SEGMENT as usize / SEGMENT_BLOCKS as usize;
 
 impl Recount {
-    /// Nothing counted, everything known.
+    /// Creates a recount in which nothing is counted and every use is known.
     pub fn new(segments: u64) -> Recount {
         let parts = segments.min(u64::from(PARTS_MAX));
         Recount {
@@ -51,20 +52,20 @@ impl Recount {
         }
     }
 
-    /// Notes blocks of a segment whose use is not known.
+    /// Marks blocks of a segment whose use is unknown.
     pub fn set_unknown(&self, segment: u64, blocks: &[u64; WORDS_PER_SEGMENT]) {
         for (word, blocks) in self.page_of(BlockNumber(segment * SEGMENT_BLOCKS).into()).unknown.iter().zip(blocks) {
             word.store(*blocks, Ordering::Relaxed);
         }
     }
 
-    /// Notes a packed chunk whose use is not known.
+    /// Marks a packed chunk as one of unknown use.
     pub fn set_unknown_packed(&self, packed: PackedNumber) {
         let (word, bit) = place(packed.into());
         self.page_of(packed.into()).unknown[word].fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Whether the use of a block is not known yet.
+    /// Returns whether the use of a chunk is still unknown.
     pub fn is_unknown(&self, chunk: impl Into<ChunkRef>) -> bool {
         let chunk = chunk.into();
         let (word, bit) = place(chunk);
@@ -72,13 +73,14 @@ impl Recount {
         page.is_some_and(|page| page.unknown[word].load(Ordering::Relaxed) & bit != 0)
     }
 
-    /// Those of 64 packed chunks whose use is not known yet, a bit each. `first`: a multiple of 64.
+    /// Returns which of the 64 packed chunks from `first` on are of unknown use, one bit each. `first` is a multiple
+    /// of 64.
     pub fn unknown_packed(&self, first: PackedNumber) -> u64 {
         let (word, _) = place(first.into());
         self.existing_page(first.into()).map_or(0, |page| page.unknown[word].load(Ordering::Relaxed))
     }
 
-    /// The use of a block is known from now on; whether it was not before.
+    /// Marks the use of a chunk as known. Returns whether it was unknown before.
     pub fn know(&self, chunk: impl Into<ChunkRef>) -> bool {
         let chunk = chunk.into();
         let (word, bit) = place(chunk);
@@ -86,7 +88,8 @@ impl Recount {
         page.is_some_and(|page| page.unknown[word].fetch_and(!bit, Ordering::Relaxed) & bit != 0)
     }
 
-    /// A walked inode keeps its log or an attribute here, so the use is known; false when another one does too.
+    /// Marks a chunk that holds the log or an attribute of a walked inode, so its use is known. Returns false if
+    /// another inode claimed it before.
     pub fn claim_metadata(&self, chunk: impl Into<ChunkRef>) -> bool {
         let chunk = chunk.into();
         let (word, bit) = place(chunk);
@@ -94,7 +97,7 @@ impl Recount {
         self.page_of(chunk).metadata[word].fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// The segment is part of the inode table.
+    /// Marks a segment that is part of the inode table.
     pub fn claim_segment(&self, segment: u64) {
         self.page_of(BlockNumber(segment * SEGMENT_BLOCKS).into())
             .metadata
@@ -102,7 +105,7 @@ impl Recount {
             .for_each(|word| word.store(!0, Ordering::Relaxed));
     }
 
-    /// Whether a walked inode keeps its log or an attribute here.
+    /// Returns whether a walked inode keeps its log or an attribute here.
     pub fn is_metadata(&self, chunk: impl Into<ChunkRef>) -> bool {
         let chunk = chunk.into();
         let (word, bit) = place(chunk);
@@ -110,7 +113,7 @@ impl Recount {
         page.is_some_and(|page| page.metadata[word].load(Ordering::Relaxed) & bit != 0)
     }
 
-    /// An extent of a walked inode touches the block. `unwritten`: it only reserves it.
+    /// Counts an extent of a walked inode that touches the block. `unwritten`: the extent only reserves it.
     pub fn count(&self, chunk: impl Into<ChunkRef>, unwritten: bool) {
         let count = self.count_of(chunk.into());
         if unwritten {
@@ -119,7 +122,7 @@ impl Recount {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A reserved block got its content.
+    /// Records that a reserved block got its content.
     pub fn written(&self, chunk: impl Into<ChunkRef>) {
         let chunk = chunk.into();
         self.count_of(chunk).fetch_and(!UNWRITTEN, Ordering::Relaxed);
@@ -132,12 +135,12 @@ impl Recount {
         debug_assert!(before & !UNWRITTEN > 0, "{chunk}: more extents let go of it than were counted");
     }
 
-    /// Does the same for several.
+    /// Does the same for several chunks.
     pub fn uncount_all(&self, chunks: impl Iterator<Item = ChunkRef>) {
         chunks.for_each(|chunk| self.subtract_reference(chunk));
     }
 
-    /// Blocks are free: known, and named by nobody. Returns how many of them were known before.
+    /// Records that blocks are free: known, and without references. Returns how many of them were known before.
     pub fn freed(&self, run: BlockRun) -> u64 {
         let mut known = 0;
         for block in run.blocks() {
@@ -152,7 +155,7 @@ impl Recount {
         known
     }
 
-    /// How many extents of walked inodes touch the block, and whether one of them only reserves it.
+    /// Returns how many extents of walked inodes touch the chunk, and whether one of them only reserves it.
     pub fn counted(&self, chunk: impl Into<ChunkRef>) -> (u32, bool) {
         let chunk = chunk.into();
         let page = self.existing_page(chunk);
@@ -160,7 +163,7 @@ impl Recount {
         (count & !UNWRITTEN, count & UNWRITTEN != 0)
     }
 
-    /// True if a walked inode names the block, so that its content can be trusted.
+    /// Returns true if a walked inode references the chunk, so that its content can be trusted.
     pub fn is_content_confirmed(&self, chunk: impl Into<ChunkRef>) -> bool {
         let chunk = chunk.into();
         let (count, unwritten) = self.counted(chunk);

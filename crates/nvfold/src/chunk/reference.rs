@@ -1,15 +1,15 @@
 //! References that an operation has taken and not used yet.
 //!
-//! The problem: a reference that is taken and forgotten keeps its block for ever, and nothing shows it until the device
+//! The problem: a reference that is taken and forgotten keeps its block in use for ever, unnoticed until the device
 //! is full. One that is used without having been taken loses data.
 //!
-//! The idea: taking one gives a value, and only that value gives the block's number to who builds an extent. The value
-//! is used up by publishing or by giving it back, and the compiler warns of one that is ignored. In builds with
-//! assertions, dropping one otherwise is a panic.
+//! The idea: taking a reference returns a value, and only that value yields the block's number to code that builds an
+//! extent. Publishing it or giving it back consumes the value, and the compiler warns if it is ignored. In builds
+//! with assertions, dropping it in any other way panics.
 
 use crate::media::{BlockNumber, ChunkRef};
 
-/// One more extent of the caller's may name this block: its count was raised. Its bytes stand still.
+/// Permission for one more extent of this chunk: the count is raised already. The chunk's bytes do not change.
 ///
 /// [`Dedup::place`](crate::dedup::Dedup::place) hands it to `fs`, which publishes it;
 /// [`Transaction::give_back`](super::transaction::Transaction::give_back) gives it back.
@@ -19,7 +19,7 @@ pub struct Reference {
     chunk: ChunkRef,
 }
 
-/// A reference by update count (DeNOVA IV-D): the block is about to be named, and its bytes stand still.
+/// A reference by update count (DeNOVA IV-D): an extent is about to reference the block. Its bytes do not change.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a hold becomes a reference or is given back, or its chunk stays in use until the next reconcile"]
 pub struct Hold {
@@ -33,12 +33,12 @@ macro_rules! used_up {
                 $kind { chunk }
             }
 
-            /// What it is on, for looking at its bytes.
+            /// Returns its chunk, for reading the bytes.
             pub fn $name(&self) -> $of {
                 self.chunk
             }
 
-            /// Uses it up: from here on the number stands for it.
+            /// Consumes it: from here on the number stands for the reference.
             pub(crate) fn take(self) -> $of {
                 let chunk = self.chunk;
                 std::mem::forget(self);

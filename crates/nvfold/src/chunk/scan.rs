@@ -1,11 +1,12 @@
-//! What a mount learns of the chunk table: by reading all of it after a crash, or from the saved state.
+//! How a mount learns the state of the chunk table: it reads the whole table after a crash, or the saved state
+//! otherwise.
 //!
-//! The problem: a crash leaves entries of transactions that did not end, and the index and the totals are in DRAM. The
-//! mount must wait for this, so it must be quick.
+//! The problem: a crash leaves entries of unfinished transactions, and loses the index and the totals, which are in
+//! DRAM. The mount waits until they are rebuilt, so this must be quick.
 //!
-//! The idea: one pass over the entries of the segments in use, shared out to several threads. An entry whose transaction
-//! its generator has not passed is taken back where it is met; every other one goes into the bits, the totals and the
-//! index. Counts that are too high stay so: recount finds the true ones while the file system is in use.
+//! The idea: several threads share one pass over the entries of the segments in use. If the generator has not passed
+//! an entry's transaction, the change is taken back on the spot; every other entry goes into the bits, the totals and
+//! the index. Counts that are too high stay too high: recount finds the true ones while the file system is in use.
 //!
 //! ```text
 //! generators   numbers that were passed        ends of transactions
@@ -26,29 +27,29 @@ use crate::sync::atomic::Ordering;
 use pmem::Flight;
 use zerocopy::IntoBytes;
 
-/// Fewer segments than this are not worth a thread: 64 of them are 2 MiB of table.
+/// The fewest segments that are worth a thread: 64 of them have 2 MiB of table.
 const SEGMENTS_PER_THREAD_MIN: usize = 64;
 
-/// A part of the entries that one thread reads.
+/// A part of the entries, read by one thread.
 #[derive(Clone, Copy)]
 enum Table {
-    /// Of the blocks of a segment.
+    /// The entries of the blocks of a segment.
     Blocks(u64),
     /// A part of the table of packed entries.
     Packed(u32),
 }
 
 impl Chunks {
-    /// Mount: reads the TX_ID generators.
+    /// Reads the TX_ID generators; for the mount.
     pub(crate) fn load_generators(&self) {
         self.generators.load(&self.region, &self.geometry);
     }
 
-    /// Mount after a crash: takes back what unfinished transactions did (4.3.2), and fills index and totals from the
-    /// entries of these segments, read by several threads. Returns how many entries were looked at.
+    /// Takes back the changes of unfinished transactions (4.3.2), and fills index and totals from the entries of
+    /// these segments, using several threads; for a mount after a crash. Returns the number of block entries read.
     ///
-    /// A crash meanwhile does no harm: what was taken back is marked so, or gone, and the generators pass the
-    /// unfinished numbers last.
+    /// A crash meanwhile does no harm: a change that was taken back is marked or gone, and the generators pass the
+    /// numbers of unfinished transactions last.
     pub(crate) fn scan(&self, segments: &[u64], space: &Space) -> u64 {
         let finished = transaction::stored(&self.region, &self.geometry);
         let parts =
@@ -93,8 +94,9 @@ impl Chunks {
         segments.iter().map(|segment| self.geometry.blocks_in_segment(*segment)).sum()
     }
 
-    /// Reads the entries of a segment: its bits, and for the index a slot of each fingerprint. `finished`: the
-    /// transactions that came to their end; `seen`: behind the last that there is.
+    /// Reads the entries of a segment, and collects its bits and, for the index, a slot of each fingerprint.
+    /// `finished` holds the next sequence of each generator; `seen` is raised past the highest sequence found in an
+    /// entry.
     fn scan_segment(
         &self,
         segment: u64,
@@ -128,8 +130,8 @@ impl Chunks {
         self.extra_references.add(extra);
     }
 
-    /// Reads the entries of a part of the table of packed entries: its used bits, what lives in each segment, and for the
-    /// index a slot of each fingerprint.
+    /// Reads the entries of a part of the table of packed entries, and collects its used bits, the bytes in use in
+    /// each segment and, for the index, a slot of each fingerprint.
     fn scan_part(
         &self,
         part: u32,
@@ -148,7 +150,7 @@ impl Chunks {
             let offset = self.entry_offset(PackedNumber(first));
             self.region.scan_into(offset, entries.as_mut_bytes());
             if !self.region.sound_or_forget(offset, entries.as_bytes().len() as u64) {
-                // What cannot be read may count: nobody gets such an entry, nor the bytes that it may lead to.
+                // An unreadable entry may count: neither it nor the bytes that it may point to are given out.
                 has_bad = true;
                 for number in first..first + entries.len() as u32 {
                     if !self.region.sound_or_forget(self.entry_offset(PackedNumber(number)), ENTRY_BYTES) {
@@ -167,7 +169,7 @@ impl Chunks {
                 if let Some((address, bytes)) = self.place_of(chunk) {
                     space.packed.adopt_chunk(address / SEGMENT_BYTES, bytes);
                 }
-                // Whatever it counts, for its count is taken away again by the same rule.
+                // Added even if the entry is damaged, because the same rule subtracts it again.
                 saved += u64::from(entry.count.saturating_sub(1)) * entry.content_bytes();
                 self.packed.record_compressed(entry.packed_bytes());
                 self.push_slot(chunk, &entry, shards);
@@ -183,7 +185,7 @@ impl Chunks {
         words
     }
 
-    /// An entry as it is once what an unfinished transaction did is taken back.
+    /// Returns an entry after any change by an unfinished transaction was taken back.
     fn finished_entry(
         &self,
         chunk: ChunkRef,
@@ -192,18 +194,19 @@ impl Chunks {
         seen: &mut Sequences,
         taken_back: &mut Option<Flight>,
     ) -> ChunkEntry {
-        // A decrease has the number of a transaction that has not begun, and is never taken back.
+        // A decrease carries the number of a transaction that has not begun, and is never taken back.
         let is_finished = |(generator, sequence): &(u64, u64)| *sequence < finished[*generator as usize];
         let Some((generator, sequence)) = entry.added_by().filter(|added| !is_finished(added)) else { return entry };
         seen[generator as usize] = seen[generator as usize].max(sequence + 1);
-        // A later one is none that is under way: the generator is damaged, and what files name is not taken back for it.
+        // A higher sequence cannot be in progress: the generator is damaged, and references of files are not taken
+        // back for that.
         match sequence == finished[generator as usize] {
             true => self.take_back(chunk, entry, taken_back.get_or_insert_with(Flight::new)),
             false => entry,
         }
     }
 
-    /// What the dram index will have of an entry.
+    /// Adds the slot of an entry for the dram index.
     fn push_slot(&self, chunk: ChunkRef, entry: &ChunkEntry, shards: &mut [Vec<u64>]) {
         let is_found = |_: &u32| entry.is_whole() && entry.is_of(chunk) && self.index.dram().is_some();
         if let Some(weak) = entry.weak(self.weak).filter(is_found) {
@@ -212,8 +215,8 @@ impl Chunks {
         }
     }
 
-    /// Takes back what an unfinished transaction did to an entry: an addition by null_entry, an increase by
-    /// decrease_RC. What it took away stays away: the extents are gone. Returns the entry as it is then.
+    /// Takes back the change of an unfinished transaction to an entry: an addition by null_entry, an increase by
+    /// decrease_RC. A removal is not undone, because its extents are gone. Returns the resulting entry.
     fn take_back(&self, chunk: ChunkRef, entry: ChunkEntry, flight: &mut Flight) -> ChunkEntry {
         let offset = self.entry_offset(chunk);
         let word = entry.word();
@@ -235,7 +238,7 @@ impl Chunks {
         }
     }
 
-    /// Mount: takes saved bits and totals in; the index is loaded by itself.
+    /// Sets the saved bits of a segment; for the mount. The index is loaded separately.
     pub fn adopt_entries(&self, segment: u64, has_entry: &[u64]) {
         (segment * WORDS_PER_SEGMENT as u64..).zip(has_entry).for_each(|(word, bits)| self.adopt_word(word, *bits));
     }
@@ -250,7 +253,7 @@ impl Chunks {
         }
     }
 
-    /// Mount: see [`Chunks::adopt_entries`].
+    /// Sets the saved total; for the mount. See [`Chunks::adopt_entries`].
     pub fn adopt_totals(&self, extra_references: u64) {
         self.extra_references.set(extra_references);
     }

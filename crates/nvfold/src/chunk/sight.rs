@@ -1,14 +1,15 @@
-//! The answer of a quick look into an index: which entries are worth prefetching. It takes no reference and promises nothing.
+//! The result of a quick look into an index: which entries are worth prefetching. It takes no reference and
+//! guarantees nothing.
 
 use crate::media::ChunkRef;
 
-/// What was there for a fingerprint.
+/// What the index held for a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// There was no chunk with it.
+    /// There was no chunk with this fingerprint.
     Nothing,
-    /// This one was the first.
+    /// This chunk was the first one.
     Chunk(ChunkRef),
-    /// Whether there is one takes a search.
+    /// Only a search can tell.
     Unclear,
 }

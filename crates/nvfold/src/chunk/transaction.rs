@@ -1,12 +1,12 @@
-//! Dedup transactions: how entries change so that a crash leaves no half of it (NV-Dedup 4.3).
+//! Dedup transactions: after a crash the entries hold all changes of a transaction or none (NV-Dedup 4.3).
 //!
-//! The problem: the counts of an operation lie in many lines, and a crash may leave any of them behind. A log would
+//! The problem: the counts that an operation changes are in many lines, and a crash may lose any of them. A log would
 //! write everything twice.
 //!
-//! The idea: an entry carries what was done to it last (tag) and by which transaction (TX_ID), in the 16 bytes that
-//! change with its count at once. A transaction takes its number from a generator on the media and ends by increasing
-//! it. What carries a number that the generator has not passed belongs to a transaction that did not end: recovery
-//! takes it back ([`Chunks::scan`]), with no log.
+//! The idea: an entry records its last change (tag) and the transaction that made it (TX_ID), in the 16 bytes that
+//! change together with its count. A transaction takes its number from a generator on the media and ends by
+//! increasing the generator. An entry whose number the generator has not passed belongs to an unfinished transaction:
+//! recovery takes the change back ([`Chunks::scan`]), without a log.
 //!
 //! ```text
 //! fingerprint                                                     outside the transaction
@@ -17,16 +17,17 @@
 //!            decrease_RC of what it named with others; flushed by the unmount
 //! ```
 //!
-//! What differs from the paper, and why:
+//! Differences from the paper, and why:
 //!
 //! * The paper fences the entries, then increases the generator, then changes the inode. Here generator and entries
-//!   share a fence. A crash may then leave the generator increased and an entry not: nothing is there to be undone.
-//! * The paper decreases counts before the inode changes, and a crash between leaves them too low. Here what only
-//!   takes away comes when the extents that were counted cannot be reached, and is never undone: no generator
-//!   needs to be written for it. `null_entry` may go with the commit word, for an entry that a crash leaves empty
-//!   says that one extent names the block, and that is so until the commit word is durable.
-//! * A generator for each core ([`crate::media::generator`]): nobody waits.
-//! * One transaction for all chunks of a write, since a write is atomic here.
+//!   share a fence. A crash may then leave the generator increased and an entry unwritten, which leaves nothing to
+//!   undo.
+//! * The paper decreases counts before the inode changes, and a crash in between leaves them too low. Here removals
+//!   come after the extents that held the references have become unreachable, and they are never undone, so they need
+//!   no generator. `null_entry` may share the fence of the commit word: if a crash keeps only the empty entry, it
+//!   says that one extent references the block, which is true until the commit word is durable.
+//! * There is a generator for each core ([`crate::media::generator`]), so threads do not wait for one another.
+//! * One transaction covers all chunks of a write, since a write is atomic here.
 
 use super::packed::NewPacked;
 use super::reference::Reference;
@@ -44,10 +45,10 @@ use pmem::{Flight, Group, Landed, Region};
 /// Where dedup transactions get their TX_IDs (NV-Dedup 4.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Generators {
-    /// From a generator of the core's own: transactions on different cores never wait for one another.
+    /// Each core has a generator: transactions on different cores never wait for one another.
     #[default]
     PerCore,
-    /// From one for all, as in the paper: one transaction at a time.
+    /// All cores share one generator, as in the paper: one transaction at a time.
     Global,
 }
 
@@ -55,19 +56,19 @@ pub enum Generators {
 pub(super) struct GeneratorLines {
     kind: Generators,
     lines: Vec<Padded<Line>>,
-    /// How often all threads have gone on to the next generator, since the device was formatted.
+    /// How often the threads moved on to the next generator since the device was formatted.
     hops: Padded<AtomicU64>,
 }
 
-/// Numbers that a generator gives before the threads go on to the next one: each is a write of its line, and so all lines
-/// are worn alike.
+/// Numbers that a generator gives before the threads move on to the next one. Each number is a write of the
+/// generator's line, so this wears all lines evenly.
 const NUMBERS_A_HOP: u64 = 4096;
 
 #[derive(Default)]
 struct Line {
     /// Held from the first entry operation of a transaction until its end is durable.
     held: Mutex<()>,
-    /// Sequence of the next transaction.
+    /// The sequence number of the next transaction.
     next: AtomicU64,
 }
 
@@ -78,7 +79,7 @@ impl GeneratorLines {
         GeneratorLines { kind, lines, hops: Padded::default() }
     }
 
-    /// Loads at mount what the media say.
+    /// Loads the generators from the media; for the mount.
     pub(super) fn load(&self, region: &Region, geometry: &Geometry) {
         for (line, next) in self.lines.iter().zip(stored(region, geometry)) {
             line.next.store(next, Ordering::Relaxed);
@@ -86,14 +87,14 @@ impl GeneratorLines {
         self.hops.store(self.begun() / NUMBERS_A_HOP, Ordering::Relaxed);
     }
 
-    /// Transactions that began since the device was formatted.
+    /// Returns how many transactions began since the device was formatted.
     pub(super) fn begun(&self) -> u64 {
-        // A damaged generator may say anything.
+        // A damaged generator can hold any number.
         let begun = self.lines.iter().map(|line| line.next.load(Ordering::Relaxed).saturating_sub(1));
         begun.fold(0, u64::saturating_add)
     }
 
-    /// Mount after a crash: passes the numbers of unfinished transactions, durably.
+    /// Makes the generators pass the numbers of unfinished transactions, durably; for a mount after a crash.
     pub(super) fn pass(&self, region: &Region, geometry: &Geometry, from: &Sequences, to: &Sequences) {
         let mut flight = Flight::new();
         for (generator, line) in self.lines.iter().enumerate() {
@@ -106,7 +107,7 @@ impl GeneratorLines {
         let _ = region.fence(flight);
     }
 
-    /// The generator that is meant for the calling thread.
+    /// Returns the generator assigned to the calling thread.
     fn own(&self) -> usize {
         match self.kind {
             Generators::PerCore => {
@@ -116,7 +117,7 @@ impl GeneratorLines {
         }
     }
 
-    /// Acquires a generator: the thread's own, or one that nobody holds.
+    /// Acquires a generator: the one assigned to the thread, or else a free one.
     fn acquire(&self) -> (usize, MutexGuard<'_, ()>) {
         let own = self.own();
         let others = (1..self.lines.len()).map(|step| (own + step) % self.lines.len());
@@ -125,7 +126,7 @@ impl GeneratorLines {
         free.unwrap_or_else(|| (own, self.lines[own].held.lock()))
     }
 
-    /// The next number of a generator that is held.
+    /// Returns the next number of a generator that the caller holds.
     fn next_of(&self, generator: usize) -> u64 {
         let sequence = self.lines[generator].next.fetch_add(1, Ordering::Relaxed);
         if sequence.is_multiple_of(NUMBERS_A_HOP) {
@@ -134,38 +135,38 @@ impl GeneratorLines {
         sequence
     }
 
-    /// TX_ID for what is never taken back: the one that the thread's next transaction will have.
+    /// Returns a TX_ID for a change that is never taken back: the number of the thread's next transaction.
     pub(super) fn passing_id(&self) -> u64 {
         let own = self.own();
         tx_id(own as u64, self.lines[own].next.load(Ordering::Relaxed))
     }
 }
 
-/// A sequence for each generator.
+/// A sequence number for each generator.
 pub(super) type Sequences = [u64; GENERATORS as usize];
 
-/// The sequences that the media say come next.
+/// Returns the next sequence number of each generator, from the media.
 pub(super) fn stored(region: &Region, geometry: &Geometry) -> Sequences {
     let line = |generator| region.read::<Generator>(geometry.generator_offset(generator));
     std::array::from_fn(|generator| line(generator as u64).mended().next.max(1))
 }
 
-/// One dedup transaction. Dropped before its end, it leaves the generator as it was and gives its number back: whoever began
-/// it has taken its references back by then.
+/// One dedup transaction. If it is dropped before its end, it leaves the generator unchanged and gives its number
+/// back. The operation that began it must have taken back its references by then.
 pub struct Transaction<'a> {
     chunks: &'a Chunks,
     generator: Option<(usize, MutexGuard<'a, ()>)>,
-    /// TX_ID, from the first entry operation on.
+    /// The TX_ID; set by the first entry operation.
     id: Option<u64>,
-    /// What was flushed and is not fenced.
+    /// Lines that are flushed and not fenced yet.
     pub(crate) flight: Flight,
-    /// References that were only needed for comparing.
+    /// References that were only taken to compare.
     given_back: Vec<ChunkRef>,
     counted: Counted,
 }
 
-/// Blocks that the transaction has counted: a new entry for one of them would forget references. Kept in builds with
-/// assertions only.
+/// Chunks that the transaction has counted: writing a new entry for one of them would lose references. Kept only in
+/// builds with assertions.
 #[derive(Default)]
 struct Counted {
     #[cfg(debug_assertions)]
@@ -174,7 +175,7 @@ struct Counted {
 
 #[cfg(debug_assertions)]
 impl Counted {
-    /// Whether the block is counted for the first time.
+    /// Returns whether the chunk is counted for the first time.
     fn insert(&mut self, chunk: ChunkRef) -> bool {
         self.chunks.insert(chunk)
     }
@@ -189,7 +190,8 @@ impl Counted {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        // Numbers that run ahead of their generator are damage to recovery. Nobody else had one meanwhile: it is still held.
+        // Recovery takes numbers that run ahead of their generator for damage. No other transaction took a number
+        // since: the generator is still held.
         if let Some(((generator, _), id)) = self.generator.as_ref().zip(self.id) {
             let (_, sequence) = parts(id);
             self.chunks.generators.lines[*generator].next.store(sequence, Ordering::Relaxed);
@@ -209,7 +211,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Returns the table.
+    /// Returns the chunk table.
     pub fn chunks(&self) -> &'a Chunks {
         self.chunks
     }
@@ -220,21 +222,22 @@ impl<'a> Transaction<'a> {
         *self.id.get_or_insert_with(|| tx_id(*generator as u64, generators.next_of(*generator)))
     }
 
-    /// add_entry: the entry of a block that nobody can reach yet, with as many references as the operation makes.
+    /// add_entry: writes the entry of a block that no extent can reach yet, with as many references as the operation
+    /// makes.
     pub(crate) fn add(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
         let word = CountWord { tag: tag::ADD, tx: self.id(), count, update_count: 0 };
         self.write_entry(block.into(), ChunkEntry::for_block(block, word), fingerprint);
     }
 
-    /// add_entry, with one reference and without a fingerprint, for a private block that others may find and share
-    /// meanwhile. The caller has locked an inode that names it.
+    /// add_entry: gives a private block an entry with one reference and no fingerprint, while others may find and
+    /// share the block. The caller has locked an inode with an extent of the block.
     pub(crate) fn count_one(&mut self, block: BlockNumber) {
         let id = self.id();
         self.chunks.count_one(block, id, &mut self.flight);
         self.counted.insert(block.into());
     }
 
-    /// As [`Transaction::add`], of a packed chunk of this class, whose bytes lie at a media address.
+    /// Does the same as [`Transaction::add`] for a packed chunk; `new` holds its class, media address and length.
     pub(crate) fn add_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
         let word = CountWord { tag: tag::ADD, tx: self.id(), count, update_count: 0 };
         let entry = ChunkEntry::for_packed(new.address, new.bytes, new.class, word);
@@ -259,16 +262,19 @@ impl<'a> Transaction<'a> {
         chunks.record_entry(chunk, count);
     }
 
-    /// increase_RC: one more reference on a block that the caller knows to be referenced (it holds the lock of an inode
-    /// that names it).
+    /// increase_RC: takes one more reference on a block that the caller knows to be in use (it holds the lock of an
+    /// inode that references it).
+    ///
+    /// # Errors
+    /// The block can have no further reference; see [`Unshareable`].
     pub(crate) fn share(&mut self, chunk: impl Into<ChunkRef>) -> Result<Reference, Unshareable> {
         let chunk = chunk.into();
         self.count(chunk, 1)?;
         Ok(Reference::new(chunk))
     }
 
-    /// As many references at once: the entry changes and is flushed one time. Whoever does not go through all that are
-    /// returned leaks the rest.
+    /// Takes several references at once: the entry changes and is flushed once. The caller must use all of them;
+    /// dropping the iterator early leaks the rest.
     #[must_use = "references are published or given back, or their chunk stays in use for ever"]
     pub(crate) fn share_times(
         &mut self,
@@ -286,18 +292,18 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// One more reference on a block with this fingerprint: the first behind `after` that has any. Its bytes stand
-    /// still from then on.
+    /// Takes a reference on the first chunk after `after` that has this fingerprint and can be shared. Its bytes do
+    /// not change from then on.
     ///
-    /// The reference is taken while the chunk can be found. That ends before it is freed and begins after its content was
-    /// published, so a reference never falls on the next content of a block, which its writer may not have stored yet
-    /// ([`super::labels`]).
+    /// The reference is taken while the chunk can be found. A chunk can be found only after its content was
+    /// published, and no longer once it is about to be freed. So the reference never falls on the next content of the
+    /// block, which its writer may not have stored yet ([`super::labels`]).
     #[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
     pub fn share_candidate(&mut self, weak: u32, after: ChunkRef) -> Option<Reference> {
         self.share_candidate_that(weak, after, |_| true)
     }
 
-    /// Does the same for an entry that `fits`.
+    /// Does the same for the first chunk that `fits`.
     #[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
     pub(crate) fn share_candidate_that(
         &mut self,
@@ -306,24 +312,24 @@ impl<'a> Transaction<'a> {
         fits: impl Fn(&ChunkRef) -> bool,
     ) -> Option<Reference> {
         let chunks = self.chunks;
-        // Before the lock of the index: a thread that waits for a generator must not block the index.
+        // Acquired before the index's lock: a thread that waits for a generator must not block the index.
         self.begin();
         chunks.index.find(weak, after, |chunk| fits(chunk) && self.is_found_shared(weak, *chunk)).map(Reference::new)
     }
 
-    /// Takes its number's generator now. For a policy with a lock of its own, before it takes that: whoever waits for a
-    /// generator must keep nobody else waiting.
+    /// Acquires the generator now. A policy that has a lock calls this before it takes the lock, because a thread
+    /// that waits for a generator must not block others.
     pub fn begin(&mut self) {
         let chunks = self.chunks;
         self.generator.get_or_insert_with(|| chunks.generators.acquire());
     }
 
-    /// One more reference on a block that the policy has found by itself. Its bytes stand still from then on. `None`
-    /// when it has no entry (any more), when after a crash nobody vouches for its content yet, or when it has as many
-    /// references as can be counted.
+    /// Takes a reference on a block that the policy found without the index. Its bytes do not change from then on.
+    /// Returns `None` if the block has no entry, if its content is not confirmed yet after a crash, or if its count
+    /// is at the maximum.
     ///
-    /// The policy must have had the block in `published`, and must not be done with a `released` of it since: until
-    /// that returns, the block gets no other content.
+    /// The policy must have received the block in `published`, and must not have returned from a later `released` of
+    /// it: until `released` returns, the block gets no other content.
     #[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
     pub fn share_known(&mut self, chunk: impl Into<ChunkRef>) -> Option<Reference> {
         let chunk = chunk.into();
@@ -353,19 +359,20 @@ impl<'a> Transaction<'a> {
         is_shared
     }
 
-    /// Gives a reference back that was only needed for comparing: by then it may be the block's last. It is dropped
+    /// Gives back a reference that was only taken to compare. It may be the chunk's last by now, so it is dropped
     /// when the operation ends.
     pub fn give_back(&mut self, reference: Reference) {
         self.given_back.push(reference.take());
     }
 
-    /// What was given back and not dropped yet.
+    /// Returns the chunks of references that were given back and not dropped yet.
     pub(crate) fn given_back(&self) -> &[ChunkRef] {
         &self.given_back
     }
 
-    /// Strong fingerprint of a block that cannot change now (the transaction has a reference): from its entry, or
-    /// computed and added to it (4.4.2). `None` in bad memory: what it was made of is not there any more.
+    /// Returns the strong fingerprint of a chunk that cannot change, because the transaction holds a reference. Reads
+    /// it from the entry, or computes it and adds it to the entry (4.4.2). `None` if the chunk's bytes are in bad
+    /// memory.
     pub fn strong_of(&mut self, chunk: ChunkRef) -> Option<Strong> {
         let chunks = self.chunks;
         let function = chunks.strong_function();
@@ -379,7 +386,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Ends the transaction: increases the generator, and makes everything that was flushed durable with one fence,
-    /// `also` too.
+    /// including `also`.
     pub(crate) fn end<G: Group>(&mut self, also: G) -> (Landed, G::Clean) {
         debug_assert!(self.id.is_none() || self.generator.is_some(), "a number of a generator that is not held");
         if let Some(((generator, _), id)) = self.generator.as_ref().zip(self.id.take()) {

@@ -1,11 +1,11 @@
 //! References by update count: what the daemon of policy `denova` takes while it works (DeNOVA IV-D).
 //!
-//! The problem: the daemon names a block anew in a log and counts it in the chunk table, which are two places, and a
-//! crash may come between.
+//! The problem: the daemon appends an extent for a block to a log and counts it in the chunk table. These are two
+//! places, and a crash may come in between.
 //!
-//! The idea: a second count beside the first, in the same 16 bytes. It is raised before the log is changed, so the
-//! block is taken; and when the log names the block, one store takes it from there and adds it to the references
-//! (Algorithm 1, step 6). How often a block is taken is always the sum of both, so at no moment too little is counted
+//! The idea: a second count next to the first, in the same 16 bytes. It is raised before the log is changed, so the
+//! block stays in use. Once the log references the block, one store moves it from the update count to the reference
+//! count (Algorithm 1, step 6). The block's references are always the sum of both, so they are never counted too low
 //! (invariant 1).
 //!
 //! ```text
@@ -15,8 +15,8 @@
 //!             release       (1, u)  -> (0, u)         u > 0: it is not free, somebody is about to name it
 //! ```
 //!
-//! What the tag says stays as it is: these transactions are not undone by it. A crash leaves update counts behind;
-//! until reconcile has counted anew they are references that nobody gives back, and then they are gone (V-C, II).
+//! The tag does not change: these transactions are not undone by it. A crash leaves update counts behind. Until
+//! reconcile has recounted they act as references that no operation gives back; then they are removed (V-C, II).
 
 use super::reference::Hold;
 use super::{Chunks, Released};
@@ -25,14 +25,14 @@ use crate::media::{BlockNumber, ChunkRef};
 use pmem::Flight;
 
 impl Chunks {
-    /// Takes a reference by update count on a block that is named and in the index (asked under the index's lock), or
-    /// that the caller holds already. Its bytes stand still from then on. `None` when it cannot be had.
+    /// Takes an update count on a block that is in use and in the index (called under the index's lock), or that the
+    /// caller already holds. Its bytes do not change from then on. `None` if no hold can be taken.
     pub(crate) fn hold(&self, block: BlockNumber, flight: &mut Flight) -> Option<Hold> {
         self.assert_is_data(block.into());
         self.is_held(block.into(), flight).then(|| Hold::new(block))
     }
 
-    /// Holds the first block with this fingerprint behind `after` that `fits` and that can be had.
+    /// Holds the first block after `after` that has this fingerprint, that `fits`, and on which a hold can be taken.
     pub(crate) fn hold_candidate(
         &self,
         weak: u32,
@@ -40,7 +40,7 @@ impl Chunks {
         fits: impl Fn(BlockNumber) -> bool,
         flight: &mut Flight,
     ) -> Option<Hold> {
-        // Of no transaction: the log may name the block before any ends.
+        // It has no transaction: the log may reference the block before any transaction ends.
         let first = CountWord { tag: tag::ADD | tag::RECOVERED, tx: 0, count: 1, update_count: 1 };
         let is_taken = |chunk: &ChunkRef| {
             chunk.block().is_some_and(&fits)
@@ -61,7 +61,7 @@ impl Chunks {
         self.change_word(chunk, flight, held).is_some()
     }
 
-    /// What was held is named now, durably: one update less, one reference more, at once.
+    /// Turns a hold into a reference at once, after an extent that references the block is durable.
     pub(crate) fn count_hold(&self, hold: Hold, flight: &mut Flight) {
         let chunk = ChunkRef::Block(hold.take());
         let counted = |seen: CountWord| {
@@ -74,11 +74,11 @@ impl Chunks {
         }
     }
 
-    /// What was held is not named after all: by then it may have been the last reference.
+    /// Drops a hold on a chunk that gets no extent after all. The hold may be the last reference by then.
     pub(crate) fn give_back(&self, chunk: impl Into<ChunkRef>, flight: &mut Flight) -> Released {
         let chunk = chunk.into();
         self.assert_is_data(chunk);
-        // From then on nobody gets another reference.
+        // Once this holds, no thread can take another reference.
         let is_last = |seen: CountWord| seen.count == 0 && seen.update_count == 1;
         loop {
             let frees = self.sound_word(chunk).is_some_and(is_last);
@@ -96,15 +96,15 @@ impl Chunks {
                     flight.extend(self.forget_entry(chunk));
                     return Released::Free;
                 }
-                // Its extent went meanwhile.
+                // The last extent was dropped meanwhile: try again.
                 None if !frees && self.sound_word(chunk).is_some_and(is_last) => {}
                 _ => return Released::Kept,
             }
         }
     }
 
-    /// Changes tag and counts of an entry at once; what they were, or `None` when `change` does not want to or the
-    /// entry lies in bad memory.
+    /// Changes tag and counts of an entry at once. Returns the word before the change, or `None` if `change` declines
+    /// or the entry is in bad memory.
     fn change_word(
         &self,
         chunk: ChunkRef,

@@ -1,28 +1,28 @@
-//! AE, "asymmetric extremum" (INFOCOM 2015): no hash; a cut a window behind a byte that no byte before it reaches and none
-//! of the window exceeds.
+//! AE, "asymmetric extremum" (INFOCOM 2015): no hash. The extremum is a byte greater than all bytes before it and not
+//! exceeded in the window after it; the cut follows that window.
 //!
 //! ```text
 //!   bytes   3 7 2 9 1 4 0 8 ... 5 | 6
 //!                 ^--- window ----^        9 is the extremum: all before are less, none in the window is greater
 //! ```
 //!
-//! Only a byte greater than the extremum changes anything, and most stretches hold none: 64 bytes are passed when their
-//! greatest is not greater, which the compiler makes vectors of.
+//! Only a byte greater than the extremum changes the state, and most stretches have none. So 64 bytes are skipped at
+//! once if their maximum is not greater, which the compiler vectorises.
 
-/// Bytes that are passed at once.
+/// The number of bytes that are skipped at once.
 const BLOCK_BYTES: usize = 64;
 
 /// The extremum so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ae {
     value: u8,
-    /// Bytes of the piece before it.
+    /// The number of bytes of the piece before it.
     position: u32,
 }
 
 impl Ae {
-    /// Goes on with `data`, which begins `start` bytes into the piece: `Some(n)` if the n-th byte lies `window` bytes
-    /// behind the extremum.
+    /// Continues with `data`, which begins `start` bytes into the piece. Returns `Some(n)` if the n-th byte is
+    /// `window` bytes after the extremum.
     pub fn find(&mut self, window: usize, start: usize, data: &[u8]) -> Option<usize> {
         let mut at = 0;
         if start == 0 && !data.is_empty() {
@@ -30,7 +30,7 @@ impl Ae {
             at = 1;
         }
         loop {
-            // The byte of the cut counts too: a greater one is the next extremum.
+            // The deciding byte counts too: a greater one is the next extremum.
             let cut = self.position as usize + window + 1 - start;
             let end = cut.min(data.len());
             match first_greater(&data[at..end], self.value) {

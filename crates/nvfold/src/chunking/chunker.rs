@@ -1,35 +1,35 @@
-//! The chunkers there are, in one table.
+//! The table of chunkers.
 
 use super::lengths::PieceLengths;
 
 const KIB: u32 = 1 << 10;
-/// A packed chunk is no longer than this.
+/// The length of the longest packed chunk.
 const LONGEST: u32 = 64 * KIB;
-/// Random bytes until five rose in a row, on average.
+/// The mean number of random bytes until five in a row rise.
 const SEQ_WAIT_BYTES: u32 = 880;
 
-/// Which method cuts. The number is made for the media, as the class of a chunk: it never changes.
+/// A method of cutting. Its number is stored on the media as the class of a chunk, and never changes.
 ///
-/// Each has its own lengths for a mean of its pieces, on random data ([`Chunker::lengths_of_mean`]):
+/// Each method has its own lengths for a mean piece length on random data ([`Chunker::lengths_of_mean`]):
 ///
 /// | chunker | a cut is | lengths |
 /// |---|---|---|
-/// | fixed | every so many bytes | the one that it is named after |
-/// | rabin, gear | where bits of a hash are 0, `min` bytes or more behind the last | `average` is the mean, `min` three quarters of it |
-/// | ae | a window behind an extremum | `average` is the mean: the window, and 256 bytes until there is a 255 |
-/// | fastcdc | as gear, seldom before `average` and often behind it | as in the paper; the mean is greater than `average` |
-/// | seqcdc | after five bytes that rise | `average` is the mean, `min` 880 bytes less, which is how long one waits for these |
+/// | fixed | at multiples of a fixed length | the length in its name |
+/// | rabin, gear | where bits of a hash are 0, not before `min` | `average` is the mean, `min` three quarters of it |
+/// | ae | one window after an extremum | `average` is the mean: the window, and 256 bytes until there is a 255 |
+/// | fastcdc | as for gear, but seldom before `average`, often after it | as in the paper; the mean exceeds `average` |
+/// | seqcdc | after five rising bytes | `average` is the mean, `min` 880 bytes less: the mean wait for these bytes |
 ///
-/// The default, gear, follows from docs/results/chunkers.md: it saves most but for rabin, which takes several times as
-/// long. A great `min` is what makes it fast, since no byte before it is looked at, and takes nothing from what is saved.
+/// The default, gear, follows from docs/results/chunkers.md: only rabin saves more, and it takes several times as
+/// long. A large `min` makes gear fast, because the bytes before it are not read, and does not reduce the savings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Chunker {
-    /// Every 4 KiB: the blocks of the device.
+    /// Cuts every 4 KiB: the blocks of the device.
     Fixed4K = 0,
-    /// Every 8 KiB.
+    /// Cuts every 8 KiB.
     Fixed8K = 1,
-    /// Every 16 KiB: DeEXT's FSC.
+    /// Cuts every 16 KiB: DeEXT's FSC.
     Fixed16K = 2,
     /// Rabin's fingerprint of 48 bytes (LBFS, SOSP 2001).
     Rabin = 3,
@@ -45,7 +45,7 @@ pub enum Chunker {
 }
 
 impl Chunker {
-    /// All of them, by number.
+    /// All chunkers, by number.
     pub const ALL: [Chunker; 8] = [
         Chunker::Fixed4K,
         Chunker::Fixed8K,
@@ -71,28 +71,28 @@ impl Chunker {
         }
     }
 
-    /// The one with this name.
+    /// Returns the chunker with this name.
     pub fn from_name(name: &str) -> Option<Chunker> {
         Chunker::ALL.into_iter().find(|chunker| chunker.name() == name)
     }
 
-    /// The one with this number on the media.
+    /// Returns the chunker with this number on the media.
     pub fn from_number(number: u8) -> Option<Chunker> {
         Chunker::ALL.get(usize::from(number)).copied()
     }
 
-    /// Whether cuts follow the content, so that data is found again where it has moved.
+    /// Returns whether cuts follow the content, so that data is found again after it moved.
     pub const fn is_content_defined(self) -> bool {
         !matches!(self, Chunker::Fixed4K | Chunker::Fixed8K | Chunker::Fixed16K)
     }
 
-    /// Its lengths for pieces of 16 KiB on average: DeEXT's statistical mean (IV-A).
+    /// Returns its lengths for pieces of 16 KiB on average: DeEXT's statistical mean (IV-A).
     pub const fn lengths(self) -> PieceLengths {
         self.lengths_for(16 * KIB)
     }
 
-    /// Its lengths for pieces of so many bytes on average; `None` but for 2, 4, 8 and 16 KiB, which a packed chunk leaves
-    /// room for. Fixed ones have their own length.
+    /// Returns its lengths for this mean piece length; `None` except for 2, 4, 8 and 16 KiB, whose longest pieces fit
+    /// into a packed chunk. Fixed chunkers ignore the mean and return their fixed length.
     pub const fn lengths_of_mean(self, mean_bytes: usize) -> Option<PieceLengths> {
         match mean_bytes {
             2048 | 4096 | 8192 | 16384 => Some(self.lengths_for(mean_bytes as u32)),
@@ -107,7 +107,8 @@ impl Chunker {
             Chunker::Fixed16K => PieceLengths::of(16 * KIB, 16 * KIB, 16 * KIB),
             Chunker::Rabin | Chunker::Gear => PieceLengths::of(mean / 4 * 3, mean, LONGEST),
             Chunker::Ae => PieceLengths::of(1, mean, LONGEST),
-            // Of 16 KiB 11.5: the masks are of the nearest power of two, and pieces are the longer the nearer it is.
+            // For a mean of 16 KiB this is 11.5 KiB. The masks are those of the nearest power of two, and `average`
+            // sets how long the stricter one applies.
             Chunker::FastCdc => PieceLengths::of(mean / 8, mean / 32 * 23, LONGEST),
             Chunker::SeqCdc => PieceLengths::of(mean - SEQ_WAIT_BYTES, mean, LONGEST),
         }

@@ -1,45 +1,48 @@
-//! Is a stream worth cutting by content?
+//! Whether a stream is worth cutting by content.
 //!
-//! DeEXT (III-A) asks whether data is compressible. What is compressed or encoded already (video, images, archives)
-//! seldom repeats, and where it does the copies are whole, so fixed pieces find as much there as pieces that follow the
-//! content, for less. Text, programs and tables do repeat, at any offset, and are cut by content.
+//! The problem: content-defined cutting pays off only for some data. DeEXT (III-A) asks whether data is compressible.
+//! Data that is already compressed or encoded (video, images, archives) seldom repeats, and where it does the copies
+//! are whole, so fixed pieces find as much there as content-defined ones, at less cost. Text, programs and tables
+//! repeat at any offset, and are cut by content. But compressing data to find out would cost more than the better
+//! cuts save.
 //!
-//! Compressing to find out would cost more than the cut saves, so samples answer, as in zFTL's predictor of
-//! incompressible data (Park and Kim, IEEE TCE 2011): a compressor of the LZ family lives from four bytes that came
-//! before, so every 128 bytes four neighbouring words of four bytes are looked up in a small hash table of those seen
-//! lately. Where fewer than one in 25 is found, there is nothing to compress. The first 2 KiB of a stream are sampled four
-//! times as often: most files are short, and the first piece has to be cut somehow.
+//! The idea: samples decide, as in zFTL's predictor of incompressible data (Park and Kim, IEEE TCE 2011). A
+//! compressor of the LZ family depends on repeated sequences of at least four bytes. So every 128 bytes, four
+//! overlapping words of four bytes are looked up in a small hash table of recent words. If fewer than one in 25 is
+//! found, the data is incompressible. The first 2 KiB of a stream are sampled four times as often, because most files
+//! are short and the first piece needs a verdict.
 //!
 //! ```text
 //!   data     ....wwww........................................wwww......    128 bytes from one to the next
-//!                |||`- word 4 at byte 3       word -> hash -> slot: the same tag again is a hit, else the tag is stored
+//!                |||`- word 4 at byte 3       word -> hash -> slot: the same tag is a hit, else the tag is stored
 //!                ```-- words 1 to 3 at bytes 0 to 2
 //! ```
 //!
-//! Repeats are what is asked for, not skewed frequencies: base64 has 6 bits a byte, and neither lz4 nor a chunker finds
-//! anything in it.
+//! The check measures repeats, not skewed frequencies: base64 has 6 bits per byte, but neither lz4 nor a chunker
+//! finds repeats in it.
 //!
-//! The verdict is DeEXT's hint for hotness too (III-C): compressible data (documents, databases, sources) is rewritten,
-//! encoded data is replaced as a whole if ever, so the two go to different pools. [`Verdict::is_hot`] says so by name.
+//! The verdict also serves as DeEXT's hint for hotness (III-C): compressible data (documents, databases, sources) is
+//! updated in place, encoded data is replaced as a whole if ever, so the two go to different pools.
+//! [`Verdict::is_hot`] returns the hint.
 
-/// Bytes from one sample to the next.
+/// The distance of samples, in bytes.
 const SAMPLE_EVERY: usize = 128;
-/// The same at the start of a stream, and how long that is.
+/// The distance of samples in the first `FIRST_BYTES` of a stream.
 const FIRST_SAMPLE_EVERY: usize = 32;
 const FIRST_BYTES: usize = 2 << 10;
-/// Neighbouring words of a sample: as many as one load of eight bytes holds.
+/// Overlapping words per sample, chosen so that one load of eight bytes covers them.
 const WORDS_OF_SAMPLE: usize = 4;
-/// Slots of the table, a power of two.
+/// Number of slots of the table, a power of two.
 const SLOTS: usize = 1024;
-/// One in so many words is found again in compressible data.
+/// Data is compressible if at least one in this many words repeats.
 const WORDS_A_HIT: u32 = 25;
-/// Words of 16 KiB. Older ones count half, and those before them a quarter.
+/// The number of words sampled from 16 KiB. Older words count half, and those before them a quarter.
 const WINDOW_WORDS: u32 = (16 << 10) / (SAMPLE_EVERY / WORDS_OF_SAMPLE) as u32;
 
-/// What the data is.
+/// The result of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Not encoded: cut by content, and expect it to be rewritten. What is too short to tell is taken to be so.
+    /// Not encoded: cut by content, and expect updates. Also the verdict on data that is too short to tell.
     #[default]
     Compressible,
     /// Encoded or random: cut into fixed pieces, and expect it to stay.
@@ -47,17 +50,17 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the data is expected to be updated often (DeEXT III-C).
+    /// Returns whether the data is expected to be updated often (DeEXT III-C).
     pub fn is_hot(self) -> bool {
         self == Verdict::Compressible
     }
 }
 
-/// What is known of a stream: 2 KiB of words that were seen, and how many were found again.
+/// The check of one stream: 2 KiB of word tags, and how many words were found again.
 #[derive(Clone)]
 pub struct Compressibility {
     tags: Box<[u16; SLOTS]>,
-    /// Bytes of the start of the stream that are still to come.
+    /// How many bytes of the start of the stream are still to come.
     first_bytes: usize,
     words: u32,
     hits: u32,
@@ -70,8 +73,8 @@ impl Default for Compressibility {
 }
 
 impl Compressibility {
-    /// Looks at the next bytes of the stream, and says what its last 16 KiB or so are. Samples are counted from the start
-    /// of `data`; what is below eight bytes long gives none.
+    /// Samples the next bytes of the stream, and returns the verdict on about the last 16 KiB. Sample positions are
+    /// counted from the start of `data`; fewer than eight bytes give no sample.
     pub fn check(&mut self, data: &[u8]) -> Verdict {
         let (first, rest) = data.split_at(data.len().min(self.first_bytes));
         self.first_bytes -= first.len();
@@ -80,7 +83,7 @@ impl Compressibility {
         self.verdict()
     }
 
-    /// Returns the last answer again.
+    /// Returns the current verdict without reading more data.
     pub fn verdict(&self) -> Verdict {
         if self.hits * WORDS_A_HIT >= self.words { Verdict::Compressible } else { Verdict::Incompressible }
     }
@@ -98,13 +101,13 @@ impl Compressibility {
         }
     }
 
-    /// How many of the first words were seen before.
+    /// Returns how many words at the start of `data` were seen before.
     fn sample(&mut self, data: &[u8]) -> u32 {
         let bytes = u64::from_le_bytes(*data.first_chunk().expect("a sample has eight bytes"));
         let mut hits = 0;
         for at in 0..WORDS_OF_SAMPLE {
             let hash = ((bytes >> (8 * at)) as u32).wrapping_mul(0x9E37_79B1);
-            // The table begins with zeros, which is no tag.
+            // The table begins with zeros, which no tag equals.
             let (slot, tag) = (hash as usize >> (u32::BITS - SLOTS.ilog2()), (hash >> 6) as u16 | 1);
             hits += u32::from(self.tags[slot] == tag);
             self.tags[slot] = tag;

@@ -1,10 +1,12 @@
 //! Cutting a stream that comes in parts.
 //!
-//! A writer brings a file in requests of any length, and what a cut ends must be known when its last byte comes. So a
-//! [`Cutter`] is fed the bytes of the current piece as they come, keeps of them only what its hash needs, and says with
-//! which byte the piece ends. Two rules hold for every chunker:
+//! The problem: a writer sends a file in requests of any length, and a cut must be known when the last byte of its
+//! piece arrives.
 //!
-//! - a cut depends on the bytes of its piece and on nothing behind it;
+//! The idea: a [`Cutter`] is fed the bytes of the current piece as they come, keeps only what its hash needs, and
+//! says with which byte the piece ends. Two rules hold for every chunker:
+//!
+//! - a cut depends on the bytes of its piece and on no byte after it;
 //! - cuts are the same however the data is split into calls.
 //!
 //! ```text
@@ -13,8 +15,8 @@
 //!   pieces     |---------- 7196 ------------|--------------- ...
 //! ```
 //!
-//! Gear, FastCDC, SeqCDC and AE are published with a cut *before* the byte that decides it, which is seen only with the
-//! first byte of the next piece. Here that byte is the last one of its piece; nothing else differs, and
+//! Gear, FastCDC, SeqCDC and AE are published with a cut *before* the byte that decides it, so the cut is only known
+//! after the first byte of the next piece. Here that byte is the last one of its piece. There is no other difference:
 //! [`Cutter::published_cut`] gives the published cuts, which the tests compare with those of other programs.
 
 use super::Piece;
@@ -25,39 +27,39 @@ use super::lengths::PieceLengths;
 use super::rabin::{Rabin, WINDOW_BYTES};
 use pmem::simd::{SlopeRule, Slopes};
 
-/// Five bytes rise, as published. SeqCDC then jumps over some of the data where bytes fall, to be faster; here nothing is
-/// jumped over. With vectors a jump gains nothing and keeps the memory from reading ahead; and two cutters that come to
-/// the same bytes from different sides, as behind an insertion, jump over different ones and seldom meet again.
+/// Five rising bytes, as published. SeqCDC also jumps over data in which bytes fall, to save time; here it does not.
+/// With vector code a jump gains nothing, and it defeats the prefetching of memory. Jumps also delay
+/// resynchronisation: after an insertion, two cutters jump over different data and seldom meet again.
 const SLOPES: SlopeRule = SlopeRule::new(5, u32::MAX, 0);
-/// Mean length of the pieces of [`Cutter::default`].
+/// The mean length of the pieces of [`Cutter::default`].
 const DEFAULT_MEAN_BYTES: usize = 8 << 10;
-/// Bytes until the first 255 of random data, where AE's extremum is: 256 values.
+/// The mean number of random bytes before the first 255, which is AE's extremum: there are 256 values.
 const AE_EXTREMUM_BYTES: usize = 256;
 
-/// Cuts a stream. A copy goes on from where the original was.
+/// Cuts a stream. A clone continues from the same position.
 #[derive(Clone, Debug)]
 pub struct Cutter {
     chunker: Chunker,
     lengths: PieceLengths,
-    /// Bytes of the current piece.
+    /// The length of the current piece so far, in bytes.
     length: u32,
     state: State,
 }
 
-/// Streams are many, so what each keeps is small.
+/// A mount has many streams, so a cutter must be small.
 const _: () = assert!(size_of::<Cutter>() <= 128);
 
 impl Default for Cutter {
-    /// What content is cut with unless something else is asked for: the default chunker, with pieces of 8 KiB on average.
-    /// They save two points more than the paper's 16 KiB, the entries of twice as many pieces counted
-    /// (docs/results/chunkers.md).
+    /// Creates the cutter that is used unless another one is requested: the default chunker, with pieces of 8 KiB on
+    /// average. They save two percentage points more than the paper's 16 KiB, including the cost of twice as many
+    /// entries (docs/results/chunkers.md).
     fn default() -> Self {
         let chunker = Chunker::default();
         Cutter::with_lengths(chunker, chunker.lengths_of_mean(DEFAULT_MEAN_BYTES).expect("a mean that there is"))
     }
 }
 
-/// What is known of the current piece.
+/// State of the method within the current piece.
 #[derive(Clone, Copy, Debug)]
 enum State {
     Fixed,
@@ -68,42 +70,44 @@ enum State {
     SeqCdc(Slopes),
 }
 
-/// Where a piece ends: bytes of what was fed, up to the one that decided it.
+/// The end of a piece: a number of the bytes that were fed, including the one that decided it.
 enum End {
-    /// The content says so.
+    /// The content ends the piece.
     Content(usize),
-    /// It is as long as a piece may be.
+    /// The piece has the maximum length.
     Limit(usize),
 }
 
 impl Cutter {
-    /// Makes a cutter at the start of a piece, with the paper's mean length of 16 KiB.
+    /// Creates a cutter at the start of a piece, with the paper's mean length of 16 KiB.
     pub fn new(chunker: Chunker) -> Cutter {
         Cutter::with_lengths(chunker, chunker.lengths())
     }
 
-    /// With other lengths; [`Chunker`] says what they mean to it. A fixed chunker takes `max`.
+    /// Creates a cutter with other lengths; [`Chunker`] says how each method uses them. A fixed chunker uses only
+    /// `max`.
     pub fn with_lengths(chunker: Chunker, lengths: PieceLengths) -> Cutter {
         Cutter { chunker, lengths, length: 0, state: State::new(chunker) }
     }
 
-    /// Lengths of its pieces.
+    /// Returns the lengths of its pieces.
     pub fn lengths(&self) -> PieceLengths {
         self.lengths
     }
 
-    /// Which chunker cuts.
+    /// Returns its chunker.
     pub fn chunker(&self) -> Chunker {
         self.chunker
     }
 
-    /// Bytes of the current piece so far.
+    /// Returns the length of the current piece so far, in bytes.
     pub fn piece_length(&self) -> usize {
         self.length as usize
     }
 
-    /// Feeds the next bytes of the current piece. `Some(n)`: the piece ends with the n-th of them, 1 <= n, and the rest
-    /// was not looked at; the next call begins the next piece. `None`: all belong to the piece, which goes on.
+    /// Feeds the next bytes of the current piece. `Some(n)`: the piece ends with the n-th of them, 1 <= n, and the
+    /// rest was not read; the next call begins the next piece. `None`: all of them belong to the piece, which
+    /// continues.
     #[inline]
     pub fn next_cut(&mut self, data: &[u8]) -> Option<usize> {
         let (End::Content(count) | End::Limit(count)) = self.next_end(data)?;
@@ -111,12 +115,12 @@ impl Cutter {
         Some(count)
     }
 
-    /// Forgets the current piece: the next byte is the first of one.
+    /// Discards the current piece: the next byte begins a new one.
     pub fn restart(&mut self) {
         (self.length, self.state) = (0, State::new(self.chunker));
     }
 
-    /// Length of the first piece of `data` as it is published, where all of the data is at hand.
+    /// Returns the length of the first piece of `data` by the published method, where `data` is complete.
     pub fn published_cut(mut self, data: &[u8]) -> usize {
         self.restart();
         let undecided = usize::from(!matches!(self.state, State::Fixed | State::Rabin(_)));
@@ -152,15 +156,16 @@ impl State {
         }
     }
 
-    /// Goes on with `data`, which begins `start` bytes into the piece: `Some(n)` if its content ends it with the n-th.
+    /// Continues with `data`, which begins `start` bytes into the piece. Returns `Some(n)` if its content ends the
+    /// piece with the n-th byte.
     fn find(&mut self, lengths: PieceLengths, start: usize, data: &[u8]) -> Option<usize> {
-        // Bytes of `data` that lie before this position of the piece.
+        // The number of bytes of `data` before this position of the piece.
         let before = |position: usize| position.saturating_sub(start).min(data.len());
         let too_short = before(lengths.min());
         match self {
             State::Fixed => None,
             State::Rabin(rabin) => {
-                // What leaves the window before the least length needs no look.
+                // Bytes that leave the window before the minimum length need not be read.
                 let unseen = before(lengths.min().saturating_sub(WINDOW_BYTES));
                 let unjudged = before(lengths.min() - 1) - unseen;
                 let found = rabin.find(hash_bits(lengths), unjudged, &data[unseen..]);
@@ -186,13 +191,13 @@ impl State {
     }
 }
 
-/// As many of the lowest bits as are 0 once in `average - min` bytes.
+/// Returns a mask of as many of the lowest bits as are all 0 once in `average - min` bytes.
 fn hash_bits(lengths: PieceLengths) -> u64 {
     let wait = (lengths.average() - lengths.min()).max(1);
     wait.next_power_of_two() as u64 - 1
 }
 
-/// Cuts `data`; the last piece may end because the data does.
+/// Cuts `data` into pieces; the end of the data ends the last one.
 pub fn pieces(chunker: Chunker, data: &[u8]) -> impl Iterator<Item = Piece<'_>> {
     let (mut cutter, mut offset) = (Cutter::new(chunker), 0);
     std::iter::from_fn(move || {

@@ -1,38 +1,38 @@
 //! Gear and FastCDC: a hash that rolls with one shift and one addition.
 //!
 //! `hash = 2 * hash + GEAR[byte]`: a byte leaves the 64-bit hash by being shifted out, so no window is kept. A cut is
-//! where chosen bits of the hash are 0. FastCDC (2016, 2020) asks for more bits before the average length and for fewer
-//! behind it, which gathers lengths around the average, and begins to look at the least length.
+//! where chosen bits of the hash are 0. FastCDC (2016, 2020) tests more bits before the average length and fewer
+//! after it, which concentrates lengths around the average, and starts at the minimum length.
 //!
-//! The chain from hash to hash is what limits the speed, not the work. So eight bytes are summed up beside it, and the
-//! chain has one shift and one addition for all of them:
+//! The dependency from hash to hash limits the speed, not the amount of work. So the sum over eight bytes is computed
+//! independently of the hash, and the hash itself takes one shift and one addition for all of them:
 //!
 //! ```text
 //!   hash after byte n of a block = (hash before << n) + sum of GEAR[byte k] << (n - k)
 //! ```
 //!
-//! The table is that of the `fastcdc` crate, whose cuts the tests compare with.
+//! The table is that of the `fastcdc` crate, with whose cuts the tests compare.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// Bytes that are summed up beside the hash.
+/// The number of bytes that are summed independently of the hash.
 const BLOCK_BYTES: usize = 8;
 
-/// Random numbers, one a byte.
+/// A random number for each byte value.
 static GEAR: LazyLock<&'static [u64; 256]> = LazyLock::new(|| match fastcdc::v2020::get_gear_with_seed(0).0 {
     Cow::Borrowed(table) => table.try_into().expect("a number for each byte"),
     Cow::Owned(_) => unreachable!("only another seed needs a table of its own"),
 });
 
-/// The rolling hash of the bytes since the least length.
+/// The rolling hash of the bytes since the minimum length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gear {
     hash: u64,
 }
 
 impl Gear {
-    /// Goes on with `data`: `Some(n)` if the bits of `mask` are 0 after the n-th byte.
+    /// Continues with `data`. Returns `Some(n)` if the bits of `mask` are 0 after the n-th byte.
     pub fn find(&mut self, mask: u64, data: &[u8]) -> Option<usize> {
         let gear = *GEAR;
         let (blocks, rest) = data.as_chunks::<BLOCK_BYTES>();
@@ -57,14 +57,14 @@ impl Gear {
         None
     }
 
-    /// Likewise with the first mask in the first `center` bytes of `data`, and with the second behind them.
+    /// Does the same with the first mask in the first `center` bytes of `data`, and with the second mask after them.
     pub fn find_normalized(&mut self, masks: (u64, u64), center: usize, data: &[u8]) -> Option<usize> {
         let (before, behind) = data.split_at(center);
         self.find(masks.0, before).or_else(|| self.find(masks.1, behind).map(|count| center + count))
     }
 }
 
-/// The masks of FastCDC for this average: before it, and behind it.
+/// Returns the masks of FastCDC for this average length: the one before it, and the one after it.
 pub fn fastcdc_masks(average: usize) -> (u64, u64) {
     // log2 of the average, rounded.
     let bits = (2 * average * average).ilog2() as usize / 2;

@@ -1,4 +1,4 @@
-//! How long pieces may be and should be.
+//! The minimum, average and maximum length of pieces.
 
 /// Lengths of pieces, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,10 +9,11 @@ pub struct PieceLengths {
 }
 
 impl PieceLengths {
-    /// Pieces of about `average` bytes on random data, none shorter than `min` but the last, none longer than `max`.
+    /// Returns lengths of about `average` bytes on random data, at least `min` except for the last piece, and at most
+    /// `max`.
     ///
-    /// `None` unless all three are powers of two with 64 <= min <= average <= max, 256 <= average <= 4 MiB
-    /// and 1 KiB <= max <= 16 MiB: the range that the rolling hash of FastCDC is tuned for.
+    /// `None` unless all three are powers of two in the range that the rolling hash of FastCDC is tuned for: 64 <=
+    /// min <= average <= max, 256 <= average <= 4 MiB and 1 KiB <= max <= 16 MiB.
     pub const fn new(min: usize, average: usize, max: usize) -> Option<PieceLengths> {
         let powers = min.is_power_of_two() && average.is_power_of_two() && max.is_power_of_two();
         let ordered = 64 <= min && min <= average && average <= max;
@@ -24,7 +25,7 @@ impl PieceLengths {
         }
     }
 
-    /// Any lengths in order; who asks knows what its chunker can do with them.
+    /// Returns any lengths in order; the caller knows which ones its chunker can use.
     pub(super) const fn of(min: u32, average: u32, max: u32) -> PieceLengths {
         assert!(0 < min && min <= average && average <= max);
         PieceLengths { min, average, max }
@@ -35,7 +36,7 @@ impl PieceLengths {
         self.min as usize
     }
 
-    /// Length aimed at. What a chunker makes of it stands at [`Chunker`](super::Chunker).
+    /// Returns the length parameter in bytes. [`Chunker`](super::Chunker) says how the mean length depends on it.
     pub const fn average(self) -> usize {
         self.average as usize
     }
@@ -47,7 +48,7 @@ impl PieceLengths {
 }
 
 impl Default for PieceLengths {
-    /// 2 KiB, 8 KiB, 64 KiB: the setting of the FastCDC paper.
+    /// Returns 2 KiB, 8 KiB, 64 KiB: the setting of the FastCDC paper.
     fn default() -> Self {
         PieceLengths::of(2 << 10, 8 << 10, 64 << 10)
     }

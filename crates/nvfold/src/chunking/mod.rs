@@ -1,10 +1,11 @@
-//! Where to cut data into the pieces that are compared?
+//! Where to cut data into the pieces that are compared.
 //!
-//! All answers are pure functions of the bytes, and stand in one table, [`Chunker`]. Two kinds:
+//! All chunkers are pure functions of the bytes, and are listed in one table, [`Chunker`]. There are two kinds:
 //!
-//! - **fixed**: every so many bytes. Costs nothing, and finds equal data only at equal positions modulo that length.
-//! - **content-defined**: where the last bytes say so. Inserting a byte moves one cut and leaves the others where they
-//!   were, so equal data is found at any offset, at the cost of looking at the bytes.
+//! - **fixed**: cuts at multiples of a fixed length. Costs nothing, and finds equal data only at equal positions
+//!   modulo that length.
+//! - **content-defined**: cuts where the last bytes meet a condition. Inserting a byte moves one cut and leaves the
+//!   others in place, so equal data is found at any offset, at the cost of reading the bytes.
 //!
 //! ```text
 //!   bytes      aaaaaaaaaaaabbbbbbbbbcccccccccccccddddddd
@@ -12,20 +13,21 @@
 //!   content    |           |        |            |     |     lengths in min..=max, about `average`
 //! ```
 //!
-//! [`Compressibility`] tells from samples which kind a stream is worth (DeEXT III-A), at a fraction of what a chunker
-//! costs. What each chunker costs and saves on real data: docs/results/chunkers.md; [`Chunker::default`] follows from it.
+//! [`Compressibility`] tells from samples which kind pays off for a stream (DeEXT III-A), at a fraction of the cost
+//! of a chunker. docs/results/chunkers.md shows what each chunker costs and saves on real data; [`Chunker::default`]
+//! follows from it.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `chunker` | the table: numbers, names, lengths |
 //! | `cutter` | [`Cutter`]: cuts a stream that comes in parts, with any chunker |
-//! | `rabin`, `ae`, `gear` | the methods; gear has FastCDC too, and SeqCDC's vectors are in `pmem::simd` |
+//! | `rabin`, `ae`, `gear` | the methods; `gear` also has FastCDC, and SeqCDC's vector code is in `pmem::simd` |
 //! | `lengths` | [`PieceLengths`] |
-//! | `compressible` | the check |
-//! | `vectors` | our cuts beside those of another program |
+//! | `compressible` | the compressibility check |
+//! | `vectors` | tests against the cuts of another program |
 //!
-//! [`fixed`] and [`content_defined`] cut a whole slice for estimates, which look further than a device does.
-//! All cover the data exactly: pieces are non-empty, in order, and touch.
+//! [`fixed`] and [`content_defined`] cut a whole slice, for estimates, which also try lengths that a device does not
+//! use. All chunkers cover the data exactly: pieces are non-empty, in order, and adjacent.
 
 mod ae;
 mod chunker;
@@ -44,10 +46,10 @@ pub use compressible::{Compressibility, Verdict};
 pub use cutter::{Cutter, pieces};
 pub use lengths::PieceLengths;
 
-/// Bytes in a piece of [`fixed`]: one block of the device.
+/// The length of a piece of [`fixed`] in bytes: one block of the device.
 pub const FIXED_BYTES: usize = 4096;
 
-/// A piece of the data that was cut: where it starts, and its bytes.
+/// A piece of data: its offset and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
     /// Offset of the first byte from the start of the data.
@@ -62,11 +64,11 @@ pub fn fixed(data: &[u8]) -> impl Iterator<Item = Piece<'_>> {
     starts.zip(data.chunks(FIXED_BYTES)).map(|(offset, bytes)| Piece { offset, bytes })
 }
 
-/// Cuts `data` where its content says so.
+/// Cuts `data` by its content.
 ///
-/// Every piece but the last is final: it would be the same whatever bytes follow `data`. So a file larger
-/// than memory is cut exactly through a bounded buffer: keep the last piece back until the bytes that follow
-/// it, or the end of the file, are known.
+/// Every piece except the last is final: it does not depend on the bytes that follow `data`. So a file larger than
+/// memory can be cut exactly through a bounded buffer: hold back the last piece until the bytes after it, or the end
+/// of the file, are known.
 pub fn content_defined(data: &[u8], lengths: PieceLengths) -> impl Iterator<Item = Piece<'_>> {
     fastcdc::v2020::FastCDC::new(data, lengths.min(), lengths.average(), lengths.max())
         .map(|cut| Piece { offset: cut.offset, bytes: &data[cut.offset..cut.offset + cut.length] })

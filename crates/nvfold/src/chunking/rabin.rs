@@ -1,20 +1,21 @@
 //! Rabin's fingerprint of the last 48 bytes (LBFS, SOSP 2001).
 //!
-//! The bytes are the coefficients of a polynomial over GF(2), and the fingerprint is its remainder by an irreducible one.
-//! A byte enters by a shift, and one leaves by the addition of what it has become, so two tables do all. The polynomial,
-//! of degree 53, is the one that restic and others use.
+//! The bytes are the coefficients of a polynomial over GF(2), and the fingerprint is its remainder modulo an
+//! irreducible polynomial of degree 53, the one that restic and others use. A byte enters by a shift, and the oldest
+//! leaves by subtracting its current remainder, so two tables suffice.
 
 use std::array;
 
-/// Bytes that a fingerprint is made of.
+/// The number of bytes that a fingerprint covers.
 pub const WINDOW_BYTES: usize = 48;
 
 const POLYNOMIAL: u64 = 0x3D_A335_8B4D_C173;
 const DEGREE: u32 = 53;
 
-/// What the eight bits that a shift moves to x^53 and above become, together with themselves, which takes them away.
+/// For the eight bits that a shift moves to x^53 and above: their remainder, together with the bits themselves, so
+/// that one addition also clears them.
 static ENTERING: [u64; 256] = entering();
-/// What a byte has become when it is the oldest of the window.
+/// For each byte: its remainder when it is the oldest of the window.
 static LEAVING: [u64; 256] = leaving();
 
 const fn remainder(mut value: u64) -> u64 {
@@ -58,7 +59,7 @@ const fn leaving() -> [u64; 256] {
     table
 }
 
-/// The fingerprint, and the bytes that will leave it.
+/// The fingerprint, and the bytes of its window.
 #[derive(Clone, Copy, Debug)]
 pub struct Rabin {
     fingerprint: u64,
@@ -67,14 +68,15 @@ pub struct Rabin {
 }
 
 impl Rabin {
-    /// As published: the window is zeros and a 1, so that zeros in front of a piece are not without effect.
+    /// Creates the published initial state: a window of zeros and a 1, so that zeros at the start of a piece have an
+    /// effect.
     pub fn new() -> Rabin {
         let mut window = [0; WINDOW_BYTES];
         window[WINDOW_BYTES - 1] = 1;
         Rabin { fingerprint: 1, window }
     }
 
-    /// Goes on with `data`: `Some(n)` if the bits of `mask` are 0 after the n-th byte, and n > `unjudged`.
+    /// Continues with `data`. Returns `Some(n)` if the bits of `mask` are 0 after the n-th byte, and n > `unjudged`.
     pub fn find(&mut self, mask: u64, unjudged: usize, data: &[u8]) -> Option<usize> {
         let from_window = data.len().min(WINDOW_BYTES);
         let window = self.window;

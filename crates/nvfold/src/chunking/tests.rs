@@ -1,9 +1,9 @@
-//! What every chunker promises, and what each does.
+//! Tests of the guarantees of every chunker, and of each chunker's cuts.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Random-looking bytes, the same for the same seed.
+/// Returns random-looking bytes that depend only on the seed.
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next_byte = || {
@@ -26,7 +26,7 @@ fn assert_covers<'a>(data: &[u8], pieces: impl Iterator<Item = Piece<'a>>) {
     assert_eq!(end, data.len(), "pieces reach the end");
 }
 
-/// Ends of the pieces of `data` that comes in these lengths, in turn; without the end of the data.
+/// Returns the ends of the pieces of `data`, fed in parts of these lengths in turn, without the end of the data.
 fn cuts_of_stream(mut cutter: Cutter, data: &[u8], lengths: &[usize]) -> Vec<usize> {
     let (mut cuts, mut at, mut lengths) = (Vec::new(), 0, lengths.iter().cycle());
     while at < data.len() {
@@ -45,7 +45,7 @@ fn cuts(cutter: &Cutter, data: &[u8]) -> Vec<usize> {
     cuts_of_stream(cutter.clone(), data, &[usize::MAX / 2])
 }
 
-/// Lengths at which short data has many cuts.
+/// Returns lengths for which short data has many cuts.
 fn short_lengths(chunker: Chunker) -> PieceLengths {
     match chunker {
         Chunker::Ae => PieceLengths::of(1, 256 + 300, 1500),
@@ -54,7 +54,7 @@ fn short_lengths(chunker: Chunker) -> PieceLengths {
     }
 }
 
-/// Stretches of random bytes, of few values, of one value, and of steps.
+/// Generates stretches of random bytes, of few values, of one value, and of steps.
 fn mixed() -> impl Strategy<Value = Vec<u8>> {
     let stretch = prop_oneof![
         (any::<u64>(), 0usize..4000).prop_map(|(seed, len)| noise(len, seed)),
@@ -89,7 +89,7 @@ proptest! {
         for chunker in Chunker::ALL {
             let cutter = Cutter::with_lengths(chunker, short_lengths(chunker));
             let Some(first) = cuts(&cutter, &data).first().copied() else { continue };
-            // Neither what follows the piece moves its end, nor what was cut before it.
+            // Neither the bytes after the piece nor the pieces before it move its end.
             let changed = [&data[..first], &other].concat();
             prop_assert_eq!(cutter.clone().next_cut(&changed), Some(first), "{}", chunker.name());
             prop_assert_eq!(cutter.clone().next_cut(&data[..first]), Some(first), "{}", chunker.name());
@@ -166,7 +166,7 @@ fn a_piece_without_a_cut_is_as_long_as_a_packed_chunk_may_be() {
     }
 }
 
-/// Why it is not the default.
+/// Why SeqCDC is not the default.
 #[test]
 fn seqcdc_sees_no_cut_where_bytes_do_not_rise_and_gear_does() {
     let wide: Vec<u8> = noise(256 << 10, 6).iter().flat_map(|byte| u16::from(*byte).to_le_bytes()).collect();

@@ -1,4 +1,4 @@
-//! Our cuts beside those of UWASL/dedup-bench, the program of the SeqCDC and VectorCDC papers: `vectors/README.md`.
+//! Tests against the cuts of UWASL/dedup-bench, the program of the SeqCDC and VectorCDC papers: `vectors/README.md`.
 
 use super::chunker::Chunker;
 use super::cutter::Cutter;
@@ -7,10 +7,10 @@ use super::lengths::PieceLengths;
 use crate::fingerprint::StrongFunction;
 use pmem::simd::{SlopeRule, Slopes};
 
-/// Bytes of each kind of data.
+/// The length of each kind of data, in bytes.
 const DATA_BYTES: usize = 2 << 20;
 
-/// splitmix64.
+/// The splitmix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -26,14 +26,14 @@ impl Random {
         (self.next() % limit) as usize
     }
 
-    /// Little-endian numbers, cut off.
+    /// Returns little-endian numbers, truncated to `count` bytes.
     fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
         bytes.truncate(count);
         bytes
     }
 
-    /// 256 words of 2 to 9 letters, in any order, a line break after each twelfth.
+    /// Returns 256 words of 2 to 9 letters in random order, with a line break after each twelfth.
     fn text(&mut self, count: usize) -> Vec<u8> {
         let mut word = || {
             let letters = 2 + self.below(8);
@@ -52,7 +52,7 @@ impl Random {
         text
     }
 
-    /// Stretches of up to 40,000 bytes: random, zeros, steps of 7 equal bytes that rise, text.
+    /// Returns stretches of up to 40,000 bytes: random, zeros, steps of 7 equal bytes that rise, text.
     fn mixed(&mut self, count: usize) -> Vec<u8> {
         let mut data = Vec::new();
         while data.len() < count {
@@ -79,7 +79,7 @@ fn data(name: &str) -> Vec<u8> {
     }
 }
 
-/// Ends of all pieces that `first_length` cuts off, one after the other.
+/// Returns the ends of all pieces, where `first_length` returns the length of the first piece of the rest.
 fn ends(data: &[u8], mut first_length: impl FnMut(&[u8]) -> usize) -> Vec<usize> {
     let mut ends = vec![0];
     while let Some(rest) = data.get(ends[ends.len() - 1]..).filter(|rest| !rest.is_empty()) {
@@ -96,7 +96,7 @@ fn assert_cuts(name: &str, vectors: &[(&str, &str)], mut first_length: impl FnMu
     }
 }
 
-/// The vectors of a setting, by the kind of data.
+/// Includes the vectors of a setting, by the kind of data.
 macro_rules! vectors {
     ($setting:literal: $($kind:literal),*) => {
         &[$(($kind, include_str!(concat!("vectors/", $setting, "-", $kind, ".txt")))),*]
@@ -154,7 +154,7 @@ fn seqcdc_cuts_as_dedup_bench() {
     assert_cuts("seqcdc-4k", vectors!("seqcdc-4k": "random", "text", "mixed"), lengths);
 }
 
-/// With the jumps of the paper.
+/// Cuts with the jumps of the paper.
 fn seqcdc_with_jumps(min: usize, max: usize) -> impl FnMut(&[u8]) -> usize {
     move |rest| {
         let (blind, end) = (min.min(rest.len()), max.min(rest.len()));
@@ -171,7 +171,7 @@ fn seqcdc_with_jumps_cuts_as_dedup_bench() {
     assert_cuts("seqcdc-jumps-4k", vectors!("seqcdc-jumps-4k": "random", "text", "mixed"), lengths);
 }
 
-/// dedup-bench asks for the lowest bits of the hash, and not for the chosen ones of the paper.
+/// Cuts as dedup-bench does, which tests the lowest bits of the hash instead of the ones chosen in the paper.
 fn fastcdc_with_lowest_bits(min: usize, average: usize, max: usize, level: u32) -> impl FnMut(&[u8]) -> usize {
     let masks = [average.ilog2() + level, average.ilog2() - level].map(|bits| (1u64 << bits) - 1);
     move |rest| {

@@ -1,17 +1,18 @@
-//! How to find equal data without comparing it with everything?
+//! Fingerprints: finding equal data without comparing it with everything.
 //!
-//! By a **weak** fingerprint: a short number that equal bytes always share and different bytes seldom do.
-//! It finds candidates and never decides. A **strong** one is long and made so that nobody can find two pieces of
-//! data that share it; it costs ten times as much, and may stand for the bytes where a mount says so.
+//! A **weak** fingerprint is a short number that equal bytes always share and different bytes seldom do. It finds
+//! candidates and never decides. A **strong** one is long, and made so that nobody can find two different pieces of
+//! data that share it. It costs ten times as much, and stands for the bytes if the mount says so.
 //!
-//! Before sharing, the bytes are compared, or a strong fingerprint is trusted (`verify=strong`). So a collision of weak
-//! fingerprints costs one wasted compare and a wrong one costs a missed saving, never data.
+//! Before sharing, the bytes are compared, unless strong fingerprints are trusted (`verify=strong`). So a collision
+//! of weak fingerprints costs one needless compare, and a wrong weak fingerprint costs a missed saving, never data.
 //!
-//! NV-Dedup (4.2, 5.1) has CRC-32 or Fletcher-32 for weak, and MD5, SHA-1 or SHA-256 for strong ones; DeEXT (IV-A) a
-//! salted MD5. We add XXH3, which reads at memory speed, and BLAKE3. Vector forms are chosen from the CPU at run time.
+//! NV-Dedup (4.2, 5.1) uses CRC-32 or Fletcher-32 as weak and MD5, SHA-1 or SHA-256 as strong functions; DeEXT (IV-A)
+//! a salted MD5. nvfold adds XXH3, which runs at memory speed, and BLAKE3. Vector code is chosen by the CPU at run
+//! time.
 //!
 //! Values are stored on the device, so each function, its seed (0) and its truncation are part of the media format:
-//! the tests pin them, and the number of the function is stored beside the value.
+//! the tests pin them, and the number of the function is stored with the value.
 
 mod strong;
 mod weak;
@@ -19,7 +20,7 @@ mod weak;
 pub use strong::{STRONG_BYTES, Strong, StrongFunction};
 pub use weak::{WeakFunction, weak, weak64};
 
-/// What is known of a piece of data.
+/// The fingerprints of a piece of data, as far as they were computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Weak fingerprint; without one the piece cannot be found.
@@ -29,8 +30,8 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Both fingerprints of a piece, the strong one if a function for it is given. What one is the beginning of is
-    /// made once.
+    /// Computes the weak fingerprint of a piece, and the strong one if a function for it is given. A weak fingerprint
+    /// that is a prefix of the strong one is not computed separately.
     pub fn of(piece: &[u8], weak: WeakFunction, strong: Option<StrongFunction>) -> Fingerprint {
         let strong = strong.map(|function| (function, function.of(piece)));
         let weak = match strong {
@@ -40,7 +41,7 @@ impl Fingerprint {
         Fingerprint { weak: Some(weak), strong: strong.map(|(_, strong)| strong) }
     }
 
-    /// Whether it says nothing.
+    /// Returns whether it holds no fingerprint.
     pub fn is_empty(&self) -> bool {
         self.weak.is_none() && self.strong.is_none()
     }
@@ -50,12 +51,12 @@ impl Fingerprint {
 mod tests {
     use super::*;
 
-    /// A block in which every byte differs from its neighbours.
+    /// Returns a block in which every byte differs from its neighbours.
     fn block() -> Vec<u8> {
         (0..4096u32).map(|position| (position.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
     }
 
-    /// Every function, as one that gives bytes.
+    /// Returns every function, with its value as bytes.
     fn functions() -> Vec<(&'static str, Box<dyn Fn(&[u8]) -> Vec<u8>>)> {
         let mut all: Vec<(&'static str, Box<dyn Fn(&[u8]) -> Vec<u8>>)> = Vec::new();
         for function in WeakFunction::ALL {

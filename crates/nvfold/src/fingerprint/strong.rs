@@ -1,37 +1,38 @@
-//! Strong fingerprints: 160 bits that may stand for the bytes.
+//! Strong fingerprints: 160 bits that can stand for the bytes.
 
 use md5::{Digest, Md5};
 use sha1::Sha1;
 use sha2::Sha256;
 
-/// Bytes of a strong fingerprint in the chunk entry.
+/// The length of a strong fingerprint in the chunk entry, in bytes.
 pub const STRONG_BYTES: usize = 20;
 
-/// A strong fingerprint: the first 160 bits of the function's value, zeros behind a shorter one.
+/// A strong fingerprint: the first 160 bits of the function's value, padded with zeros if it is shorter.
 pub type Strong = [u8; STRONG_BYTES];
 
-/// Which function makes strong fingerprints. The number is stored in the chunk entry.
+/// The function that computes strong fingerprints. Its number is stored in the chunk entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum StrongFunction {
-    /// MD5, 128 bits: NV-Dedup's default. Collisions can be made on purpose: never trust it with others' data.
+    /// MD5, 128 bits: NV-Dedup's default. An attacker can forge collisions: never trust it for data of others.
     Md5 = 0,
-    /// SHA-1. Collisions can be made on purpose.
+    /// SHA-1. An attacker can forge collisions.
     Sha1 = 1,
     /// SHA-256.
     Sha256 = 2,
     /// BLAKE3.
     #[default]
     Blake3 = 3,
-    /// MD5 behind [`MD5_SALT`] (DeEXT IV-A). Pairs that are known to have one MD5 differ in it; new ones can be made.
+    /// MD5 with the prefix [`MD5_SALT`] (DeEXT IV-A). Known MD5 collisions do not collide in it, but an attacker can
+    /// forge new ones.
     Md5Salted = 4,
 }
 
-/// What goes before the bytes in [`StrongFunction::Md5Salted`]. The same on all devices: a part of the media format.
+/// The prefix of [`StrongFunction::Md5Salted`]. It is the same on all devices, as part of the media format.
 const MD5_SALT: &[u8; 16] = b"nvfold chunk md5";
 
 impl StrongFunction {
-    /// All of them, by number.
+    /// All functions, by number.
     pub const ALL: [StrongFunction; 5] = [
         StrongFunction::Md5,
         StrongFunction::Sha1,
@@ -62,12 +63,12 @@ impl StrongFunction {
         }
     }
 
-    /// The one with this name.
+    /// Returns the function with this name.
     pub fn from_name(name: &str) -> Option<StrongFunction> {
         StrongFunction::ALL.into_iter().find(|function| function.name() == name)
     }
 
-    /// The one with this number on the media.
+    /// Returns the function with this number on the media.
     pub fn from_number(number: u8) -> Option<StrongFunction> {
         StrongFunction::ALL.get(usize::from(number)).copied()
     }
@@ -90,7 +91,7 @@ mod tests {
 
     #[test]
     fn values_on_media_never_change() {
-        // Of the empty text and of "abc": RFC 1321, FIPS 180, and BLAKE3's published vectors.
+        // Values of the empty text and of "abc": RFC 1321, FIPS 180, and BLAKE3's published vectors.
         let expected = [
             (
                 StrongFunction::Md5,
@@ -112,7 +113,7 @@ mod tests {
                 "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9",
                 "6437b3ac38465133ffb63b75273a8db548c55846",
             ),
-            // By Python's hashlib.
+            // Computed with Python's hashlib.
             (
                 StrongFunction::Md5Salted,
                 "9159617c7cb0f61899b01efdd42c4d7b00000000",

@@ -2,31 +2,31 @@
 
 use super::{Strong, StrongFunction};
 
-/// Which function makes weak fingerprints. The number is stored in the chunk entry.
+/// The function that computes weak fingerprints. Its number is stored in the chunk entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WeakFunction {
     /// The low 32 bits of XXH3-64.
     #[default]
     Xxh3 = 0,
-    /// CRC-32 as in IEEE 802.3: NV-Dedup's default.
+    /// CRC-32 of IEEE 802.3: NV-Dedup's default.
     Crc32 = 1,
-    /// Fletcher-32 over little-endian 16-bit words. Words 0x0000 and 0xffff are the same to it, and it tells
-    /// sparse data apart badly.
+    /// Fletcher-32 over little-endian 16-bit words. It cannot tell words 0x0000 and 0xffff apart, and distinguishes
+    /// sparse data badly.
     Fletcher32 = 2,
-    /// The first 32 bits of MD5; likewise the others. For a policy that makes a strong fingerprint of everything
-    /// anyway, as DeNOVA does: the prefix of that is what it is found by.
+    /// The first 32 bits of MD5. This and the next three suit a policy that computes a strong fingerprint of
+    /// everything anyway, as DeNOVA does: its prefix is the key of the index.
     Md5 = 3,
-    /// Of SHA-1.
+    /// The first 32 bits of SHA-1.
     Sha1 = 4,
-    /// Of SHA-256.
+    /// The first 32 bits of SHA-256.
     Sha256 = 5,
-    /// Of BLAKE3.
+    /// The first 32 bits of BLAKE3.
     Blake3 = 6,
 }
 
 impl WeakFunction {
-    /// All of them, by number.
+    /// All functions, by number.
     pub const ALL: [WeakFunction; 7] = [
         WeakFunction::Xxh3,
         WeakFunction::Crc32,
@@ -37,7 +37,7 @@ impl WeakFunction {
         WeakFunction::Blake3,
     ];
 
-    /// The strong function of which this is the beginning.
+    /// Returns the strong function whose prefix this function is.
     pub fn prefix_of(self) -> Option<StrongFunction> {
         match self {
             WeakFunction::Xxh3 | WeakFunction::Crc32 | WeakFunction::Fletcher32 => None,
@@ -75,47 +75,47 @@ impl WeakFunction {
         }
     }
 
-    /// The one with this name.
+    /// Returns the function with this name.
     pub fn from_name(name: &str) -> Option<WeakFunction> {
         WeakFunction::ALL.into_iter().find(|function| function.name() == name)
     }
 
-    /// The one with this number on the media.
+    /// Returns the function with this number on the media.
     pub fn from_number(number: u8) -> Option<WeakFunction> {
         WeakFunction::ALL.get(usize::from(number)).copied()
     }
 }
 
-/// The first 32 bits of a strong fingerprint, the first byte highest: DeNOVA's prefix (IV-C).
+/// Returns the first 32 bits of a strong fingerprint, the first byte highest: DeNOVA's prefix (IV-C).
 pub(super) fn prefix(strong: &Strong) -> u32 {
     u32::from_be_bytes([strong[0], strong[1], strong[2], strong[3]])
 }
 
-/// [`WeakFunction::Xxh3`] of a piece of data: the low 32 bits of its XXH3-64.
+/// Computes [`WeakFunction::Xxh3`] of a piece of data: the low 32 bits of its XXH3-64.
 #[inline]
 pub fn weak(block: &[u8]) -> u32 {
     weak64(block) as u32
 }
 
-/// XXH3-64 of a piece of data, seed 0, for uses that want more bits than [`weak`] stores.
+/// Computes XXH3-64 of a piece of data, seed 0, for uses that need more bits than [`weak`] stores.
 #[inline]
 pub fn weak64(block: &[u8]) -> u64 {
     pmem::xxh3_64_wide(block).unwrap_or_else(|| library64(block))
 }
 
-/// [`weak64`] of short data, and of any where [`pmem::xxh3_64_wide`] does not know the CPU.
+/// Computes [`weak64`] of short data, and of any data on a CPU that [`pmem::xxh3_64_wide`] does not support.
 #[inline]
 fn library64(block: &[u8]) -> u64 {
     twox_hash::XxHash3_64::oneshot(block)
 }
 
-/// Two running sums modulo 65535: of the words, and of the first sum after each word. A last odd byte counts as a
-/// word with a zero behind it.
+/// Computes two running sums modulo 65535: of the words, and of the first sum after each word. A last odd byte counts
+/// as a word with a zero after it.
 fn fletcher32(data: &[u8]) -> u32 {
     const MODULUS: u64 = 65535;
-    /// Words a step: their sums need no carry from word to word, so the compiler makes vectors of them.
+    /// Words per step: their sums have no carry from word to word, so the compiler vectorises them.
     const STEP: usize = 16;
-    /// After this many words the 64-bit sums are far from full.
+    /// Words between two reductions: after these the 64-bit sums are far from overflowing.
     const WORDS: usize = 1 << 16;
     let (mut sum, mut sum_of_sums) = (0u64, 0u64);
     for part in data.chunks(2 * WORDS) {
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(WeakFunction::Crc32.of(b"123456789"), 0xcbf4_3926);
         assert_eq!(WeakFunction::Crc32.of(b"The quick brown fox jumps over the lazy dog"), 0x414f_a339);
         assert_eq!(WeakFunction::Crc32.of(b""), 0);
-        // The examples that everybody quotes.
+        // The commonly quoted examples.
         assert_eq!(WeakFunction::Fletcher32.of(b"abcde"), 0xf04f_c729);
         assert_eq!(WeakFunction::Fletcher32.of(b"abcdef"), 0x5650_2d2a);
         assert_eq!(WeakFunction::Fletcher32.of(b"abcdefgh"), 0xebe1_9591);
@@ -177,7 +177,7 @@ mod tests {
         let around = |middle: usize| [middle - 65, middle - 64, middle - 1, middle, middle + 1];
         let larger = [4096, 8192, 65_536, 131_072].into_iter().flat_map(around).chain([100_003, longest - 1, longest]);
         for length in (241..=3000).chain(larger) {
-            // At another place in a line each time, and at its beginning.
+            // At a different place in a line each time, and at its start.
             for start in [0, 1 + length % 63] {
                 let bytes = &data[start..start + length];
                 assert_eq!(pmem::xxh3_64_wide(bytes), Some(library64(bytes)), "{length} bytes from {start} on");

@@ -1,11 +1,12 @@
-//! How many blocks are free, counted exactly and without a line that every core writes.
+//! The number of free blocks, counted exactly and without a cache line that every core writes.
 //!
-//! The problem: ENOSPC must be exact, so there is one number that each allocation and each release changes; as one
-//! counter it moves from core to core with every write.
+//! The problem: ENOSPC must be exact, so every allocation and every release changes one number. A single counter
+//! would move from core to core with every write.
 //!
-//! The idea: a thread takes blocks out of a *share* of its core, and gives blocks back to it. Shares are filled from
-//! the *common* count, and spill into it, a batch at a time. Only while plenty is in the common count: on a device that
-//! is nearly full all cores work on that, and a thread that finds too few there collects all shares first.
+//! The idea: a thread takes blocks from the *share* of its core, and gives blocks back to it. Shares are filled from
+//! the *common* count, and spill into it, one batch at a time, but only while the common count has plenty. On a
+//! device that is nearly full all cores use the common count, and a thread that finds too few there first collects
+//! all shares.
 //!
 //! ```text
 //! free blocks = common + share 0 + share 1 + ...
@@ -15,28 +16,28 @@
 //! gather all shares into the common count, then decide: enough, or ENOSPC
 //! ```
 //!
-//! Blocks go from one count to another under the lock `moving`, so who gathers finds all that nobody has taken.
+//! Blocks move between counts under the lock `moving`, so a thread that gathers finds all blocks that are not taken.
 
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, thread_number};
 
-/// Most blocks that go to a share at once: 2 MiB.
+/// The most blocks that move to a share at once: 2 MiB.
 const BATCH_MAX: u64 = 512;
 
-/// See the module.
+/// The counts of free blocks; see the module.
 pub(crate) struct FreeBlocks {
     common: Padded<AtomicU64>,
     shares: Vec<Padded<AtomicU64>>,
     moving: Mutex<()>,
     batch: u64,
-    /// Shares are used while at least so many are in the common count.
+    /// Shares are used while the common count is at least this.
     plenty: u64,
 }
 
 impl FreeBlocks {
-    /// Of a device on which so many blocks are free, of which `kept` are for operations that free space. Panics without a
-    /// core.
+    /// Creates the counts of a device with `blocks` free blocks, of which `kept` are for operations that free space.
+    /// Panics if `cores` is 0.
     pub(crate) fn new(blocks: u64, kept: u64, cores: usize) -> FreeBlocks {
         let cores = cores as u64;
         // All shares together have at most an eighth of the device.
@@ -50,20 +51,20 @@ impl FreeBlocks {
         }
     }
 
-    /// How many are free. Exact when nobody is at work.
+    /// Returns how many blocks are free; exact if no thread takes or gives blocks meanwhile.
     pub(crate) fn count(&self) -> u64 {
         let shares = self.shares.iter().map(|share| share.load(Ordering::Relaxed));
         self.common.load(Ordering::Relaxed) + shares.sum::<u64>()
     }
 
-    /// Whether at least so many are free. Where there is plenty, no share is looked at.
+    /// Returns whether at least `blocks` blocks are free. While there is plenty, it reads no share.
     pub(crate) fn is_at_least(&self, blocks: u64) -> bool {
         self.common.load(Ordering::Relaxed) >= blocks || self.count() >= blocks
     }
 
-    /// Takes so many, if at least `kept` are left.
+    /// Takes `count` blocks if at least `kept` are left.
     pub(crate) fn take(&self, count: u64, kept: u64) -> bool {
-        // Where there is no plenty, shares are only emptied: once they are, the common count is exact by itself.
+        // Without plenty, shares are only emptied: once they are empty, the common count alone is exact.
         self.has_plenty() && take_from(self.own(), count, 0) || self.take_common(count, kept)
     }
 
@@ -88,14 +89,14 @@ impl FreeBlocks {
             if take_from(&self.common, count, kept) {
                 return true;
             }
-            // What came to a share meanwhile counts too.
+            // Blocks that reached a share meanwhile count too.
             if self.count() < count + kept {
                 return false;
             }
         }
     }
 
-    /// Gives so many back.
+    /// Gives `count` blocks back.
     pub(crate) fn give(&self, count: u64) {
         if !self.has_plenty() {
             self.common.fetch_add(count, Ordering::Relaxed);
@@ -125,7 +126,7 @@ impl FreeBlocks {
     }
 }
 
-/// Takes so many from one count, if at least `kept` are left there.
+/// Takes `count` blocks from one counter if at least `kept` are left there.
 fn take_from(blocks: &AtomicU64, count: u64, kept: u64) -> bool {
     let left = |has: u64| has.checked_sub(count).filter(|left| *left >= kept);
     blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
@@ -135,7 +136,7 @@ fn take_from(blocks: &AtomicU64, count: u64, kept: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Works on the count from a thread that has another share than the one before.
+    /// Runs `work` on threads that have different shares, one after another.
     fn on_other_cores(blocks: &FreeBlocks, work: impl Fn(&FreeBlocks) + Sync) {
         let work = &work;
         (0..8).for_each(|_| std::thread::scope(|scope| drop(scope.spawn(move || work(blocks)))));

@@ -1,11 +1,11 @@
 //! Giving the memory of free blocks back to the host where other blocks of their segment are in use.
 //!
-//! The problem: [`Space::trim`] gives back whole segments. After two copies at once were shared, or half of the files
-//! removed, few segments are wholly free, and the host holds memory for data that is gone.
+//! The problem: [`Space::trim`] gives back whole segments. After two concurrent copies were shared, or half of the
+//! files removed, few segments are completely free, and the host holds memory for data that is gone.
 //!
-//! The idea: go round over all segments, in bounded steps of a thread in the background. What is free is seen from the
-//! bits of the allocator, and which of it the host still holds memory for the host says itself: nothing is recorded
-//! when blocks are allocated or freed, and nothing on the medium.
+//! The idea: a background thread goes around all segments in bounded steps. The bits of the allocator say which
+//! blocks are free, and the host itself says for which of them it holds memory. So allocating and freeing records
+//! nothing, neither in DRAM nor on the media.
 //!
 //! ```text
 //! bits of a segment   since the last round              what a round does
@@ -14,15 +14,16 @@
 //! the same            host above the aim                punches free blocks one by one
 //! ```
 //!
-//! The promise is that the host holds 1.05 of the stored data plus 8 MiB at most. The **aim** is below that, for it is
-//! about all blocks in use, logs among them. Long runs are cheap and are always given back; single blocks only while the
-//! host holds more than the aim, as it does where files were overwritten at random.
+//! The promise is that the host holds at most 1.05 of the stored data plus 8 MiB. The **aim** is below that, because
+//! it covers all blocks in use, including logs. Long runs are cheap and are always given back. Single blocks are
+//! given back only while the host holds more than the aim, as happens when files are overwritten at random.
 //!
-//! **A hole is safe.** While memory goes away no cursor may move in the segment or enter it, so its free blocks stay free.
-//! A block that is used again is one whose content never counted: it is written, durably, before anything names it.
-//! Whether the host has written the hole down by then does not matter; only a table takes a hole for zeros, and that
-//! is made of a whole segment and waits for the host ([`Region::settle_holes`](pmem::Region::settle_holes)). The chunk
-//! entries of 64 free blocks fill a page, which goes with them: an entry is emptied, durably, before its block is free.
+//! **A hole is safe.** While memory is given back, no cursor may move in the segment or enter it, so its free blocks
+//! stay free. The old content of a block that is allocated again never counts: the block is written, durably, before
+//! an extent references it. So it does not matter whether the host has made the hole durable by then. Only a table
+//! relies on a hole to read as zeros, and a table is made of a whole segment and waits for the host
+//! ([`Region::settle_holes`](pmem::Region::settle_holes)). The chunk entries of 64 free blocks fill a page, which is
+//! given back with them: an entry is emptied, durably, before its block is free.
 
 use super::{BlockRun, Cursors, Space, WHOLE, WORDS_PER_SEGMENT};
 use crate::error::Result;
@@ -32,41 +33,42 @@ use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
-/// A run that is always worth a hole: 64 KiB.
+/// The length of a run that is always worth a hole: 64 KiB.
 const LONG_RUN_BLOCKS: u64 = 16;
-/// Holes that one step punches: some ten microseconds each on a disk, one in memory.
+/// The most holes that one step punches: each takes about ten microseconds on a disk, one microsecond in memory.
 const HOLES_A_STEP: usize = 32;
-/// Segments whose bits one step looks at: 256 KiB of DRAM.
+/// The most segments whose bits one step reads: 256 KiB of DRAM.
 const SEGMENTS_A_STEP: u64 = 4096;
-/// The aim: blocks in use in hundredths, and so many bytes more.
+/// The aim: this percentage of the blocks in use, plus `AIM_BYTES`.
 const AIM_PERCENT: u64 = 102;
 const AIM_BYTES: u64 = 4 << 20;
-/// Chunk entries of so many blocks fill a page.
+/// The number of blocks whose chunk entries fill a page.
 const ENTRIES_A_PAGE: u64 = BLOCK_BYTES / ENTRY_BYTES;
 
-/// Which runs of a segment whose bits are those of the digest were given back: the low bits of what is noted.
+/// Which free runs of a segment were given back since its bits match the digest: the low bits of `noted`.
 const NOTHING: u32 = 0;
 const LONG_RUNS: u32 = 1;
 const ALL_RUNS: u32 = 2;
 const LEVEL_BITS: u32 = 3;
-/// In every digest: zero is noted of a segment that no round has come to.
+/// Set in every digest, because 0 stands for a segment that no round has visited.
 const VISITED: u32 = 4;
 
-/// Where the round is.
+/// Position of the current round.
 #[derive(Default)]
 pub(super) struct Round {
     /// The next segment; 0: a round begins.
     next: u64,
-    /// What this round gives back.
+    /// The runs that this round gives back.
     level: u32,
 }
 
-/// Cursors that cannot move.
+/// Cursors that are locked, so they cannot move.
 type Held<'s> = SmallVec<[MutexGuard<'s, Cursors>; 2]>;
 
 impl Space {
-    /// A bounded part of a round over all segments; true when that is over. A segment is given back, as a whole or in
-    /// parts, when two rounds have found the same blocks in use: front ends wait a second between two.
+    /// Does a bounded part of a round over all segments; returns true at the end of the round. A segment is given
+    /// back, as a whole or in parts, if two consecutive rounds find the same blocks in use. Front ends wait a second
+    /// between two rounds.
     pub fn give_back_step(&self) -> Result<bool> {
         let mut round = self.round.lock();
         if !self.discard || !self.region.can_punch() {
@@ -94,8 +96,8 @@ impl Space {
         Ok(is_over)
     }
 
-    /// Gives back what a round would, at once and without waiting for a second one. Segments in which a cursor moves are
-    /// left out. Returns the bytes.
+    /// Gives back at once what two rounds would, except in segments in which a cursor is moving. Returns how many
+    /// bytes it gave back.
     pub fn give_back_all(&self) -> Result<u64> {
         if !self.discard || !self.region.can_punch() {
             return Ok(0);
@@ -113,14 +115,14 @@ impl Space {
         Ok(bytes)
     }
 
-    /// What is to be given back now: single blocks too if the host holds more than the aim.
+    /// Returns what to give back now: single blocks only if the host holds more than the aim.
     fn wanted_level(&self) -> u32 {
         let used_bytes = (self.total_blocks - self.free_blocks().min(self.total_blocks)) * BLOCK_BYTES;
         let aim = used_bytes / 100 * AIM_PERCENT + AIM_BYTES;
         if self.region.allocated_bytes() > aim { ALL_RUNS } else { LONG_RUNS }
     }
 
-    /// A segment's turn in a round; how many holes were punched.
+    /// Visits a segment in a round; returns how many holes it punched.
     fn visit(&self, segment: u64, level: u32) -> Result<usize> {
         if self.marked[segment as usize].load(Ordering::Relaxed) == 0 {
             return Ok(0);
@@ -146,11 +148,11 @@ impl Space {
         Ok(punched)
     }
 
-    /// Punches holes for free blocks of a segment, a bounded number of them; how many, and their bytes. `None` when a
-    /// cursor in the segment moves, or it belongs to a table.
+    /// Punches a bounded number of holes for free blocks of a segment. Returns their number and their bytes; `None`
+    /// if a cursor is moving in the segment, or if the segment belongs to a table.
     fn punch_free_runs(&self, segment: u64, level: u32) -> Result<Option<(usize, u64)>> {
         let Some(held) = self.pin_cursors_in(segment) else { return Ok(None) };
-        // Nobody enters the segment meanwhile, and the cursors in it cannot move: what is free stays free.
+        // No cursor enters the segment meanwhile, and the ones in it cannot move: free blocks stay free.
         let _search = self.search_from.lock();
         let walkers = usize::from(self.walkers[segment as usize].load(Ordering::Acquire));
         let is_marked = self.marked[segment as usize].load(Ordering::Relaxed) != 0;
@@ -180,7 +182,8 @@ impl Space {
         Ok(Some((punched, bytes)))
     }
 
-    /// Keeps the cursors that are in a segment from moving. `None` when one moves right now, or a table has it.
+    /// Locks the cursors that are in a segment. `None` if one is moving right now, or if the segment belongs to a
+    /// table.
     fn pin_cursors_in(&self, segment: u64) -> Option<Held<'_>> {
         let walkers = self.walkers[segment as usize].load(Ordering::Acquire);
         if walkers == WHOLE {
@@ -209,13 +212,14 @@ impl Cursors {
     }
 }
 
-/// Tells the bits of a segment from others; the lowest bits are free for a level.
+/// Returns a digest of the bits of a segment, with the lowest bits free for a level.
 fn digest(used: &[u64; WORDS_PER_SEGMENT]) -> u32 {
     let mix = |sum: u64, word: &u64| (sum.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ((used.iter().fold(1, mix) >> 32) as u32 | VISITED) & !LEVEL_BITS
 }
 
-/// Runs of groups of `least` blocks, a power of two, aligned and all free: where they begin in the segment, and blocks.
+/// Iterates over runs of free blocks, in aligned groups of `least` blocks (a power of two): start in the segment and
+/// length.
 fn free_runs(used: &[u64; WORDS_PER_SEGMENT], least: u64) -> impl Iterator<Item = (u64, u64)> {
     let mask = !0 >> (64 - least);
     let is_free = move |at: &u64| used[(at / 64) as usize] >> (at % 64) & mask == 0;

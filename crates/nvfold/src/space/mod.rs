@@ -1,11 +1,12 @@
-//! Which blocks are free, and giving the memory of free ones back.
+//! The allocator of blocks: which blocks are free, and giving the memory of free blocks back to the host.
 //!
-//! The problem: a write wants its blocks next to one another, threads must not wait for each other,
-//! ENOSPC must be exact, and a device in memory must take no more memory than its data.
+//! The problem: a write wants adjacent blocks, threads must not wait for each other, ENOSPC must be exact, and a
+//! device in memory must take no more memory than its data.
 //!
-//! The idea: one bit a block and one free count a segment, in DRAM only (saved by a clean unmount, found
-//! again by recovery). Every core has two cursors - data and logs - each walking a segment of its own.
-//! Space is first *reserved* from an exact count ([`free`]), then found; so a caller that holds a reservation
+//! The idea: one bit per block and one free count per segment, only in DRAM (a clean unmount saves them, recovery
+//! rebuilds them). Every core has two cursors, one for data and one for logs, and each walks a different segment.
+//! Space is first *reserved* from an exact count ([`free`]) and then searched, so a caller that holds a reservation
+//! cannot fail. The last blocks are kept for operations that free space, so a full device can be emptied.
 //! cannot fail. The last blocks are kept for operations that free space: a full device can be emptied.
 //!
 //! ```text
@@ -14,10 +15,10 @@
 //! wear     per segment: its count, and a class                         that blocks of it may be in use
 //! ```
 //!
-//! A segment that goes away as a whole, to the host or to the inode table, must have no cursor in it. Cursors
-//! share one only when no other has free blocks. A cursor marks a segment durably before it takes the first block
-//! there, and only `trim` takes the mark off a segment that is free again, after the host has its memory back. So an
-//! unmarked segment holds nothing, on the media and in the host's memory, whatever crashed.
+//! A segment that is handed over as a whole, to the host or to the inode table, must have no cursor in it. Cursors
+//! share a segment only if no other one has free blocks. A cursor marks a segment durably before it takes the first
+//! block there. Only `trim` clears the mark, after the segment is free again and the host has its memory back. So an
+//! unmarked segment holds nothing, on the media and in the host's memory, even after a crash.
 
 pub(crate) mod free;
 mod holes;
@@ -42,12 +43,12 @@ use packed::PackedSpace;
 use pmem::Region;
 use smallvec::SmallVec;
 
-/// Blocks next to one another.
+/// A run of adjacent blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRun {
-    /// First block.
+    /// The first block.
     pub start: BlockNumber,
-    /// How many.
+    /// The number of blocks.
     pub count: u64,
 }
 
@@ -57,38 +58,38 @@ impl BlockRun {
         self.start.0 + self.count
     }
 
-    /// Whether a block is one of them.
+    /// Returns whether a block is in the run.
     pub fn contains(self, block: BlockNumber) -> bool {
         (self.start.0..self.blocks_end()).contains(&block.0)
     }
 
-    /// The blocks.
+    /// Iterates over the blocks.
     pub fn blocks(self) -> impl Iterator<Item = BlockNumber> {
         (self.start.0..self.start.0 + self.count).map(BlockNumber)
     }
 }
 
-/// A handful of runs.
+/// A few runs.
 pub type Runs = SmallVec<[BlockRun; 2]>;
 
-/// What blocks are wanted for: decides the segment, and whether the last blocks may be used.
+/// The purpose of an allocation: it selects the cursor, and whether the kept blocks may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// File content.
     Data,
     /// Log pages and xattr values.
     Log,
-    /// Log pages of an operation that frees space or was promised it: may use the kept blocks.
+    /// Log pages of an operation that frees space or that was promised it: may use the kept blocks.
     Promised,
 }
 
 /// Blocks kept for [`Purpose::Promised`]: one log page for each of 64 operations at once.
 pub const KEPT_BLOCKS: u64 = 64;
-/// In `walkers`: nobody else may enter the segment.
+/// Value of `walkers` for a segment that is taken as a whole: no cursor may enter it.
 const WHOLE: u8 = u8::MAX;
-/// Words of used bits in a segment.
+/// The number of words of used bits per segment.
 pub const WORDS_PER_SEGMENT: usize = (SEGMENT_BLOCKS / 64) as usize;
-/// Host memory is asked for in windows of this many blocks (256 KiB), not page fault by page fault.
+/// Host memory is populated in windows of this many blocks (256 KiB), instead of by page faults.
 const POPULATE_BLOCKS: u64 = 64;
 
 #[derive(Default)]
@@ -104,13 +105,13 @@ struct Cursors {
     log: Cursor,
 }
 
-// What is punched of the chunk table with a segment holds no entry of another one.
+// A segment's part of the chunk table can be punched without touching entries of another segment.
 const _: () = assert!((SEGMENT_BLOCKS * ENTRY_BYTES).is_multiple_of(BLOCK_BYTES));
 
-/// Makes a segment zero, durably; a hole stays a hole.
+/// Fills a segment with zeros, durably; a hole stays a hole.
 pub fn clear_segment(region: &Region, segment: u64) -> Result<()> {
     if region.is_hole(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
-        // Old content could come back with a power failure.
+        // Without this, a power failure could bring the old content back.
         return Ok(region.settle_holes()?);
     }
     let zeros = region.stream_zeros(segment * SEGMENT_BYTES, SEGMENT_BYTES);
@@ -125,34 +126,35 @@ pub struct Space {
     discard: bool,
     used: Box<[AtomicU64]>,
     free_in: Box<[AtomicU16]>,
-    /// Cursors in each segment, or [`WHOLE`].
+    /// The number of cursors in each segment, or [`WHOLE`].
     walkers: Box<[AtomicU8]>,
     marked: Box<[AtomicU8]>,
-    /// What the segment table says of the wear of each segment: an entry is stored as a whole when the use changes, and
-    /// is not read for that.
+    /// The wear of each segment, as in the segment table. Kept in DRAM because a change of use stores the whole entry
+    /// without reading it.
     wear: Box<[AtomicU32]>,
     wear_class: Box<[AtomicU8]>,
-    /// Whether a free segment is chosen by its wear: always, but in measurements of what that gains.
+    /// Whether free segments are chosen by wear: always, except in benchmarks that measure the gain.
     levels_wear: bool,
     free_blocks: FreeBlocks,
     total_blocks: u64,
-    /// Of each core: where its search for a segment begins. They lie apart, for the counters of neighbouring segments
-    /// share a line. Who holds it keeps everybody from entering a segment.
+    /// For each core, the segment where its next search begins. They start far apart, because the counters of
+    /// neighbouring segments share a cache line. While this lock is held, no cursor enters a segment.
     search_from: Mutex<Vec<u64>>,
-    /// Pages with bad memory that are kept from use already.
+    /// The number of pages with bad memory that were already taken out of use.
     quarantined: AtomicU64,
-    /// For tests: how many reservations from now the one is that fails; 0: none.
+    /// For tests: the number of the upcoming reservation that fails, from 1; 0: none.
     fails_in: AtomicU64,
     cursors: Vec<Padded<Mutex<Cursors>>>,
     /// Segments of packed chunks.
     pub packed: PackedSpace,
-    /// Of each segment: a digest of its used bits when a round of [`Space::give_back_step`] came by, and what was given back.
+    /// For each segment: a digest of its used bits at the last round of [`Space::give_back_step`], and what was given
+    /// back.
     noted: Box<[AtomicU32]>,
     round: Mutex<Round>,
 }
 
 impl Space {
-    /// An allocator in which every block outside the tables is free.
+    /// Creates an allocator in which every block outside the tables is free.
     pub fn new(region: Region, geometry: Geometry, cores: usize, discard: bool) -> Space {
         let segments = geometry.segments();
         let total_blocks = geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS;
@@ -190,34 +192,34 @@ impl Space {
         space
     }
 
-    /// Blocks outside the tables.
+    /// Returns the number of blocks outside the tables.
     pub fn total_blocks(&self) -> u64 {
         self.total_blocks
     }
 
-    /// Free blocks, with the kept ones.
+    /// Returns the number of free blocks, including the kept ones.
     pub fn free_blocks(&self) -> u64 {
         self.free_blocks.count()
     }
 
-    /// Whether at least so many blocks are free: cheaper than counting them.
+    /// Returns whether at least `blocks` blocks are free; cheaper than counting them.
     pub fn has_free(&self, blocks: u64) -> bool {
         self.free_blocks.is_at_least(blocks)
     }
 
-    /// For tests: the `nth` reservation from now on fails, whatever is free; 0: none does. Returns how many there were
-    /// still to come to the one before.
+    /// For tests: makes the `nth` reservation from now on fail, whatever is free; 0: none fails. Returns how many
+    /// reservations were left before the previously set failure.
     pub fn fail_reservation(&self, nth: u64) -> u64 {
         self.fails_in.swap(nth, Ordering::Relaxed)
     }
 
-    /// DRAM of the allocator in bytes.
+    /// Returns the DRAM that the allocator takes, in bytes.
     pub fn dram_bytes(&self) -> u64 {
         let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4 + 4 + 1 + 1;
         (self.free_in.len() * bytes_per_segment) as u64
     }
 
-    /// Recovery: notes that a block is in use. False when it was already.
+    /// Marks a block as used; for recovery. Returns false if it was marked already.
     pub fn mark_used(&self, block: BlockNumber) -> bool {
         if !self.set_bit(block) {
             return false;
@@ -227,7 +229,10 @@ impl Space {
         true
     }
 
-    /// Adds exactly `count` blocks to `runs`, in as few runs as come easily, or fails with ENOSPC and adds none.
+    /// Allocates exactly `count` blocks and appends them to `runs`, in few runs.
+    ///
+    /// # Errors
+    /// `ENOSPC` if fewer blocks are available; nothing is added then.
     pub fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
         self.quarantine_bad_memory();
         self.reserve(doing, count, purpose)?;
@@ -242,15 +247,19 @@ impl Space {
         Ok(())
     }
 
-    /// Takes one block.
+    /// Allocates one block.
+    ///
+    /// # Errors
+    /// `ENOSPC` if none is available.
     pub fn allocate_one(&self, doing: &'static str, purpose: Purpose) -> Result<BlockNumber> {
         let mut runs = Runs::new();
         self.allocate(doing, 1, purpose, &mut runs)?;
         Ok(runs[0].start)
     }
 
-    /// Returns blocks. What named them is gone from the media already (invariant 1). In a damaged log a block may be
-    /// named twice, or belong to the inode table: what is free stays free, and what is not ours stays in use.
+    /// Frees blocks. The references to them must be gone from the media already (invariant 1). A damaged log may
+    /// reference a block twice, or a block of the inode table: a free block stays free, and a block of a table stays
+    /// in use.
     pub fn free(&self, run: BlockRun) {
         match self.has_bad_memory() {
             true => self.free_sound(run),
@@ -270,18 +279,21 @@ impl Space {
         }
     }
 
-    /// Why there is no segment for a table.
+    /// Returns the error of an operation that finds no segment for a table.
     pub fn no_space_for_segment(&self, doing: &'static str) -> Error {
         self.no_space(doing, SEGMENT_BLOCKS)
     }
 
-    /// Takes a whole free segment for a table, the pm index or packed chunks. Nobody else touches it until
-    /// [`Space::free_segment`]: no cursor may enter it, and it is not trimmed.
+    /// Takes a whole free segment for a table, the pm index or packed chunks. Until [`Space::free_segment`] no cursor
+    /// enters it, and it is not trimmed.
+    ///
+    /// # Errors
+    /// `ENOSPC` if no segment is completely free.
     pub fn allocate_segment(&self, doing: &'static str) -> Result<u64> {
         self.allocate_segment_by(doing, |from| self.find_segment(from, WHOLE, |free, _| free == SEGMENT_BLOCKS))
     }
 
-    /// `find`: a free segment, entered as a [`WHOLE`], searched from where the last search ended.
+    /// Takes a segment that `find` returns: free, entered as a [`WHOLE`], searched from where the last search ended.
     fn allocate_segment_by(&self, doing: &'static str, find: impl Fn(&mut u64) -> Option<u64>) -> Result<u64> {
         self.quarantine_bad_memory();
         self.reserve(doing, SEGMENT_BLOCKS, Purpose::Log)?;
@@ -304,8 +316,8 @@ impl Space {
         Err(self.no_space(doing, SEGMENT_BLOCKS))
     }
 
-    /// Returns a segment that was a table's, or was taken to become one: marked on the media first, for blocks of it may
-    /// be in use from now on.
+    /// Frees a segment that a table used or was about to use. Marks it on the media first, because its blocks may be
+    /// in use from now on.
     pub fn free_segment(&self, segment: u64) {
         debug_assert_eq!(self.walkers[segment as usize].load(Ordering::Relaxed), WHOLE, "it was taken as a whole");
         self.write_use(segment, KIND_BLOCKS, 0);
@@ -314,14 +326,14 @@ impl Space {
         self.free(BlockRun { start: BlockNumber(segment * SEGMENT_BLOCKS), count: SEGMENT_BLOCKS });
     }
 
-    /// Mount: gives a segment to the inode table.
+    /// Assigns a segment to the inode table; for the mount.
     pub fn adopt_table_segment(&self, segment: u64) {
         self.adopt_segment(segment, &[!0; WORDS_PER_SEGMENT]);
         self.marked[segment as usize].store(0, Ordering::Relaxed);
         self.walkers[segment as usize].store(WHOLE, Ordering::Relaxed);
     }
 
-    /// Mount: takes a marked segment in, with these blocks in use.
+    /// Adds a marked segment with these used blocks; for the mount.
     pub fn adopt_segment(&self, segment: u64, used: &[u64; WORDS_PER_SEGMENT]) {
         let mut taken = 0;
         let first = segment as usize * WORDS_PER_SEGMENT;
@@ -333,19 +345,19 @@ impl Space {
         self.free_blocks.take(u64::from(taken), 0);
     }
 
-    /// Which blocks of a segment are in use, one bit each.
+    /// Returns which blocks of a segment are in use, one bit each.
     pub fn used_in(&self, segment: u64) -> [u64; WORDS_PER_SEGMENT] {
         std::array::from_fn(|at| self.used[segment as usize * WORDS_PER_SEGMENT + at].load(Ordering::Relaxed))
     }
 
-    /// Marked segments, in order.
+    /// Iterates over the marked segments, in order.
     pub fn marked_segments(&self) -> impl Iterator<Item = u64> + '_ {
         let marked = self.marked.iter().enumerate().filter(|(_, marked)| marked.load(Ordering::Relaxed) != 0);
         marked.map(|(segment, _)| segment as u64)
     }
 
-    /// Free blocks for the saved state of an unmount, the longest runs first: at least `blocks` in at most `runs_max`
-    /// runs, or nothing. They stay free: nobody allocates any more.
+    /// Returns free blocks for the saved state of an unmount, the longest runs first: at least `blocks` blocks in at
+    /// most `runs_max` runs, or `None`. They stay free, because nothing is allocated any longer.
     pub fn runs_to_save_in(&self, blocks: u64, runs_max: usize) -> Option<Vec<BlockRun>> {
         let mut runs: Vec<BlockRun> = Vec::new();
         for segment in self.geometry.first_segment()..self.geometry.segments() {
@@ -370,8 +382,8 @@ impl Space {
         (runs.len() <= runs_max).then_some(runs)
     }
 
-    /// Takes the marks off free segments, and gives their memory, with that of their part of the chunk table, back
-    /// to the host if `discard` is on. Returns the bytes given back.
+    /// Clears the marks of free segments. If `discard` is on, it gives their memory, and that of their part of the
+    /// chunk table, back to the host. Returns how many bytes it gave back.
     pub fn trim(&self) -> Result<u64> {
         self.abandon_empty_cursors();
         let mut bytes = 0;
@@ -381,18 +393,19 @@ impl Space {
         Ok(bytes)
     }
 
-    /// Trims one segment. Never one of a table: those are not marked, and [`WHOLE`] to their owner.
+    /// Trims one segment, unless it belongs to a table: such segments are unmarked, and their owner holds them as a
+    /// [`WHOLE`].
     fn trim_segment(&self, segment: u64) -> Result<u64> {
         if self.marked[segment as usize].load(Ordering::Relaxed) == 0 || !self.is_empty(segment) {
             return Ok(0);
         }
-        // No cursor may enter while the memory goes away.
+        // No cursor may enter while the memory is given back.
         let _search = self.search_from.lock();
         if !self.own(segment, WHOLE) {
             return Ok(0);
         }
         let trimmed = if self.is_empty(segment) { self.trim_whole(segment) } else { Ok(0) };
-        // Also when the host refused: a segment that nobody may enter keeps a reservation from being served.
+        // Needed even if the host refused: a segment that no cursor may enter could leave a reservation unserved.
         self.walkers[segment as usize].store(0, Ordering::Release);
         trimmed
     }
@@ -401,7 +414,7 @@ impl Space {
         u64::from(self.free_in[segment as usize].load(Ordering::Relaxed)) == self.geometry.blocks_in_segment(segment)
     }
 
-    /// Trims a segment that is the caller's alone.
+    /// Trims a segment that the caller holds as a whole.
     fn trim_whole(&self, segment: u64) -> Result<u64> {
         let blocks = self.geometry.blocks_in_segment(segment);
         let discards = self.discard && self.region.can_punch();
@@ -413,10 +426,10 @@ impl Space {
         Ok(if discards { blocks * BLOCK_BYTES } else { 0 })
     }
 
-    /// Gives the memory of a segment's free blocks back, and that of their chunk entries. None of these counts any more:
-    /// a block is freed after its entry was emptied, durably, and has left the index, and nobody enters one for a block
-    /// that no cursor gave out. Whole pages of the table are the segment's own; of a shorter last segment the page that
-    /// it ends in is kept.
+    /// Gives back the memory of a segment's free blocks and of their chunk entries. None of these entries counts: an
+    /// entry is emptied durably and leaves the index before its block is freed, and no block gets an entry before a
+    /// cursor gave it out. Whole pages of the table belong to one segment; for a shorter last segment, the page in
+    /// which it ends is kept.
     fn punch(&self, segment: u64, blocks: u64) -> Result<()> {
         self.region.punch(segment * SEGMENT_BYTES, blocks * BLOCK_BYTES)?;
         let entries = self.geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));
@@ -428,7 +441,7 @@ impl Space {
         Ok(())
     }
 
-    /// Gives the memory of free blocks in unmarked segments back to the host.
+    /// Gives the memory of free blocks in unmarked segments back to the host, if `discard` is on.
     pub fn discard_run(&self, run: BlockRun) -> Result<()> {
         if self.discard {
             self.region.punch(run.start.address(), run.count * BLOCK_BYTES)?;
@@ -436,8 +449,8 @@ impl Space {
         Ok(())
     }
 
-    /// Changes what a segment is used for, durably: one store of its entry. Class and wear stay. Only for a caller that has the
-    /// segment alone, or is about to enter it as the first.
+    /// Changes the use of a segment, durably, with one store of its entry. Wear and wear class stay. The caller has
+    /// the segment as a whole, or is about to enter it as the first.
     pub fn write_use(&self, segment: u64, kind: u8, ordinal: u32) {
         let wear = self.wear[segment as usize].load(Ordering::Relaxed);
         let wear_class = self.wear_class[segment as usize].load(Ordering::Relaxed);
@@ -446,9 +459,9 @@ impl Space {
         let _ = self.region.fence(written);
     }
 
-    /// Mount: takes class and wear of a segment in, whatever else its entry says.
+    /// Loads the wear and the wear class of a segment, whatever its use; for the mount.
     pub fn adopt_wear(&self, segment: u64, entry: &SegmentEntry) {
-        // Of a device without wear, which are all of today's, nothing is touched.
+        // Skips segments without wear, so that their counters take no memory.
         if (entry.wear_class, entry.wear) != (0, 0) {
             self.wear[segment as usize].store(entry.wear, Ordering::Relaxed);
             self.wear_class[segment as usize].store(entry.wear_class, Ordering::Relaxed);
@@ -467,12 +480,12 @@ impl Space {
         if self.free_blocks.take(count, kept) { Ok(()) } else { Err(self.no_space(doing, count)) }
     }
 
-    /// What a list that has something for each core has for this thread's.
+    /// Returns the calling thread's element of a list with one element per core.
     fn own_of<'o, T>(&self, of_cores: &'o mut [T]) -> &'o mut T {
         &mut of_cores[thread_number() % self.cursors.len()]
     }
 
-    /// This thread's cursors, or any free ones.
+    /// Locks the cursors of this thread's core, or any that are not locked.
     fn lock_cursors(&self) -> MutexGuard<'_, Cursors> {
         let own = thread_number() % self.cursors.len();
         for step in 0..self.cursors.len() {
@@ -483,7 +496,7 @@ impl Space {
         self.cursors[own].lock()
     }
 
-    /// Takes up to `wanted` blocks at the cursor. The caller holds a reservation, so there are some.
+    /// Takes up to `wanted` blocks at the cursor. The caller holds a reservation, so there is at least one.
     fn take(&self, cursor: &mut Cursor, wanted: u64, populate: bool) -> BlockRun {
         loop {
             if let Some(segment) = cursor.segment {
@@ -508,9 +521,9 @@ impl Space {
         }
     }
 
-    /// A cursor at the start of a segment of its own: an empty one that is marked (the host already holds memory
-    /// for it), else an empty one, else one that is at most three quarters full, else any; when all are owned, one
-    /// that is shared. The segment is marked then.
+    /// Chooses a segment and returns a cursor at its start. First choice is an empty marked segment, for which the
+    /// host already holds memory; then an empty one; then one that is at most three quarters full; then any that no
+    /// cursor is in. If there is none, the cursor shares a segment. Marks the segment.
     fn choose_segment(&self) -> Cursor {
         let mut search_from = self.search_from.lock();
         let from = self.own_of(&mut search_from);
@@ -522,7 +535,7 @@ impl Space {
         let segment = match chosen {
             Some(segment) => Some(segment),
             None => {
-                // What another has taken but not yet counted may look free: let it get on.
+                // A segment whose last blocks were just taken may still have a count above 0: let that thread go on.
                 spin_loop();
                 let free_in = |segment: u64| self.free_in[segment as usize].load(Ordering::Relaxed);
                 (self.geometry.first_segment()..self.geometry.segments())
@@ -540,7 +553,8 @@ impl Space {
         Cursor { segment, next: 0, populated }
     }
 
-    /// The first segment at or after `from` that fits (free blocks, marked) and that nobody is in; enters it.
+    /// Finds the first segment at or after `from` that no cursor is in and that fits (free blocks, marked); enters
+    /// it.
     fn find_segment(&self, from: &mut u64, walkers: u8, fits: impl Fn(u64, bool) -> bool) -> Option<u64> {
         let first = self.geometry.first_segment();
         let segments = self.geometry.segments();
@@ -557,20 +571,20 @@ impl Space {
         None
     }
 
-    /// Enters a segment that nobody is in: with one cursor, or as a [`WHOLE`].
+    /// Enters a segment that no cursor is in: with one cursor, or as a [`WHOLE`].
     fn own(&self, segment: u64, walkers: u8) -> bool {
         let entered = self.walkers[segment as usize].compare_exchange(0, walkers, Ordering::Acquire, Ordering::Relaxed);
         entered.is_ok()
     }
 
-    /// One more cursor enters a segment, unless somebody has it as a [`WHOLE`].
+    /// Adds a cursor to a segment, unless a thread holds it as a [`WHOLE`].
     fn join(&self, segment: u64) -> bool {
         let walkers = &self.walkers[segment as usize];
         let one_more = |walkers: u8| if walkers == WHOLE { None } else { Some(walkers + 1) };
         walkers.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// A cursor leaves a segment.
+    /// Removes a cursor from a segment.
     fn leave(&self, segment: u64) {
         self.walkers[segment as usize].fetch_sub(1, Ordering::Release);
     }
@@ -590,7 +604,7 @@ impl Space {
         }
     }
 
-    /// The first free run at or after block `from` of the segment, at most `wanted` long.
+    /// Takes the first free run at or after block `from` of the segment, at most `wanted` blocks long.
     fn take_in_segment(&self, segment: u64, from: u64, wanted: u64) -> Option<BlockRun> {
         let base = segment * SEGMENT_BLOCKS;
         let mut at = from;
@@ -612,7 +626,7 @@ impl Space {
         }
     }
 
-    /// First clear bit of the segment at or after `from`.
+    /// Returns the first clear bit of the segment at or after `from`.
     fn next_free(&self, base: u64, from: u64) -> Option<u64> {
         let mut at = from;
         while at < SEGMENT_BLOCKS {
@@ -625,7 +639,7 @@ impl Space {
         None
     }
 
-    /// Sets the clear bits from `block` on, up to `room` of them and within one word; returns how many.
+    /// Sets the clear bits from `block` on, up to `room` bits and within one word; returns how many.
     fn take_in_word(&self, block: u64, room: u64) -> u64 {
         let word = &self.used[(block / 64) as usize];
         let shift = block % 64;
@@ -643,7 +657,7 @@ impl Space {
         }
     }
 
-    /// Whether a block is in use, or may be.
+    /// Returns whether a block is in use or may be.
     pub fn is_used(&self, block: BlockNumber) -> bool {
         self.used[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0
     }

@@ -1,18 +1,19 @@
-//! Segments of packed chunks: bytes are appended, and a segment is free again when no byte of it lives.
+//! Segments of packed chunks: chunks are appended, and a segment is free again when no byte in it is live.
 //!
-//! The problem: chunks of any length from 1 byte to 64 KiB must lie without gaps, be written once and in order (DeEXT
-//! III-C: "sequential-write operations only"), and be found again after a crash.
+//! The problem: chunks of 1 byte to 64 KiB must be stored without gaps, written once and in order (DeEXT III-C:
+//! "sequential-write operations only"), and found again after a crash.
 //!
-//! The idea: a pool has one open segment, taken whole from the allocator of blocks. Chunks are appended at its front,
-//! their headers from its end. Nothing is kept of a segment in DRAM but how many of its bytes live: which, the entries
-//! say. A crash closes open segments; a clean unmount saves where they were.
+//! The idea: each pool has one open segment, taken whole from the block allocator. Chunks are appended at its front,
+//! their headers from its end. DRAM keeps only the number of live bytes of a segment; the chunk entries say which
+//! bytes are live. A crash closes open segments; a clean unmount saves their positions.
 //!
 //! ```text
 //! | live | dead | live | live |front ->        <- headers |      dead at the front goes back at once
 //! ```
 //!
-//! What was appended last can grow, and is given back at once when it is dropped: nobody names it any more, durably. But no
-//! more than a segment's worth while one is open, for these bytes are written again: so the count of openings tells of wear.
+//! The last chunk can grow. When it is dropped, durably unreferenced, its place is given back at once. While a
+//! segment is open, at most one segment's worth of bytes is given back this way, because these bytes are written
+//! again: so the count of openings still measures wear.
 
 use super::Space;
 use super::wear::Heat;
@@ -27,22 +28,22 @@ use crate::sync::{Mutex, MutexGuard, thread_number, zeroed};
 use pmem::{Flight, Region};
 use std::ops::Range;
 
-/// Which pool a chunk goes to (DeEXT III-C, Fig. 6): chunks of one length do not lie among those of all lengths, and data
-/// that is updated does not lie among data that stays, for what is updated together is dead together.
+/// The pool of a chunk (DeEXT III-C, Fig. 6). Fixed-length chunks are kept apart from chunks of other lengths. Data
+/// that is updated is kept apart from data that stays, because chunks that are updated together die together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
-    /// New pieces that were cut by their content, and short ones.
+    /// New pieces that were cut by content, and short ones.
     ContentDefined = 0,
     /// New pieces of a fixed length.
     Fixed = 1,
-    /// As `ContentDefined`, of data that is updated.
+    /// The same as `ContentDefined`, for data that is updated.
     UpdatedContentDefined = 2,
-    /// As `Fixed`, of data that is updated.
+    /// The same as `Fixed`, for data that is updated.
     UpdatedFixed = 3,
 }
 
 impl Pool {
-    /// The pool for updated data of the same kind.
+    /// Returns the pool for updated data of the same kind.
     pub fn updated(self) -> Pool {
         match self {
             Pool::ContentDefined | Pool::UpdatedContentDefined => Pool::UpdatedContentDefined,
@@ -58,18 +59,20 @@ impl Pool {
     }
 }
 
-/// How many pools there are.
+/// The number of pools.
 pub const POOLS: usize = 4;
 const ALL_POOLS: [Pool; POOLS] = [Pool::ContentDefined, Pool::Fixed, Pool::UpdatedContentDefined, Pool::UpdatedFixed];
-/// On a device with fewer segments updated data has no pools of its own: an open segment for each would be too much of it.
+/// On a device with fewer segments, updated data has no separate pools: their open segments would take too much of
+/// it.
 const SEGMENTS_FOR_UPDATED: u64 = 64;
-/// Sets of pools, one for each core; fewer on a device with fewer segments for each.
+/// Segments per set of pools. There is one set per core, or fewer if the device has fewer segments for each.
 const SEGMENTS_PER_SET: u64 = 32;
 
-/// Chunks that a segment holds, for what is promised: of 8 KiB, the mean of content-defined ones. Fixed ones are fewer.
+/// The number of chunks assumed per segment in estimates: chunks of 8 KiB, the mean of content-defined ones. Fixed
+/// ones are fewer.
 const CHUNKS_PER_SEGMENT: u64 = SEGMENT_BYTES / (8 << 10);
-/// Blocks of a segment that are not content: headers and the end that no chunk fits in take 4 at most, and a block of logs
-/// names the chunks.
+/// Blocks per segment that hold no content: headers and the unusable end take 4 at most, and the logs that reference
+/// the chunks take one.
 const BESIDE_BLOCKS: u64 = 5;
 
 /// A segment to which chunks are appended.
@@ -77,21 +80,21 @@ const BESIDE_BLOCKS: u64 = 5;
 pub struct Open {
     /// Its number.
     pub segment: u64,
-    /// Where the next chunk begins, bytes from its start.
+    /// Offset in the segment where the next chunk begins, bytes.
     pub front: u64,
-    /// Headers in it.
+    /// The number of headers in it.
     pub headers: u64,
-    /// Bytes that were given back since it was opened or the device mounted.
+    /// Bytes given back since the segment was opened or the device was mounted.
     pub given_back: u64,
 }
 
 impl Open {
-    /// Goes on at `front`, behind so many headers.
+    /// Creates the state of a segment that continues at `front`, with this many headers.
     pub fn new(segment: u64, front: u64, headers: u64) -> Open {
         Open { segment, front, headers, given_back: 0 }
     }
 
-    /// Whether it can be one.
+    /// Returns whether the values are plausible.
     pub fn is_sound(&self) -> bool {
         self.headers < SEGMENT_BYTES / HEADER_BYTES && self.front <= SEGMENT_BYTES && self.has_room(0, 0)
     }
@@ -103,42 +106,42 @@ impl Open {
 
 type Set = [Option<Open>; POOLS];
 
-/// What a segment is to packed chunks: not theirs, closed, closed and not to be emptied again, being emptied, or open in a set
-/// (and this much more).
+/// State of a segment: without packed chunks, closed, closed and not to be chosen again, being emptied, or open
+/// (`OPEN` plus the number of its set).
 const NONE: u8 = 0;
 pub(super) const CLOSED: u8 = 1;
 pub(super) const STUCK: u8 = 2;
 pub(super) const MOVING: u8 = 3;
 const OPEN: u8 = 4;
-/// In `lists`: which list a segment belongs to is not known, for it was closed before the mount.
+/// Value of `lists` for a segment whose list is unknown, because it was closed before the mount.
 const UNLISTED: u8 = 0;
 
-/// Packed chunks of a device.
+/// The segments of packed chunks of a device.
 pub struct PackedSpace {
-    /// Bytes of live chunks in each segment, and one more while it is open or being emptied: the thread that takes the last of them
-    /// away frees it.
+    /// Bytes of live chunks in each segment, plus 1 while it is open or being emptied. The thread that subtracts the
+    /// last of them frees the segment.
     live: Box<[AtomicU32]>,
     state: Box<[AtomicU8]>,
     /// The pool that each segment was opened for, plus 1.
     lists: Box<[AtomicU8]>,
-    /// A free segment that is kept for reclamation.
+    /// A free segment, kept for reclamation.
     pub(super) spare: Mutex<Option<u64>>,
-    /// Bytes of live chunks in each segment when the last round of reclamation in the background was over.
+    /// Bytes of live chunks in each segment at the end of the last round of background reclamation.
     live_before: Box<[AtomicU32]>,
-    /// Bytes of data that each segment got until it was closed, the rest being headers; 0: not known, for it was closed before
-    /// the mount.
+    /// Bytes of chunks appended to each segment until it was closed, without headers; 0: unknown, because it was
+    /// closed before the mount.
     data: Box<[AtomicU32]>,
-    /// The segments among which a victim was looked for last; the next search goes on behind them.
+    /// The segments that the last search for a victim compared; the next search begins after them.
     pub(super) compared: Mutex<Range<u64>>,
     sets: Vec<Padded<Mutex<Set>>>,
-    /// How many there are on this device.
+    /// The number of pools on this device.
     pools: usize,
     live_bytes: Padded<AtomicU64>,
     segments: AtomicU64,
 }
 
 impl PackedSpace {
-    /// Makes one with no segment.
+    /// Creates the state of a device without packed segments.
     pub(super) fn new(segments: u64, cores: usize) -> PackedSpace {
         let sets = (segments / SEGMENTS_PER_SET).clamp(1, cores.clamp(1, 64) as u64);
         PackedSpace {
@@ -156,17 +159,17 @@ impl PackedSpace {
         }
     }
 
-    /// Bytes of live chunks.
+    /// Returns the number of bytes of live chunks.
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// Segments of packed chunks.
+    /// Returns the number of segments of packed chunks.
     pub fn segments(&self) -> u64 {
         self.segments.load(Ordering::Relaxed)
     }
 
-    /// Bytes that nothing lives in and nothing can be appended to.
+    /// Returns how many bytes hold no live chunk and cannot be appended to.
     pub fn dead_bytes(&self) -> u64 {
         let room = |open: &Open| SEGMENT_BYTES - open.front - open.headers * HEADER_BYTES;
         let of_set = |set: &Padded<Mutex<Set>>| set.lock().iter().flatten().map(room).sum::<u64>();
@@ -174,7 +177,7 @@ impl PackedSpace {
         (self.segments() * SEGMENT_BYTES).saturating_sub(self.live_bytes()).saturating_sub(room)
     }
 
-    /// Whether a segment holds packed chunks.
+    /// Returns whether a segment holds packed chunks.
     pub fn is_packed(&self, segment: u64) -> bool {
         self.state[segment as usize].load(Ordering::Relaxed) != NONE
     }
@@ -183,7 +186,8 @@ impl PackedSpace {
         self.state[segment as usize].load(Ordering::SeqCst)
     }
 
-    /// The list that a segment belongs to, if that is known: what lives in it goes to the tail of the same (DeEXT III-D).
+    /// Returns the list that a segment belongs to, if known: its live chunks move to the tail of the same list (DeEXT
+    /// III-D).
     pub fn list_of(&self, segment: u64) -> Option<Pool> {
         match self.lists[segment as usize].load(Ordering::Relaxed) {
             UNLISTED => None,
@@ -191,23 +195,23 @@ impl PackedSpace {
         }
     }
 
-    /// Bytes of live chunks in a segment.
+    /// Returns the bytes of live chunks in a segment.
     pub fn live_in(&self, segment: u64) -> u64 {
         let is_kept = self.state_of(segment) >= MOVING;
         u64::from(self.live[segment as usize].load(Ordering::Relaxed)).saturating_sub(u64::from(is_kept))
     }
 
-    /// Whether no chunk of a closed segment has died since [`PackedSpace::remember_live`].
+    /// Returns whether no chunk of a closed segment has died since [`PackedSpace::remember_live`].
     pub(super) fn rests(&self, segment: u64) -> bool {
         u64::from(self.live_before[segment as usize].load(Ordering::Relaxed)) == self.live_in(segment)
     }
 
-    /// Remembers what lives in a segment, for [`PackedSpace::rests`].
+    /// Records the live bytes of a segment for [`PackedSpace::rests`].
     pub(super) fn remember_live(&self, segment: u64) {
         self.live_before[segment as usize].store(self.live_in(segment) as u32, Ordering::Relaxed);
     }
 
-    /// Bytes that could live in a closed segment if nothing of it were dead; all of it, where that is not known.
+    /// Returns how many bytes of chunks were appended to a closed segment; the size of a segment if that is unknown.
     pub(super) fn data_in(&self, segment: u64) -> u64 {
         match self.data[segment as usize].load(Ordering::Relaxed) {
             0 => SEGMENT_BYTES,
@@ -215,31 +219,33 @@ impl PackedSpace {
         }
     }
 
-    /// It is closed, or stuck, from now on. What kept it is still to be taken away.
+    /// Sets the state of a segment to closed or stuck. The caller still has to subtract the 1 that keeps it from
+    /// being freed.
     pub(super) fn end_moving(&self, segment: u64, state: u8) {
         self.state[segment as usize].store(state, Ordering::SeqCst);
     }
 
-    /// Mount: an entry cannot be read, so what lives is not known: no segment that is there is freed.
+    /// Keeps every packed segment from being freed; for a mount that cannot read an entry, so that the live bytes are
+    /// unknown.
     pub fn keep_all(&self) {
         let kept = self.live.iter().zip(&self.state).filter(|(_, state)| state.load(Ordering::Relaxed) != NONE);
         kept.for_each(|(live, _)| _ = live.fetch_add(1, Ordering::Relaxed));
     }
 
-    /// Open segments.
+    /// Returns the open segments with their pools.
     pub fn open(&self) -> Vec<(usize, Open)> {
         let pools = |set: &Padded<Mutex<Set>>| set.lock().iter().copied().enumerate().collect::<Vec<_>>();
         let pools = self.sets.iter().flat_map(pools);
         pools.filter_map(|(pool, open)| Some((pool, open?))).collect()
     }
 
-    /// Mount: a live chunk of so many bytes lies in a segment.
+    /// Adds a live chunk of `bytes` bytes to a segment; for the mount.
     pub fn adopt_chunk(&self, segment: u64, bytes: u64) {
         self.live[segment as usize].fetch_add(bytes as u32, Ordering::Relaxed);
         self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Mount: takes an open segment over; the first one of a pool stays open.
+    /// Restores an open segment; for the mount. It stays closed if its pool has an open segment in every set.
     pub fn adopt_open(&self, pool: usize, open: Open) {
         let pool = pool % self.pools;
         for (at, set) in self.sets.iter().enumerate() {
@@ -257,7 +263,7 @@ impl PackedSpace {
         self.state[segment as usize].store(OPEN + set, Ordering::SeqCst);
     }
 
-    /// This thread's set, or any free one.
+    /// Locks the set of this thread's core, or any that is not locked.
     fn lock_set(&self) -> (usize, MutexGuard<'_, Set>) {
         let own = thread_number() % self.sets.len();
         let order = (0..self.sets.len()).map(|step| (own + step) % self.sets.len());
@@ -267,16 +273,16 @@ impl PackedSpace {
 }
 
 impl Space {
-    /// Room for the stored bytes of a packed chunk, whose header is written: the media address. They are the caller's to
-    /// write; until [`Space::drop_packed`] nobody else does.
+    /// Reserves room for the stored bytes of a packed chunk and writes its header. Returns the media address. The
+    /// caller writes the bytes; the range stays the chunk's until [`Space::drop_packed`].
     ///
     /// # Errors
-    /// ENOSPC when no wholly free segment is left, and no open one has room.
+    /// `ENOSPC` when no completely free segment is left, and no open one has room.
     pub fn append(&self, pool: Pool, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Result<u64> {
         self.append_in(pool, number, bytes, flight, |set| self.open_packed(set, pool))
     }
 
-    /// As [`Space::append`], for what makes a segment free by that: it may use the spare one.
+    /// Does the same as [`Space::append`] for reclamation, which frees a segment by this: it may use the spare one.
     pub fn append_moved(
         &self,
         pool: Pool,
@@ -288,7 +294,7 @@ impl Space {
         self.append_in(pool, number, bytes, flight, open)
     }
 
-    /// `open`: a new segment for a set.
+    /// Appends a chunk; `open` opens a new segment for a set.
     fn append_in(
         &self,
         pool: Pool,
@@ -316,7 +322,7 @@ impl Space {
         Ok(self.append_to(open, number, bytes, flight))
     }
 
-    /// The last room there is: in whatever segment is open, its pool and its set aside.
+    /// Appends a chunk to any open segment with room, regardless of pool and set: the last resort.
     fn append_anywhere(&self, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Option<u64> {
         self.packed.sets.iter().find_map(|set| {
             let mut set = set.lock();
@@ -325,7 +331,7 @@ impl Space {
         })
     }
 
-    /// True if a chunk of `length` bytes can be appended to an open segment.
+    /// Returns whether a chunk of `length` bytes can be appended to an open segment.
     fn fits_in_open_segment(&self, open: &Open, length: u64) -> bool {
         open.has_room(length, 1) && self.is_writable(open, length, open.headers)
     }
@@ -343,9 +349,9 @@ impl Space {
         address
     }
 
-    /// Of so many free blocks, those that packed chunks do not fill with content, where all of it becomes packed
-    /// chunks: the segment that is kept for reclamation from then on, parts of the table of entries, of which
-    /// `entries_free` are free, headers, what is left at the end of a segment, and the logs that name the chunks.
+    /// Returns how many of `free_blocks` hold no content if all of them are filled with packed chunks. These are the
+    /// segment kept for reclamation, parts of the table of entries (`entries_free` entries are free now), headers,
+    /// the unusable ends of segments, and the logs that reference the chunks.
     pub fn beside_packed(&self, free_blocks: u64, entries_free: u64) -> u64 {
         let kept = if self.needs_spare_segment() { SEGMENT_BLOCKS.min(free_blocks) } else { 0 };
         let segments = (free_blocks - kept) / SEGMENT_BLOCKS;
@@ -354,8 +360,8 @@ impl Space {
         kept + parts * SEGMENT_BLOCKS + (segments - parts) * BESIDE_BLOCKS
     }
 
-    /// Makes the chunk that was appended last, and is not compressed, longer, in its place, from `length` bytes to
-    /// `longer`. False when another was appended since, or the segment is full.
+    /// Extends the chunk that was appended last, if it is not compressed, in place from `length` to `longer` bytes.
+    /// Returns false if another chunk was appended since, or if the segment is full.
     pub fn grow_packed(
         &self,
         number: PackedNumber,
@@ -380,7 +386,8 @@ impl Space {
         true
     }
 
-    /// Takes [`Space::grow_packed`] back, if nothing was appended since; else the bytes are lost until the segment is free.
+    /// Reverts [`Space::grow_packed`], if nothing was appended since; otherwise the bytes are lost until the segment
+    /// is free.
     pub fn shrink_packed(&self, address: u64, longer: u64, length: u64) {
         let (segment, offset) = (address / SEGMENT_BYTES, address % SEGMENT_BYTES);
         self.packed.live[segment as usize].fetch_sub((longer - length) as u32, Ordering::SeqCst);
@@ -393,8 +400,8 @@ impl Space {
         }
     }
 
-    /// Keeps a closed segment in which something lives from being freed, and from being chosen by others. False when it is not
-    /// closed any more.
+    /// Keeps a closed segment with live bytes from being freed and from being chosen by other threads. Returns false
+    /// if it is no longer closed.
     pub(super) fn begin_moving(&self, segment: u64) -> bool {
         let (live, state) = (&self.packed.live[segment as usize], &self.packed.state[segment as usize]);
         let one_more = |live: u32| (live > 0).then(|| live + 1);
@@ -408,21 +415,21 @@ impl Space {
         begun
     }
 
-    /// The bytes of a chunk that moved, in a segment that is being emptied: they count no longer.
+    /// Subtracts the old bytes of a chunk that moved out of a segment that is being emptied.
     pub fn leave_behind(&self, address: u64, length: u64) {
         if self.take_live(address / SEGMENT_BYTES, length) {
             self.packed.live_bytes.fetch_sub(length, Ordering::Relaxed);
         }
     }
 
-    /// The nth header of a segment, if it was written since the segment was opened.
+    /// Returns the `nth` header of a segment, if it was written since the segment was opened.
     pub fn header(&self, segment: u64, nth: u64) -> Option<PackedHeader> {
         let header: PackedHeader = self.region.read(segment * SEGMENT_BYTES + header_offset(nth));
         header.is_whole(segment, self.wear_of(segment)).then_some(header)
     }
 
-    /// Nothing names the bytes of this chunk any more, durably. They live until its place in an open segment is given back:
-    /// so that is still the segment that the chunk lies in.
+    /// Drops the bytes of a chunk that is durably unreferenced. They count as live until their place in an open
+    /// segment was given back, so that the segment is not freed and reused before that.
     pub fn drop_packed(&self, address: u64, length: u64) {
         let (segment, offset) = (address / SEGMENT_BYTES, address % SEGMENT_BYTES);
         if let Some(mut set) = self.set_of(segment) {
@@ -438,16 +445,17 @@ impl Space {
         }
     }
 
-    /// Segments in which nothing lives and that are not free: [`Space::close_empty_packed`] frees them.
+    /// Returns how many segments have no live bytes and are not free: [`Space::close_empty_packed`] frees them.
     pub fn empty_packed(&self) -> u64 {
         let is_empty = |open: &&Open| self.packed.live_in(open.segment) == 0;
         let open = |set: &Padded<Mutex<Set>>| set.lock().iter().flatten().filter(is_empty).count() as u64;
         let empty: u64 = self.packed.sets.iter().map(open).sum();
-        // Without the others the spare one serves nothing.
+        // If no other segment is left, the spare one has no use.
         empty + u64::from(empty == self.packed.segments() && self.packed.spare.lock().is_some())
     }
 
-    /// Closes open segments in which nothing lives: they are free, and so is the spare one if no other is left. How many.
+    /// Closes and frees open segments without live bytes, and the spare one if no other is left. Returns how many it
+    /// freed.
     pub fn close_empty_packed(&self) -> usize {
         let mut closed = 0;
         for set in &self.packed.sets {
@@ -461,27 +469,27 @@ impl Space {
         closed + usize::from(self.give_up_idle_spare())
     }
 
-    /// Mount: a segment holds packed chunks. Which of its bytes live is told by [`PackedSpace::adopt_chunk`].
+    /// Adds a segment of packed chunks; for the mount. [`PackedSpace::adopt_chunk`] adds its live bytes.
     pub fn adopt_packed_segment(&self, segment: u64) {
         self.adopt_table_segment(segment);
         self.packed.state[segment as usize].store(CLOSED, Ordering::Relaxed);
         self.packed.segments.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Reconcile: closed segments in which nothing lives are free.
+    /// Frees closed segments without live bytes; for reconcile.
     pub fn free_empty_packed(&self) {
         let segments = self.geometry.first_segment()..self.geometry.segments();
         segments.filter(|segment| self.packed.live_in(*segment) == 0).for_each(|segment| self.free_packed(segment));
     }
 
-    /// Takes a free segment for packed chunks, as long as another one is left for reclamation.
+    /// Opens a free segment for packed chunks, as long as another one is left for reclamation.
     fn open_packed(&self, set: u8, pool: Pool) -> Result<Open> {
         self.keep_spare()?;
         let segment = self.allocate_worn_segment("pack", pool.heat())?;
         Ok(self.open_segment(segment, set, pool))
     }
 
-    /// Marks a free segment as one of packed chunks, durably. Its wear counts how often that was done.
+    /// Marks a free segment as one of packed chunks, durably. Its wear counts these openings.
     pub(super) fn open_segment(&self, segment: u64, set: u8, pool: Pool) -> Open {
         self.note_opened(segment);
         self.write_use(segment, KIND_PACKED, 0);
@@ -491,7 +499,8 @@ impl Space {
         Open::new(segment, 0, 0)
     }
 
-    /// Whether the next bytes of an open segment, and its n-th header, do not lie in bad memory.
+    /// Returns whether the next `length` bytes of an open segment, and the place of its header `header`, are not in
+    /// bad memory.
     fn is_writable(&self, open: &Open, length: u64, header: u64) -> bool {
         let base = open.segment * SEGMENT_BYTES;
         let can_write = |offset, length| self.region.check_writable(base + offset, length).is_ok();
@@ -504,8 +513,8 @@ impl Space {
         self.take_live(open.segment, 1);
     }
 
-    /// Takes away some of what keeps a segment, and frees it if that was the last. False where less keeps it: a damaged
-    /// entry names bytes of others, and who drops it leaves theirs alone.
+    /// Subtracts from the live bytes of a segment, and frees it if none are left. Returns false if it has fewer live
+    /// bytes: a damaged entry points to bytes of other chunks, and dropping it must not affect those.
     pub(super) fn take_live(&self, segment: u64, bytes: u64) -> bool {
         let taken = |live: u32| live.checked_sub(bytes as u32);
         let before = self.packed.live[segment as usize].fetch_update(Ordering::SeqCst, Ordering::SeqCst, taken);
@@ -515,7 +524,8 @@ impl Space {
         before.is_ok()
     }
 
-    /// Frees a closed segment in which nothing lives. Where a damaged entry leads there may be none.
+    /// Frees a closed segment without live bytes. A damaged entry may lead to a segment without packed chunks, which
+    /// stays.
     fn free_packed(&self, segment: u64) {
         let state = &self.packed.state[segment as usize];
         let freed = |state| matches!(state, CLOSED | STUCK).then_some(NONE);
@@ -528,7 +538,7 @@ impl Space {
         }
     }
 
-    /// The set in which a segment is open, locked.
+    /// Locks and returns the set in which a segment is open; `None` if it is not open.
     fn set_of(&self, segment: u64) -> Option<MutexGuard<'_, Set>> {
         let state = &self.packed.state[segment as usize];
         loop {
@@ -540,7 +550,7 @@ impl Space {
         }
     }
 
-    /// Host memory is asked for in windows, not page fault by page fault.
+    /// Populates host memory in windows, instead of by page faults.
     fn populate_packed(&self, base: u64, front: u64, length: u64) {
         const WINDOW: u64 = 256 << 10;
         let first = front.next_multiple_of(WINDOW);
@@ -550,7 +560,8 @@ impl Space {
     }
 }
 
-/// Headers of a segment that were written since it was opened, with their numbers; one that is damaged is left out.
+/// Iterates over the headers of a segment that were written since it was opened, with their numbers. Damaged ones are
+/// left out.
 pub fn headers(region: &Region, segment: u64, opened: u32) -> impl Iterator<Item = (u64, PackedHeader)> {
     let header = move |nth| (nth, region.read::<PackedHeader>(segment * SEGMENT_BYTES + header_offset(nth)));
     (0..HEADERS_MAX).map(header).filter(move |(_, header)| header.is_whole(segment, opened))

@@ -1,8 +1,8 @@
 //! Blocks in bad memory: the allocator does not hand them out while mounted.
 //!
-//! A block cannot be used if it lies in bad memory, or if its chunk entry does, because its references could not be
-//! counted. Such blocks that are free are removed before the next allocation; those in use are not returned when they are
-//! freed. The next mount counts again, and finds them again if they are still bad.
+//! A block cannot be used if it is in bad memory, or if its chunk entry is, because its references could not be
+//! counted. The next allocation first takes such blocks out of the free ones; those in use are not returned when they
+//! are freed. The next mount starts over, and finds them again if they are still bad.
 
 use super::{BlockRun, Purpose, Space};
 use crate::media::chunk_entry::ENTRY_BYTES;
@@ -14,30 +14,30 @@ impl Space {
         self.region.check_writable(0, self.region.len_bytes()).is_err()
     }
 
-    /// Returns those blocks of a run that can be used again.
+    /// Frees the blocks of a run that can be used again.
     pub(super) fn free_sound(&self, run: BlockRun) {
         let sound = run.blocks().filter(|block| self.sound_or_forget(*block));
         sound.for_each(|start| self.free_run(BlockRun { start, count: 1 }));
     }
 
-    /// Whether neither a block nor its chunk entry lies in bad memory.
+    /// Returns whether neither a block nor its chunk entry is in bad memory.
     fn sound_or_forget(&self, block: BlockNumber) -> bool {
         let is_writable = |offset, length| self.region.check_writable(offset, length).is_ok();
         is_writable(block.address(), BLOCK_BYTES) && is_writable(self.geometry.chunk_entry_offset(block), ENTRY_BYTES)
     }
 
-    /// Takes free blocks that became unusable since the last call, so that nobody gets them.
+    /// Takes the free blocks that became unusable since the last call out of use.
     pub(super) fn quarantine_bad_memory(&self) {
         let pages = self.region.frozen_pages();
         let bad = pages.len() as u64;
-        // Looked at first: a line that every allocation writes would move from core to core.
+        // Read before it is written: a line that every allocation writes would move from core to core.
         if self.quarantined.load(Ordering::Relaxed) == bad || self.quarantined.swap(bad, Ordering::Relaxed) == bad {
             return;
         }
         let first = self.geometry.first_segment() * SEGMENT_BLOCKS;
         let entries = self.geometry.chunk_entry_offset(BlockNumber(0));
         for page in pages {
-            // The block itself, and those with their entries in it when it is a page of the chunk table.
+            // The block itself and, if it is a page of the chunk table, the blocks whose entries it holds.
             let counted = (page.saturating_sub(entries) / ENTRY_BYTES..).take((BLOCK_BYTES / ENTRY_BYTES) as usize);
             let blocks = std::iter::once(page / BLOCK_BYTES).chain(counted);
             for block in blocks.filter(|block| (first..self.geometry.blocks()).contains(block)).map(BlockNumber) {

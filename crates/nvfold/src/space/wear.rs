@@ -1,10 +1,10 @@
-//! Which free segment becomes the next pool: by how worn it is (DeEXT III-C, Fig. 5).
+//! Which free segment becomes the next pool: the choice by wear (DeEXT III-C, Fig. 5).
 //!
-//! The problem: cells of NVRAM endure a number of writes. What is updated often would wear a few segments out, while those
-//! under data that stays are hardly worn.
+//! The problem: cells of NVRAM endure a limited number of writes. Frequent updates would wear a few segments out,
+//! while those under data that stays are hardly worn.
 //!
-//! The idea: free segments in the order of their wear make four regions. Data that is updated goes to the young ones, for
-//! it is free again soon; data that stays goes to the old ones, which then rest under it.
+//! The idea: free segments in the order of their wear form four regions. Data that is updated goes to the young ones,
+//! because it is soon free again; data that stays goes to the old ones, which then rest under it.
 //!
 //! ```text
 //! least worn                                        most worn
@@ -12,8 +12,8 @@
 //!  ^ hot: the first of all                    ^ cold: the most worn that is near enough to the least worn
 //! ```
 //!
-//! Cold data alone would wear the oldest ones out: pools that are written once and removed as a whole, over and over, are
-//! cold to the end. So a segment far above the least worn one ([`spread`]) rests until the others have caught up. The
+//! Cold data alone would wear the oldest segments out: pools that are written once and removed as a whole, over and
+//! over, stay cold. So a segment far above the least worn one ([`spread`]) rests until the others have caught up. The
 //! paper has no such bound.
 
 use super::{Space, WHOLE};
@@ -24,22 +24,22 @@ use crate::sync::atomic::Ordering;
 /// How soon data is expected to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heat {
-    /// Later than most.
+    /// Later than most data.
     Cold,
     /// Soon.
     Hot,
 }
 
-/// Free segments whose wear is compared when one is chosen: all of a device of 8 GiB. On a larger one each search goes on
-/// where the one before ended, so that all of them have their turn.
+/// Free segments whose wear is compared when one is chosen: all of them up to 8 GiB. On a larger device each search
+/// continues where the last one ended, so that every segment gets its turn.
 const COMPARED: usize = 4096;
 
-/// How far above the least worn free segment one may be that is worn on: an eighth, and a few.
+/// Returns how far above the least worn free segment another one may be and still be used: an eighth, plus 2.
 pub(super) fn spread(least: u32) -> u32 {
     2 + least / 8
 }
 
-/// The order in which to try free segments: `(wear, number)`, sorted.
+/// Returns the order in which to try free segments, which are given as `(wear, number)`, sorted.
 fn by_preference(free: &[(u32, u64)], heat: Heat) -> impl Iterator<Item = u64> {
     let (front, back) = match heat {
         Heat::Hot => (&free[..0], free),
@@ -51,26 +51,26 @@ fn by_preference(free: &[(u32, u64)], heat: Heat) -> impl Iterator<Item = u64> {
     front.iter().rev().chain(back).map(|(_, segment)| *segment)
 }
 
-/// How often the segments of a device were opened for packed chunks: each time all of a segment is written once.
+/// How often the segments of a device were opened for packed chunks. Each opening writes all of a segment once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentWear {
-    /// Segments that data may lie in.
+    /// The number of segments that may hold data.
     pub segments: u64,
-    /// How often they were opened, in all. Survives unmounts, and a segment's being free.
+    /// How often they were opened in all. Survives unmounts and the freeing of a segment.
     pub opened: u64,
-    /// How often the most worn one was; it stays at `u32::MAX` when it gets there.
+    /// How often the most worn segment was opened; saturates at `u32::MAX`.
     pub opened_max: u32,
 }
 
 impl SegmentWear {
-    /// How often a segment was opened on average; 0 on a device without segments.
+    /// Returns how often a segment was opened on average; 0 on a device without segments.
     pub fn opened_mean(&self) -> f64 {
         self.opened as f64 / self.segments.max(1) as f64
     }
 }
 
 impl Space {
-    /// As [`Space::allocate_segment`], the one whose wear suits the data.
+    /// Does the same as [`Space::allocate_segment`], but takes the segment whose wear suits the data.
     pub(super) fn allocate_worn_segment(&self, doing: &'static str, heat: Heat) -> Result<u64> {
         if !self.levels_wear {
             return self.allocate_segment_by(doing, |_| {
@@ -88,7 +88,7 @@ impl Space {
         })
     }
 
-    /// Some free segments from this one on, with their wear, by their wear.
+    /// Returns up to [`COMPARED`] free segments from `from` on, with their wear, sorted by wear.
     fn free_by_wear(&self, from: u64) -> Vec<(u32, u64)> {
         let is_free = |segment: &u64| self.is_whole_free(*segment);
         let with_wear = |segment: u64| (self.wear_of(segment), segment);
@@ -98,24 +98,24 @@ impl Space {
         free
     }
 
-    /// Whether a segment is free as a whole, and nobody is in it.
+    /// Returns whether a segment is completely free and no cursor is in it.
     pub(super) fn is_whole_free(&self, segment: u64) -> bool {
         let at = segment as usize;
         u64::from(self.free_in[at].load(Ordering::Relaxed)) == SEGMENT_BLOCKS
             && self.walkers[at].load(Ordering::Relaxed) == 0
     }
 
-    /// How often a segment was opened.
+    /// Returns how often a segment was opened.
     pub fn wear_of(&self, segment: u64) -> u32 {
         self.wear[segment as usize].load(Ordering::Relaxed)
     }
 
-    /// For measurements: with `false` the first free segment becomes the next pool, however worn it is.
+    /// Turns wear levelling on or off; for benchmarks. Without it, the first free segment becomes the next pool.
     pub fn with_wear_levelling(self, levels_wear: bool) -> Space {
         Space { levels_wear, ..self }
     }
 
-    /// How often segments were opened.
+    /// Returns how often segments were opened.
     pub fn segment_wear(&self) -> SegmentWear {
         let opened = &self.wear[self.geometry.first_segment() as usize..];
         let mut wear = SegmentWear { segments: opened.len() as u64, ..SegmentWear::default() };
@@ -127,7 +127,7 @@ impl Space {
         wear
     }
 
-    /// A segment was opened once more.
+    /// Counts one more opening of a segment.
     pub(super) fn note_opened(&self, segment: u64) {
         let wear = &self.wear[segment as usize];
         wear.store(wear.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(order(&[(u32::MAX, 7)], Heat::Cold), [7], "the count is at its end, and not over it");
     }
 
-    /// Ten thousand times: a pool is written and removed, beside pools that stay.
+    /// Writes and removes a pool ten thousand times.
     #[test]
     fn pools_that_are_written_and_removed_wear_all_free_segments_alike() {
         for heat in [Heat::Cold, Heat::Hot] {
