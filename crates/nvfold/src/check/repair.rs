@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! before    the journal is finished; the segment table is as it must have been, missing parts of the pm index are
-//!           made; generators are whole; slots that are given up are empty; the root is there; entries that say nothing true
+//!           made; generators are whole; slots that are given up are empty; the root is there; entries that are wrong
 //!           are empty
 //! mount     scan and reconcile; the saved state is discarded
 //! after     names that lead nowhere go, what has no name gets one in lost+found, link counts are what the names say

@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
-/// Memory that nothing here fills.
+/// More memory than any test here fills.
 const ENOUGH: u64 = 16 << 20;
 
-/// Text of words that come again and again, in no order, so that it is compressible and no part of it comes twice.
+/// Random text of a small set of words, so that it is compressible and no part of it repeats.
 fn text(len: usize, seed: u64) -> Vec<u8> {
     let words: Vec<Vec<u8>> =
         (0..200).map(|word| noise(6, word).iter().map(|byte| b'a' + byte % 26).collect()).collect();
