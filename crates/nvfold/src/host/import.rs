@@ -21,7 +21,8 @@ pub struct ImportOptions {
     /// Files and directories of the host to import.
     pub sources: Vec<PathBuf>,
     /// Destination of the copy, a path from the root of the device. With one source it is the new path, with several
-    /// the directory that they go into. `None`: each goes into the root under its own name. Missing directories are made.
+    /// the directory that they go into. `None`: each goes into the root under its own name. Missing directories are
+    /// made.
     pub to: Option<PathBuf>,
     /// Number of threads that copy; 0 for one per processor.
     pub threads: usize,
