@@ -27,16 +27,16 @@
 //! | file | step | invariants |
 //! |---|---|---|
 //! | `tables.rs` | superblocks, TX_ID generators, segment table | 0 |
-//! | `inodes.rs` | the pass over the inode table; what it writes down is judged by the steps below it | 0, 2, 3, 4 |
+//! | `inodes.rs` | the pass over the inode table; later steps check what it records | 0, 2, 3, 4 |
 //! | `names.rs` | names, link counts, parents | 2, 3 |
 //! | `blocks.rs` | chunk entries against extents, fingerprints against bytes | 1, 2, 4, 5 |
 //! | `packed.rs`, `range_map.rs` | packed chunks: entries against extents, and against one another | 0, 1, 2, 4, 5 |
 //! | `index.rs` | chains of the pm index | 6 |
 //! | `space.rs` | marks of segments, saved state | 2, 4 |
-//! | `bad.rs` | files that bad memory takes from | 0, 1 |
-//! | `plan.rs` | what a repair is to do, as the steps above found it | |
-//! | `repair.rs`, `lost_found.rs` | what is written when repair is asked for | |
-//! | `undo.rs` | a copy of what a repair overwrites, and putting it back | |
+//! | `bad.rs` | files that lose data by bad memory | 0, 1 |
+//! | `plan.rs` | what a repair has to do, as the steps above found it | |
+//! | `repair.rs`, `lost_found.rs` | what a repair writes | |
+//! | `undo.rs` | a copy of what a repair overwrites, and its restoration | |
 
 mod bad;
 mod blocks;

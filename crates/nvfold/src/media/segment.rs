@@ -181,7 +181,7 @@ mod tests {
         for (old, new) in USES.iter().flat_map(|old| USES.iter().map(move |new| (old, new))) {
             for (before, after) in WORN.into_iter().flat_map(|old| WORN.map(|new| (old, new))) {
                 let old = worn(before).used_for(SEGMENT, old.0, old.1);
-                // One who counts wear changes it in the same store.
+                // A caller that counts wear changes it in the same store.
                 let new = worn((old.wear_class, after.1)).used_for(SEGMENT, new.0, new.1);
                 for (first, second) in [(old, new), (new, old)] {
                     let SegmentEntry { wear, check, .. } = second;

@@ -18,12 +18,12 @@
 //! An inode's own state is read when the inode is first used, crash or not. Every step of recovery is idempotent:
 //! after a crash during recovery, the next mount just repeats it.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `mkfs`, `superblock`, `tables`, `index`, `journal` | what a device has before anything is mounted |
+//! | `mkfs`, `superblock`, `tables`, `index`, `journal` | the structures of a device that a mount needs first |
 //! | `open`, `options` | mounting |
-//! | `scan`, [`reconcile`] | what a crash left open, at once and later |
-//! | [`saved`] | what a clean unmount leaves |
+//! | `scan`, [`reconcile`] | recovery after a crash, at once and later |
+//! | [`saved`] | the state that a clean unmount saves |
 //! | `convert` | changing the index |
 
 mod convert;

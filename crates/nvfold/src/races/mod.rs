@@ -18,8 +18,7 @@
 //! The tests do not cover memory orders weaker than sequential consistency, nor the words of one store to media
 //! becoming visible one by one.
 //!
-//! [PCT]:
-//! https://www.microsoft.com/en-us/research/publication/a-randomized-scheduler-with-probabilistic-guarantees-of-finding-bugs/
+//! [PCT]: https://www.microsoft.com/en-us/research/publication/a-randomized-scheduler-with-probabilistic-guarantees-of-finding-bugs/
 
 mod collect;
 mod data;
