@@ -31,7 +31,7 @@ pub const IN_USE: u8 = 0xA7;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct InodeHead {
-    /// Log tail | selector of the attribute line (bit 0). Changes by an 8-byte store, together with `head` by a
+    /// Log tail | selector of the attribute line (bit 0). Changes by an 8-byte store, or with `head` by a
     /// 16-byte store.
     pub commit: u64,
     /// Media address of the log's first line.

@@ -257,7 +257,7 @@ pub enum XattrValue {
 pub enum LogEntry {
     /// A file range references something else.
     Extent(ExtentEntry),
-    /// Many consecutive file ranges do.
+    /// Many consecutive file ranges reference something else.
     Vector(VectorEntry),
     /// A directory got a name.
     Name {

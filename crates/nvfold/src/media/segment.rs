@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(SegmentEntry { check: 1, ..SegmentEntry::default() }.usage(SEGMENT), SegmentUse::Torn);
     }
 
-    /// Yesterday's code compares whole entries with these.
+    /// An older nvfold compares whole entries with these.
     #[test]
     fn an_entry_without_wear_is_what_it_always_was() {
         let sealed = |kind: u8, ordinal: u32| {
