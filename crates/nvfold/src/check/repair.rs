@@ -163,7 +163,7 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables
             SegmentUse::Inodes(ordinal) => write_use(region, geometry, *segment, KIND_INODES, *ordinal),
             SegmentUse::Index(ordinal) => write_use(region, geometry, *segment, KIND_INDEX, *ordinal),
             SegmentUse::Entries(ordinal) => write_use(region, geometry, *segment, KIND_ENTRIES, *ordinal),
-            // The table also has the wear of the segment, computed from the checksums of its headers.
+            // `tables` also has the wear of the segment, computed from the checksums of its headers.
             SegmentUse::Packed => {
                 let entry = tables.entry(*segment);
                 entry.into_iter().for_each(|entry| write_entry(region, geometry, *segment, *entry));

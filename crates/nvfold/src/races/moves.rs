@@ -42,7 +42,7 @@ fn reclaim(fs: &FileSystem) {
 }
 
 /// Reclaims segments, and writes other bytes to their space as soon as it is free: the block allocator prefers a
-/// segment that was used before.
+/// segment that is already in use.
 fn reclaims_and_writes_there(device: &Device) -> Task {
     let (fs, blocks) = (device.fs.clone(), open(device, "blocks"));
     task(move || {
